@@ -32,6 +32,7 @@ python deepy.py plan FILE ...                                             estima
 python deepy.py explain KEY [FILE ...]                                    describe a parameter
 python deepy.py explain --all FILE ...                                    list values with sources
 python deepy.py explain PROBLEM_ID                                        describe a problem
+python deepy.py diff A B                                                  compare two runs
 python deepy.py migrate SOURCE ...                                        convert to a current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                      tokenise text
 python deepy.py export FILE ... --to FOLDER                               convert to other formats
@@ -214,6 +215,21 @@ def explain(words: list[str]) -> int:
     return 0
 
 
+def diff(words: list[str]) -> int:
+    """`deepy diff A B`: compare two configurations, run folders or checkpoints."""
+    from neoxargs.tools.diff import DESCRIPTION, add_arguments, run
+
+    parser = make_parser("diff", DESCRIPTION)
+    add_arguments(parser)
+    add_json(parser)
+    options = parse(parser, words)
+    try:
+        return run(options)
+    except Problems as problems:
+        _print_problems(problems, words)
+        return 2  # 1 means that the runs differ
+
+
 def migrate(words: list[str]) -> int:
     """`deepy migrate SOURCE ...`: convert a configuration of an older version or another program."""
     from neoxargs.tools.migrate.cli import DESCRIPTION, add_arguments, run
@@ -277,6 +293,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
     "plan": plan,
     "explain": explain,
+    "diff": diff,
     "migrate": migrate,
     "data": data,
     "export": export,

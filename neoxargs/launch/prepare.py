@@ -58,7 +58,12 @@ def with_text(config: Config) -> Config:
     if not config.data.text_path or config.data.data_path:
         return config
     source = Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
-    return with_value(config, "data_path", str(Path(config.logging.run_dir, "data", "text")), source)
+    return with_value(config, "data_path", token_cache(config), source)
+
+
+def token_cache(config: Config) -> str:
+    """Return the prefix of the token file that is created from `text_path`."""
+    return str(Path(config.logging.run_dir, "data", "text"))
 
 
 def with_value(config: Config, name: str, value: object, source: Source) -> Config:
@@ -97,7 +102,7 @@ def write_record(config: Config) -> Path:
     lines = [
         f" {json.dumps(parameter.name)}: {json.dumps({'value': value.value, 'source': str(value.source)})}"
         for parameter, value in config.items()
-        if value.value is not None and value.value is not ABSENT
+        if value.value is not ABSENT
     ]
     path = Path(config.logging.run_dir, RECORD_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)

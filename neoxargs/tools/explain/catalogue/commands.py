@@ -24,6 +24,13 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "output-file-exists": row("The output file already exists, and its content would be lost."),
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
+    "diff-without-file": row(
+        "An argument of `deepy diff` is empty, or has nothing before or after a `+`, which separates files."
+    ),
+    "diff-folder-unknown": row(
+        "`deepy diff` reads a folder only if it contains a run's record or a checkpoint that stores its configuration."
+    ),
+    "diff-record-unreadable": row("The record of a run, config.json, is incomplete or was changed by hand."),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
     "prune-needs-yes": row(

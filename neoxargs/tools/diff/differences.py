@@ -1,0 +1,112 @@
+"""The differences of two configurations: one for each setting, under whatever name each side sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from neoxargs.record import Record
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.synonyms import names_of_setting
+from neoxargs.tools.diff.kinds import Rank, kind_of, rank_of
+from neoxargs.tools.diff.side import Side, set_names
+from neoxargs.tools.explain.provenance import source_of
+
+#: Parameters that describe the files or the start of a run, not the run, and two that only set other parameters.
+NOT_COMPARED = frozenset(
+    {"dialect", "config_files", "user_script", "git_hash", "optimizer.params.max_grad_norm", "sparsity"}
+)
+#: The names of settings, where rules derive the names from each other in another way than synonyms.
+SETTINGS = (("train_batch_size",), ("train_micro_batch_size_per_gpu", "batch_size"),
+            ("gradient_accumulation_steps", "gas"), ("world_size", "global_num_gpus"))  # fmt: skip
+#: The name to show if the names of a setting have different values.
+WHOLE = ("optimizer.params.betas", "precision", "optimizer.type")
+#: Parameters shown at most in a line that lists those that only one side sets.
+MAX_NAMES = 6
+
+
+class Difference(Record):
+    """A setting with two values."""
+
+    name: str
+    kind: str
+    rank: Rank
+    values: tuple[Any, Any]
+    sources: tuple[str, str]
+    is_set: bool
+    """Whether either side sets it; otherwise it follows from other values or from a default."""
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        a, b = ({"value": value, "source": source} for value, source in zip(self.values, self.sources, strict=True))
+        return {"name": self.name, "rank": self.rank, "kind": self.kind, "note": self.note, "a": a, "b": b}
+
+
+def differences(a: Side, b: Side) -> list[Difference]:
+    """Return all differences; within a rank, those that are set come first, in the registry's order."""
+    found = list(_differences(a, b))
+    order = ("result", "rounding", "nothing", "unread")
+    return sorted(found, key=lambda each: (order.index(each.rank), not each.is_set))
+
+
+def spellings(a: Side, b: Side) -> str:
+    """Return which parameters only one side sets, for two sides with the same values; "" if there are none."""
+    in_a, in_b = set_names((a, b))
+    names = (sorted(in_a - in_b - NOT_COMPARED), sorted(in_b - in_a - NOT_COMPARED))
+    return "; ".join(
+        f"only {side.name} sets {first_names(some)}" for side, some in zip((a, b), names, strict=True) if some
+    )
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    rest = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _differences(a: Side, b: Side) -> Iterator[Difference]:
+    for names in _settings():
+        differing = [name for name in names if name not in a.unknown | b.unknown and a.get(name) != b.get(name)]
+        if not differing:
+            continue
+        name = _name_shown(differing, a, b)
+        parameter = REGISTRY.parameters[name]
+        rank, note = rank_of(parameter, (a, b))
+        is_set = any(_is_set(side.config, each) for side in (a, b) for each in names)
+        if rank == "unread" and not is_set:
+            continue
+        values, sources = (a.get(name), b.get(name)), (_source(a, name, names), _source(b, name, names))
+        yield Difference(name, kind_of(parameter), rank, values, sources, is_set, note)
+
+
+@cache
+def _settings() -> tuple[tuple[str, ...], ...]:
+    """Return the names of every setting."""
+    names = [name for name in REGISTRY.parameters if name not in NOT_COMPARED]
+    groups = {name: group for group in SETTINGS for name in group}
+    of_setting = (groups.get(name) or names_of_setting(name) for name in names)
+    return tuple(dict.fromkeys(of_setting))
+
+
+def _is_set(config: Config, name: str) -> bool:
+    """Return whether the user set a parameter, or a retired one that stands for it."""
+    inputs = [read for read in config.source(name).inputs if read in REGISTRY.parameters]
+    return config.is_set(name) or any(REGISTRY.parameters[read].replaced_by and config.is_set(read) for read in inputs)
+
+
+def _name_shown(differing: Sequence[str], a: Side, b: Side) -> str:
+    """Return the name of a setting that is most familiar to the reader: one that a side sets."""
+    whole = next((name for name in WHOLE if name in differing), None)
+    named = (name for side in (a, b) for name in differing if side.has_sources and side.config.is_set(name))
+    return whole or next(named, differing[0])
+
+
+def _source(side: Side, name: str, names: Sequence[str]) -> str:
+    """Return where a value comes from: the place of any name of the setting."""
+    config = side.config
+    if not side.has_sources:
+        return "recorded" if name in config.values else "default"
+    at = name if config.is_set(name) else next((other for other in names if config.is_set(other)), name)
+    return str(config.source(at)) if config.is_set(at) or config.dialect is None else source_of(name, config)

@@ -1,0 +1,125 @@
+"""What a difference in a parameter can do to a run.
+
+The registry's `effect` decides, except for the parameters listed in `EXCEPTIONS`, where one word is too coarse: the
+key `train_batch_size` of DeepSpeed's engine changes the result, `aio.block_size` only the speed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+from neoxargs.registry import Parameter
+from neoxargs.tools.diff.side import Side
+
+#: result: changes weights and losses. rounding: only in the last digits, by other kernels, precision or order of sums.
+#: nothing: neither. unread: no run of train.py reads the parameter.
+Rank = Literal["result", "rounding", "nothing", "unread"]
+
+RANKS: dict[str, Rank] = {
+    "model": "result", "data": "result", "batch": "result", "optimizer": "result", "schedule": "result",
+    "seed": "result", "run": "result", "start": "result", "engine keys": "result", "not built": "result",
+    "precision": "rounding", "kernels": "rounding", "layout": "rounding", "memory": "rounding", "engine": "rounding",
+    "log": "nothing", "files": "nothing", "launch": "nothing", "speed": "nothing", "evaluation": "nothing",
+    "sampling": "nothing", "none": "unread",
+}  # fmt: skip
+
+#: Effect in the registry -> kind, where the words differ.
+EFFECTS = {"launcher": "launch", "config": "layout", "checkpoint": "files", "generation": "sampling"}
+
+#: Kind -> parameters of this kind, or the beginnings of their names (`aio.`), whose effect would give another one.
+EXCEPTIONS = {
+    "batch": "train_batch_size",
+    "optimizer": "weight_decay gradient_clipping gradient_allreduce_op zero_optimization.zenflow.",
+    "seed": "seed",
+    "start": (
+        "load finetune iteration no_load_optim no_load_rng load_query_key_value_order checkpoint.load_universal "
+        "nebula.enable_nebula_load zero_optimization.load_from_fp32_weights"
+    ),
+    "run": "autotuning_run autotuning.",
+    "engine keys": "deepspeed_extra_args",
+    "precision": (
+        "precision fp16. bf16. data_types. loss_scale loss_scale_window min_scale hysteresis fp32_allreduce "
+        "fp16_lm_cross_entropy communication_data_type prescale_gradients gradient_predivide_factor "
+        "attention_softmax_in_fp32 apply_query_key_layer_scaling float32_matmul_precision "
+        "optimizer.params.fp32_optimizer_states zero_optimization.zero_quantized_weights "
+        "zero_optimization.zero_quantized_nontrainable_weights zero_optimization.zero_quantized_gradients "
+        "zero_optimization.zeropp_loco_param."
+    ),
+    "kernels": (
+        "scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion bias_dropout_fusion compile_layers "
+        "onnx_safe deterministic distributed_backend graph_harvesting optimizer.legacy_fusion "
+        "optimizer.params.torch_adam optimizer.params.set_grad_none optimizer.params.fused optimizer.params.foreach "
+        "optimizer.params.capturable optimizer.params.differentiable optimizer.params.cuda_aware "
+        "optimizer.params.comm_backend_name"
+    ),
+    "layout": (
+        "train_micro_batch_size_per_gpu batch_size gradient_accumulation_steps gas padded_vocab_size "
+        "make_vocab_size_divisible_by"
+    ),
+    "memory": "zero_optimization.offload_param. zero_optimization.offload_optimizer.",
+    "evaluation": (
+        "eval_interval eval_iters do_valid do_test eval_tasks eval_results_prefix repeat_eval_samples "
+        "valid_data_paths valid_data_weights test_data_paths test_data_weights"
+    ),
+    "speed": (
+        "num_workers mmap_warmup data_impl use_shared_fs aio. synchronize_each_layer profile_backward "
+        "activation_checkpointing.synchronize_checkpoint_boundary activation_checkpointing.profile "
+        "zero_optimization.offload_param.nvme_path zero_optimization.offload_param.pin_memory "
+        "zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_optimizer.pin_memory"
+    ),
+    "launch": "adlr_autoresume adlr_autoresume_interval zero_allow_untested_optimizer zero_force_ds_cpu_optimizer",
+    "log": "zero_optimization.log_trace_cache_warnings zero_optimization.enable_sanity_checks mup_width_scale",
+    "files": (
+        "zero_optimization.elastic_checkpoint zero_optimization.stage3_gather_16bit_weights_on_model_save "
+        "zero_optimization.pipeline_loading_checkpoint"
+    ),
+}
+
+#: Parameters that decide which rank, or which micro batch, draws a random number.
+WHO_DRAWS = (
+    "model_parallel_size", "pipe_parallel_size", "world_size", "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps", "sequence_parallel", "compile_layers",
+)  # fmt: skip
+#: Parameters that, if they are above 0, make a run draw random numbers in every step.
+DRAWS = ("hidden_dropout", "attention_dropout", "moe_jitter_eps")
+#: Parameters that decide which tokens the router of a mixture of experts sees together.
+SEEN_TOGETHER = frozenset({"world_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+#: Parameters that only decide how far the vocabulary is padded.
+PADDING = frozenset({"padded_vocab_size", "make_vocab_size_divisible_by"})
+
+
+def kind_of(parameter: Parameter) -> str:
+    """Return the kind of a parameter, a key of RANKS."""
+    table, name = _exceptions(), parameter.name
+    parts = name.split(".")
+    above = (".".join(parts[:end]) + "." for end in range(len(parts) - 1, 0, -1))
+    found = next((table[each] for each in (name, *above) if each in table), None)
+    if parameter.effect in ("none", "not built") or found is None:
+        return EFFECTS.get(parameter.effect, parameter.effect)
+    return found
+
+
+def rank_of(parameter: Parameter, sides: tuple[Side, Side]) -> tuple[Rank, str]:
+    """Return what a difference in this parameter can do, and why if that depends on other values."""
+    rank, name = RANKS[kind_of(parameter)], parameter.name
+    if rank != "rounding":
+        return rank, ""
+    if name in PADDING and _any(sides, "softmax_over_padding"):
+        return "result", "softmax_over_padding includes the padding in the loss"
+    if name in WHO_DRAWS and (drawn := [each for each in DRAWS if _any(sides, each)]):
+        return "result", f"other random numbers: {drawn[0]} is above 0"
+    if name in SEEN_TOGETHER and _any(sides, "moe_num_experts", above=1):
+        return "result", "the router balances the tokens of a micro batch"
+    return rank, ""
+
+
+def _any(sides: tuple[Side, Side], name: str, above: float = 0) -> bool:
+    values: list[Any] = [side.get(name) for side in sides]
+    return any(value is not None and value > above for value in values)
+
+
+@cache
+def _exceptions() -> dict[str, str]:
+    """Return name, or beginning of names -> kind."""
+    return {name: kind for kind, names in EXCEPTIONS.items() for name in names.split()}

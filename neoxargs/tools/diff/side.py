@@ -1,0 +1,131 @@
+"""One side of a comparison: the configuration that a word of the command line stands for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neoxargs.launch.prepare import token_cache
+from neoxargs.launch.targets.wire_format import config_from_values
+from neoxargs.problems import Place
+from neoxargs.record import Record
+from neoxargs.registry import ABSENT, REGISTRY
+from neoxargs.resolve import Draft
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Kind, Source, Value
+
+#: The source of a value that a checkpoint records without its source.
+RECORDED = Source("file", text="recorded")
+#: `source` in a run's record: the place of a value in a file.
+PLACE = re.compile(r"(.+):(\d+):(\d+)")
+
+
+class Side(Record):
+    """A resolved configuration."""
+
+    name: str
+    """As given on the command line."""
+    kind: str
+    """What it is, such as `run folder`."""
+    config: Config
+    ranks: int
+    has_sources: bool = True
+    """Whether it records where values come from."""
+    unknown: frozenset[str] = frozenset()
+    """Parameters whose values are not recorded."""
+    folder: Path | None = None
+    """The run folder, which may contain the losses."""
+
+    def get(self, name: str) -> Any:
+        """Return a value; None for one that is derived and that no rule supplies.
+
+        Also None for the path of a cache, and for a retired parameter that is not set or only sets others.
+        """
+        value, replaced_by = self.config.get(name), REGISTRY.parameters[name].replaced_by
+        if name == "data_path" and value == self._token_cache():
+            return None
+        if replaced_by is not None and (not self.config.is_set(name) or value in replaced_by):
+            return None
+        return None if value is ABSENT else list(value) if isinstance(value, tuple) else value
+
+    def _token_cache(self) -> str | None:
+        """Return the prefix under which a launch stores the tokens of `text_path`; it says nothing about the text."""
+        config = self.config
+        return token_cache(config) if config.data.text_path else None
+
+
+class Drafted(Record):
+    """Configuration files that are resolved once it is known for how many ranks."""
+
+    name: str
+    kind: str
+    draft: Draft
+    ranks: int | None
+    """The number of ranks, if the files or the folder that contains them determine it."""
+
+
+def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side:
+    """Return the side of a run's record: name -> {value, source}. Names of other versions are left out."""
+    known = {key: entry for key, entry in values.items() if key in REGISTRY.parameters}
+    read = {key: Value(entry["value"], recorded_source(str(entry["source"]))) for key, entry in known.items()}
+    nulls = any(value.value is None for value in read.values())  # earlier versions recorded none
+    missing = {key: p.default for key, p in REGISTRY.parameters.items() if key not in read and p.default is not ABSENT}
+    unknown = {key for key, default in missing.items() if nulls or default is not None}
+    config = Config(read)
+    ranks = config.get("world_size") or 1
+    return Side(name, "run folder", config, ranks, unknown=frozenset(unknown), folder=folder)
+
+
+def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int) -> Side:
+    """Return the side of a checkpoint. values: its config.json; names of other versions are left out."""
+    config = config_from_values(dict(_known(values)))
+    recorded = {key: value._replace(source=RECORDED) for key, value in config.values.items()}
+    kind = f"checkpoint of iteration {iteration}"
+    not_sent = frozenset(key for key, parameter in REGISTRY.parameters.items() if not parameter.to)
+    return Side(name, kind, Config(recorded), config.get("world_size") or 1, has_sources=False, unknown=not_sent)
+
+
+def _known(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the entries of nested values whose names this version knows."""
+    for key, value in values.items():
+        name = prefix + key
+        if isinstance(value, dict) and name in REGISTRY.sections:
+            yield key, dict(_known(value, name + "."))
+        elif REGISTRY.find(name):
+            yield key, value
+
+
+def is_record(values: object) -> bool:
+    """Return whether a JSON is a run's record: every value has a source."""
+    return isinstance(values, dict) and all(
+        isinstance(entry, dict) and {"value", "source"} == entry.keys() for entry in values.values()
+    )
+
+
+def recorded_source(text: str) -> Source:
+    """Return the source that a run's record describes."""
+    kind, _, rest = text.partition(": ")
+    if text == "default" or kind == "default":
+        return Source("default", text=rest)
+    if kind in ("derived", "environment"):
+        named: Kind = "derived" if kind == "derived" else "environment"
+        return Source(named, text=rest)
+    if found := PLACE.fullmatch(text):
+        return Source("file", Place(found[1], int(found[2]), int(found[3])))
+    return Source("set", Place("--set", 1, 1, text.removeprefix("--set ")))
+
+
+def shown(value: Any, limit: int = 36) -> str:
+    """Return a value as JSON, shortened; a list of equal items as `12 x "global"`."""
+    if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
+        return f"{len(value)} x {json.dumps(value[0])}"
+    text = "not set" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= limit else f"{text[: limit - 2]} …"
+
+
+def set_names(sides: Sequence[Side]) -> list[set[str]]:
+    """Return the parameters that each side sets, rather than leaving them to a default or a rule."""
+    return [{name for name, value in side.config.values.items() if value.source.set_by_user} for side in sides]

@@ -1,0 +1,80 @@
+"""The comparison as text: a verdict, then the differences by what they can do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from neoxargs.registry import REGISTRY
+from neoxargs.tools.diff.differences import Difference, first_names, spellings
+from neoxargs.tools.diff.kinds import RANKS, Rank, kind_of
+from neoxargs.tools.diff.side import Side, shown
+
+HEADINGS: dict[Rank, str] = {
+    "result": "can change the result",
+    "rounding": "can change rounding only",
+    "nothing": "cannot change the training",
+    "unread": "no run reads",
+}
+
+
+def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
+    """Yield the lines of the comparison."""
+    yield from (f"{letter}  {_described(side)}" for letter, side in (("A", a), ("B", b)))
+    yield verdict(a, b, found)
+    for rank, heading in HEADINGS.items():
+        of_rank = [each for each in found if each.rank == rank]
+        if of_rank and rank == "unread":
+            yield f"\n{heading}: {', '.join(each.name for each in of_rank)}"
+        elif of_rank:
+            yield f"\n{heading}: {len(of_rank)}"
+            yield from _table(of_rank)
+    for side in (a, b):
+        if hidden := not_compared(side):
+            yield f"\nnot recorded in {side.name}: {first_names(hidden)}"
+
+
+def not_compared(side: Side) -> list[str]:
+    """Return the parameters with an effect on training that a run's record lacks, as one of an older version does."""
+    names = (name for name in REGISTRY.parameters if name in side.unknown and side.has_sources)
+    return [name for name in names if RANKS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
+
+
+def verdict(a: Side, b: Side, found: Sequence[Difference]) -> str:
+    """Return what all differences together can do, in a sentence."""
+    ranks = {each.rank for each in found}
+    if "result" in ranks:
+        return "=> the differences can change the result"
+    if "rounding" in ranks:
+        return "=> the differences cannot change the result, except by rounding"
+    if "nothing" in ranks:
+        return "=> the differences cannot change the training"
+    spelled = spellings(a, b) if a.has_sources and b.has_sources else ""
+    return f"=> the same run{f', spelled differently: {spelled}' if spelled else ''}"
+
+
+def _described(side: Side) -> str:
+    dialect = f"{side.config.dialect.name}, " if side.config.dialect else ""
+    return f"{side.name}  ({side.kind}, {dialect}{side.ranks} rank{'s' * (side.ranks > 1)})"
+
+
+def _table(found: Sequence[Difference]) -> Iterator[str]:
+    """Yield a row for each difference: kind, name, both values, and where they come from."""
+    rows = [(each.kind, each.name, *map(shown, each.values)) for each in found]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, each in zip(rows, found, strict=True):
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {cells}  {_sources(*each.sources)}"
+        if each.note:
+            yield f"  {' ' * widths[0]}  ({each.note})"
+
+
+def _sources(a: str, b: str) -> str:
+    return f"both: {_short(a)}" if a == b else f"A: {_short(a)}; B: {_short(b)}"
+
+
+def _short(source: str, limit: int = 60) -> str:
+    """Return a source in one line, without the current folder and without the end of a long reason."""
+    source = " ".join(source.split()).replace(os.getcwd() + os.sep, "")
+    is_reason = source.startswith("derived")
+    return f"{source[: limit - 2]} …" if is_reason and len(source) > limit else source
