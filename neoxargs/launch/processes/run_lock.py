@@ -90,13 +90,16 @@ class RunLock:
         self.holder, self.paths = holder, paths
         self.lost: Holder | None = None
         self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._keep_touching, name="run lock", daemon=True)
 
     def __enter__(self) -> RunLock:
-        threading.Thread(target=self._keep_touching, name="run lock", daemon=True).start()
+        self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.ended.set()
+        if self.thread.is_alive():  # it could create a lock again that has just been released
+            self.thread.join()
         release(self.holder, self.paths)
 
     def _keep_touching(self) -> None:
@@ -107,10 +110,13 @@ class RunLock:
 
     def _touch(self, path: Path) -> None:
         holder = read(path)
-        if holder and holder.token != self.holder.token:
-            self.lost = holder
-        elif holder:
+        if holder is None:  # the folder was removed or renamed, and created again
+            with _own_file(path, self.holder) as own:
+                _link(own, path)
+        elif holder.token == self.holder.token:
             os.utime(path)  # without a time: an NFS server then uses its own clock
+        elif holder is not UNKNOWN:  # a file system that fails for a moment does not end the run
+            self.lost = holder
 
 
 # -- the folders of a run --------------------------------------------------------------------------------------------

@@ -191,6 +191,33 @@ def test_a_live_lock_is_touched(tmp_path, said, monkeypatch):
             lock.ended.wait(0.01)
 
 
+def test_a_folder_that_was_created_again_is_locked_again(tmp_path, said, monkeypatch):
+    """Until the end of the run only."""
+    monkeypatch.setattr(run_lock, "BEAT", 0.01)
+    path = tmp_path / "run" / FILE
+    with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
+        path.parent.rename(tmp_path / "renamed")
+        path.parent.mkdir()
+        while read(path) is None:
+            lock.ended.wait(0.01)
+        assert read(path) == lock.holder and not lock.lost
+    assert files(path.parent) == []
+
+
+def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, said, monkeypatch):
+    """As when a network file system fails."""
+    monkeypatch.setattr(run_lock, "BEAT", 0.01)
+    path = tmp_path / "run" / FILE
+    with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
+        with monkeypatch.context() as patch:
+            looks = list[Path]()
+            patch.setattr(run_lock, "read", lambda path: looks.append(path) or run_lock.UNKNOWN)
+            while len(looks) < 2:
+                lock.ended.wait(0.01)
+        assert not lock.lost
+    assert files(path.parent) == []
+
+
 def test_without_hard_links(tmp_path, said, other, monkeypatch):
     """As on some network and FUSE file systems."""
 
