@@ -119,7 +119,7 @@ def _as_text(found: Mapping[str, Digest]) -> str:
 def damage(checkpoint: Path) -> str:
     """Return what is wrong with a checkpoint (a file is missing or has a wrong size), "" if nothing is.
 
-    Checkpoints of other programs have no files.json and are assumed to be complete.
+    Checkpoints of other programs have no files.json and are assumed to be complete, unless they have no file at all.
     """
     if not checkpoint.is_dir():
         return "it does not exist"
@@ -127,6 +127,8 @@ def damage(checkpoint: Path) -> str:
         recorded = digests(checkpoint)
     except ValueError as error:
         return str(error)
+    if not recorded and not any(path.is_file() for path in checkpoint.rglob("*")):
+        return "it is empty"
     for name, digest in recorded.items():
         file = checkpoint / name
         if not file.exists():

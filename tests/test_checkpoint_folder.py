@@ -62,6 +62,15 @@ def test_a_missing_file_and_a_wrong_size_need_no_checksum(checkpoint):
     assert damage(checkpoint.with_name("global_step8")) == "it does not exist"
 
 
+def test_an_empty_folder_is_not_another_programs_checkpoint(tmp_path):
+    (tmp_path / "global_step3" / "sub").mkdir(parents=True)
+    assert damage(tmp_path / "global_step3") == verify(tmp_path / "global_step3") == "it is empty"
+    assert checkpoint_folder.newest(tmp_path) is None
+    (tmp_path / "global_step2").mkdir()
+    (tmp_path / "global_step2" / "mp_rank_00_model_states.pt").touch()
+    assert checkpoint_folder.newest(tmp_path) == tmp_path / "global_step2"
+
+
 def test_every_file_is_in_one_share_of_ranks_and_shares_are_even(checkpoint):
     shares: list[list[int]] = [[] for _ in range(3)]
     for number, share in enumerate(shares):

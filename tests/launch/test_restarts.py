@@ -27,9 +27,10 @@ def config(folder: Path, more: str = "") -> Config:
 
 
 def checkpoint(folder: Path, iteration: int) -> Path:
-    """Write an (empty) checkpoint that counts as complete, the newest of its folder."""
+    """Write a checkpoint as of another program, the newest of its folder."""
     path = folder / f"global_step{iteration}"
     path.mkdir(parents=True)
+    (path / "mp_rank_00_model_states.pt").touch()
     (folder / "latest").write_text(path.name)
     return path
 
