@@ -28,7 +28,7 @@ def neox_checkpoint(config: Config) -> Iterator[Problem]:
 
     Reads the names and shapes of tensors, but not their elements.
     """
-    if not config.checkpoint.load:
+    if not config.checkpoint.load or config.get("checkpoint.load_universal"):
         return
     try:
         contents = Contents.at(Path(config.checkpoint.load), config.training.iteration)

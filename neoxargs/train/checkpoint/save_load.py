@@ -90,7 +90,7 @@ class Checkpoints(Saver):
 
     def _load_with_deepspeed(self, checkpoint: Path, with_optimizer: bool) -> dict[str, Any]:
         try:
-            with suppress_output():
+            with suppress_output(), checkpoint_io.safe_reads():
                 path, state = self.engine.load_checkpoint(
                     str(checkpoint.parent),
                     tag=checkpoint.name,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 
 from neoxargs.problems import Problem, Problems
 
+#: The function before `safe_reads` replaces it.
+_TORCH_LOAD = torch.load
 #: Writes an object to a file.
 Write = Callable[[Any, Path], None]
 
@@ -44,9 +47,23 @@ def read(path: Path | str, mmap: bool = False, map_location: Any = "cpu") -> Any
     """Return what torch.save wrote to a file; raise Problems if it contains other objects than a checkpoint has."""
     try:
         with torch.serialization.safe_globals(_classes()):
-            return torch.load(path, map_location=map_location, mmap=mmap, weights_only=True)
+            return _TORCH_LOAD(path, map_location=map_location, mmap=mmap, weights_only=True)
     except (pickle.UnpicklingError, EOFError) as error:
         raise _refusal(path, str(error)) from None
+
+
+@contextmanager
+def safe_reads() -> Iterator[None]:
+    """Within this, DeepSpeed reads every file with `read`.
+
+    It reads the files of universal checkpoints, and those of ZeRO-3 without their optimizer states, with calls of
+    `torch.load(weights_only=False)` that do not go through the engine's `checkpoint_engine`.
+    """
+    torch.load = lambda path, map_location=None, **_: read(path, map_location=map_location)
+    try:
+        yield
+    finally:
+        torch.load = _TORCH_LOAD
 
 
 def _classes() -> list[Any]:

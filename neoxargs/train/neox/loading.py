@@ -21,8 +21,10 @@ from neoxargs.train.optim.schedule import Schedule
 def weights_of(config: Config, root: Path, iteration: int | None) -> NeoxWeights | None:
     """Return the GPT-NeoX checkpoint that `load` and `iteration` select; None if there is none.
 
-    Raises Problems if it is damaged, or belongs to a different model.
+    Raises Problems if it is damaged, or belongs to a different model. DeepSpeed itself loads universal checkpoints.
     """
+    if config.get("checkpoint.load_universal"):
+        return None
     contents = Contents.at(root, iteration)
     return checked(contents, config) if contents else None
 
