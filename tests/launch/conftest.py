@@ -18,6 +18,13 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Environ]
 
 
 @pytest.fixture(scope="session")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Environ]:
+    """The environment in which `ssh` reaches two hosts, of which the second is a machine of its own."""
+    with cluster.two_hosts(tmp_path_factory.mktemp("machines"), apart=True) as environ:
+        yield environ
+
+
+@pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Environ]:
     """The environment in which `srun` reaches the one node of a Slurm."""
     with cluster.slurm(tmp_path_factory.mktemp("slurm")) as environ:

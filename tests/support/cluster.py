@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from tests.support.ports import free_port
 from tests.support.processes import TINY, write_tokens
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
+#: Runs a command in a namespace of processes with a host name of its own; all of them end with it.
+APART = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+         'hostname worker-1 && exec "$@"', "sh"]  # fmt: skip
 Environ = dict[str, str]
 
 
@@ -41,15 +44,19 @@ def require_programs(*programs: str) -> None:
 
 
 @contextmanager
-def two_hosts(folder: Path) -> Iterator[Environ]:
-    """Yield an environment in which `ssh` reaches 127.0.0.1 and 127.0.0.2."""
+def two_hosts(folder: Path, apart: bool = False) -> Iterator[Environ]:
+    """Yield an environment in which `ssh` reaches 127.0.0.1 and 127.0.0.2.
+
+    apart: the second host has a name and process numbers of its own, and does not see the processes of the first.
+    """
     require_programs("sshd", "ssh", "ssh-keygen")
-    port = free_port()
+    port, alone = free_port(), APART if apart else []
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not create namespaces")
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
-    listens = "\n".join(f"ListenAddress {host}" for host in HOSTS)
     (folder / "sshd_config").write_text(
-        f"Port {port}\n{listens}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nPidFile none\n"
+        f"Port {port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nPidFile none\n"
         "UsePAM no\nStrictModes no\nPasswordAuthentication no\nMaxStartups 100\n"
     )
     (folder / "ssh_config").write_text(
@@ -61,7 +68,12 @@ def two_hosts(folder: Path) -> Iterator[Environ]:
     (folder / "bin" / "ssh").chmod(0o755)
     Path("/run/sshd").mkdir(exist_ok=True)
     environ = {**cpu_environ(), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
-    with daemon([_program("sshd"), "-D", "-e", "-f", str(folder / "sshd_config")], folder / "sshd.log"):
+    sshd = [_program("sshd"), "-D", "-e", "-f", str(folder / "sshd_config"), "-o"]
+    first, second = (f"ListenAddress={host}" for host in HOSTS)
+    with (
+        daemon([*sshd, first], folder / "sshd.log"),
+        daemon([*alone, *sshd, second], folder / "second.log"),
+    ):
         _wait_or_skip(lambda: all(_answers(host, environ) for host in HOSTS), "sshd answers", folder / "sshd.log")
         yield environ
 
@@ -81,7 +93,7 @@ ClusterName=one
 SlurmctldHost={node}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 SlurmctldPort={free_port()}
 SlurmdPort={free_port()}
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -166,9 +178,15 @@ def write_run(folder: Path, **changes: Any) -> None:
 
 
 @contextmanager
-def start_training(folder: Path, environ: Environ, *words: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+def start_training(
+    folder: Path, environ: Environ, *words: str, through: Sequence[str] = (), **changes: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `deepy.py train.py` of the smallest model; at the end of the block, all its processes are killed.
+
+    through: the first words of the command, of a program that runs another.
+    """
     write_run(folder, **changes)
-    command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(folder / "run.yml"), *words]
+    command = [*through, sys.executable, str(ROOT / "deepy.py"), "train.py", str(folder / "run.yml"), *words]
     process = subprocess.Popen(
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         preexec_fn=_die_with_parent,
@@ -189,7 +207,8 @@ def ranks(folder: Path, number: int | None = None) -> list[int]:
         with contextlib.suppress(OSError):
             environ = (path / "environ").read_bytes().split(b"\0")
             trains = b"train.py" in (path / "cmdline").read_bytes() and _folder_of(path) == str(folder)
-            if trains and (number is None or f"RANK={number}".encode() in environ):
+            named = {f"RANK={number}".encode(), f"SLURM_PROCID={number}".encode()}
+            if trains and (number is None or not named.isdisjoint(environ)):
                 pids.append(int(path.name))
     return sorted(pids)
 

@@ -10,7 +10,7 @@ import pytest
 #: The marks of the tests that plain `pytest` leaves out.
 REST = ("slow", "cluster", "compiler")
 #: Fixtures that start a cluster's programs (tests/launch/conftest.py); tests that use one are marked `cluster`.
-CLUSTER = {"hosts", "node"}
+CLUSTER = {"hosts", "machines", "node"}
 
 
 def add_option(parser: pytest.Parser) -> None:

@@ -16,6 +16,7 @@ from neoxargs.cli import main
 from neoxargs.launch.cluster.rank_env import attempt
 from tests.support import cluster, smallest
 from tests.support.ports import free_port
+from tests.support.processes import step_rows
 
 HOSTS = "".join(f"gpu{number} slots=4\n" for number in range(3))
 
@@ -204,6 +205,50 @@ def test_a_submitted_script_starts_the_ranks_and_reports_which_failed(own_script
     code, said = submitted()
     assert code in (1, 128 + signal.SIGTERM), said  # srun's is the largest: it terminates the other task
     assert f"rank 1 on {os.uname().nodename} failed first: exit code 1" in said
+
+
+@pytest.mark.timeout(600)
+def test_a_job_is_queued_again_after_a_rank_has_died(tmp_path, node):
+    """By a real Slurm; the second start continues from the last checkpoint, and the run ends as an undisturbed one."""
+    cluster.require_programs("sbatch", "scontrol")
+    save = tmp_path / "out"
+    changes = {"checkpoint_factor": 10, "train_iters": 40, "num_gpus": 2}
+    by_slurm = {"launcher": "srun", "num_nodes": 1, "master_addr": None, "restarts": 1, "save": str(save)}
+    cluster.write_run(tmp_path, **changes, **by_slurm)
+    words = [sys.executable, str(cluster.ROOT / "deepy.py"), "train.py", "run.yml", "--emit", "sbatch"]
+    made = subprocess.run(words, cwd=tmp_path, env=node, capture_output=True, text=True, check=True)
+    (tmp_path / "job").write_text(made.stdout.replace("srun ", "srun --overcommit "))
+
+    def slurm(*words: str) -> str:
+        return subprocess.run(words, cwd=tmp_path, env=node, capture_output=True, text=True, check=True).stdout
+
+    number = slurm("sbatch", "--parsable", "--overcommit", "--output=said", "job").strip()
+    try:
+        cluster.wait_until((save / "latest").exists, "a checkpoint", 150, often=0.01)
+        cluster.kill(cluster.ranks(tmp_path, 1)[-1])
+        cluster.wait_until(lambda: ended(slurm("scontrol", "show", "job", number)), "the end of the job", 300, often=1)
+    finally:
+        slurm("scancel", number)
+    said = (tmp_path / "said").read_text()
+    assert "JobState=COMPLETED" in slurm("scontrol", "show", "job", number), said
+    assert "Restarts=1 " in slurm("scontrol", "show", "job", number)
+    assert f"rank 1 on {os.uname().nodename} failed first: SIGKILL" in said
+    assert "resuming after iteration " in said
+    assert len(list(save.glob(f"logs/slurm-{number}.*"))) == 2
+    assert not cluster.remaining_ranks(tmp_path)
+    quiet = tmp_path / "undisturbed"
+    quiet.mkdir()
+    done = cluster.run_training(quiet, cluster.cpu_environ(), save=str(quiet / "out"), **changes)
+    assert done.returncode == 0, done.stdout
+    assert losses(tmp_path) == losses(quiet)
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row["loss"]) for row in step_rows(folder)]
+
+
+def ended(job: str) -> bool:
+    return not any(f"JobState={state}" in job for state in ("PENDING", "RUNNING", "COMPLETING"))
 
 
 @pytest.mark.timeout(120)

@@ -4,8 +4,11 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.utils._pytree import tree_leaves
 
 from tests.support import cluster
 
@@ -32,6 +35,20 @@ def hostfile(folder: Path, slots: int) -> str:
 def losses(folder: Path) -> list[float]:
     rows = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows if row["event"] == "step"]
+
+
+def state(save: Path) -> list[Any]:
+    """Return every value of the last checkpoint, except paths and the other values of configurations."""
+    checkpoint = save / (save / "latest").read_text()
+    files = {path.name: torch.load(path, weights_only=True) for path in sorted(checkpoint.glob("*.pt"))}
+    assert files
+    for values in files.values():
+        values.pop("ds_config", None)
+    return tree_leaves(files)
+
+
+def same(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
 def logs(folder: Path) -> list[Path]:
@@ -64,6 +81,32 @@ def test_a_failed_rank_on_the_other_host_is_named_and_all_end(hosts, tmp_path):
     assert "deepy: rank 1 on " in output
     assert " failed first: SIGKILL: " in output
     assert not cluster.remaining_ranks(tmp_path)
+
+
+@pytest.mark.timeout(900)
+def test_a_rank_that_died_on_the_other_host_is_replaced(machines, tmp_path):
+    """All ranks start again from the last checkpoint, and the run ends as one that nothing has disturbed."""
+    cluster.require_programs("pdsh")
+    save = tmp_path / "out"
+    changes = {"checkpoint_factor": 10, "train_iters": 40, "hostfile": hostfile(tmp_path, 1), "no_ssh_check": True}
+    with cluster.start_training(tmp_path, machines, "--restarts=1", save=str(save), **changes) as run:
+        cluster.wait_until((save / "latest").exists, "a checkpoint", 250, often=0.01)
+        cluster.kill(cluster.ranks(tmp_path, 1)[-1])
+        output, _ = run.communicate(timeout=250)
+    assert run.returncode == 0, output
+    assert f"deepy: restart 1 of 1 in 1 s from {save}/global_step" in output
+    assert output.count("deepy: rank 1 on worker-1 failed first: SIGKILL: ") == 1
+    assert len(list(save.glob("logs/*"))) == 2
+    assert not cluster.remaining_ranks(tmp_path)
+    assert not list(save.glob("*.lock"))
+    quiet = tmp_path / "undisturbed"
+    quiet.mkdir()
+    done = cluster.run_training(quiet, machines, seconds=250, save=str(quiet / "out"), **changes)
+    assert done.returncode == 0, done.stdout
+    assert losses(tmp_path) == losses(quiet)
+    values, undisturbed = state(save), state(quiet / "out")
+    assert len(values) == len(undisturbed)
+    assert all(map(same, values, undisturbed))
 
 
 @pytest.mark.timeout(300)
