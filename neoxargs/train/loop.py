@@ -7,7 +7,8 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,7 @@ from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.process import memory
 from neoxargs.train.process.collectives import all_reduce
+from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 NOT_SAVED = "checkpoint-not-saved"
 #: Errors of a disk that is full, read-only or broken, or of a folder that has vanished.
 DISK_ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ENOTDIR,
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT,
+    errno.ENOTDIR, errno.EEXIST,
 )  # fmt: skip
 #: Endless iterator of micro batches in order; None if this pipeline stage reads no data.
 Batches = Iterator[Any] | None
@@ -94,6 +97,8 @@ class Loop:
     """With `adlr_autoresume`: creating this file makes the run save a checkpoint and exit."""
     progress: Progress = field(default_factory=Progress)
     run_dir: Path = Path()
+    folders: RunFolders = field(default_factory=lambda: RunFolders({}))
+    """The folders that this rank restores if they vanish."""
     diverged_in_a_row: int = 0
     """Steps that were skipped since the last good one, with `on_divergence: skip`."""
     unwritten: set[str] = field(default_factory=set)
@@ -126,7 +131,10 @@ class Loop:
         self.progress.long("the end of the last save")
         self._complete(self.saver.finish, last=True)
         self.progress.done()
-        return Outcome(self.position.iteration, reason, self.saver.last)
+        outcome = Outcome(self.position.iteration, reason, self.saver.last)
+        # The console, which is first, ends last: it prints where the others wrote.
+        self._notify(lambda tracker: tracker.on_end(outcome), reversed(self.trackers))
+        return outcome
 
     def _has_iterations_left(self) -> bool:
         return self.position.iteration < self.training.train_iters and self.training.do_train is not False
@@ -188,6 +196,7 @@ class Loop:
         if not self.checkpoint.save or self.position == self.saved:
             return
         self.progress.long(f"saving the checkpoint of step {self.position.iteration}")
+        self._restore_folders()
         self._complete(self.saver.finish)
         if self._complete(lambda: self.saver.save(self.position), last):
             self.saved = self.position
@@ -221,23 +230,33 @@ class Loop:
     def _exit_reason(self) -> str:
         return "exit_interval" if self._due(self.training.exit_interval) else ""
 
-    def _notify(self, event: Callable[[Tracker], None]) -> None:
-        for tracker in self.trackers:
-            try:
-                event(tracker)
-            except OSError as error:
-                if error.errno not in DISK_ERRORS:
-                    raise
-                self._report_unwritten(error)
+    def _restore_folders(self) -> None:
+        """Create folders that have vanished again, and warn of it."""
+        with self._reporting():
+            if warnings := self.folders.restore():
+                warn(Problems(warnings))
 
-    def _report_unwritten(self, error: OSError) -> None:
-        """Handle a tracker that cannot write its file, as `on_save_error` says."""
-        problems = Problems(_unwritten(self.run_dir, error))
-        if self.checkpoint.on_save_error == "stop":
-            raise problems from error
-        if str(problems) not in self.unwritten:
-            self.unwritten.add(str(problems))
-            warn(problems)
+    def _notify(self, event: Callable[[Tracker], None], trackers: Iterable[Tracker] | None = None) -> None:
+        """Tell the trackers of an event. trackers: some other order of them."""
+        self._restore_folders()
+        for tracker in self.trackers if trackers is None else trackers:
+            with self._reporting():
+                event(tracker)
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Within this, handle a file that cannot be written as `on_save_error` says: a problem, or one warning."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            problems = Problems(_unwritten(self.run_dir, error))
+            if self.checkpoint.on_save_error == "stop":
+                raise problems from error
+            if str(problems) not in self.unwritten:
+                self.unwritten.add(str(problems))
+                warn(problems)
 
 
 class StopRequest:
@@ -325,6 +344,7 @@ def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
 
 def _unwritten(run_dir: Path, error: OSError) -> Problem:
     reason = (error.strerror or str(error)).lower()
+    reason = f"{error.filename}: {reason}" if error.filename else reason
     what = f"run_dir ({run_dir}): metrics or reports cannot be written: {reason}"
     hint = "free space on this disk, or set run_dir to a folder that this user can write to"
     return Problem(what, hint=hint, id="run-folder-not-written", about=("run_dir", "on_save_error"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neoxargs.launch.processes import failures, watch
+from neoxargs.launch.processes.run_lock import locked_folders
 from neoxargs.launch.report.summary import describe
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.launch.targets.wire_format import RankArguments
@@ -22,6 +23,7 @@ from neoxargs.train.engine import build as engine
 from neoxargs.train.loop import Loop
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
+from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.loss_curve import LossCurve
@@ -72,10 +74,9 @@ def run(arguments: RankArguments) -> None:
         stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
         progress=_progress(config),
         run_dir=run.folder,
+        folders=RunFolders(_folders(config) if process.main else {}),
     )
-    outcome = loop.run()
-    for tracker in reversed(trackers):  # the console, which is first, ends last: it prints where the others wrote
-        tracker.on_end(outcome)
+    loop.run()
     destroy_groups()
     setup.stop()
 
@@ -84,6 +85,12 @@ def _progress(config: Config) -> watch.Progress:
     """Return what announces this rank's work to its supervisor, if it has one."""
     rank = failures.current_rank
     return watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
+
+
+def _folders(config: Config) -> dict[str, Path]:
+    """Return the folders that a run writes to, by the parameters that name them."""
+    log_dir = config.logging.log_dir
+    return {**locked_folders(config), **({"log_dir": Path(log_dir)} if log_dir else {})}
 
 
 def _data(config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process) -> Loader:

@@ -20,6 +20,7 @@ from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.engine.steps import Result
 from neoxargs.train.loop import Loop, save_iterations
+from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker
 
 
@@ -303,24 +304,51 @@ def test_the_last_checkpoint_must_be_written() -> None:
 
 
 class Unwritable(Tracker):
-    """Cannot write its file in the first three steps."""
+    """Cannot write its file in the first three steps, or at the end."""
+
+    def __init__(self, at_end: bool) -> None:
+        self.at_end = at_end
 
     def on_step(self, step: Step) -> None:
-        if step.iteration <= 3:
+        if step.iteration <= 3 and not self.at_end:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def on_end(self, outcome: Outcome) -> None:
+        if self.at_end:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("reaction", ["stop", "continue"])
-def test_metrics_that_cannot_be_written(reaction: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_that_cannot_be_written(reaction: str, at_end: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Are a problem in one sentence, or one warning; a network error is neither."""
     run = loop(on_save_error=reaction)
-    run.trackers.append(Unwritable())
+    run.trackers.append(Unwritable(at_end))
     if reaction == "stop":
         with pytest.raises(Problems, match=r"run_dir \(.\): metrics or reports cannot be written: no space left"):
             run.run()
         return
     assert run.run().iteration == 6
     assert capsys.readouterr().err.count("[run-folder-not-written]") == 1
+
+
+def test_a_folder_that_vanishes_is_restored_before_trackers_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+
+    class Vanishing(Tracker):
+        def on_step(self, step: Step) -> None:
+            assert folder.is_dir()
+            if step.iteration == 3:
+                folder.rmdir()
+
+    folder.mkdir()
+    run = loop()
+    run.folders = RunFolders({"run_dir": folder})
+    run.trackers.append(Vanishing())
+    assert run.run().iteration == 6
+    assert capsys.readouterr().err.count("[run-folder-vanished]") == 1
 
 
 @pytest.mark.parametrize(

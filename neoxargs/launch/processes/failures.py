@@ -153,7 +153,8 @@ def reserve_files(logs: Path, rank: int) -> None:
 def release_files(logs: Path, rank: int) -> None:
     """Release the reserved space, and remove the file for stacks if there are none."""
     for path in _reserved_files(logs, rank):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder that has become read-only
+            path.unlink()
     stacks = watch.stack_file(logs, rank)
     with contextlib.suppress(OSError):
         if not stacks.stat().st_size:
@@ -161,9 +162,11 @@ def release_files(logs: Path, rank: int) -> None:
 
 
 def _write_in_place(path: Path, values: dict[str, Any]) -> None:
-    """Overwrite a file, which needs no new disk space."""
-    with contextlib.suppress(OSError), path.open("r+" if path.exists() else "w") as file:
-        file.write(json.dumps(values).ljust(RECORD_BYTES))
+    """Overwrite a file, which needs no new disk space; create it and its folder if they were removed."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("r+" if path.exists() else "w") as file:
+            file.write(json.dumps(values).ljust(RECORD_BYTES))
 
 
 def log_tail(logs: Path, rank: int, size: int = 8192) -> str:

@@ -50,7 +50,8 @@ def tidy(logs: Path) -> None:
     ended = [rank for rank, supervisor in _supervisors(logs) if supervisor.ended]
     for rank in ended:
         failures.release_files(logs, rank)
-    (logs / watch.LATE_FILE).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (logs / watch.LATE_FILE).unlink()
 
 
 def wait_for_ranks(logs: Path, seconds: float) -> None:

@@ -29,7 +29,7 @@ class Metrics(Tracker):
     def on_start(self, run: Run) -> None:
         self.run = run
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        truncate(self.path, run.start)
+        truncate(self.path, run.start, with_evaluations=run.start < run.iterations)
         self.file = self.path.open("a", encoding="utf-8", buffering=1)
         row: dict[str, Any] = {"iterations": run.iterations, "ranks": run.ranks, "parameters": run.parameters}
         if run.unigram_entropy is not None:
@@ -64,7 +64,18 @@ class Metrics(Tracker):
         self.file.close()
 
     def _write(self, event: str, step: int, row: Mapping[str, Any]) -> None:
+        if self._is_gone():
+            self.file.close()
+            self.file = self.path.open("a", encoding="utf-8", buffering=1)
         self.file.write(json.dumps({"event": event, "step": step, **row}) + "\n")
+
+
+    def _is_gone(self) -> bool:
+        """Return whether the file was removed or renamed, so that its rows would be lost, or not be found."""
+        try:
+            return not os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return True
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -77,9 +88,14 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(text)
 
 
-def truncate(path: Path, iteration: int) -> None:
-    """Remove the rows after this iteration; 0 removes all."""
+def truncate(path: Path, iteration: int, with_evaluations: bool = True) -> None:
+    """Remove the rows after this iteration; 0 removes all.
+
+    with_evaluations: whether to keep its evaluations. A finished run that is started again repeats them.
+    """
     rows = [row for row in read(path) if 0 < iteration >= row["step"]]
+    if not with_evaluations:
+        rows = [row for row in rows if (row["event"], row["step"]) != ("evaluation", iteration)]
     part = path.with_suffix(".part")
     part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     os.replace(part, path)

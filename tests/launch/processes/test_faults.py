@@ -157,6 +157,64 @@ def test_training_goes_on_until_a_disk_works_again(tmp_path, small_disk, breaks)
     assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("reaction", "removed"), [("stop", True), ("continue", False)])
+def test_a_folder_that_vanishes_is_created_again(tmp_path, reaction, removed):
+    """With one warning; metrics and the last checkpoint are then in the new folder, and all is in one of the two."""
+    out, renamed = tmp_path / "out", tmp_path / "renamed"
+    changes = {"save": str(out), "extra_save_iters": [2], "on_save_error": reaction}
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), **LONG | changes) as run:
+        cluster.wait_until(lambda: has("save")(tmp_path), "a checkpoint", 150)
+        out.rename(renamed)
+        if removed:
+            shutil.rmtree(renamed)
+        cluster.wait_until(lambda: has("step", 3)(tmp_path), "three steps in the new folder", 100)
+        run.terminate()
+        output, _ = run.communicate(timeout=100)
+    assert run.returncode == 128 + signal.SIGTERM, output
+    assert output.count(f"warning: run_dir ({out}) was removed, renamed or unmounted") == 1
+    assert output.count("[run-folder-vanished]") == 1
+    assert "error:" not in output and "Traceback" not in output
+    newest = checkpoint_folder.newest(out)
+    assert newest and newest.name == f"global_step{events(tmp_path)[-1]['step']}"
+    assert (out / "report.html").exists()
+    assert removed or checkpoint_folder.newest(renamed) == renamed / "global_step2"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("reaction", ["stop", "continue"])
+def test_a_folder_that_becomes_read_only(tmp_path, reaction):
+    """The run stops with one error, or continues, and its last checkpoint succeeds if the folder is writable again."""
+    cluster.require_programs("setpriv", "chmod")
+    out = tmp_path / "out"
+    changes = {"save": str(out), "checkpoint_factor": 2, "keep_last_n_checkpoints": 1, "on_save_error": reaction}
+    # Root may write everywhere, unless it gives up this capability.
+    through = ["setpriv", "--bounding-set=-dac_override"]
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), through=through, **LONG | changes) as run:
+        cluster.wait_until(lambda: has("save")(tmp_path), "a checkpoint", 150)
+        kept = checkpoint_folder.checkpoints(out)
+        subprocess.run(["chmod", "-R", "a-w", str(out)], check=True)
+        if reaction == "continue":
+            steps = sum(row["event"] == "step" for row in events(tmp_path))
+            cluster.wait_until(lambda: has("step", steps + 6)(tmp_path), "six more steps", 100)
+            subprocess.run(["chmod", "-R", "u+w", str(out)], check=True)
+            run.terminate()
+        output, _ = run.communicate(timeout=100)
+    assert "Traceback" not in output
+    if reaction == "stop":
+        assert run.returncode == 1, output
+        assert output.count("error:") == output.count(f"error: save ({out}): the checkpoint of iteration ") == 1
+        assert "permission denied; the latest checkpoint is " in output
+        assert any(not checkpoint_folder.damage(checkpoint) for checkpoint in kept)
+        return
+    assert run.returncode == 128 + signal.SIGTERM, output
+    assert f"warning: save ({out}): the checkpoint of iteration " in output
+    newest = checkpoint_folder.newest(out)
+    assert newest and newest.name == f"global_step{events(tmp_path)[-1]['step']}"
+
+
 @pytest.mark.timeout(120)
 def test_an_unreachable_host_is_reported_before_anything_starts(tmp_path):
     """One that takes the connection and then says nothing, and one that refuses it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from neoxargs.problems import Problems
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Outcome, Step, Tracker, metrics
+from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, metrics
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.loss_curve import LossCurve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
@@ -115,6 +116,36 @@ def test_a_resumed_run_repeats_no_row(tmp_path: Path) -> None:
     play(Metrics(path), tmp_path, start=3)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["step"] for row in rows if row["event"] == "step"] == [1, 2, 3, 4]
+
+
+def test_a_finished_run_that_is_started_again_repeats_no_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / metrics.FILE
+    play(Metrics(path), tmp_path)
+    for _ in range(2):
+        tracker = Metrics(path)
+        tracker.on_start(run(tmp_path, start=4))
+        tracker.on_eval(Evaluation(4, "test", 2.0))
+        tracker.on_end(DONE)
+    found = [(row["split"], row["step"]) for row in metrics.read(path) if row["event"] == "evaluation"]
+    assert found == [("validation", 2), ("test", 4)]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_rows_are_written_to_the_folder_of_the_run_also_if_it_is_another_one(tmp_path: Path, removed: bool) -> None:
+    """The first folder was removed or renamed, and another one was created."""
+    folder, renamed = tmp_path / "run", tmp_path / "renamed"
+    tracker = Metrics(folder / metrics.FILE)
+    tracker.on_start(run(folder))
+    tracker.on_step(step(1))
+    folder.rename(renamed)
+    if removed:
+        shutil.rmtree(renamed)
+    folder.mkdir()
+    for iteration in (2, 3):
+        tracker.on_step(step(iteration))
+    tracker.on_end(DONE)
+    assert [row["step"] for row in metrics.read(folder / metrics.FILE)] == [2, 3]
+    assert removed or [row["step"] for row in metrics.read(renamed / metrics.FILE)] == [0, 1]
 
 
 def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:

@@ -159,6 +159,10 @@ PROBLEMS: dict[str, Entry] = {
         "Rank 0 cannot write the run's metrics or reports: the disk is full, or the folder has disappeared or is "
         "read-only."
     ),
+    "run-folder-vanished": row(
+        "A folder that the run writes to was removed, renamed or unmounted. The run creates it again, because it would "
+        "otherwise lose everything since its last checkpoint, and continues in it."
+    ),
     "base-shapes-unreadable": row(
         "The file with the base model's shapes cannot be read. muP needs these shapes to scale initial weights "
         "and learning rates."
