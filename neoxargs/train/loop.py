@@ -77,6 +77,8 @@ class Saver(Protocol):
 
     def finish(self) -> Saved | None: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass
 class Loop:
@@ -130,6 +132,7 @@ class Loop:
         self._save(last=True)
         self.progress.long("the end of the last save")
         self._complete(self.saver.finish, last=True)
+        self.saver.close()
         self.progress.done()
         outcome = Outcome(self.position.iteration, reason, self.saver.last)
         # The console, which is first, ends last: it prints where the others wrote.

@@ -83,6 +83,8 @@ class Saver:
 
     def finish(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:

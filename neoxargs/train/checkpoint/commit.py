@@ -10,6 +10,7 @@ checksum of every file, which reveal later damage such as an interrupted copy or
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from neoxargs.checkpoint_folder import (
     checkpoints,
     hide,
     point_latest_at,
-    remove,
     tag,
     write_digests,
     written,
@@ -63,8 +63,26 @@ def _digests(part: Path, known: Mapping[str, Digest]) -> dict[str, Digest]:
     return {name: known.get(name) or digest_of(file) for name, file in files.items()}
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the `keep` checkpoints written last."""
-    # By time, not by iteration: a folder may hold later iterations of an earlier run.
-    for old in sorted(checkpoints(folder), key=written)[:-keep]:
-        remove(old)
+class Removal:
+    """Deletes old checkpoints in a thread: that takes long if they are large, and all ranks would wait for it."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+
+    def prune(self, folder: Path, keep: int) -> None:
+        """Hide all but the `keep` checkpoints written last, and begin to delete them."""
+        self.wait()
+        # By time, not by iteration: a folder may hold later iterations of an earlier run.
+        hidden = [hide(old) for old in sorted(checkpoints(folder), key=written)[:-keep]]
+        self.thread = threading.Thread(target=_delete, args=(hidden,), name="removal", daemon=True)
+        self.thread.start()
+
+    def wait(self) -> None:
+        """Wait until everything is deleted. What cannot be deleted is left to `begin`, which reports the reason."""
+        if self.thread:
+            self.thread.join()
+
+
+def _delete(folders: list[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

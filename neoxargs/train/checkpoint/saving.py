@@ -63,6 +63,7 @@ class Saver:
         self.last: Path | None = None
         self.files: RankFiles | None = None
         self.pending: tuple[Position, RankFiles] | None = None
+        self.removal = commit.Removal()
         self.copies = HostCopies() if self.options.save_in_background else None
         checkpoint_io.replace_io(engine, self._write, copies=self.copies is not None)
 
@@ -82,6 +83,7 @@ class Saver:
         part = root / (checkpoint_folder.WRITING + checkpoint_folder.tag(iteration))
         self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine), self.copies)
         if self.process.main:
+            self.removal.wait()
             with files.errors_kept():
                 commit.begin(root, iteration)
         self._agree(files, position)
@@ -106,10 +108,14 @@ class Saver:
             with files.errors_kept():
                 commit.commit(root, position.iteration, written)
                 if self.options.keep_last_n_checkpoints:
-                    commit.prune(root, self.options.keep_last_n_checkpoints)
+                    self.removal.prune(root, self.options.keep_last_n_checkpoints)
         self._agree(files, position)
         self.last = root / checkpoint_folder.tag(position.iteration)
         return Saved(position, self.last)
+
+    def close(self) -> None:
+        """Wait until old checkpoints are removed."""
+        self.removal.wait()
 
     def _write_files(self, files: RankFiles, position: Position) -> None:
         part, rank = files.part, self.process.rank

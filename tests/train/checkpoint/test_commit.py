@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,7 @@ def test_latest_that_names_no_checkpoint_is_ignored(tmp_path: Path) -> None:
 
 def test_another_programs_checkpoint_is_taken_on_trust(tmp_path: Path) -> None:
     (tmp_path / "global_step7").mkdir()
+    (tmp_path / "global_step7" / "mp_rank_00_model_states.pt").touch()
     (tmp_path / "latest").write_text("global_step7")
     assert checkpoint_folder.newest(tmp_path) == tmp_path / "global_step7"
 
@@ -117,8 +120,30 @@ def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: p
 def test_prune_keeps_what_was_written_last(tmp_path: Path) -> None:
     for age, iteration in enumerate((500, 10, 20, 30)):  # 500 is an earlier run's
         os.utime(write(tmp_path, iteration) / "files.json", (age, age))
-    commit.prune(tmp_path, 2)
+    removal = commit.Removal()
+    removal.prune(tmp_path, 2)
+    removal.wait()
     assert [path.name for path in checkpoint_folder.checkpoints(tmp_path)] == ["global_step20", "global_step30"]
+
+
+def test_training_does_not_wait_for_the_removal_of_old_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_remove, remove = threading.Event(), shutil.rmtree
+
+    def slow_remove(folder: Path, **options: Any) -> None:
+        may_remove.wait(60)
+        remove(folder, **options)
+
+    for iteration in (10, 20):
+        write(tmp_path, iteration)
+    monkeypatch.setattr(commit.shutil, "rmtree", slow_remove)
+    removal = commit.Removal()
+    removal.prune(tmp_path, 1)
+    assert names(tmp_path) == [".removing-global_step10", "global_step20", "latest"]
+    may_remove.set()
+    removal.wait()
+    assert not list(tmp_path.glob(".*"))
 
 
 def _killed(*_: object) -> None:
