@@ -64,6 +64,7 @@ def test_checkpoints_of_older_versions_and_other_programs(tmp_path, capsys):
     old, foreign = write(tmp_path, 1, 0), tmp_path / "global_step2"
     (old / "files.json").write_text('{"model.pt": 2048}')
     foreign.mkdir()
+    (foreign / "mp_rank_00_model_states.pt").touch()
     assert main(["checkpoints", str(tmp_path), "--verify", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["checkpoints"]
     assert [(row["recorded"], row["verified"], row["damage"]) for row in rows] == [
