@@ -19,7 +19,7 @@ class RunFolders:
         self.existing: set[str] = set()
 
     def restore(self) -> list[Problem]:
-        """Create the folders that have vanished, and return a warning for each; raises OSError if that is impossible."""
+        """Create the folders that have vanished, and return a warning for each; raises OSError if that fails."""
         vanished = [name for name, path in self.folders.items() if not path.is_dir()]
         self.existing |= set(self.folders) - set(vanished)
         missing = [name for name in vanished if name in self.existing]

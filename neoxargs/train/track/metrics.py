@@ -69,7 +69,6 @@ class Metrics(Tracker):
             self.file = self.path.open("a", encoding="utf-8", buffering=1)
         self.file.write(json.dumps({"event": event, "step": step, **row}) + "\n")
 
-
     def _is_gone(self) -> bool:
         """Return whether the file was removed or renamed, so that its rows would be lost, or not be found."""
         try:

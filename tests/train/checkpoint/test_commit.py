@@ -131,7 +131,7 @@ def test_training_does_not_wait_for_the_removal_of_old_checkpoints(
 ) -> None:
     may_remove, remove = threading.Event(), shutil.rmtree
 
-    def slow_remove(folder: Path, **options: Any) -> None:
+    def slow_remove(folder: Path, **options: bool) -> None:
         may_remove.wait(60)
         remove(folder, **options)
 
