@@ -51,7 +51,7 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
     grouped = config.shape.num_kv_heads != config.shape.num_attention_heads
     reason = f" (query_key_value {order.order.replace('_', ' ')}: {order.reason})" * grouped
     lines.append(f"restored: weights of {located.depth} layers{reason}")
-    not_taken = ["random states"]
+    not_taken = ["RNG states"]
     if options.finetune:
         not_taken += ["optimizer state", "learning rate schedule", "iteration (finetune: true)"]
     else:

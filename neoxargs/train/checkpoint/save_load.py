@@ -114,7 +114,7 @@ class Checkpoints(Saver):
         else:
             set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the run's first masks are not repeated
         if not _on_every_rank(has_file, self.process) and self.process.main:
-            why = "has no random states" if same_layout else "was written with a different layout of ranks"
+            why = "has no RNG states" if same_layout else "was written with a different layout of ranks"
             what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
             print(f"warning: {what}", flush=True)
 

@@ -73,7 +73,7 @@ def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
         "  checkpoint layout: model_parallel_size 2, pipe_parallel_size 1, optimizer state on 2 ranks; this "
         "run's layout: model_parallel_size 1, pipe_parallel_size 0\n"
         "  restored: weights of 2 layers, iteration 3, learning rate schedule, optimizer state after 3 steps\n"
-        "  not restored: random states\n"
+        "  not restored: RNG states\n"
         "  different loss: GPT-NeoX's softmax includes 63 padding rows, which have probability 0 here; "
         "softmax_over_padding: true computes GPT-NeoX's loss\n"
         "  biases: in GPT-NeoX each tensor parallel rank has its own biases; this run uses their sum\n"
@@ -89,7 +89,7 @@ def test_without_optimizer_state_it_says_what_to_set(tmp_path: Path, run: Run) -
     assert error.severity == "error" and error.id == "checkpoint-without-optimizer"
     assert str(error.where).endswith("my.yml:19:1") and error.hint.startswith("set finetune: true to load only")
     (listed,) = problems(tmp_path, "finetune=true")
-    assert "not restored: random states, optimizer state, learning rate schedule" in listed.what
+    assert "not restored: RNG states, optimizer state, learning rate schedule" in listed.what
 
 
 def test_another_model_is_an_error_at_the_parameter(tmp_path: Path, run: Run) -> None:

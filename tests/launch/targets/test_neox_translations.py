@@ -134,7 +134,7 @@ DIFFERENCES = [
         lambda theirs, ours, config: theirs == 1 and ours == config.parallel.global_num_gpus,
     ),
     Difference("ranks", "rank", "each rank reads it from its environment; GPT-NeoX sends 0 to all", theirs_only),
-    Difference("ranks", "local_rank", "the same", theirs_only),
+    Difference("ranks", "local_rank", "as for `rank`", theirs_only),
     Difference(
         "ranks", "sparsity_config", "a missing section and an empty one mean the same",
         lambda theirs, ours, config: theirs == {} and ours is None,
@@ -148,15 +148,15 @@ DIFFERENCES = [
         ours_only(lambda config: 4 * config.shape.hidden_size),
     ),
     Difference(
-        "ranks", "gas", "the same as gradient_accumulation_steps",
+        "ranks", "gas", "equal to gradient_accumulation_steps",
         ours_only(lambda config: config.batch.gradient_accumulation_steps),
     ),
     Difference(
-        "ranks", "adam_beta2", "the same as the second value of optimizer.params.betas",
+        "ranks", "adam_beta2", "equal to the second value of optimizer.params.betas",
         ours_only(lambda config: (config.optimizer_params.betas or [0, 0])[1]),
     ),
     Difference(
-        "ranks", "optimizer.params.weight_decay", "the same as weight_decay",
+        "ranks", "optimizer.params.weight_decay", "equal to weight_decay",
         ours_only(lambda config: config.regularization.weight_decay),
     ),
     Difference(

@@ -232,7 +232,7 @@ def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, 
     monkeypatch.setattr(save_load, "_on_every_rank", lambda value, process: False)
     checkpoints._load_random_state(tmp_path, True, 3)
     assert capsys.readouterr().out == (
-        f"warning: {tmp_path} has no random states; dropout masks will differ from those of an uninterrupted run\n"
+        f"warning: {tmp_path} has no RNG states; dropout masks will differ from those of an uninterrupted run\n"
     )
 
 
