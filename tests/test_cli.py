@@ -170,12 +170,12 @@ def test_check_reports_every_problem_at_once(capsys):
 
 
 def test_valid_values_are_checked_although_others_are_wrong(capsys, nothing_starts):
-    Path("bad.yml").write_text(SETUP.replace("tokens", "nowhere") + "te_mha: true\nhidden_size: wide\n")
+    Path("bad.yml").write_text(SETUP.replace("tokens", "nowhere") + "te_fp8_mha: true\nhidden_size: wide\n")
     for words in (["check"], [str(ROOT / "train.py")]):
         assert main([*words, "bad.yml"]) == 1
         told = capsys.readouterr().err
         assert "there is no nowhere.bin" in told
-        assert "te_mha (true) is not supported by train.py yet" in told
+        assert "te_fp8_mha (true) is not supported by train.py yet" in told
         assert "num_layers is missing" in told
     Path("bad.yml").write_text("hidden_size: wide\n")
     assert main(["check", "bad.yml"]) == 1
@@ -227,7 +227,7 @@ def test_what_train_py_does_not_support_is_allowed_for_other_scripts(capsys, not
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--emit", "deepspeed"]])
 def test_a_dry_run_of_an_unsupported_configuration_fails(capsys, nothing_starts, form):
-    for script, wanted in (("train.py", "char_level_ppl=true"), ("generate.py", "te_mha=true")):
+    for script, wanted in (("train.py", "char_level_ppl=true"), ("generate.py", "te_fp8_mha=true")):
         assert main([script, *BOTH, *form]) == 0
         capsys.readouterr()
         assert main([script, *BOTH, "--set", wanted, *form]) == 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.neox_checkpoint.contents import Contents
-from neoxargs.neox_checkpoint.weights import NORM_PARAMETERS, Found, Located
+from neoxargs.neox_checkpoint.weights import NORM_PARAMETERS, Found, Located, plain_norm
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
@@ -60,6 +60,8 @@ def _of_norms(config: Config, weights: dict[str, Found]) -> Iterator[tuple[str, 
     found = [item for name, item in weights.items() if name.startswith("final_norm.")]
     kinds = {item.names[0].rpartition(".")[2] for item in found}
     norm = next((norm for norm, names in NORM_PARAMETERS.items() if kinds & set(names)), "non_parametric_layernorm")
+    if kinds == {"weight"} and any(plain_norm(name) != name for item in found for name in item.names):
+        norm = "rmsnorm"  # Transformer Engine's, of which layernorm has a bias
     yield "norm", norm, config.norm.norm
     if config.norm.norm == "layernorm" == norm:
         yield "use_bias_in_norms", "bias" in kinds, config.norm.use_bias_in_norms
@@ -69,9 +71,11 @@ def _of_mlp(config: Config, weights: dict[str, Found]) -> Iterator[tuple[str, An
     first, second = weights.get(f"layers.0.{MLP}.weight"), weights.get("layers.0.mlp.dense_4h_to_h.weight")
     if first is None or second is None:
         return
+    yield "te_layernorm_mlp", first.cut == "gate first", config.transformer_engine.te_layernorm_mlp
     width, gated = second.shape()[1], first.shape()[0] == 2 * second.shape()[1]
     if gated != (config.mlp.activation in GATED):
         yield "activation", "swiglu" if gated else "gelu", config.mlp.activation
     elif width != mlp_width(config.shape, config.mlp):
         # GPT-NeoX's intermediate_size of a gated MLP is the width of its three matrices together.
-        yield "intermediate_size", width * 3 if gated else width, config.shape.intermediate_size
+        together = gated and not config.shape.exact_mlp_width
+        yield "intermediate_size", width * 3 if together else width, config.shape.intermediate_size

@@ -34,6 +34,7 @@ INERT = {
     *(("deepspeed.pt.loss_scaler", name) for name in ("LossScaler", "DynamicLossScaler")),
     ("deepspeed.runtime.zero.config", "ZeroStageEnum"), ("deepspeed.utils.tensor_fragment", "fragment_address"),
     ("deepspeed.runtime.zero.offload_config", "OffloadDeviceEnum"), ("pathlib", "PosixPath"),
+    ("_io", "BytesIO"),  # Transformer Engine's state of fp8, which is empty
 }  # fmt: skip
 #: The local header of a file in a zip archive, up to the lengths of its two fields of variable length.
 _LOCAL_HEADER = struct.Struct("<4s22xHH")

@@ -5,6 +5,7 @@ Names have changed over the years. Shapes decide what a name leaves open; `evide
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
@@ -12,10 +13,10 @@ from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.neox_checkpoint.pickles import TensorRef
 from neoxargs.problems import Problem, Problems
 
-#: How the ranks' tensors become one. rows, columns: one after the other. heads: rows of queries, keys and values.
-#: copies: every rank has all of it. row bias: every rank has one of the full length, and the model adds either one of
-#: them or all.
-Cut = Literal["rows", "columns", "heads", "copies", "row bias"]
+#: How the ranks' tensors become one. rows, columns: one after the other. heads: rows of queries, keys and values. gate
+#: first: rows; with a gated activation, the rows of the gate come before those of the value. copies: every rank has all
+#: of it. row bias: every rank has one of the full length, and the model adds either one of them or all.
+Cut = Literal["rows", "columns", "heads", "gate first", "copies", "row bias"]
 
 #: Name of a module in a layer -> ours, and the cut of its weight, in the order in which GPT-NeoX's model has them.
 MODULES: dict[str, tuple[str, Cut]] = {
@@ -32,6 +33,22 @@ LEGACY_MODULES: dict[str, tuple[str, Cut]] = {
     "mlp.dense_4h_to_h": ("mlp.dense_4h_to_h", "columns"),
     "mlp.w2": ("mlp.dense_4h_to_h", "columns"),
 }
+#: Name of a tensor of Transformer Engine's modules in a layer -> ours, and its cut. The rows of queries, keys and
+#: values are in deepy's order, by group of heads.
+TRANSFORMER_ENGINE: dict[str, tuple[str, Cut]] = {
+    "attention.qkv.weight": ("attention.query_key_value.weight", "rows"),
+    "attention.qkv.bias": ("attention.query_key_value.bias", "rows"),
+    "attention.proj.weight": ("attention.dense.weight", "columns"),
+    "attention.proj.bias": ("attention.dense.bias", "row bias"),
+    "mlp.layer_norm_weight": ("post_attention_layernorm.weight", "copies"),
+    "mlp.layer_norm_bias": ("post_attention_layernorm.bias", "copies"),
+    "mlp.fc1_weight": ("mlp.dense_h_to_4h.weight", "gate first"),
+    "mlp.fc1_bias": ("mlp.dense_h_to_4h.bias", "gate first"),
+    "mlp.fc2_weight": ("mlp.dense_4h_to_h.weight", "columns"),
+    "mlp.fc2_bias": ("mlp.dense_4h_to_h.bias", "row bias"),
+}
+#: The tensors that every transformer layer has one of.
+OF_ATTENTION = ("attention.query_key_value.weight", "attention.qkv.weight")
 #: Name of a tensor in layer 0 -> ours, and its cut.
 EMBEDDINGS: dict[str, tuple[str, Cut]] = {
     "word_embeddings.weight": ("embedding.word_embeddings.weight", "rows"),
@@ -69,7 +86,7 @@ class Found(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """Return the shape of the full weight."""
         first = list(self.tensors[0][0].shape)
-        if self.cut in ("rows", "heads"):
+        if self.cut in ("rows", "heads", "gate first"):
             first[0] = sum(ref.shape[0] for refs in self.tensors for ref in refs)
         elif self.cut == "columns":
             first[1] = sum(ref.shape[1] for ref in self.tensors[0])
@@ -89,7 +106,7 @@ class Located(NamedTuple):
 def locate(contents: Contents) -> Located:
     """Return where each weight is; raise Problems about tensors for which this package has no weight."""
     layers, found = contents.layers, dict[str, Found]()
-    blocks = [number for number, names in layers.items() if "attention.query_key_value.weight" in names]
+    blocks = [number for number, names in layers.items() if any(name in names for name in OF_ATTENTION)]
     unknown: list[str] = []
     last = max(blocks, default=1)
     for number, names in layers.items():
@@ -143,7 +160,7 @@ def _of_end(
 ) -> Iterator[tuple[str, Found]]:
     """Yield the weights of the final norm, which comes 2 after the last transformer layer, and of the output layer."""
     for name, refs in names.items():
-        kind, tensors = name.removeprefix("norm."), (tuple(refs),)
+        kind, tensors = plain_norm(name).removeprefix("norm."), (tuple(refs),)
         if number == FINAL_NORM and kind in _ANY_NORM:
             yield f"final_norm.{_ANY_NORM[kind]}", Found(number, (name,), tensors, "copies")
         elif number == OUTPUT and name in ("final_linear.weight", "weight") and len(refs[0].shape) == 2:
@@ -160,11 +177,14 @@ def _output_cut(refs: list[TensorRef], hidden: int) -> Cut:
 def _of_block(number: int, names: Mapping[str, list[TensorRef]], unknown: list[str]) -> Iterator[tuple[str, Found]]:
     modules = MODULES | LEGACY_MODULES
     for name, refs in names.items():
-        module, _, kind = name.rpartition(".")
+        module, _, kind = plain_norm(name).rpartition(".")
         tensors = (tuple(refs),)
-        if name in (f"{VALUE}.weight", RELATIVE):
+        if name in TRANSFORMER_ENGINE:
+            ours, cut = TRANSFORMER_ENGINE[name]
+            yield ours, Found(number, (name,), tensors, cut)
+        elif name in (f"{VALUE}.weight", RELATIVE):
             continue  # with the gate; one for all layers
-        if name == f"{GATE}.weight" and f"{VALUE}.weight" in names:
+        elif name == f"{GATE}.weight" and f"{VALUE}.weight" in names:
             value = tuple(names[f"{VALUE}.weight"])
             yield "mlp.dense_h_to_4h.weight", Found(number, (f"{VALUE}.weight", name), (value, *tensors), "rows")
         elif module in modules and (cut := modules[module][1]) == "copies" and kind in _ANY_NORM:
@@ -176,6 +196,11 @@ def _of_block(number: int, names: Mapping[str, list[TensorRef]], unknown: list[s
             unknown.append(f"{number}.{name}")
 
 
+def plain_norm(name: str) -> str:
+    """Return the name of a norm's tensor without the module that Transformer Engine's norms are wrapped in."""
+    return re.sub(r"\.norm(?=\.(weight|bias)$)", "", name)
+
+
 def cut_of(cut: Cut, kind: str) -> Cut:
     """Return the cut of a module's weight or bias from that of its weight. kind: `weight` or `bias`."""
     return "row bias" if kind == "bias" and cut == "columns" else cut
@@ -184,8 +209,10 @@ def cut_of(cut: Cut, kind: str) -> Cut:
 def decays(name: str, dimensions: int) -> bool:
     """Return whether GPT-NeoX applies weight decay to a tensor. Norms and biases have none and are in a separate group.
 
+    The biases and the norm of Transformer Engine's LayerNormMLP are in its module, where GPT-NeoX does not find them.
+
     dimensions: number of the tensor's dimensions; in early 2021, the final norm did not have its own name.
     """
-    module, _, kind = name.rpartition(".")
+    module, _, kind = plain_norm(name).rpartition(".")
     is_norm = "layernorm" in module or module == "norm" or (not module and dimensions == 1)
     return kind != "bias" and not is_norm

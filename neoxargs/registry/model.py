@@ -49,6 +49,10 @@ class Shape(Group, origin="Meg", effect="model"):
     mlp_multiple_of: Count = param(1, origin="NeoX")
     """The feed-forward width is rounded up to a multiple of this number, so that matrix kernels stay aligned."""
 
+    exact_mlp_width: bool = param(False, ours=True)
+    """Makes `intermediate_size` the feed-forward width as it is, as in Hugging Face's and Megatron-LM's configurations:
+    with a gated activation, each of the three matrices has it, and it is not rounded. On with `te_layernorm_mlp`."""
+
     seq_length: Count = param(megatron="seq-length")
     """Tokens per training sample. Memory for attention scores grows with its square unless a flash kernel is used."""
 
@@ -150,7 +154,8 @@ class Norm(Group, origin="NeoX", effect="model"):
         param("layernorm", megatron="normalization")
     )
     """What normalises activations: `layernorm`, `rmsnorm` (no mean, no bias), `non_parametric_layernorm` (nothing
-    learned), `scalenorm` (one learned scale), or Transformer Engine's `te_layernorm` and `te_rmsnorm`."""
+    learned), `scalenorm` (one learned scale). Transformer Engine's `te_layernorm` and `te_rmsnorm` are the same as the
+    first two."""
 
     layernorm_epsilon: Positive = param(1e-5, origin="Meg", megatron="norm-epsilon")
     """Added to the variance by `norm: layernorm` and `non_parametric_layernorm` before the square root, against

@@ -12,6 +12,9 @@ from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
 #: Activations that multiply two projections, gate and value.
 GATED = ("geglu", "geglu_tanh", "reglu", "swiglu", "bilinear", "glu")
 
+#: The epsilons of Transformer Engine's LayerNormMLP in GPT-NeoX.
+TE_EPSILONS = {"layernorm_epsilon": 1e-5, "rms_norm_epsilon": 1e-8, "rms_norm_epsilon_under_root": True}
+
 
 def weights_of_layers(shape: Shape) -> list[int]:
     """Return for each layer the index of the weights that it uses: 0, 1, 2, ... unless layers share weights."""
@@ -24,8 +27,10 @@ def mlp_width(shape: Shape, mlp: Mlp) -> int:
     """Return the number of features between the two matrices of the MLP.
 
     GPT-NeoX defines the intermediate_size of a gated MLP as the total width of its three matrices; gate and value have
-    a third of it each.
+    a third of it each. With `exact_mlp_width`, intermediate_size is the width.
     """
+    if shape.exact_mlp_width:
+        return shape.intermediate_size
     size, unit = shape.intermediate_size, shape.mlp_multiple_of
     width = int(size * 2 / 3) // 2 if mlp.activation in GATED else size
     return -(-width // unit) * unit
@@ -171,6 +176,13 @@ def norms_before(norm: Norm) -> bool:
 def norms_after(norm: Norm) -> bool:
     """Return whether norms normalise what attention and MLP add to the residual stream."""
     return norm.norm_placement in ("after", "both")
+
+
+def mlp_norm_options(config: Config) -> Norm:
+    """Return the options of the norm before the MLP; that of Transformer Engine's LayerNormMLP has fixed epsilons."""
+    if not config.transformer_engine.te_layernorm_mlp:
+        return config.norm
+    return Norm(**vars(config.norm) | TE_EPSILONS)
 
 
 def norms_of_block(config: Config) -> int:

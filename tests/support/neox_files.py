@@ -23,9 +23,31 @@ NAMES = {
     "attention.dense": "attention.dense", "post_attention_layernorm": "post_attention_layernorm",
     "mlp.dense_h_to_4h": "mlp.linear1", "mlp.dense_4h_to_h": "mlp.linear2",
 }  # fmt: skip
-COLUMNS = ("attention.dense.weight", "mlp.linear2.weight", "mlp.dense_4h_to_h.weight", "mlp.w2.weight")
-ROW_BIASES = ("attention.dense.bias", "mlp.linear2.bias", "mlp.dense_4h_to_h.bias")
-ROWS = ("word_embeddings.weight", "final_linear.weight", "mlp.linear1", "mlp.dense_h_to_4h", "mlp.w1", "mlp.w3")
+#: The same of Transformer Engine's MultiheadAttention and LayerNormMLP.
+TE_NAMES = {
+    "attention.query_key_value": "attention.qkv.", "attention.dense": "attention.proj.",
+    "post_attention_layernorm": "mlp.layer_norm_", "mlp.dense_h_to_4h": "mlp.fc1_", "mlp.dense_4h_to_h": "mlp.fc2_",
+}  # fmt: skip
+COLUMNS = (
+    "attention.proj.weight", "mlp.fc2_weight",
+    "attention.dense.weight", "mlp.linear2.weight", "mlp.dense_4h_to_h.weight", "mlp.w2.weight",
+)  # fmt: skip
+ROW_BIASES = (
+    "attention.proj.bias",
+    "mlp.fc2_bias",
+    "attention.dense.bias",
+    "mlp.linear2.bias",
+    "mlp.dense_4h_to_h.bias",
+)
+ROWS = (
+    "word_embeddings.weight",
+    "final_linear.weight",
+    "mlp.linear1",
+    "mlp.dense_h_to_4h",
+    "mlp.w1",
+    "mlp.w3",
+    "mlp.fc1_",
+)
 NORMS = ("layernorm", "norm.")
 
 
@@ -34,7 +56,8 @@ class Run:
     """A GPT-NeoX run to write a checkpoint of.
 
     weights, moments: full tensors by deepy's names, the moments for each state of the optimizer.
-    order: of the rows of query_key_value; `names`: new, legacy (before September 2024) or llama (w1, w2, w3).
+    order: of the rows of query_key_value; `names`: new, legacy (before September 2024), llama (w1, w2, w3) or te
+    (Transformer Engine's modules and norms).
     optimizer: none, fp32, fp16, zero1, zero1-2021 or bf16.
     """
 
@@ -126,18 +149,24 @@ def _layers(run: Run, rank: int, tensors: Mapping[str, Tensor], kind: str) -> di
 
 
 def _theirs(run: Run, name: str, full: Tensor, depth: int) -> Iterator[tuple[int, str, Tensor]]:
-    kind = "scale" if run.rms else name.rpartition(".")[2]
+    kind = "scale" if run.rms and run.names != "te" else name.rpartition(".")[2]
+    wrapped = "norm." if run.names == "te" else ""
     if name == "embedding.word_embeddings.weight":
         yield 0, "word_embeddings.weight", full
     elif name == "positions.table":
         yield 0, "position_embeddings.weight", full
     elif name.startswith("final_norm"):
-        yield depth + 3, f"norm.{kind}", full
+        yield depth + 3, f"norm.{wrapped}{kind}", full
     elif name == "output.weight":
         yield depth + 4, "final_linear.weight", full
     else:
         _, layer, inner = name.split(".", 2)
         module, _, last = inner.rpartition(".")
+        if run.names == "te":
+            gate_first = run.gated and module == "mlp.dense_h_to_4h"
+            theirs = TE_NAMES.get(module, f"{module}.norm.") + last
+            yield int(layer) + 2, theirs, torch.cat(full.chunk(2)[::-1]) if gate_first else full
+            return
         theirs = NAMES[module]
         if run.names != "new":
             theirs = module
@@ -153,13 +182,15 @@ def _theirs(run: Run, name: str, full: Tensor, depth: int) -> Iterator[tuple[int
 def _slice(run: Run, name: str, full: Tensor, rank: int, kind: str) -> Tensor:
     if "query_key_value" in name:
         return _heads(run, full, rank)
+    if "attention.qkv" in name:  # by group of heads, as in deepy
+        return full.chunk(run.tensor)[rank].clone()
     if name in ROW_BIASES:
         shared = run.parallel_residual and kind == "weights"
         return full / run.tensor if shared else full.clone()
     if name in COLUMNS or (name == "final_linear.weight" and run.row_output):
         return full.chunk(run.tensor, 1)[rank].clone()
     if name.startswith(ROWS):
-        halves = 2 if run.gated and ("linear1" in name or "dense_h_to_4h" in name) else 1
+        halves = 2 if run.gated and any(part in name for part in ("linear1", "dense_h_to_4h", "fc1_")) else 1
         return torch.cat([half.chunk(run.tensor)[rank] for half in full.chunk(halves)])
     return full.clone()
 
@@ -177,6 +208,8 @@ def _heads(run: Run, full: Tensor, rank: int) -> Tensor:
 
 
 def _decays(name: str) -> bool:
+    if name.startswith(("mlp.fc", "mlp.layer_norm_")):  # GPT-NeoX finds only `bias` and the parameters of norms
+        return True
     return not name.endswith("bias") and not any(norm in name for norm in NORMS)
 
 

@@ -115,6 +115,7 @@ def test_the_curve_is_the_one_of_plain_transformers() -> None:
 COMBINED = {
     "125M": ["125M.yml", "local_setup.yml"],
     "125M-dmoe": ["125M-dmoe.yml", "local_setup.yml"],
+    "1.3B-Transformer-Engine": ["1-3B-transformer-engine.yml", "local_setup.yml"],
     "Pythia-70M": ["pythia/70M.yml", "local_setup.yml"],
     "LLaMA-2-7B": ["llama2/7B.yml", "llama/train_config.yml", "local_setup.yml"],
 }

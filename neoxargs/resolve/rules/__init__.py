@@ -23,6 +23,7 @@ from neoxargs.resolve.rules import (
     rotary,
     runtime,
     schedule,
+    transformer_engine,
     zero,
 )
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
@@ -30,7 +31,7 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 SUBJECTS = (
     parallel, batch, model, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations, data,
     checkpoint,
-    runtime, deepspeed,
+    runtime, deepspeed, transformer_engine,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

@@ -27,10 +27,6 @@ OPTIMIZERS = (
 )  # fmt: skip
 #: The last release of DeepSpeed that has the 1-bit optimizers.
 LAST_WITH_ONEBIT = "0.19.6"
-#: Parameter of the model -> supported values, compared ignoring case.
-MODEL_VALUES: dict[str, tuple[Any, ...]] = {
-    "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
-}
 #: Subjects of the registry that generate.py reads like train.py.
 MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
 #: Parameter that only training reads -> supported values.
@@ -71,7 +67,7 @@ def supported_values(training: bool = True) -> dict[str, tuple[Any, ...]]:
         for parameter in REGISTRY.parameters.values()
         if parameter.effect == "not built" and (training or parameter.group.__module__ in MODEL_SUBJECTS)
     }
-    return MODEL_VALUES | (TRAINING_VALUES if training else {}) | defaults
+    return (TRAINING_VALUES if training else {}) | defaults
 
 
 def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:

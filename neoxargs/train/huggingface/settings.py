@@ -7,7 +7,7 @@ from typing import Any
 from neoxargs.problems import listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
-from neoxargs.sizes.model import GATED, attention_width, head_dim, mlp_width
+from neoxargs.sizes.model import GATED, attention_width, head_dim, mlp_norm_options, mlp_width
 from neoxargs.train.huggingface.family import OMIT, Demand, Fixed, Setting, Values
 
 
@@ -133,8 +133,11 @@ def activation(key: str, default: str, gated: bool) -> Setting:
     names = GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS
 
     def to_theirs(config: Config) -> str:
-        if config.mlp.activation == "gelu" and config.fusion.bias_gelu_fusion:
+        te = config.transformer_engine.te_layernorm_mlp
+        if config.mlp.activation == "gelu" and (config.fusion.bias_gelu_fusion or te):
             return TANH_GELUS[0]
+        if config.mlp.activation == "geglu" and te:
+            return "gelu_pytorch_tanh"
         return next(theirs for theirs, ours in names.items() if ours == config.mlp.activation)
 
     def to_ours(value: str) -> Values | None:
@@ -165,6 +168,17 @@ FULL_ATTENTION = Demand(
     "attention_config",
     lambda config: set(config.get("attention_config") or ()) <= {"global", "flash"},
     "full causal attention in every layer",
+)
+
+
+def _has_one_epsilon(config: Config) -> bool:
+    name = "rms_norm_epsilon" if config.norm.norm == "rmsnorm" else "layernorm_epsilon"
+    return bool(getattr(mlp_norm_options(config), name) == getattr(config.norm, name))
+
+
+#: No architecture has another epsilon before the feed-forward layer than elsewhere.
+ONE_EPSILON = Demand(
+    "te_layernorm_mlp", _has_one_epsilon, "one epsilon in all norms, but that of te_layernorm_mlp is fixed"
 )
 NATURAL_HEADS = Demand(
     "head_dim",

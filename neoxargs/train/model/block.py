@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from neoxargs.registry.model import Norm
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import has_experts, norms_after, norms_before
+from neoxargs.sizes.model import has_experts, mlp_norm_options, norms_after, norms_before
 from neoxargs.train.experts.layer import Experts
 from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.attention import SelfAttention
@@ -48,7 +49,7 @@ class TransformerBlock(nn.Module):
         inside = replace(make, partial=self.one_sum)
         self.attention = SelfAttention(config, inside.at("attention"), layer, relative)
         self.tied = self.parallel_residual and config.attention.gpt_j_tied
-        self.post_attention_layernorm = self._norm(config, before and not self.tied)
+        self.post_attention_layernorm = self._norm(config, before and not self.tied, mlp_norm_options(config))
         self.attention_output_layernorm, self.mlp_output_layernorm = (self._norm(config, after) for _ in range(2))
         self.mlp = FEED_FORWARD[has_experts(config, layer)](config, inside.at("mlp"))
         self.dropout = nn.Dropout(regularization.hidden_dropout)
@@ -56,8 +57,8 @@ class TransformerBlock(nn.Module):
         shards = ALONE if self.one_sum else self.shards
         self.add = DropoutAdd(regularization.hidden_dropout, config.fusion.bias_dropout_fusion, shards)
 
-    def _norm(self, config: Config, is_there: bool) -> nn.Module | None:
-        return norm(config.shape.hidden_size, config.norm, self.shards) if is_there else None
+    def _norm(self, config: Config, is_there: bool, options: Norm | None = None) -> nn.Module | None:
+        return norm(config.shape.hidden_size, options or config.norm, self.shards) if is_there else None
 
     def _normed(self, layer: nn.Module | None, x: Tensor) -> Tensor:
         return x if layer is None else self.recompute(layer, x)

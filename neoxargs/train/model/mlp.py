@@ -57,6 +57,16 @@ def activation(
     return ACTIVATIONS[name]
 
 
+def feed_forward_activation(config: Config, recompute: Selective | None = None) -> Callable[[Tensor], Tensor]:
+    """Return the activation that the configuration describes.
+
+    GPT-NeoX's fused bias-GELU kernel computes the tanh approximation, and so does every GELU of Transformer Engine.
+    """
+    name, fusion, te = config.mlp.activation, config.fusion, config.transformer_engine.te_layernorm_mlp
+    name = "geglu_tanh" if te and name == "geglu" else name
+    return activation(name, fusion.bias_gelu_fusion or te, fusion.onnx_safe, recompute)
+
+
 def _gated(x: Tensor, gate: Callable[[Tensor], Tensor], recompute: Selective) -> Tensor:
     """Multiply the first half of x by `gate` of the second half, in GPT-NeoX's order."""
     value, gate_input = x.chunk(2, dim=-1)
@@ -71,9 +81,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Config, make: Make, width: int | None = None, bias: bool | None = None) -> None:
         super().__init__()
-        shape, mlp, fusion, init = config.shape, config.mlp, config.fusion, config.init
-        # GPT-NeoX's fused bias-GELU kernel computes the tanh approximation; models trained with it need the same.
-        self.activation = activation(mlp.activation, fusion.bias_gelu_fusion, fusion.onnx_safe, make.recompute)
+        shape, mlp, init = config.shape, config.mlp, config.init
+        self.activation = feed_forward_activation(config, make.recompute)
         self.recompute = make.recompute
         narrow, wide = shape.hidden_size, width or mlp_width(shape, mlp)
         biased = mlp.use_bias_in_mlp if bias is None else bias

@@ -26,6 +26,7 @@ from neoxargs.neox_checkpoint.weights import (
     NORM_PARAMETERS,
     OUTPUT,
     RELATIVE,
+    TRANSFORMER_ENGINE,
     Cut,
     cut_of,
     decays,
@@ -37,7 +38,7 @@ from neoxargs.sizes.model import vocabulary_rows, weights_of_layers
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.weights_by_name import Weights, rank_slice
 from neoxargs.train.huggingface.forms import HEADS, Sizes
-from neoxargs.train.neox.weights import halves_of
+from neoxargs.train.neox.weights import halves_of, swapped_halves
 from neoxargs.train.parallel.make import TensorShard
 
 STATES = ("exp_avg", "exp_avg_sq")
@@ -89,7 +90,8 @@ def _beyond_gpt_neox(config: Config) -> Iterator[Problem]:
     """Yield every parameter of the model that GPT-NeoX does not have, if it is set."""
     for parameter, value in config.items():
         name, is_of_model = parameter.name, parameter.ours and parameter.effect == "model"
-        if is_of_model and name not in SAME_MODEL and value.value != parameter.default:
+        implied = name == "exact_mlp_width" and config.transformer_engine.te_layernorm_mlp
+        if is_of_model and not implied and name not in SAME_MODEL and value.value != parameter.default:
             what = f"{name} ({yaml_form(value.value)}) cannot be exported to GPT-NeoX, which has no such parameter"
             yield Problem(what, config.place(name), id="huggingface-not-expressible", about=(name,))
 
@@ -149,9 +151,10 @@ class _Writer:
             full = with_rows(full, self.rows)
         if target.cut == "heads":
             return self._heads(full.chunk(self.ranks)[rank])
-        if target.cut in ("rows", "columns"):
-            dimension = 1 if target.cut == "columns" else 0
-            return rank_slice(full, TensorShard(dimension, halves_of(self.config, target.ours), rank, self.ranks))
+        if target.cut in ("rows", "columns", "gate first"):
+            dimension, halves = 1 if target.cut == "columns" else 0, halves_of(self.config, target.ours)
+            own = rank_slice(full, TensorShard(dimension, halves, rank, self.ranks))
+            return swapped_halves(own) if target.cut == "gate first" and halves == 2 else own
         if target.cut == "row bias" and self.config.attention.gpt_j_residual and not state:
             return full / self.ranks  # every rank adds its own
         return full
@@ -183,16 +186,28 @@ def _targets(config: Config, saved: Weights) -> Iterator[Target]:
 
 
 def _of_layer(config: Config, names: set[str], number: int, prefix: str) -> Iterator[Target]:
+    of_te = _of_transformer_engine(config)
     for theirs, (ours, cut) in MODULES.items():
-        if cut == "copies":
+        if cut == "copies" and f"{ours}.weight" not in of_te:
             # With gpt_j_tied, deepy has one norm; GPT-NeoX has a second one, which is not used.
             yield from _of_norm(config, number, theirs, prefix + ours)
             continue
         for kind in ("weight", "bias"):
-            if f"{prefix}{ours}.{kind}" in names:
-                yield Target(number, f"{theirs}.{kind}", f"{prefix}{ours}.{kind}", cut_of(cut, kind))
+            name, plain = f"{ours}.{kind}", (f"{theirs}.{kind}", cut_of(cut, kind))
+            if prefix + name in names:
+                their_name, their_cut = of_te.get(name, plain)
+                yield Target(number, their_name, prefix + name, their_cut)
         if ours == "attention.query_key_value" and "relative.table" in names:
             yield Target(number, RELATIVE, "relative.table", "columns")
+
+
+def _of_transformer_engine(config: Config) -> dict[str, tuple[str, Cut]]:
+    """Return the weights of a layer that are in Transformer Engine's modules: our name -> theirs, and the cut."""
+    options = config.transformer_engine
+    switches = {"attention": options.te_mha, "mlp": options.te_layernorm_mlp}
+    return {
+        ours: (theirs, cut) for theirs, (ours, cut) in TRANSFORMER_ENGINE.items() if switches[theirs.partition(".")[0]]
+    }
 
 
 def _of_norm(config: Config, number: int, theirs: str, ours: str) -> Iterator[Target]:

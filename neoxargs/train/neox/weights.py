@@ -141,6 +141,8 @@ class NeoxWeights:
             join_slices(read(item), TensorShard(dimension, halves, 0, len(found.tensors[item])))
             for item in range(len(found.names))
         ]
+        if found.cut == "gate first" and halves == 2:
+            return swapped_halves(joined[0])
         return joined[0] if len(joined) == 1 else torch.cat(joined)
 
     def _keys(self, found: Found) -> list[tuple[int, int, str]]:
@@ -166,6 +168,11 @@ class NeoxWeights:
 def halves_of(config: Config, name: str) -> int:
     """Return the number of parts of a weight that are divided among the ranks separately: 2 for a value and a gate."""
     return 2 if ".mlp.dense_h_to_4h." in name and config.mlp.activation in GATED else 1
+
+
+def swapped_halves(rows: Tensor) -> Tensor:
+    """Return the rows with the second half first: gate and value in the other order."""
+    return torch.cat(rows.chunk(2)[::-1])
 
 
 def _mean(copies: Sequence[Tensor]) -> Tensor:

@@ -168,6 +168,7 @@ DIFFERENCES = [
     ),
     Difference("ranks", "warmup_from_zero", CODE_WHY, ours_only(lambda config: False)),
     Difference("ranks", "rms_norm_epsilon_under_root", CODE_WHY, ours_only(lambda config: True)),
+    Difference("ranks", "exact_mlp_width", "new: derived from te_layernorm_mlp", ours_only(lambda config: True)),
     Difference(
         "ranks", "deepspeed_extra_args", BFLOAT16_WHY,
         lambda theirs, ours, config: theirs == {"bf16": {"enabled": True}} and config.bf16.enabled,

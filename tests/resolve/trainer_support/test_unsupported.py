@@ -68,7 +68,6 @@ def nested(name: str, value: Any) -> str:
 
 #: An unsupported value for every row.
 OTHER: dict[str, Any] = {
-    "norm": "te_rmsnorm",
     "sliding_window_width": 8,
     "moe_expert_parallel_size": 2,
     "moe_glu": True,
@@ -132,9 +131,9 @@ def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPat
 
 
 def test_generate_checks_only_the_model() -> None:
-    config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, norm: te_rmsnorm}")
+    config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, te_fp8_mha: true}")
     assert [problem.what for problem in trainer_problems(config, training=False)] == [
-        "norm (te_rmsnorm) is not supported by train.py yet"
+        "te_fp8_mha (true) is not supported by train.py yet"
     ]
 
 

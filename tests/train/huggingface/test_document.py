@@ -129,4 +129,4 @@ def test_the_table_of_agreement_has_every_model() -> None:
 
 
 #: Parameters that no architecture supports at any value but the default.
-NOT_IN_THE_TABLE = ("apply_residual_connection_post_layernorm", "attention_config")
+NOT_IN_THE_TABLE = ("apply_residual_connection_post_layernorm", "attention_config", "te_layernorm_mlp")

@@ -53,7 +53,12 @@ MODELS = {
     "no_weight_tying: true\nuse_bias_in_attn_linear: false\nuse_bias_in_mlp: false\n",
     "tied norms": "pos_emb: alibi\ngpt_j_residual: true\ngpt_j_tied: true\nno_weight_tying: true\n",
     "scalenorm": "pos_emb: rpe\nnorm: scalenorm\n",
+    "Transformer Engine": "pos_emb: rotary\nte_mha: true\nte_layernorm_mlp: true\nactivation: swiglu\n"
+    "intermediate_size: 48\nnum_kv_heads: 2\n",
 }
+
+#: What the files of GPT-NeoX have besides the model.
+NAMES = {"Transformer Engine": {"names": "te"}}
 
 
 def theirs(folder: Path, name: str, **changes: Any) -> tuple[Config, Run]:
@@ -63,7 +68,7 @@ def theirs(folder: Path, name: str, **changes: Any) -> tuple[Config, Run]:
     torch.manual_seed(0)
     gpt = randomised(GPT(config, Vocabulary(257, 320), Make()))
     weights = {key: value.detach().clone() for key, value in gpt.named_parameters()}
-    run = run_of(config, weights, tensor=2, **{"optimizer": "zero1", "data": 2, **changes})
+    run = run_of(config, weights, tensor=2, **{"optimizer": "zero1", "data": 2, **NAMES.get(name, {}), **changes})
     write(run, folder / "theirs" / "global_step3")
     (folder / "theirs" / "global_step3" / "configs").mkdir()
     (folder / "theirs" / "global_step3" / "configs" / "my.yml").write_text(BASE + MODELS[name])
@@ -82,7 +87,7 @@ def assert_equal(found: SavedWeights | NeoxWeights, run: Run, optimizer: bool = 
 
 
 @pytest.mark.parametrize("optimizer", ["zero1", "fp32"])
-@pytest.mark.parametrize("name", ["gpt2", "pythia", "llama"])
+@pytest.mark.parametrize("name", ["gpt2", "pythia", "llama", "Transformer Engine"])
 def test_an_imported_checkpoint_has_all_that_gpt_neox_s_has(tmp_path: Path, name: str, optimizer: str) -> None:
     _, run = theirs(tmp_path, name, optimizer=optimizer)
     assert importing.main([str(tmp_path / "theirs"), "--to", str(tmp_path / "ours")]) == 0
@@ -140,7 +145,7 @@ def test_a_checkpoint_without_configuration_needs_one(tmp_path: Path, capsys: An
 
 @pytest.mark.parametrize("layout", ["pipe_parallel_size=0", "pipe_parallel_size=1", "pipe_parallel_size=2"])
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("name", ["gpt2", "pythia", "llama"])
+@pytest.mark.parametrize("name", ["gpt2", "pythia", "llama", "Transformer Engine"])
 def test_what_is_exported_in_gpt_neox_s_format_reads_back_equal(
     tmp_path: Path, name: str, tensor: int, layout: str
 ) -> None:

@@ -77,6 +77,40 @@ def test_every_weight_and_state_is_found(tmp_path: Path, name: str, layout: str,
     assert found.common["iteration"] == 3 and found.common["consumed_samples"] == 24
 
 
+TRANSFORMER_ENGINE: dict[str, Any] = {
+    "pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu", "intermediate_size": 44, "exact_mlp_width": True,
+    "num_kv_heads": 2, "no_weight_tying": True, "te_mha": True, "te_layernorm_mlp": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["fp32", "zero1"])
+@pytest.mark.parametrize("layout", ["tp2", "tp2 pp2", "sequential"])
+@pytest.mark.parametrize("changes", [{}, {"norm": "layernorm", "activation": "gelu", "num_kv_heads": 4}])
+def test_transformer_engine_s_names(tmp_path: Path, changes: dict[str, Any], layout: str, optimizer: str) -> None:
+    config = small(**TRANSFORMER_ENGINE | changes)
+    torch.manual_seed(0)
+    gpt = randomised(GPT(config, VOCABULARY, Make()))
+    weights = {key: value.detach().clone() for key, value in gpt.named_parameters()}
+    run = run_of(config, weights, names="te", optimizer=optimizer, **LAYOUTS[layout])
+    found = read(write(run, tmp_path / "global_step3").parent, config)
+    assert found.why_incomplete == "" and set(found.slices) == set(weights)
+    for key, value in weights.items():
+        torch.testing.assert_close(found.full_tensor(key), value, rtol=0, atol=1e-7)
+        for state, tensors in run.moments.items():
+            assert torch.equal(found.full_tensor(key, state), tensors[key]), (key, state)
+
+
+def test_a_checkpoint_with_transformer_engine_s_mlp_needs_the_switch(tmp_path: Path) -> None:
+    """Its epsilon and its GELU are others than those of the plain model with the same shapes."""
+    config = small(**TRANSFORMER_ENGINE)
+    weights = dict(GPT(config, VOCABULARY, Make()).named_parameters())
+    folder = write(run_of(config, {k: v.detach() for k, v in weights.items()}, names="te"), tmp_path / "global_step3")
+    with pytest.raises(Problems) as stop:
+        read(folder.parent, small(**TRANSFORMER_ENGINE | {"te_layernorm_mlp": False}))
+    (problem,) = stop.value.problems
+    assert "the checkpoint has te_layernorm_mlp true, but this configuration has false" in problem.what
+
+
 @pytest.mark.parametrize("layout", ["one process", "tp2"])
 @pytest.mark.parametrize(("name", "names"), [("gpt2", "legacy"), ("pythia", "legacy"), ("llama", "llama")])
 def test_names_of_earlier_years(tmp_path: Path, name: str, names: str, layout: str) -> None:

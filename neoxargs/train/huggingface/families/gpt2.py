@@ -9,6 +9,7 @@ from neoxargs.train.huggingface.settings import (
     FULL_ATTENTION,
     NATURAL_HEADS,
     NO_GROUPED_QUERIES,
+    ONE_EPSILON,
     UNGATED,
     UNSCALED,
     activation,
@@ -44,7 +45,7 @@ GPT2 = Family(
     demands=(
         *requires(CONSTANTS), only("sliding_window_width", None),
         only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED,
-        FULL_ATTENTION,
+        FULL_ATTENTION, ONE_EPSILON,
     ),
     fixed=(
         *COMMON_FIXED, UNSCALED, Fixed("scale_attn_weights", (True,)),

@@ -14,6 +14,7 @@ from neoxargs.train.huggingface.settings import (
     COMMON_FIXED,
     EPSILON_UNDER_ROOT,
     FULL_ATTENTION,
+    ONE_EPSILON,
     SCALED_POSITIONS,
     activation,
     head_width,
@@ -59,7 +60,7 @@ CONSTANTS = {**_REQUIRED, "hidden_dropout": 0.0}
 DEMANDS = (
     *requires(_REQUIRED), only("gpt_j_residual", False),
     only("apply_residual_connection_post_layernorm", False), ALWAYS_GATED, EPSILON_UNDER_ROOT, FULL_ATTENTION,
-    SCALED_POSITIONS,
+    SCALED_POSITIONS, ONE_EPSILON,
 )  # fmt: skip
 NO_BIASES = {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}
 WEIGHTS = (
