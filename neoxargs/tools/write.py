@@ -51,7 +51,7 @@ def write_all(texts: Sequence[Text], *, replace: bool = True) -> None:
     _replace(files)
     for name, text in texts:
         if _is_stream(name):
-            with _os_error_as_problem(name), open(name, "a", encoding="utf-8") as stream:
+            with os_error_as_problem(name), open(name, "a", encoding="utf-8") as stream:
                 stream.write(text)
 
 
@@ -66,11 +66,11 @@ def _replace(files: Sequence[Text]) -> None:
     moved: list[str] = []
     try:
         for name, text in files:
-            with _os_error_as_problem(name):
+            with os_error_as_problem(name):
                 before[name] = _content(name)
                 ready[name] = _write_beside(name, _byte_order_mark(before[name]) + text.encode())
         for name, temporary in ready.items():
-            with _os_error_as_problem(name):
+            with os_error_as_problem(name):
                 os.replace(temporary, os.path.realpath(name))
             moved.append(name)
     except BaseException:  # includes KeyboardInterrupt
@@ -83,7 +83,8 @@ def _replace(files: Sequence[Text]) -> None:
 
 
 @contextmanager
-def _os_error_as_problem(name: str) -> Iterator[None]:
+def os_error_as_problem(name: str) -> Iterator[None]:
+    """Within this, raise Problems if a file cannot be written."""
     try:
         yield
     except OSError as error:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from neoxargs import run_metrics
 from neoxargs.launch.processes import failures, watch
 from neoxargs.launch.processes.run_lock import locked_folders
 from neoxargs.launch.report.summary import describe
@@ -69,7 +70,7 @@ def run(arguments: RankArguments) -> None:
         position=position,
         trackers=trackers,
         device=process.device,
-        elapsed=metrics.elapsed(run.folder / metrics.FILE, position.iteration) if process.main else 0.0,
+        elapsed=metrics.elapsed(run.folder / run_metrics.FILE, position.iteration) if process.main else 0.0,
         saved=position if position.iteration else None,  # a run that makes no step does not save again
         stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
         progress=_progress(config),
@@ -129,7 +130,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     trackers: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
-    trackers += [LossCurve(), Page(describe(config)), metrics.Metrics(folder / metrics.FILE)]
+    trackers += [LossCurve(), Page(describe(config)), metrics.Metrics(folder / run_metrics.FILE)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:

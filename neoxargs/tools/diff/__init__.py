@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from neoxargs.options import gpu_count
-from neoxargs.tools.diff import text
+from neoxargs.tools.diff import at_step, text
 from neoxargs.tools.diff.differences import Difference, differences
+from neoxargs.tools.diff.losses import read_losses
 from neoxargs.tools.diff.operands import read_sides
+from neoxargs.tools.diff.page import page
 from neoxargs.tools.diff.side import Side
+from neoxargs.tools.write import os_error_as_problem
 
 DESCRIPTION = (
     "Compare two runs: the resolved values that differ, each with its source, ranked by what the difference can do. "
@@ -26,16 +30,41 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("b", metavar="B", help="what to compare it with")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for files in DIR first")
     add("--gpus", metavar="N", type=gpu_count, help="resolve files for N GPUs")
+    add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens seen, batch and data at this step")
+    add("--html", metavar="FILE", help="also write a page with the comparison, and the losses of two run folders")
     add("--allow-rounding", action="store_true", help="exit with 0 also if differences can change rounding")
 
 
 def run(options: Namespace) -> int:
     """Print the comparison and return the exit code; raises Problems if A or B cannot be read."""
     a, b = read_sides((options.a, options.b), options.conf_dir, options.gpus)
-    found = differences(a, b)
+    found, losses = differences(a, b), read_losses(a, b)
     code = exit_code(found, options.allow_rounding)
-    print(_as_json(a, b, found, code) if options.json else "\n".join(text.lines(a, b, found)))
+    at = at_step.rows(a, b, options.at) if options.at else []
+    if options.html:
+        _write_page(options.html, page(a, b, found, losses, at, options.at))
+    if options.json:
+        more: dict[str, object] = {"at": {label: {"a": one, "b": other} for label, one, other in at}} if at else {}
+        more |= {"losses": losses.to_json()} if losses else {}
+        print(_as_json(a, b, found, code, more))
+        return code
+    print("\n".join(text.lines(a, b, found)))
+    if at:
+        print("\n".join(text.section(f"at step {options.at}", [("", "A", "B"), *at])))
+    if losses:
+        print("\n".join(text.section("losses", [[line] for line in losses.lines()])))
     return code
+
+
+def _write_page(name: str, html: str) -> None:
+    with os_error_as_problem(name):
+        Path(name).write_text(html, encoding="utf-8")
+
+
+def _step(word: str) -> int:
+    if not word.isdigit() or int(word) < 1:
+        raise ArgumentTypeError(f"{word!r} is not the number of a step, which count from 1")
+    return int(word)
 
 
 def exit_code(found: Sequence[Difference], allow_rounding: bool) -> int:
@@ -44,11 +73,11 @@ def exit_code(found: Sequence[Difference], allow_rounding: bool) -> int:
     return int(any(each.rank in matter for each in found))
 
 
-def _as_json(a: Side, b: Side, found: Sequence[Difference], code: int) -> str:
+def _as_json(a: Side, b: Side, found: Sequence[Difference], code: int, more: Mapping[str, object]) -> str:
     sides = {letter: _side_to_json(side) for letter, side in (("a", a), ("b", b))}
     verdict = next((rank for rank in ("result", "rounding", "nothing") if any(each.rank == rank for each in found)), "")
     answer = {"ok": not code, "verdict": verdict or "same", **sides, "differences": [each.to_json() for each in found]}
-    return json.dumps({**answer, "problems": []}, indent=2, default=str)
+    return json.dumps({**answer, **more, "problems": []}, indent=2, default=str)
 
 
 def _side_to_json(side: Side) -> dict[str, object]:

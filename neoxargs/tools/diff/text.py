@@ -18,10 +18,18 @@ HEADINGS: dict[Rank, str] = {
 }
 
 
+def section(heading: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a heading and aligned rows."""
+    yield f"\n{heading}:"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
+
+
 def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
     """Yield the lines of the comparison."""
-    yield from (f"{letter}  {_described(side)}" for letter, side in (("A", a), ("B", b)))
-    yield verdict(a, b, found)
+    yield from (f"{letter}  {described(side)}" for letter, side in (("A", a), ("B", b)))
+    yield f"=> {verdict(a, b, found)}"
     for rank, heading in HEADINGS.items():
         of_rank = [each for each in found if each.rank == rank]
         if of_rank and rank == "unread":
@@ -29,9 +37,13 @@ def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
         elif of_rank:
             yield f"\n{heading}: {len(of_rank)}"
             yield from _table(of_rank)
-    for side in (a, b):
-        if hidden := not_compared(side):
-            yield f"\nnot recorded in {side.name}: {first_names(hidden)}"
+    hidden = [not_compared(side) for side in (a, b)]
+    if hidden[0] and hidden[0] == hidden[1]:
+        yield f"\nnot recorded in either: {first_names(hidden[0])}"
+        return
+    for side, names in zip((a, b), hidden, strict=True):
+        if names:
+            yield f"\nnot recorded in {side.name}: {first_names(names)}"
 
 
 def not_compared(side: Side) -> list[str]:
@@ -44,16 +56,17 @@ def verdict(a: Side, b: Side, found: Sequence[Difference]) -> str:
     """Return what all differences together can do, in a sentence."""
     ranks = {each.rank for each in found}
     if "result" in ranks:
-        return "=> the differences can change the result"
+        return "the differences can change the result"
     if "rounding" in ranks:
-        return "=> the differences cannot change the result, except by rounding"
+        return "the differences cannot change the result, except by rounding"
     if "nothing" in ranks:
-        return "=> the differences cannot change the training"
+        return "the differences cannot change the training"
     spelled = spellings(a, b) if a.has_sources and b.has_sources else ""
-    return f"=> the same run{f', spelled differently: {spelled}' if spelled else ''}"
+    return f"the same run{f', spelled differently: {spelled}' if spelled else ''}"
 
 
-def _described(side: Side) -> str:
+def described(side: Side) -> str:
+    """Return the name of a side, what it is, and for how many ranks."""
     dialect = f"{side.config.dialect.name}, " if side.config.dialect else ""
     return f"{side.name}  ({side.kind}, {dialect}{side.ranks} rank{'s' * (side.ranks > 1)})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neoxargs.train.track.metrics import FILE, read
+from neoxargs.run_metrics import FILE, read
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from neoxargs.run_metrics import read
 from neoxargs.train.track.console import tflops
 from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
-
-FILE = "metrics.jsonl"
 
 
 class Metrics(Tracker):
@@ -75,16 +74,6 @@ class Metrics(Tracker):
             return not os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except FileNotFoundError:
             return True
-
-
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a metrics file, without an incomplete last line, which a killed run may leave."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as file:
-        for text in file:
-            if text.endswith("\n"):
-                yield json.loads(text)
 
 
 def truncate(path: Path, iteration: int, with_evaluations: bool = True) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs import run_metrics
 from neoxargs.problems import Problems
 from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, metrics
@@ -85,8 +86,8 @@ def test_duration(seconds: float, words: str) -> None:
 
 
 def test_metrics(tmp_path: Path) -> None:
-    play(Metrics(tmp_path / "new" / metrics.FILE), tmp_path)
-    rows = list(metrics.read(tmp_path / "new" / metrics.FILE))
+    play(Metrics(tmp_path / "new" / run_metrics.FILE), tmp_path)
+    rows = list(run_metrics.read(tmp_path / "new" / run_metrics.FILE))
     assert [(row["event"], row["step"]) for row in rows] == [
         ("start", 0), ("step", 1), ("step", 2), ("evaluation", 2), ("save", 2), ("step", 3), ("step", 4),
     ]  # fmt: skip
@@ -98,17 +99,17 @@ def test_metrics(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
-    tracker = Metrics(tmp_path / metrics.FILE)
+    tracker = Metrics(tmp_path / run_metrics.FILE)
     tracker.on_start(run(tmp_path))
     tracker.on_step(step(1, loss=float("inf"), skipped=True))
     tracker.on_end(DONE)
-    row = list(metrics.read(tmp_path / metrics.FILE))[-1]
+    row = list(run_metrics.read(tmp_path / run_metrics.FILE))[-1]
     assert row["loss"] is None
     assert row["skipped"] is True
 
 
 def test_a_resumed_run_repeats_no_row(tmp_path: Path) -> None:
-    path = tmp_path / metrics.FILE
+    path = tmp_path / run_metrics.FILE
     play(Metrics(path), tmp_path)
     with path.open("a") as file:
         file.write('{"event": "step", "st')  # killed here
@@ -150,12 +151,12 @@ def test_rows_are_written_to_the_folder_of_the_run_also_if_it_is_another_one(tmp
 
 def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
     for _ in range(2):
-        play(Metrics(tmp_path / metrics.FILE), tmp_path)
-    assert sum(row["event"] == "start" for row in metrics.read(tmp_path / metrics.FILE)) == 1
+        play(Metrics(tmp_path / run_metrics.FILE), tmp_path)
+    assert sum(row["event"] == "start" for row in run_metrics.read(tmp_path / run_metrics.FILE)) == 1
 
 
 def test_curve(tmp_path: Path) -> None:
-    play(Metrics(tmp_path / metrics.FILE), tmp_path)
+    play(Metrics(tmp_path / run_metrics.FILE), tmp_path)
     play(LossCurve(), tmp_path)
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
@@ -255,12 +256,12 @@ def test_memory_history_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_was_asked_for_besides_is_reported_under_its_own_name(tmp_path: Path) -> None:
-    tracker = Metrics(tmp_path / metrics.FILE)
+    tracker = Metrics(tmp_path / run_metrics.FILE)
     tracker.on_start(run(tmp_path))
     reported = step(1, reports={"gradient_norms/final_norm.weight": 0.25})
     tracker.on_step(reported)
     tracker.on_end(DONE)
-    assert list(metrics.read(tmp_path / metrics.FILE))[1]["gradient_norms/final_norm.weight"] == 0.25
+    assert list(run_metrics.read(tmp_path / run_metrics.FILE))[1]["gradient_norms/final_norm.weight"] == 0.25
     assert scalars(run(tmp_path), reported)["gradient_norms/final_norm.weight"] == 0.25
 
 

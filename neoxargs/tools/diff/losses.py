@@ -1,0 +1,67 @@
+"""The losses of two run folders: where they part."""
+
+from __future__ import annotations
+
+from neoxargs import run_metrics
+from neoxargs.record import Record
+from neoxargs.tools.diff.side import Side
+
+#: Losses that differ by less than this share are taken to differ by rounding.
+ROUNDING = 1e-3
+
+
+class Losses(Record):
+    """The training losses of two runs: step -> loss, None if it was not finite."""
+
+    a: dict[int, float | None]
+    b: dict[int, float | None]
+
+    @property
+    def common(self) -> list[int]:
+        """The steps that both runs have taken."""
+        return sorted(self.a.keys() & self.b.keys())
+
+    def first_apart(self, share: float = 0.0) -> int | None:
+        """Return the first step whose losses differ by more than this share of the larger one; None if none does."""
+        return next((step for step in self.common if self._apart(step, share)), None)
+
+    def _apart(self, step: int, share: float) -> bool:
+        a, b = self.a[step], self.b[step]
+        if a is None or b is None:
+            return a is not b
+        return abs(a - b) > share * max(abs(a), abs(b))
+
+    def lines(self) -> list[str]:
+        """Return where the losses part, as sentences."""
+        if not self.common:
+            return ["the runs have no step in common"]
+        first, apart, last = self.first_apart(), self.first_apart(ROUNDING), self.common[-1]
+        if first is None:
+            return [f"equal at all {len(self.common)} common steps, the last at step {last}: {self._pair(last)}"]
+        parted = f"first differ by more than {100 * ROUNDING:g} % at step {apart}: {self._pair(apart)}" if apart else ""
+        return [
+            f"first differ at step {first}: {self._pair(first)}",
+            parted or f"never differ by more than {100 * ROUNDING:g} %",
+            f"last common step {last}: {self._pair(last)}",
+        ]
+
+    def _pair(self, step: int) -> str:
+        a, b = ("not finite" if loss is None else f"{loss:.7g}" for loss in (self.a[step], self.b[step]))
+        return f"A {a}, B {b}"
+
+    def to_json(self) -> dict[str, int | None]:
+        last = self.common[-1] if self.common else None
+        return {"first_different": self.first_apart(), "first_apart": self.first_apart(ROUNDING), "last_common": last}
+
+
+def read_losses(a: Side, b: Side) -> Losses | None:
+    """Return the losses of two runs; None if either side has none."""
+    first, second = (_losses(side) for side in (a, b))
+    return Losses(first, second) if first and second else None
+
+
+def _losses(side: Side) -> dict[int, float | None]:
+    if side.folder is None:
+        return {}
+    rows = run_metrics.read(side.folder / run_metrics.FILE)
+    return {row["step"]: row["loss"] for row in rows if row["event"] == "step"}

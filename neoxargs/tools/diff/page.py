@@ -1,0 +1,86 @@
+"""`--html FILE`: the comparison on one page, with both loss curves; without scripts or network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from neoxargs.line_chart import STYLE, Chart, Series, centred, draw
+from neoxargs.tools.diff.differences import Difference
+from neoxargs.tools.diff.losses import Losses
+from neoxargs.tools.diff.side import Side, shown
+from neoxargs.tools.diff.text import HEADINGS, described, verdict
+
+
+def page(
+    a: Side, b: Side, found: Sequence[Difference], losses: Losses | None, at: Sequence[tuple[str, str, str]], step: int
+) -> str:
+    """Return the page as HTML. at: the rows of `--at`, for this step."""
+    sections = [_losses(losses)] if losses else []
+    sections += [_table(f"At step {step}", ("", "A", "B"), at)] if at else []
+    for rank, heading in HEADINGS.items():
+        rows = [
+            (each.kind, each.name, *map(shown, each.values), *each.sources, each.note)
+            for each in found
+            if each.rank == rank
+        ]
+        if rows:
+            head = ("kind", "parameter", "A", "B", "source of A", "source of B", "")
+            sections.append(_table(heading[:1].upper() + heading[1:], head, rows))
+    sides = "".join(f"<dt>{letter}</dt><dd>{escape(described(side))}</dd>" for letter, side in (("A", a), ("B", b)))
+    return PAGE.format(
+        title=escape(f"{a.name} and {b.name}"),
+        verdict=escape(verdict(a, b, found)),
+        sides=sides,
+        sections="".join(sections),
+        style=STYLE + TABLES,
+    )
+
+
+def _losses(losses: Losses) -> str:
+    series = []
+    for name, colour, of_run in (("A", "train", losses.a), ("B", "validation", losses.b)):
+        points = [(step, loss) for step, loss in sorted(of_run.items()) if loss is not None]
+        series.append(Series(name, colour, points, mean=centred(points)))
+    apart = []
+    for step in losses.common:
+        one, other = losses.a[step], losses.b[step]
+        if one is not None and other is not None:
+            apart.append((step, abs(one - other)))
+    charts = [draw(Chart("Training loss", "nats per token", series, floats=True), 1140, 340)]
+    if apart:
+        charts.append(draw(Chart("Difference", "nats per token", [Series("difference", "test", apart)]), 1140, 200))
+    figures = "".join(f'<figure class="wide">{chart}</figure>' for chart in charts)
+    return f"<h2>Losses</h2>{_list(losses.lines())}{figures}"
+
+
+def _list(lines: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def _table(heading: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    return f"<h2>{escape(heading)}</h2><div class=scroll><table><tr>{titles}</tr>{body}</table></div>"
+
+
+TABLES = """
+h2 { font-size: 17px; margin: 24px 0 8px; } ul { margin: 0 0 12px; padding-left: 20px; }
+.scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--line); vertical-align: top; }
+tr:first-child th { border: 0; color: var(--soft); font-weight: 500; }
+td:nth-child(1) { color: var(--soft); white-space: nowrap; } td:nth-child(n+3) { overflow-wrap: anywhere; }
+"""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+<header><h1>{title}</h1><span>{verdict}</span></header>
+<dl class="description">{sides}</dl>
+{sections}
+</html>
+"""

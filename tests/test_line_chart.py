@@ -1,0 +1,86 @@
+"""Charts as SVG: round numbers on the axes, many steps as bands, outliers."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from neoxargs.line_chart import Chart, Series, centred, draw, labels, thin, ticks
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (0, 10, ["0", "2", "4", "6", "8", "10"]),
+        (0.1, 0.9, ["0.2", "0.4", "0.6", "0.8"]),
+        (2.3, 11.2, ["2.5", "5.0", "7.5", "10.0"]),
+        (1, 10_000, ["2,500", "5,000", "7,500", "10,000"]),
+        (0, 1.1, ["0.0", "0.5", "1.0"]),
+    ],
+)
+def test_ticks_are_round_numbers(low: float, high: float, shown: list[str]) -> None:
+    marks = ticks(low, high, 4 if high != 10 else 6)
+    assert labels(marks) == shown
+
+
+def test_many_steps_become_bands_that_hold_them_all() -> None:
+    bins = thin([(number, float(number % 10)) for number in range(1000)], max_bins=100)
+    assert len(bins) == 100
+    assert (bins[0].x, bins[-1].x) == (0, 999)
+    assert {(bin.low, bin.mean, bin.high) for bin in bins} == {(0, 4.5, 9)}
+
+
+def test_a_running_mean_does_not_lag() -> None:
+    line = [(number, 3.0 * number) for number in range(600)]
+    assert centred(line) == [(x, pytest.approx(y)) for x, y in line]
+    assert centred([(0, 1.0), (1, 5.0)]) == [(0, 1.0), (1, 5.0)]
+
+
+def drawn(chart: Chart) -> ElementTree.Element:
+    return ElementTree.fromstring(draw(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+
+
+def texts(svg: ElementTree.Element, kind: str) -> list[str]:
+    return [str(text.text) for text in svg.iter(f"{SVG}text") if text.get("class") == kind]
+
+
+@pytest.mark.parametrize(
+    ("unit", "most", "shown"),
+    [
+        ("bytes", 3 * 2**30, "GiB"),
+        ("bytes", 2**21, "MiB"),
+        ("tokens/s", 5e5, "thousand tokens/s"),
+        ("tokens/s", 3e6, "million tokens/s"),
+        ("", 6e-4, "\N{MULTIPLICATION SIGN} 10⁻⁴"),
+        ("nats", 5.0, "nats"),
+    ],
+)
+def test_units_make_the_numbers_short(unit: str, most: float, shown: str) -> None:
+    svg = drawn(Chart("x", unit, [Series("x", "train", [(1, 0.0), (100, most)])]))
+    assert texts(svg, "unit") == [shown]
+    assert max(len(label) for label in texts(svg, "tick") if label != "iteration") <= 5
+
+
+def test_the_curve_meets_its_axes() -> None:
+    """The curve spans the plot from the first iteration to the last, and 0 lies on the axis."""
+    svg = drawn(Chart("x", "", [Series("x", "train", [(1, 0.0), (11, 1.0)])]))
+    line = next(svg.iter(f"{SVG}polyline")).attrib["points"].split()
+    assert line[0] == "64.0,216.0"
+    assert line[1].split(",")[0] == "534.0"
+    tick = next(text for text in svg.iter(f"{SVG}text") if text.text == "10")
+    assert float(tick.attrib["x"]) == pytest.approx(64 + (10 - 1) / 10 * 470)
+
+
+def test_one_outlier_does_not_flatten_the_rest() -> None:
+    points = [(number, 1.0 + number % 2) for number in range(200)]
+    calm = texts(drawn(Chart("x", "", [Series("x", "train", points)])), "tick")
+    wild = texts(drawn(Chart("x", "", [Series("x", "train", [(0, 1e7), *points[1:]])])), "tick")
+    assert calm == wild
+
+
+def test_a_constant_curve_is_drawn() -> None:
+    assert len(texts(drawn(Chart("x", "", [Series("x", "train", [(1, 0.0), (2, 0.0)])])), "tick")) > 2
+    assert draw(Chart("x", "", [Series("x", "train", [(5, 7.0)])], floats=True))

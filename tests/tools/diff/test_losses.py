@@ -1,0 +1,75 @@
+"""`diff` of two run folders: where their losses part, and the page with both curves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.prepare import write_record
+from neoxargs.tools.diff.losses import Losses
+from tests.support.configure import configure
+
+STEPS = 40
+
+
+def write_run(folder: Path, loss: Callable[[int], float | None], more: str = "") -> None:
+    write_record(configure(f"run_dir: {folder}\n{more}", gpus=1))
+    rows = [{"event": "start", "step": 0}, *({"event": "step", "step": n, "loss": loss(n)} for n in range(1, STEPS))]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text + '{"event": "st')  # a killed run may leave an incomplete line
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runs a and b, whose losses differ from step 3 on, and by more than 0.1 % from step 20 on."""
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("a"), lambda step: 5 - step / 20)
+    write_run(
+        Path("b"), lambda step: 5 - step / 20 + (1e-6 if step >= 3 else 0) + (0.1 if step >= 20 else 0), "lr: 0.1"
+    )
+    return tmp_path
+
+
+def test_where_the_losses_part(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "a", "b"]) == 1
+    assert capsys.readouterr().out.partition("\nlosses:\n")[2].splitlines() == [
+        "  first differ at step 3: A 4.85, B 4.850001",
+        "  first differ by more than 0.1 % at step 20: A 4, B 4.100001",
+        "  last common step 39: A 3.05, B 3.150001",
+    ]
+    main(["diff", "a", "b", "--json"])
+    found = json.loads(capsys.readouterr().out)["losses"]
+    assert found == {"first_different": 3, "first_apart": 20, "last_common": 39}
+
+
+def test_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "a", "b", "--at", "5", "--html", "out.html"]) == 1
+    text = Path("out.html").read_text(encoding="utf-8")
+    assert re.findall('class="title"[^>]*>([^<]*)<', text) == ["Training loss", "Difference"]
+    assert re.findall("<h2>([^<]*)<", text) == [
+        "Losses",
+        "At step 5",
+        "Can change the result",
+        "Cannot change the training",
+    ]
+    assert "<td>optimizer</td><td>lr</td><td>0.001</td><td>0.1</td>" in text
+    assert not re.search(r"<script|https?://(?!www\.w3\.org)", text)
+    used = set(re.findall(r"var\(--(\w+)\)", text))
+    assert used <= set(re.findall(r"--(\w+):", text))
+    assert main(["diff", "a", "b", "--html", "missing/out.html"]) == 2
+
+
+def test_other_ends() -> None:
+    assert Losses({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}).lines() == [
+        "equal at all 2 common steps, the last at step 2: A 1, B 1"
+    ]
+    assert Losses({1: 2.0}, {2: 2.0}).lines() == ["the runs have no step in common"]
+    lines = Losses({1: 2.0, 2: 1.0}, {1: 2.0 + 1e-7, 2: None}).lines()
+    assert lines[0].startswith("first differ at step 1")
+    assert lines[1] == "first differ by more than 0.1 % at step 2: A 1, B not finite"
+    assert Losses({1: 2.0}, {1: 2.0 + 1e-7}).lines()[1] == "never differ by more than 0.1 %"
