@@ -9,6 +9,7 @@ checksum of every file, which reveal later damage such as an interrupted copy or
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from neoxargs.checkpoint_folder import (
     checkpoints,
     hide,
     point_latest_at,
+    remove,
     tag,
     write_digests,
     written,
@@ -64,25 +66,35 @@ def _digests(part: Path, known: Mapping[str, Digest]) -> dict[str, Digest]:
 
 
 class Removal:
-    """Deletes old checkpoints in a thread: that takes long if they are large, and all ranks would wait for it."""
+    """Removes old checkpoints in a thread: that takes long if they are large, and all ranks would wait for it."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
 
     def prune(self, folder: Path, keep: int) -> None:
-        """Hide all but the `keep` checkpoints written last, and begin to delete them."""
+        """Begin to remove all but the `keep` checkpoints written last."""
         self.wait()
         # By time, not by iteration: a folder may hold later iterations of an earlier run.
-        hidden = [hide(old) for old in sorted(checkpoints(folder), key=written)[:-keep]]
-        self.thread = threading.Thread(target=_delete, args=(hidden,), name="removal", daemon=True)
+        found = sorted(checkpoints(folder), key=written)
+        self.thread = threading.Thread(target=_remove, args=(found[:-keep], found[-1]), name="removal", daemon=True)
         self.thread.start()
 
     def wait(self) -> None:
-        """Wait until everything is deleted. What cannot be deleted is left to `begin`, which reports the reason."""
+        """Wait until they are removed. What cannot be removed is left to the next time, with a warning."""
         if self.thread:
             self.thread.join()
 
 
-def _delete(folders: list[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+def _remove(old: list[Path], newest: Path) -> None:
+    """Remove checkpoints once the newest one is on the disk: a power failure must leave one of them."""
+    try:
+        for path in (newest.parent, newest, *newest.rglob("*")) if old else ():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        for checkpoint in old:
+            remove(checkpoint)
+    except OSError as error:
+        print(f"warning: old checkpoints in {newest.parent} cannot be removed: {error}", flush=True)
