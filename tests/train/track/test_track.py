@@ -120,14 +120,14 @@ def test_a_resumed_run_repeats_no_row(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_that_is_started_again_repeats_no_evaluation(tmp_path: Path) -> None:
-    path = tmp_path / metrics.FILE
+    path = tmp_path / run_metrics.FILE
     play(Metrics(path), tmp_path)
     for _ in range(2):
         tracker = Metrics(path)
         tracker.on_start(run(tmp_path, start=4))
         tracker.on_eval(Evaluation(4, "test", 2.0))
         tracker.on_end(DONE)
-    found = [(row["split"], row["step"]) for row in metrics.read(path) if row["event"] == "evaluation"]
+    found = [(row["split"], row["step"]) for row in run_metrics.read(path) if row["event"] == "evaluation"]
     assert found == [("validation", 2), ("test", 4)]
 
 
@@ -135,7 +135,7 @@ def test_a_finished_run_that_is_started_again_repeats_no_evaluation(tmp_path: Pa
 def test_rows_are_written_to_the_folder_of_the_run_also_if_it_is_another_one(tmp_path: Path, removed: bool) -> None:
     """The first folder was removed or renamed, and another one was created."""
     folder, renamed = tmp_path / "run", tmp_path / "renamed"
-    tracker = Metrics(folder / metrics.FILE)
+    tracker = Metrics(folder / run_metrics.FILE)
     tracker.on_start(run(folder))
     tracker.on_step(step(1))
     folder.rename(renamed)
@@ -145,8 +145,8 @@ def test_rows_are_written_to_the_folder_of_the_run_also_if_it_is_another_one(tmp
     for iteration in (2, 3):
         tracker.on_step(step(iteration))
     tracker.on_end(DONE)
-    assert [row["step"] for row in metrics.read(folder / metrics.FILE)] == [2, 3]
-    assert removed or [row["step"] for row in metrics.read(renamed / metrics.FILE)] == [0, 1]
+    assert [row["step"] for row in run_metrics.read(folder / run_metrics.FILE)] == [2, 3]
+    assert removed or [row["step"] for row in run_metrics.read(renamed / run_metrics.FILE)] == [0, 1]
 
 
 def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
