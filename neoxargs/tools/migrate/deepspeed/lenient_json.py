@@ -101,7 +101,8 @@ class _Reader:
         if sign in ("{", "[", "("):
             if depth >= MAX_DEPTH:
                 self.stop(
-                    f"brackets are nested more than {MAX_DEPTH} levels deep; no parameter needs that many", self.at
+                    f"brackets are nested more than {MAX_DEPTH} levels deep, but no parameter is nested that deeply",
+                    self.at,
                 )
             return self.mapping(depth + 1) if sign == "{" else self.sequence(depth + 1)
         if match := _STRING.match(self.text, self.at):

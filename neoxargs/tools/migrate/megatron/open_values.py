@@ -35,7 +35,7 @@ def without_remarks(reading: Reading, option: Option) -> Option:
     for word in remarks:
         what = f"{word.text} after --{option.name} is a placeholder"
         reading.warn(
-            "migrate-placeholder", what, word.place, "add the settings that the placeholder stands for to the new file"
+            "migrate-placeholder", what, word.place, "in the new file, add the settings that the placeholder stands for"
         )
         reading.to_do.append(
             f"To do: add the settings that the placeholder {word.text} (after --{option.name}) stands for."

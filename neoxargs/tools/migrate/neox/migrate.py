@@ -240,7 +240,7 @@ class _Migration:
     def warn_partial_configuration(self) -> None:
         missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in self.drafted.values]
         what = f"{missing[0]} is missing, so this is only part of a configuration; no dialect and no defaults are added"
-        hint = "give all of the run's files in one command"
+        hint = "pass all of the run's files in one command"
         self.warn("migrate-part-of-configuration", what, Place(self.files.documents[0].name, 0, 0), hint)
 
     def write_defaults(self, document: Document) -> None:

@@ -136,7 +136,7 @@ def _moe(current: Any, value: Any, context: Context) -> New | None:
 
 
 _MOVED = "GPT-NeoX reads this value from DeepSpeed's optimizer section"
-_RETRIEVAL = "a parameter for BERT and retrieval models, which GPT-NeoX removed"
+_RETRIEVAL = "a parameter for the BERT and retrieval models, which GPT-NeoX no longer has"
 
 SPECIAL_REWRITES = (
     Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists each layer's attention type"),

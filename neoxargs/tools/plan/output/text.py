@@ -108,7 +108,7 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 def _instruments(rank: RankMemory) -> str:
     allocated, reserved, shown = map(format_bytes, (rank.allocated, rank.reserved, rank.occupied))
-    return f"at the peak, tensors have {allocated}, torch's allocator holds {reserved}, nvidia-smi shows {shown}"
+    return f"at the peak, tensors use {allocated}, torch's allocator reserves {reserved}, nvidia-smi shows {shown}"
 
 
 def _cell(number: float) -> str:

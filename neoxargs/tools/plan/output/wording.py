@@ -12,8 +12,7 @@ from neoxargs.tools.plan.roofline import Rates
 
 #: The suggestion where no change that was tried helps.
 NOTHING_FITS = (
-    "none of the changes that were tried makes the run fit: use more devices, devices with more memory, or a smaller "
-    "model"
+    "no change that was tried makes the run fit: use more devices, devices with more memory, or a smaller model"
 )
 #: Phase -> when it is, as the end of a sentence.
 DURING = {
@@ -91,7 +90,7 @@ def assumption_notes(plan: Plan) -> list[str]:
         f"{assumed.link:.0%}",
         f"large matrix multiplications run at {rates.products / 1e12:.0f} TFLOP/s, attention "
         f"{rates.attention / 1e12:.0f}, other kernels {rates.memory / 1e9:,.0f} GB/s; "
-        "deepy plan --assumptions lists everything assumed",
+        "deepy plan --assumptions lists all assumptions",
     ]
     if plan.usable is not None:
         notes.append(f"{1 - assumed.usable:.0%} of the device's memory is kept free, for the driver and for errors")
