@@ -136,7 +136,7 @@ DIFFERENCES = [
     Difference("ranks", "rank", "each rank reads it from its environment; GPT-NeoX sends 0 to all", theirs_only),
     Difference("ranks", "local_rank", "as for `rank`", theirs_only),
     Difference(
-        "ranks", "sparsity_config", "a missing section and an empty one mean the same",
+        "ranks", "sparsity_config", "a missing section and an empty one are equivalent",
         lambda theirs, ours, config: theirs == {} and ours is None,
     ),
     Difference(
