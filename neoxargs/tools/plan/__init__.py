@@ -22,6 +22,11 @@ from neoxargs.tools.plan.target import choose_device, choose_target
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `deepy plan` with its parsed command line and return the exit code."""
+    if arguments.search or arguments.fewest:
+        from neoxargs.tools.plan.search.command import SearchOptions, run_search
+
+        search = SearchOptions(arguments.fewest, arguments.left_out, arguments.write, arguments.html)
+        return run_search(options_of(arguments), search)
     return print_plan(options_of(arguments), arguments.html)
 
 

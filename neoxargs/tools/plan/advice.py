@@ -37,7 +37,7 @@ class Suggestion:
 
     @property
     def overrides(self) -> list[str]:
-        return [f"{key}={_as_yaml(value)}" for key, value in self.changes.items()]
+        return overrides_of(self.changes)
 
 
 def suggest_changes(original: Plan, resolve: Resolve) -> list[Suggestion]:
@@ -104,7 +104,7 @@ def _savings(config: Config) -> Iterator[Changes]:
 def try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
     """Return the plan with these changes, or None if a rule forbids them."""
     try:
-        return make_plan(resolve([f"{key}={_as_yaml(value)}" for key, value in changes.items()]), target)
+        return make_plan(resolve(overrides_of(changes)), target)
     except Problems:
         return None
 
@@ -204,6 +204,11 @@ def _smallest_of_each_kind(suggestions: list[Suggestion]) -> list[Suggestion]:
 
 def _fill(plan: Plan) -> float:
     return plan.fullest.peak / (plan.usable or 1)
+
+
+def overrides_of(changes: Changes) -> list[str]:
+    """Return the changes as values of --set."""
+    return [f"{key}={_as_yaml(value)}" for key, value in changes.items()]
 
 
 def _as_yaml(value: object) -> str:

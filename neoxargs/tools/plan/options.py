@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from neoxargs.options import gpu_count
 from neoxargs.request import Request
@@ -54,6 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = "list all assumptions with their sources, and exit"
     add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
     add("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
+    add_search_arguments(parser.add_argument_group("search").add_argument)
+
+
+def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
+    add("--search", action="store_true", help="plan every layout of the GPUs, and list the fastest and the smallest")
+    add(
+        "--fewest", action="store_true", help="search the smallest number of GPUs, up to --gpus, on which a layout fits"
+    )
+    add("--write", metavar="FILE", help="write the fastest layout that was found as YAML")
+    add("--left-out", action="store_true", help="list the layouts that were left out, with the reasons")
 
 
 class ListAssumptions(argparse.Action):

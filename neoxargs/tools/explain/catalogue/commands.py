@@ -47,6 +47,9 @@ PROBLEMS: dict[str, Entry] = {
     "plan-of-several-runs": row(
         "With a list of ZeRO stages, DeepSpeed's autotuner starts several runs, but a plan describes a single run."
     ),
+    "search-needs-a-device": row(
+        "`plan --search` lists the layouts that fit. Without a device, or for a CPU, there is no limit to compare with."
+    ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
     "assumption-value": row("Every assumption of a plan is a number."),
     "unknown-device": row("The plan has no data (memory, speed) for a device with this name."),

@@ -1,0 +1,105 @@
+"""`deepy plan --search` and `--fewest`: what they print and write."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from neoxargs.launch.run_spec import RunSpec, resolve_run_texts
+from neoxargs.problems import Problem, Problems
+from neoxargs.record import replace
+from neoxargs.resolve import Text, read_files
+from neoxargs.tools.plan.advice import Changes, overrides_of
+from neoxargs.tools.plan.devices import ASSUMED_DEVICE
+from neoxargs.tools.plan.options import PlanOptions
+from neoxargs.tools.plan.placement import group_into_hosts
+from neoxargs.tools.plan.plan import Plan, make_plan
+from neoxargs.tools.plan.search.output import layout_file, to_json, to_text
+from neoxargs.tools.plan.search.search import Result, Search, Tell, device_counts
+from neoxargs.tools.plan.target import Target, choose_target
+from neoxargs.tools.write import write_all
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is searched for, and where the result goes."""
+
+    fewest: bool = False
+    """Search for the smallest number of devices first."""
+    left_out: bool = False
+    """List the layouts that do not fit or that a rule forbids."""
+    write: str | None = None
+    """The file that the fastest layout is written to."""
+    page: str | None = None
+    """The HTML file that is written."""
+
+
+def run_search(options: PlanOptions, search: SearchOptions) -> int:
+    """Print the result and return the exit code: 1 if no layout fits, else 0. Raises Problems."""
+    texts = read_files(options.files, options.directory)
+    base = _resolve(texts, options, {}, options.gpus)
+    target = _target(options, base)
+    with _progress() as tell:
+        result = _search(texts, options, (base, target), search.fewest, tell)
+    _write(result, options, search)
+    if options.as_json:
+        print(json.dumps(to_json(result), indent=1))
+    else:
+        print(to_text(result, base, target, search.left_out, search.write))
+    return int(not result.fitting)
+
+
+def _search(texts: list[Text], options: PlanOptions, base: tuple[RunSpec, Target], fewest: bool, tell: Tell) -> Result:
+    spec, target = base
+
+    def on(devices: int) -> Search:
+        def plan(changes: Changes) -> Plan:
+            return make_plan(_resolve(texts, options, changes, devices), target)
+
+        return Search(spec.config, options.per_host, plan, tell)
+
+    most = spec.resources.gpus
+    counts = device_counts(most, options.per_host) if fewest else iter([most])
+    devices = next((count for count in counts if not fewest or on(count).fits_on(count)), most)
+    return on(devices).run(devices)
+
+
+def _resolve(texts: list[Text], options: PlanOptions, changes: Changes, gpus: int | None) -> RunSpec:
+    spec = resolve_run_texts(texts, [*options.overrides, *overrides_of(changes)], os.environ, gpus)
+    return replace(spec, resources=group_into_hosts(replace(spec.resources, device="cuda"), options.per_host))
+
+
+def _target(options: PlanOptions, base: RunSpec) -> Target:
+    target = choose_target(options, base)
+    if target.device.memory is None or target.device.kind != "cuda":
+        what = "--search compares layouts with the memory of a GPU, which is unknown"
+        hint = f"add --device NAME, such as --device {ASSUMED_DEVICE}"
+        raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))
+    return target
+
+
+def _write(result: Result, options: PlanOptions, search: SearchOptions) -> None:
+    files = []
+    if search.write and result.fitting:
+        files.append(Text(search.write, layout_file(result, options.files)))
+    if search.page:
+        from neoxargs.tools.plan.search.page import to_html
+
+        files.append(Text(search.page, to_html(result, options.files)))
+    write_all(files)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Yield a function that shows how many layouts have been planned, if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda planned: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("planning layouts") as status:
+        yield lambda planned: status.update(f"planning layouts: {planned:,}")

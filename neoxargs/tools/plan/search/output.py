@@ -1,0 +1,161 @@
+"""The result of a search as text, as JSON, and as the file of a layout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from neoxargs.launch.run_spec import RunSpec
+from neoxargs.text import format_bytes, format_duration, format_number, format_percent, wrap
+from neoxargs.tools.plan.search.search import Found, Result
+from neoxargs.tools.plan.speed import Speed
+from neoxargs.tools.plan.target import Target
+
+LABEL, WIDTH = 11, 100
+#: The most layouts of the front, and of those left out, that are listed.
+MOST_LISTED, MOST_LEFT_OUT = 12, 40
+#: The layouts that are explained in a sentence each.
+EXPLAINED = 3
+#: Component of the step time -> what the ranks do meanwhile. Components below this share are not mentioned.
+MEANWHILE = {
+    "bubble": "wait for other pipeline stages",
+    "tensor": "communicate with tensor parallel ranks",
+    "pipe": "send activations between stages",
+    "data": "reduce gradients or gather weights",
+    "optimizer": "update weights",
+}
+NOTICEABLE = 0.02
+
+
+def to_text(result: Result, base: RunSpec, target: Target, left_out: bool, written: str | None) -> str:
+    """Return the lines that the command prints. base: the configuration as it is without a search."""
+    rows = [("search", [_searched(result, base, target)]), ("front", list(_front(result)))]
+    rows += [("fastest" if not index else "", list(_explained(found))) for index, found in _best(result)]
+    rows += [("left out", list(_left_out(result, left_out)))]
+    if written and result.fitting:
+        rows.append(("written", [f"{written}: the fastest layout; use it instead of the file with your layout"]))
+    return "\n\n".join(_row(label, lines) for label, lines in rows if lines)
+
+
+def _row(label: str, lines: Sequence[str]) -> str:
+    return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
+
+
+def _searched(result: Result, base: RunSpec, target: Target) -> str:
+    batch = f"batches of {base.config.batch.train_batch_size:,} samples"
+    fit = f"{len(result.fitting):,} fit" if result.fitting else "none fits"
+    return f"{result.devices:,} x {target.device.name}, {batch}: {result.planned:,} layouts planned, {fit}"
+
+
+def _front(result: Result) -> Iterator[str]:
+    """A table of the layouts for which no other is both faster and smaller."""
+    front = result.front
+    if not front:
+        return
+    yield f"{'step':>9}{'memory':>11}{'TFLOP/s':>9}{'tokens/s':>12}  layout"
+    for found in front[:MOST_LISTED]:
+        speed = found.plan.speed
+        yield (
+            f"{format_duration(found.seconds):>9}{format_bytes(found.memory):>11}"
+            f"{format_number(speed.tflops_per_device):>9}{speed.tokens_per_second:>12,.0f}  {found.layout}"
+        )
+    if len(front) > MOST_LISTED:
+        yield f"... {len(front)} layouts in total, in order of step time; --json lists all"
+
+
+def _best(result: Result) -> Iterator[tuple[int, Found]]:
+    yield from enumerate(result.front[:EXPLAINED])
+
+
+def _explained(found: Found) -> Iterator[str]:
+    yield str(found.layout)
+    yield from wrap(f"{_shares(found.plan.speed)}; {_memory(found)}", WIDTH - LABEL)
+
+
+def _shares(speed: Speed) -> str:
+    """What a rank does during a step, the largest component first."""
+    shares = {name: getattr(speed, name) / speed.step for name in MEANWHILE}
+    listed = sorted((name for name in shares if shares[name] >= NOTICEABLE), key=lambda name: -shares[name])
+    rest = [f"{format_percent(shares[name], 1)} to {MEANWHILE[name]}" for name in listed]
+    return ", ".join([f"{format_percent(speed.compute, speed.step)} of a step is spent to compute", *rest])
+
+
+def _memory(found: Found) -> str:
+    rank, plan = found.plan.fullest, found.plan
+    parts = rank.phases[rank.peak_phase]
+    largest = max(parts, key=lambda part: parts[part])
+    share = format_percent(rank.peak, plan.usable or rank.peak)
+    return f"{share} of the usable memory is needed, most of it for {largest} ({format_bytes(parts[largest])})"
+
+
+def _left_out(result: Result, listed: bool) -> Iterator[str]:
+    """How many layouts were left out, or which and why."""
+    if not listed:
+        too_large = sum(left.reason.startswith("needs ") for left in result.left_out)
+        forbidden = len(result.left_out) - too_large
+        yield (
+            f"{too_large:,} layouts that need too much memory and {forbidden:,} that are impossible, with all larger "
+            "ones;"
+        )
+        yield "--left-out lists them with the reasons"
+        return
+    for reason, count in Counter(left.reason for left in result.left_out if not _is_size(left.reason)).items():
+        example = next(str(left.layout) for left in result.left_out if left.reason == reason)
+        yield from wrap(f"{example}{f' and {count - 1} more' if count > 1 else ''}: {reason}", WIDTH - LABEL)
+    sizes = [left for left in result.left_out if _is_size(left.reason)]
+    for left in sizes[:MOST_LEFT_OUT]:
+        yield f"{left.layout}: {left.reason}"
+    if len(sizes) > MOST_LEFT_OUT:
+        yield f"... {len(sizes)} in total; --json lists all"
+
+
+def _is_size(reason: str) -> bool:
+    return reason.startswith("needs ")
+
+
+def layout_file(result: Result, files: Sequence[str]) -> str:
+    """Return the YAML of the fastest layout."""
+    best = result.front[0]
+    division, device = best.layout.division, best.plan.target.device.name
+    lines = [
+        f"# The fastest of {result.planned:,} layouts planned for {result.devices:,} x {device} with",
+        f"# {' '.join(files)}:",
+        f"# about {format_duration(best.seconds)} per step and {format_bytes(best.memory)} per rank.",
+        f"pipe_parallel_size: {division.pipe}",
+        f"model_parallel_size: {division.tensor}",
+        f"sequence_parallel: {str(division.sequence_parallel).lower()}",
+        f"zero_optimization: {{stage: {division.zero}{OFFLOADED if division.offload else ''}}}",
+        f"train_micro_batch_size_per_gpu: {best.layout.micro}",
+        f"gradient_accumulation_steps: {best.layout.steps}",
+        f"checkpoint_activations: {str(best.layout.recompute).lower()}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+OFFLOADED = ", offload_optimizer: {device: cpu}"
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """Return all that was found. Sizes in bytes, times in seconds."""
+    front = {id(found) for found in result.front}
+    return {
+        "ok": bool(result.fitting),
+        "devices": result.devices,
+        "planned": result.planned,
+        "layouts": [_as_json(found, id(found) in front) for found in sorted(result.fitting, key=lambda f: f.seconds)],
+        "left_out": [{"layout": str(left.layout), "reason": left.reason} for left in result.left_out],
+    }
+
+
+def _as_json(found: Found, on_front: bool) -> dict[str, Any]:
+    speed = found.plan.speed
+    return {
+        "set": dict(found.layout.changes()),
+        "front": on_front,
+        "step": found.seconds,
+        "peak": found.memory,
+        "tokens_per_second": speed.tokens_per_second,
+        "tflops_per_device": speed.tflops_per_device,
+        "shares": {name: getattr(speed, name) / speed.step for name in ("compute", *MEANWHILE)},
+    }

@@ -1,0 +1,112 @@
+"""The result of a search as an HTML page: step time against memory of every layout that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from neoxargs.text import format_bytes, format_duration, format_number
+from neoxargs.tools.plan.output.style import PARTS, STYLE
+from neoxargs.tools.plan.search.search import Found, Result
+
+#: In user units of the SVG: size, margins of the axes, radii of points.
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 1060, 460, 80, 48, 24, 24
+SMALL, LARGE = 3.5, 6
+COLUMNS = ("step", "memory", "TFLOP/s per GPU", "layout")
+
+
+def to_html(result: Result, files: Sequence[str]) -> str:
+    """Return the whole document."""
+    title = f"Layouts of {result.devices:,} GPUs"
+    counts = f"{result.planned:,} layouts planned, {len(result.fitting):,} fit"
+    chart = _chart(result) + _table(result.front) if result.fitting else "<p>No layout fits.</p>"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{STYLE}{OWN_STYLE}</style>
+<main>
+<header>
+<p class="files">{escape(", ".join(files))}</p>
+<h1>{title}</h1>
+<p>{counts}; the line joins those for which no other is both faster and smaller</p>
+</header>
+<section><h2>Step time and memory</h2>{chart}</section>
+</main>
+</html>
+"""
+
+
+OWN_STYLE = f"""
+.point {{ fill: var(--soft); opacity: .45; }}
+.best {{ fill: {PARTS["weights"]}; }}
+.front {{ fill: none; stroke: {PARTS["weights"]}; stroke-width: 2; }}
+.grid {{ stroke: var(--line); }}
+table {{ border-collapse: collapse; width: 100%; margin-top: 1rem; }}
+th, td {{ text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }}
+td:not(:last-child), th {{ white-space: nowrap; }}
+"""
+
+
+class _Axes:
+    """Positions of step times (horizontal, logarithmic) and memory (vertical, from zero)."""
+
+    def __init__(self, fitting: Sequence[Found]) -> None:
+        times = [found.seconds for found in fitting]
+        self.first, self.last = min(times) * 0.95, max(times) * 1.05
+        self.most = max(found.plan.usable or found.memory for found in fitting) * 1.02
+
+    def x(self, seconds: float) -> float:
+        share = math.log(seconds / self.first) / math.log(self.last / self.first)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def y(self, memory: float) -> float:
+        return HEIGHT - BOTTOM - memory / self.most * (HEIGHT - BOTTOM - TOP)
+
+
+def _chart(result: Result) -> str:
+    axes, front = _Axes(result.fitting), result.front
+    line = " ".join(f"{axes.x(found.seconds):.1f},{axes.y(found.memory):.1f}" for found in front)
+    points = [_point(found, axes, "point", SMALL) for found in result.fitting]
+    best = [_point(found, axes, "best", LARGE) for found in front]
+    drawn = "".join([*_grid(axes, front[0].plan.usable), *points, f'<polyline class="front" points="{line}"/>', *best])
+    return f'<div class="wide"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{drawn}</svg></div>'
+
+
+def _point(found: Found, axes: _Axes, kind: str, radius: float) -> str:
+    title = f"{found.layout}: {format_duration(found.seconds)}, {format_bytes(found.memory)}"
+    at = f'cx="{axes.x(found.seconds):.1f}" cy="{axes.y(found.memory):.1f}"'
+    return f'<circle class="{kind}" {at} r="{radius}"><title>{escape(title)}</title></circle>'
+
+
+def _grid(axes: _Axes, usable: int | None) -> Iterator[str]:
+    for seconds in _round_numbers(axes.first, axes.last):
+        x = axes.x(seconds)
+        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - 26}" text-anchor="middle">{format_duration(seconds)}</text>'
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        memory = share * (usable or axes.most)
+        y = axes.y(memory)
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{format_bytes(memory)}</text>'
+    yield f'<text class="soft" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">time of a training step</text>'
+    yield f'<text class="soft" x="0" y="14">peak memory per GPU, of {format_bytes(usable or axes.most)} usable</text>'
+
+
+def _round_numbers(first: float, last: float) -> Iterator[float]:
+    """Yield 1, 2 and 5 times powers of ten within the limits."""
+    for exponent in range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1):
+        yield from (step * 10.0**exponent for step in (1, 2, 5) if first <= step * 10.0**exponent <= last)
+
+
+def _table(front: Sequence[Found]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(found))}</tr>" for found in front)
+    return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def _cells(found: Found) -> tuple[str, ...]:
+    rate = format_number(found.plan.speed.tflops_per_device)
+    return format_duration(found.seconds), format_bytes(found.memory), rate, str(found.layout)

@@ -1,0 +1,173 @@
+"""Plans every layout of a number of devices, as far as it can matter.
+
+Memory grows with the micro batch size and with what is stored instead of recomputed. So each division is tried with the
+least memory first, and larger micro batches only as long as they fit. Every layout is resolved like `--set` options:
+what a rule forbids is left out, with the id of the problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from neoxargs.problems import Problems
+from neoxargs.resolve.config import Config
+from neoxargs.text import format_bytes
+from neoxargs.tools.plan.advice import Changes
+from neoxargs.tools.plan.plan import Plan
+from neoxargs.tools.plan.search.space import RECOMPUTE, Division, Layout, divisions, micro_batches
+
+#: Plans the run with changed parameters; raises Problems.
+MakePlan = Callable[[Changes], Plan]
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A layout that fits, and its plan."""
+
+    layout: Layout
+    plan: Plan
+
+    @property
+    def seconds(self) -> float:
+        return self.plan.speed.step
+
+    @property
+    def memory(self) -> int:
+        return self.plan.fullest.peak
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Layouts that were not planned or do not fit, and why."""
+
+    layout: Division | Layout
+    reason: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search found."""
+
+    devices: int
+    fitting: list[Found]
+    left_out: list[LeftOut]
+    planned: int
+    """Layouts that were planned, those that do not fit included."""
+
+    @property
+    def front(self) -> list[Found]:
+        """Layouts for which no other is both faster and needs less memory, fastest first."""
+        best: list[Found] = []
+        for found in sorted(self.fitting, key=lambda found: (found.seconds, found.memory)):
+            if not best or found.memory < best[-1].memory:
+                best.append(found)
+        return best
+
+
+class Search:
+    """A search with one model, one global batch and one kind of device."""
+
+    def __init__(self, config: Config, per_host: int, make_plan: MakePlan, tell: Tell = lambda planned: None) -> None:
+        self.config, self.per_host, self.make_plan, self.tell = config, per_host, make_plan, tell
+        self.fitting: list[Found] = []
+        self.left_out: list[LeftOut] = []
+        self.planned = 0
+
+    def run(self, devices: int) -> Result:
+        """Search all layouts; those that offload the optimizer only if none fits otherwise."""
+        self._try(divisions(self.config, devices, self.per_host))
+        if not self.fitting:
+            self._try(divisions(self.config, devices, self.per_host, offload=True))
+        return Result(devices, self.fitting, self.left_out, self.planned)
+
+    def fits_on(self, devices: int) -> bool:
+        """Return whether any layout of this many devices fits, with the least memory that each can have."""
+        for offload in (False, True):
+            for division in divisions(self.config, devices, self.per_host, offload):
+                if self._least(division, self._sizes(division)):
+                    return True
+        return False
+
+    @property
+    def samples(self) -> int:
+        """Samples of the global batch, which no layout changes."""
+        return self.config.batch.train_batch_size
+
+    def _sizes(self, division: Division) -> list[tuple[int, int]]:
+        return micro_batches(division, self.samples)
+
+    def _try(self, tried: Iterator[Division]) -> None:
+        for division in tried:
+            sizes = self._sizes(division)
+            allowed = self._least(division, sizes)
+            for recompute in RECOMPUTE if allowed else ():
+                self._grow(allowed, sizes, recompute)
+
+    def _least(self, division: Division, sizes: Sequence[tuple[int, int]]) -> Division | None:
+        """Return the division if it fits with the least memory, without sequence parallelism if a rule forbids it."""
+        if not sizes:
+            samples = self.config.batch.train_batch_size
+            self.left_out.append(
+                LeftOut(division, f"the batch of {samples:,} samples is not divisible by its replicas")
+            )
+            return None
+        layout = Layout(division, *sizes[0], recompute=True)
+        try:
+            plan = self._plan(layout)
+        except Problems as problems:
+            if division.sequence_parallel:
+                return self._least(replace(division, sequence_parallel=False), sizes)
+            self.left_out.append(LeftOut(division, _forbidden(problems)))
+            return None
+        if not _fits(plan):
+            self.left_out.append(LeftOut(layout, _too_large(plan)))
+            return None
+        return division
+
+    def _grow(self, division: Division | None, sizes: Sequence[tuple[int, int]], recompute: bool | str) -> None:
+        """Plan larger and larger micro batches until one does not fit."""
+        assert division
+        for micro, steps in sizes:
+            layout = Layout(division, micro, steps, recompute)
+            try:
+                plan = self._plan(layout)
+            except Problems as problems:
+                self.left_out.append(LeftOut(layout, _forbidden(problems)))
+                return
+            if not _fits(plan):
+                self.left_out.append(LeftOut(layout, _too_large(plan)))
+                return
+            self.fitting.append(Found(layout, plan))
+
+    def _plan(self, layout: Layout) -> Plan:
+        plan = self.make_plan(layout.changes())
+        self.planned += 1
+        self.tell(self.planned)
+        return plan
+
+
+def _fits(plan: Plan) -> bool:
+    """Whether devices and host have enough memory; that of a host is assumed if it is not given."""
+    return plan.fits and plan.host_peak <= plan.usable_host_memory
+
+
+def _forbidden(problems: Problems) -> str:
+    names = ", ".join(sorted({problem.id for problem in problems.problems}))
+    return f"impossible: {names} (deepy explain {problems.problems[0].id})"
+
+
+def _too_large(plan: Plan) -> str:
+    if not plan.device_fits:
+        return f"needs {format_bytes(plan.fullest.peak)} per rank, of {format_bytes(plan.usable or 0)} usable"
+    return f"needs {format_bytes(plan.host_peak)} on a host, of {format_bytes(plan.usable_host_memory)} usable"
+
+
+def device_counts(most: int, per_host: int) -> Iterator[int]:
+    """Yield the numbers of devices that a search for the fewest tries: parts of a host, then whole hosts."""
+    yield from (count for count in range(1, min(per_host, most) + 1) if per_host % count == 0)
+    hosts = 2
+    while hosts * per_host <= most:
+        yield hosts * per_host
+        hosts += 1 if hosts < 4 else 2 if hosts < 8 else hosts // 4

@@ -1,0 +1,135 @@
+"""`deepy plan --search` finds what planning every layout by itself finds; `--fewest` the smallest number of GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from neoxargs.problems import Problems
+from neoxargs.record import replace
+from neoxargs.tools.plan import plan_and_suggest
+from neoxargs.tools.plan.advice import overrides_of
+from neoxargs.tools.plan.options import PlanOptions
+from neoxargs.tools.plan.plan import Plan
+from neoxargs.tools.plan.search.command import SearchOptions, run_search
+from neoxargs.tools.plan.search.search import device_counts
+from neoxargs.tools.plan.search.space import RECOMPUTE, Layout, divisions, micro_batches
+
+#: A device of 24 GiB, on which some layouts of the model of 1.2 billion parameters fit.
+DEVICE = {"device": "A100-40GB", "gpu_memory": 24.0}
+
+
+def options(path: str, gpus: int = 4, **changes: object) -> PlanOptions:
+    return PlanOptions([path], gpus=gpus, **{**DEVICE, **changes})  # type: ignore[arg-type]
+
+
+def found_by(options: PlanOptions, capsys: pytest.CaptureFixture[str], **changes: object) -> dict[str, object]:
+    run_search(replace(options, as_json=True), SearchOptions(**changes))  # type: ignore[arg-type]
+    result: dict[str, object] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def by_itself(path: str, gpus: int) -> Iterator[tuple[Layout, Plan]]:
+    """Plan each layout as a user would, with --set."""
+    config = plan_and_suggest(options(path, gpus))[0].config
+    for division in divisions(config, gpus, 8):
+        for micro, steps in micro_batches(division, config.batch.train_batch_size):
+            for recompute in RECOMPUTE:
+                layout = Layout(division, micro, steps, recompute)
+                try:
+                    yield layout, plan_and_suggest(options(path, gpus, overrides=overrides_of(layout.changes())))[0]
+                except Problems:
+                    continue
+
+
+@pytest.mark.slow
+def test_the_search_finds_what_fits_when_each_layout_is_planned_by_itself(
+    middle: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = {str(layout): plan for layout, plan in by_itself(middle, 4) if plan.fits}
+    result = found_by(options(middle), capsys)
+    layouts = result["layouts"]
+    assert isinstance(layouts, list) and 10 < len(layouts) < result["planned"]  # type: ignore[operator]
+    assert len(layouts) == len(expected)
+    best = min(expected.values(), key=lambda plan: plan.speed.step)
+    assert layouts[0]["step"] == best.speed.step and layouts[0]["peak"] == best.fullest.peak
+    front = [layout for layout in layouts if layout["front"]]
+    for layout in layouts:
+        better = [each for each in layouts if each["step"] < layout["step"] and each["peak"] <= layout["peak"]]
+        assert layout["front"] is not bool(better) or layout not in front
+    peaks = [layout["peak"] for layout in front]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_the_written_layout_is_the_fastest(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "layout.yml"
+    fastest = found_by(options(middle), capsys, write=str(file))["layouts"][0]  # type: ignore[index]
+    values = yaml.safe_load(file.read_text())
+    overrides = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    plan, _ = plan_and_suggest(options(middle, overrides=overrides))
+    assert plan.speed.step == fastest["step"] and plan.fullest.peak == fastest["peak"]
+    assert file.read_text().startswith("# The fastest of ")
+
+
+def test_the_fewest_devices(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    small = {"gpu_memory": 4.0}
+    result = found_by(options(middle, 32, **small), capsys, fewest=True)
+    fewest = result["devices"]
+    assert isinstance(fewest, int) and 1 < fewest < 32
+    for gpus in (count for count in device_counts(32, 8) if count < fewest):
+        assert not found_by(options(middle, gpus, **small), capsys)["layouts"]
+
+
+def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
+    middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offloaded = found_by(options(middle, 1, gpu_memory=12.0), capsys)["layouts"]
+    assert offloaded
+    assert all(each["set"]["zero_optimization.offload_optimizer.device"] == "cpu" for each in offloaded)  # type: ignore[attr-defined]
+    file = tmp_path / "layout.yml"
+    assert run_search(options(middle, 1, gpu_memory=4.0), SearchOptions(write=str(file), left_out=True)) == 1
+    assert "none fits" in (printed := capsys.readouterr().out) and "of 3.88 GiB usable" in printed
+    assert not file.exists()
+
+
+def test_layouts_left_out_have_reasons(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    left_out = found_by(options(middle, 2), capsys)["left_out"]
+    reasons = {each["reason"] for each in left_out}  # type: ignore[attr-defined]
+    forbidden = [reason for reason in reasons if reason.startswith("impossible: ")]
+    assert forbidden and all("(deepy explain " in reason for reason in forbidden)
+    assert any(reason.startswith("needs ") for reason in reasons)
+
+
+@pytest.mark.slow
+def test_what_is_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fitting = found_by(options(middle, 8), capsys)
+    assert run_search(options(middle, 8), SearchOptions()) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    layouts, planned = len(fitting["layouts"]), fitting["planned"]  # type: ignore[arg-type]
+    samples = plan_and_suggest(options(middle, 8))[0].config.batch.train_batch_size
+    expected = f"8 x A100-40GB, batches of {samples:,} samples: {planned} layouts planned, {layouts} fit"
+    assert first == f"search     {expected}"
+    assert rest[1].split() == ["front", "step", "memory", "TFLOP/s", "tokens/s", "layout"]
+    assert any(line.startswith("fastest    ") and "micro batch" in line for line in rest)
+    assert any("% of a step is spent to compute" in line for line in rest)
+    assert any(line.startswith("left out   ") for line in rest)
+
+
+def test_the_page_has_a_point_for_each_layout(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    layouts = found_by(options(middle), capsys, page=str(page))["layouts"]
+    text = page.read_text()
+    HTMLParser().feed(text)
+    front = sum(layout["front"] for layout in layouts)  # type: ignore[attr-defined]
+    assert text.count("<circle") == len(layouts) + front  # type: ignore[arg-type]
+    assert text.count("<tr>") == front + 1
+
+
+def test_a_search_needs_the_memory_of_a_device(middle: str) -> None:
+    with pytest.raises(Problems, match="--search compares layouts with the memory of a GPU, which is unknown"):
+        run_search(PlanOptions([middle], gpus=4), SearchOptions())
