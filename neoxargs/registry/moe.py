@@ -69,10 +69,6 @@ class Moe(Group, origin="NeoX", effect="model"):
     """Divide the width of every expert among the tensor parallel ranks. false: each rank holds whole experts, an equal
     number of them."""
 
-    moe_expert_parallel_size: Count = param(1, effect="not built")
-    """How many data parallel ranks share the experts of a layer; a divisor of `moe_num_experts`. The tensor parallel
-    ranks (`model_parallel_size`) share them in any case."""
-
     moe_loss_coeff: NonNegative = param(0.1, effect="model")
     """Retired in May 2025; `moe_aux_loss_coeff` has replaced it. In GPT-NeoX, no gradient came from this loss."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from neoxargs.train.huggingface import importing, tokens
 from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.rotary import longrope_context
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.make import Make, shards_of, unsharded_shape
 from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
@@ -275,9 +276,8 @@ def _descended(built: Any, wanted: dict[str, Tensor], ids: Tensor, labels: Tenso
     worst = 0.0
     for key, weight in weights.items():
         full = wanted[key]
-        shard = getattr(weight, "tensor_shard", None)
         if key in VOCABULARY_WEIGHTS:
-            full = with_rows(full, len(weight) * (shard.size if shard else 1))
-        own = rank_slice(full, shard) if shard else full
+            full = with_rows(full, unsharded_shape(weight)[0])
+        own = reduce(rank_slice, shards_of(weight), full)
         worst = max(worst, _relative((before[key] - weight.detach()) / RATE, own, full))
     return worst

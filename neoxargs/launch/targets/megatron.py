@@ -106,6 +106,8 @@ def _experts(config: Config) -> Words:
         yield from _flag("num-experts", config.moe.moe_num_experts)
         yield from _flag("moe-layer-freq", config.moe.moe_expert_interval)
         yield from _flag("moe-router-topk", config.moe.moe_top_k)
+        if config.parallel.moe_expert_parallel_size > 1:
+            yield from _flag("expert-model-parallel-size", config.parallel.moe_expert_parallel_size)
 
 
 def _precision(config: Config) -> Words:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
-from neoxargs.resolve.rules.shared_findings import divisible_by
+from neoxargs.resolve.rules.shared_findings import divisible_by, nearest
 from neoxargs.resolve.rules.synonyms import Default
+from neoxargs.sizes.layout import ranks_of_replica
+
+#: Optimizers that support experts which data parallel ranks divide among them.
+AVERAGING = (
+    "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "MuAdam", "MuAdamW",
+    "MuSGD",
+)  # fmt: skip
 
 
 @derive
@@ -32,7 +40,8 @@ def _is_older(written: Collection[str], default: Default) -> bool:
 
 def _is_retired(name: str) -> bool:
     """Whether a parameter of the experts is one that GPT-NeoX retired when it replaced DeepSpeed's and MegaBlocks'."""
-    return REGISTRY.parameters[name].group is Moe and removed(name) is not None
+    of_experts = REGISTRY.parameters[name].group is Moe or name == "moe_expert_parallel_size"
+    return of_experts and removed(name) is not None
 
 
 @derive
@@ -79,6 +88,129 @@ def tensor_parallel_divides_experts(
         return None
     sizes = "model_parallel_size", model_parallel_size
     return divisible_by("moe_num_experts", moe_num_experts, *sizes, hidden_size, num_attention_heads)
+
+
+@check
+def expert_parallel_divides_experts(
+    moe_num_experts: int,
+    moe_expert_parallel_size: int,
+    model_parallel_size: int,
+    enable_expert_tensor_parallelism: bool,
+) -> Finding | None:
+    """Every rank of an expert parallel group holds the same number of the experts of its tensor parallel rank. With a
+    remainder, some experts would be on no rank.
+
+        moe_num_experts: 3
+        moe_expert_parallel_size: 2
+    """
+    if moe_num_experts == 1 or moe_expert_parallel_size == 1:
+        return None
+    ranks = 1 if enable_expert_tensor_parallelism else model_parallel_size
+    if ranks == 1:
+        return divisible_by("moe_num_experts", moe_num_experts, "moe_expert_parallel_size", moe_expert_parallel_size)
+    factors = f"model_parallel_size ({ranks}) x moe_expert_parallel_size ({moe_expert_parallel_size})"
+    together = ranks * moe_expert_parallel_size
+    if moe_num_experts % together == 0 or moe_num_experts % ranks:  # the latter is another rule's problem
+        return None
+    return refuse(
+        f"moe_num_experts ({moe_num_experts}) must be a multiple of {factors} = {together}",
+        f"set moe_num_experts to {nearest(moe_num_experts, together)}, or reduce moe_expert_parallel_size",
+    )
+
+
+@check
+def expert_parallel_divides_replicas(
+    moe_num_experts: int, moe_expert_parallel_size: int, gpus: int, model_parallel_size: int, pipe_parallel_size: int
+) -> Finding | None:
+    """An expert parallel group consists of consecutive replicas, which hold different experts. If the number of
+    replicas is no multiple of its size, the last group lacks ranks, and with them experts.
+
+        moe_num_experts: 4
+        moe_expert_parallel_size: 4
+    """
+    if moe_num_experts == 1 or moe_expert_parallel_size == 1:
+        return None
+    replicas, rest = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
+    if rest or replicas % moe_expert_parallel_size == 0:
+        return None
+    sizes = [str(size) for size in range(1, replicas + 1) if replicas % size == 0]
+    return refuse(
+        f"moe_expert_parallel_size ({moe_expert_parallel_size}) must divide the number of replicas ({replicas})",
+        f"set moe_expert_parallel_size to {listed(sizes)}, or change the number of GPUs",
+        about=["moe_expert_parallel_size"],
+    )
+
+
+@check
+def expert_parallel_excludes_zero_3(
+    moe_num_experts: int, moe_expert_parallel_size: int, zero_optimization__stage: object
+) -> Finding | None:
+    """ZeRO-3 partitions every weight over all data parallel ranks. Of an expert that only some of them hold, it would
+    join parts of different experts.
+
+        moe_num_experts: 4
+        moe_expert_parallel_size: 2
+        zero_optimization: {stage: 3}
+    """
+    if moe_num_experts == 1 or moe_expert_parallel_size == 1 or zero_optimization__stage != 3:
+        return None
+    return refuse(
+        f"moe_expert_parallel_size ({moe_expert_parallel_size}) and zero_optimization.stage (3) cannot be combined: "
+        "ZeRO-3 already partitions the experts over all data parallel ranks",
+        "set moe_expert_parallel_size to 1, or zero_optimization.stage to 0, 1 or 2",
+        about=["moe_expert_parallel_size", "zero_optimization.stage"],
+    )
+
+
+@check
+def expert_parallel_needs_partitioned_reduction(
+    moe_num_experts: int,
+    moe_expert_parallel_size: int,
+    zero_optimization__stage: object,
+    zero_optimization__reduce_scatter: bool,
+    zero_optimization__contiguous_gradients: bool,
+) -> Finding | None:
+    """ZeRO reduces the gradients of an expert over the ranks that hold it. DeepSpeed's other ways of reducing gradients
+    do not distinguish them from the rest; an assertion stops every rank when the optimizer is built.
+
+        moe_num_experts: 4
+        moe_expert_parallel_size: 2
+        zero_optimization: {stage: 1, reduce_scatter: false}
+    """
+    if moe_num_experts == 1 or moe_expert_parallel_size == 1:
+        return None
+    needed = {"reduce_scatter": zero_optimization__reduce_scatter}
+    if zero_optimization__stage == 2:
+        needed["contiguous_gradients"] = zero_optimization__contiguous_gradients
+    for name, value in needed.items():
+        if not value:
+            key = f"zero_optimization.{name}"
+            what = f"{key} (false) and moe_expert_parallel_size ({moe_expert_parallel_size}) cannot be combined"
+            return refuse(what, f"remove {key}", about=["moe_expert_parallel_size", key])
+    return None
+
+
+@check
+def expert_parallel_needs_averaging_optimizer(
+    moe_num_experts: int, moe_expert_parallel_size: int, optimizer__type: str | None
+) -> Finding | None:
+    """The gradients of an expert are averaged over the ranks that hold it, those of other weights over all data
+    parallel ranks. DeepSpeed's own optimizers, and those that average the momentum instead, do not distinguish them.
+
+        moe_num_experts: 4
+        moe_expert_parallel_size: 2
+        optimizer: {type: OneBitAdam, params: {lr: 0.001}}
+    """
+    if moe_num_experts == 1 or moe_expert_parallel_size == 1 or optimizer__type is None:
+        return None
+    if optimizer__type.lower() in map(str.lower, AVERAGING):
+        return None
+    return refuse(
+        f"optimizer.type ({optimizer__type}) and moe_expert_parallel_size ({moe_expert_parallel_size}) cannot be "
+        "combined",
+        f"set optimizer.type to {listed(AVERAGING)}, or remove moe_expert_parallel_size",
+        about=["optimizer.type", "moe_expert_parallel_size"],
+    )
 
 
 @check

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from neoxargs.train.checkpoint import expert_files
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
@@ -27,7 +28,8 @@ def inventory(engine: Any) -> Inventory | None:
 
     kind, pieces: as in OptimizerLayout.
     states, optimizer: names of the files with the weights and with the optimizer state.
-    weights: name -> [file, key in the file, shape of the slice, TensorShard or None].
+    weights: name -> [file, key in the file, shape of the slice, TensorShard or None]; for experts that data parallel
+    ranks divide, also the TensorShard of this division.
     swapped: number of an optimizer tensor that was swapped to NVMe -> its file. The file with that name has the fp32
     weights; those with the prefixes `exp_avg-` and `exp_avg_sq-` have the states.
     """
@@ -35,13 +37,19 @@ def inventory(engine: Any) -> Inventory | None:
     if layout is None:
         return None
     states, optimizer = checkpoint_files(engine, layout)
+    weights, pieces = _weights(engine.module, states), layout.pieces
+    if own := expert_files.of(engine):
+        weights |= {name: [own.name, name, *_shape_and_shards(weight)] for name, weight in own.weights.items()}
+        if own.has_optimizer:
+            optimizer, weights = own.name, {name: weights[name] for name in own.weights}
+            pieces = [piece for piece in pieces if piece.name in weights]
     return {
         "kind": layout.kind,
         "dtype": str(next(engine.module.parameters()).dtype),
         "states": states,
         "optimizer": optimizer,
-        "weights": _weights(engine.module, states),
-        "pieces": [list(piece) for piece in layout.pieces],
+        "weights": weights,
+        "pieces": [list(piece) for piece in pieces],
         **({"swapped": swap.swapped_files(engine)} if engine.zero_nvme_offload_optimizer() else {}),
     }
 
@@ -51,7 +59,8 @@ def write(engine: Any, files: RankFiles, complete: bool) -> None:
 
     complete: whether that file holds the optimizer state (it does not with `no_save_optim`).
     """
-    writes = engine.save_zero_checkpoint or engine.save_non_zero_checkpoint
+    own = expert_files.of(engine)
+    writes = engine.save_zero_checkpoint or engine.save_non_zero_checkpoint or (own and own.is_written)
     if content := inventory(engine) if writes else None:
         files.text(json.dumps({**content, "complete": complete}), files.part / _file_name(content))
 
@@ -78,15 +87,16 @@ def _file_name(content: Inventory) -> str:
 
 def _weights(module: Any, states: str) -> dict[str, Any]:
     if not is_pipeline_module(module):  # one file has all weights
-        return {name: [states, name, *_shape_and_shard(weight)] for name, weight in named_weights(module).items()}
+        return {name: [states, name, *_shape_and_shards(weight)] for name, weight in named_weights(module).items()}
     entries: dict[str, Any] = {}
     for path, layer, number in stage_layers(module):
         file = Path(module.ckpt_layer_path("", number)).name
-        of_layer = {gpt_name(path, name): [file, name, *_shape_and_shard(w)] for name, w in layer.named_parameters()}
+        of_layer = {gpt_name(path, name): [file, name, *_shape_and_shards(w)] for name, w in layer.named_parameters()}
         entries = of_layer | entries  # a layer used several times is saved once, in the file of its first use
     return entries
 
 
-def _shape_and_shard(weight: nn.Parameter) -> tuple[list[int], list[int] | None]:
-    shard = getattr(weight, "tensor_shard", None)
-    return list(getattr(weight, "ds_shape", weight.shape)), list(shard) if shard else None
+def _shape_and_shards(weight: nn.Parameter) -> list[list[int] | None]:
+    shards = [getattr(weight, name, None) for name in ("tensor_shard", "expert_shard")]
+    entries = [list(shard) if shard else None for shard in shards]
+    return [list(getattr(weight, "ds_shape", weight.shape)), *(entries if entries[1] else entries[:1])]

@@ -1,12 +1,13 @@
 """Loading a checkpoint with another layout: every rank takes its shard of each weight and optimizer state by name.
 
-Any sizes of tensor, pipeline and data parallelism, any ZeRO stage and any precision convert to any others. What does
-not depend on the layout (fp32 weights, Adam's moments, the schedule, the sample counter) is restored exactly.
+Any sizes of tensor, pipeline, expert and data parallelism, any ZeRO stage and any precision convert to any others. What
+does not depend on the layout (fp32 weights, Adam's moments, the schedule, the sample counter) is restored exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from neoxargs.train.checkpoint.weights_by_name import (
 )
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
+from neoxargs.train.parallel.make import shards_of, unsharded_shape
 from neoxargs.train.parallel.pipeline import named_weights
 
 #: Weights with one row per token. Their row count is padded to a multiple that depends on the layout, with zeros.
@@ -88,8 +90,6 @@ class _Loader:
 
     def __init__(self, saved: Weights, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]) -> None:
         self.saved, self.layout, self.weight, self.pieces = saved, layout, weight, pieces
-        self.shard = getattr(weight, "tensor_shard", None)
-        self.shape = list(getattr(weight, "ds_shape", weight.shape))
 
     def load(self, name: str, with_optimizer: bool) -> None:
         slice_ = self._slice(name, self.saved.full_tensor(name, master=with_optimizer))
@@ -117,16 +117,14 @@ class _Loader:
 
     def _slice(self, name: str, full: Tensor) -> Tensor:
         """Return this rank's slice of a full weight, after adapting the vocabulary padding to this run's."""
-        expected = list(self.shape)
-        if self.shard:
-            expected[self.shard.dimension] *= self.shard.size
+        expected = unsharded_shape(self.weight)
         if name in VOCABULARY_WEIGHTS:
             full = with_rows(full, expected[0])
         if list(full.shape) != expected:
             shapes = f"shape {_size(full.shape)} in the checkpoint, but this run expects {_size(expected)}"
             what = f"load ({self.saved.folder}): {name} has {shapes}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
-        return rank_slice(full, self.shard) if self.shard else full
+        return reduce(rank_slice, shards_of(self.weight), full)
 
 
 def with_rows(full: Tensor, count: int) -> Tensor:
@@ -144,7 +142,7 @@ def _in_optimizer(tensor: Tensor, piece: Piece) -> Tensor:
 
 
 def _in_weight(slice_: Tensor, piece: Piece) -> Tensor:
-    """Elements of a piece in the tensor parallel slice of its weight."""
+    """Elements of a piece in this rank's slice of its weight."""
     return slice_.flatten()[piece.begin : piece.begin + piece.length]
 
 

@@ -82,7 +82,9 @@ class Checkpoints(Saver):
             # With optimizer state on NVMe, DeepSpeed 0.19 restores neither Adam's step count nor the states of
             # tensors that are too small to be swapped.
             on_nvme = self.engine.zero_nvme_offload_optimizer()
-            if same_layout and not gathers and not on_nvme:
+            # DeepSpeed's files lack the experts that data parallel ranks divide.
+            divides_experts = self.config.parallel.moe_expert_parallel_size > 1
+            if same_layout and not (gathers or on_nvme or divides_experts):
                 state = self._load_with_deepspeed(checkpoint, with_optimizer)
             else:
                 state = relayout.load(self.engine, checkpoint, inventories, with_optimizer)

@@ -23,7 +23,7 @@ from neoxargs.checksums import Digest
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
-from neoxargs.train.checkpoint import commit, inventory
+from neoxargs.train.checkpoint import commit, expert_files, inventory
 from neoxargs.train.checkpoint.host_copies import HostCopies
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
@@ -120,11 +120,12 @@ class Saver:
     def _write_files(self, files: RankFiles, position: Position) -> None:
         part, rank = files.part, self.process.rank
         state = {"iteration": position.iteration, "consumed_samples": position.samples}
-        with suppress_output(), self._without_optimizer():
+        with suppress_output(), self._without_optimizer(), expert_files.left_out(self.engine.module):
             self.engine.save_checkpoint(str(part.parent), tag=part.name, client_state=state, save_latest=False)
         for swapped in part.glob(f"offloaded_tensors/rank{rank:02d}/**/*"):
             if swapped.is_file():
                 files.add(swapped)
+        expert_files.write(self.engine, files, with_optimizer=not self.options.no_save_optim)
         if not self.options.no_save_rng:
             files.save(random_state(), part / random_file(rank))
         partitioned = self.engine.zero_optimization_partition_weights()

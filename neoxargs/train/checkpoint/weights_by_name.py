@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -43,12 +43,13 @@ class OptimizerFile(NamedTuple):
 
 @dataclass
 class Slice:
-    """A tensor parallel rank's slice of a weight, and the files that hold its elements."""
+    """A rank's slice of a weight, and the files that hold its elements."""
 
     file: str
     key: str
     shape: list[int]
-    shard: TensorShard | None
+    shards: list[TensorShard | None]
+    """The slice among those of all tensor parallel ranks, and within that slice among those of all expert ranks."""
     pieces: dict[tuple[int, int], tuple[Inventory, Piece]] = field(default_factory=dict)
     """(first element, length) -> the optimizer's piece. Tied weights appear twice and are kept once."""
 
@@ -92,12 +93,12 @@ class Weights(Protocol):
 class SavedWeights:
     """The weights and optimizer states of a checkpoint, located by its inventories.
 
-    slices: name of a weight -> tensor parallel rank -> its Slice.
+    slices: name of a weight -> (tensor parallel rank, expert parallel rank) -> its Slice.
     """
 
     def __init__(self, folder: Path, inventories: Sequence[Inventory]) -> None:
         self.folder, self.inventories = folder, inventories
-        self.slices: dict[str, dict[int, Slice]] = {}
+        self.slices: dict[str, dict[tuple[int, ...], Slice]] = {}
         self.files: dict[str, Any] = {}
         self.optimizer_files: dict[str, OptimizerFile] = {}
         for inventory in inventories:
@@ -132,12 +133,15 @@ class SavedWeights:
         return vars(scaler) if scaler else rest
 
     def shape(self, name: str) -> list[int]:
-        """Return the shape of a weight, joined over all tensor parallel ranks."""
-        part = self.slices[name][0]
+        """Return the shape of a weight, joined over all ranks."""
+        part = self._first(name)
         shape = list(part.shape)
-        if part.shard:
-            shape[part.shard.dimension] *= part.shard.size
+        for shard in filter(None, part.shards):
+            shape[shard.dimension] *= shard.size
         return shape
+
+    def _first(self, name: str) -> Slice:
+        return next(iter(self.slices[name].values()))
 
     def optimizer_file(self, inventory: Inventory) -> OptimizerFile:
         name = inventory["optimizer"]
@@ -147,19 +151,20 @@ class SavedWeights:
 
     def states(self, name: str) -> dict[str, Any]:
         """Return a weight's optimizer states: numbers by value, None for tensors, which `full_tensor` returns."""
-        inventory, piece = self.slices[name][0].first
+        inventory, piece = self._first(name).first
         state = self.optimizer_file(inventory).state.get(piece.tensor, {})
         return {key: None if isinstance(value, Tensor) and value.dim() else value for key, value in state.items()}
 
     def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor:
-        """Return a weight, or one of its optimizer states, joined over all tensor parallel ranks.
+        """Return a weight, or one of its optimizer states, joined over all ranks.
 
         master: return the optimizer's fp32 master weight, if there is one, instead of the model's weight.
         Raises Problems if the state was not saved element by element.
         """
-        slices = [self._read(part, state, master) for _, part in sorted(self.slices[name].items())]
-        shard = self.slices[name][0].shard
-        return slices[0] if shard is None or len(slices) == 1 else join_slices(slices, shard)
+        of_tensor, of_experts = self._first(name).shards
+        by_tensor = groupby(sorted(self.slices[name].items()), lambda item: item[0][0])
+        slices = [_joined([self._read(part, state, master) for _, part in parts], of_experts) for _, parts in by_tensor]
+        return _joined(slices, of_tensor)
 
     def _read(self, part: Slice, state: str, master: bool) -> Tensor:
         partitioned = self.inventories[0]["kind"] == "zero3"  # ZeRO-3 saves the weights in the optimizer files only
@@ -193,24 +198,39 @@ class SavedWeights:
         return self.files[name]
 
     def _add(self, inventory: Inventory) -> None:
-        for name, (file, key, shape, numbers) in inventory["weights"].items():
-            shard = TensorShard(*numbers) if numbers else None
-            self.slices.setdefault(name, {}).setdefault(shard.rank if shard else 0, Slice(file, key, shape, shard))
+        for name, (file, key, shape, *numbers) in inventory["weights"].items():
+            shards = _shards(numbers)
+            self.slices.setdefault(name, {}).setdefault(_place(shards), Slice(file, key, shape, shards))
         for piece in (Piece(*entry) for entry in inventory["pieces"]):
-            *_, numbers = inventory["weights"][piece.name]
-            part = self.slices[piece.name][TensorShard(*numbers).rank if numbers else 0]
+            _, _, _, *numbers = inventory["weights"][piece.name]
+            part = self.slices[piece.name][_place(_shards(numbers))]
             part.pieces.setdefault((piece.begin, piece.length), (inventory, piece))
 
 
+def _shards(numbers: list[list[int] | None]) -> list[TensorShard | None]:
+    """Return the shards of an inventory's entry, which has that of the expert parallel rank only if there is one."""
+    tensor, expert = [TensorShard(*each) if each else None for each in [*numbers, None][:2]]
+    return [tensor, expert]
+
+
+def _place(shards: list[TensorShard | None]) -> tuple[int, ...]:
+    """Return the tensor parallel rank and the expert parallel rank of a slice."""
+    return tuple(shard.rank if shard else 0 for shard in shards)
+
+
+def _joined(slices: list[Tensor], shard: TensorShard | None) -> Tensor:
+    return slices[0] if shard is None or len(slices) == 1 else join_slices(slices, shard)
+
+
 def join_slices(slices: list[Tensor], shard: TensorShard) -> Tensor:
-    """Join the slices of all tensor parallel ranks, in rank order, to the full weight."""
+    """Join the slices of all ranks, in rank order, to the full weight."""
     # A weight of several parts (a gated projection) is cut part by part, so its parts are joined one by one too.
     parts = zip(*(slice_.chunk(shard.parts, shard.dimension) for slice_ in slices), strict=True)
     return torch.cat(list(chain.from_iterable(parts)), shard.dimension)
 
 
 def rank_slice(full: Tensor, shard: TensorShard) -> Tensor:
-    """Return the slice of the full weight that the tensor parallel rank `shard.rank` holds."""
+    """Return the slice of the full weight that the rank `shard.rank` holds."""
     parts = full.chunk(shard.parts, shard.dimension)
     return torch.cat([part.chunk(shard.size, shard.dimension)[shard.rank] for part in parts], shard.dimension)
 

@@ -13,16 +13,20 @@ from neoxargs.train.process.mesh import Mesh
 
 
 def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh: Mesh, averaged: bool = True) -> Tensor:
-    """Return the 2-norm over all tensor and pipeline ranks, () in fp32; each weight counts once. Collective.
+    """Return the 2-norm over all tensor, pipeline and expert ranks, () in fp32; each weight counts once. Collective.
 
     averaged: whether gradients are averaged over the data parallel ranks. If not, each rank has different gradients,
     and the norm is the root mean square of the ranks' norms.
     """
-    counted = [gradient for weight, gradient in gradients if gradient is not None and counts_here(weight, mesh)]
+    counted = [
+        gradient
+        for weight, gradient in gradients
+        if gradient is not None and counts_here(weight, mesh) and (mesh.expert.rank == 0 or is_expert(weight))
+    ]
     total = torch.zeros((), device=gradients[0][0].device)
     if counted:
         total = torch.stack(torch._foreach_norm(counted, 2, torch.float32)).square().sum()
-    for axis in (mesh.tensor, mesh.pipe):
+    for axis in (mesh.tensor, mesh.pipe, mesh.expert):
         if axis.size > 1:
             all_reduce(total, group=axis.group)
     if not averaged and mesh.data.size > 1:
@@ -36,6 +40,11 @@ def counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
     if getattr(weight, "ds_pipe_replicated", False):  # tied to a weight of an earlier stage
         return False
     return mesh.tensor.rank == 0 or getattr(weight, "tensor_model_parallel", False)
+
+
+def is_expert(weight: nn.Parameter) -> bool:
+    """Whether data parallel ranks have different slices of this weight, because they divide the experts."""
+    return hasattr(weight, "expert_shard")
 
 
 def clip(engine: Any, mesh: Mesh) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from neoxargs.train.deepspeed.gradient_norm import counts_here
+from neoxargs.train.deepspeed.gradient_norm import counts_here, is_expert
 from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.mesh import Mesh
 
@@ -91,7 +91,8 @@ class Holdings:
         shards: Shards = {}
         for name, weight in self.weights:
             partitioned = hasattr(weight, "ds_id") or hasattr(weight, "_hp_mapping")  # ZeRO-3, or ZeRO-1 and 2
-            if counts_here(weight, self.mesh) and (partitioned or self.mesh.data.rank == 0):
+            replicas = self.mesh.expert_data if is_expert(weight) else self.mesh.data
+            if counts_here(weight, self.mesh) and (partitioned or replicas.rank == 0):
                 shard = find(weight)
                 if shard is not None:
                     shards[name] = shard.detach().flatten()

@@ -21,7 +21,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.optimizer_state import accumulates_in_fp32, is_onebit
 from neoxargs.sizes.vocab import padded_vocab_size
-from neoxargs.train.deepspeed import bf16_step, patches, skip_steps, swap
+from neoxargs.train.deepspeed import bf16_step, expert_groups, patches, skip_steps, swap
 from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
@@ -60,6 +60,7 @@ def build(
         mesh.tensor,
         _init_device(config),
         sequence_parallel=config.parallel.sequence_parallel,
+        expert=mesh.expert,
         widths=mup.widths(config),
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),
         losses=AddedLosses(experts.series(config)),
@@ -161,6 +162,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     if widths is not None:
         groups = mup.divide_groups(groups, named_weights(module), widths, mup.normalizes_gradients(config))
+    groups = optimizer.with_expert_groups(groups, expert_groups.group_name(mesh))
     own_optimizer = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
     if own_optimizer is not None and not onebit and _needs_zero1(json):
@@ -192,7 +194,10 @@ def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any
     # CPU Adam with an offloaded optimizer.
     settings = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **json}
     mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
-    return deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
+    with expert_groups.known_to_deepspeed(module, mesh) as reduce_experts:
+        engine = deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
+    reduce_experts(engine)
+    return engine
 
 
 def _apply_patches(engine: Any, mesh: Mesh) -> None:

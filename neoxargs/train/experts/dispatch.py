@@ -97,7 +97,7 @@ class _WeightedSums(torch.autograd.Function):
 
 def _has_grouped_kernel(rows: Tensor, weight: Tensor) -> bool:
     """Whether torch computes these products in one kernel: in bf16 on Hopper and later, with aligned rows."""
-    if not rows.is_cuda or rows.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16:
+    if not rows.is_cuda or rows.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16 or not len(rows):
         return False
     aligned = all(size % 8 == 0 for size in weight.shape[1:])  # rows of whole 16 bytes
     return aligned and hasattr(torch, "_grouped_mm") and torch.cuda.get_device_capability(rows.device) >= (9, 0)

@@ -3,6 +3,9 @@
 The experts' matrices are stacked: (experts, outputs, inputs). Tensor parallel ranks divide the experts among them, or
 with `enable_expert_tensor_parallelism` every expert's width. Both ways each rank has all tokens and computes a summand
 of each token's output, so that a layer communicates as much as a dense one: one sum over the ranks.
+
+With `moe_expert_parallel_size`, data parallel ranks divide the experts of their tensor parallel rank among them. They
+have different tokens, which they send to each other (exchange.py).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from torch import Tensor, nn
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import GATED, has_dense_network, layers_with_experts, mlp_width
 from neoxargs.train.experts.dispatch import Assignments, assign, capacity, grouped_product, part, weighted_sums
+from neoxargs.train.experts.exchange import Exchange
 from neoxargs.train.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose
 from neoxargs.train.model.init import Initializer, initializer, stacked, zeros
 from neoxargs.train.model.mlp import FeedForward, activation
@@ -70,8 +74,9 @@ class Networks(nn.Module):
         by_width = config.moe.enable_expert_tensor_parallelism
         size = count if by_width else count // make.tensor.size
         first = 0 if by_width else make.tensor.rank * size
-        #: The experts of which this rank has weights.
+        #: The experts of this tensor parallel rank, which the expert parallel ranks divide among them.
         self.local = range(first, first + size)
+        self.axis = make.expert
         parts = 2 if config.mlp.activation in GATED else 1
         method_in = initializer(config.init.init_method, config.init, config.shape)
         method_out = initializer(config.init.output_layer_init_method, config.init, config.shape)
@@ -86,9 +91,17 @@ class Networks(nn.Module):
     def forward(self, tokens: Tensor, assignments: Assignments) -> Tensor:
         """Return the weighted sums of the experts' outputs: (tokens, hidden) -> (tokens, hidden)."""
         rows = tokens.index_select(0, assignments.tokens)
-        wide = self.dense_h_to_4h(rows, assignments.counts)
-        y = self.dense_4h_to_h(self.recompute(self.activation, wide), assignments.counts)
+        if self.axis.size == 1:
+            y = self._outputs(rows, assignments.counts)
+        else:
+            exchange = Exchange(assignments.counts, self.axis)
+            y = exchange.back(self._outputs(exchange.there(rows), exchange.counts))
         return weighted_sums(y, assignments, len(tokens))
+
+    def _outputs(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Return the experts' outputs for rows that are sorted by expert, both (pairs, hidden)."""
+        wide = self.dense_h_to_4h(rows, counts)
+        return self.dense_4h_to_h(self.recompute(self.activation, wide), counts)  # type: ignore[no-any-return]
 
 
 class Matrices(nn.Module):
@@ -96,7 +109,7 @@ class Matrices(nn.Module):
 
     def __init__(self, make: Make, shape: tuple[int, int, int], method: Initializer, split: tuple[int, int]) -> None:
         super().__init__()
-        self.weight = make.parameter("weight", shape, stacked(method), *split)
+        self.weight = make.parameter("weight", shape, stacked(method), *split, by_expert=True)
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """(pairs, inputs), sorted by expert, with `counts` pairs of each -> (pairs, outputs)"""

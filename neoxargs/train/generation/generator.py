@@ -140,8 +140,10 @@ class Generator:
         self.context = seq_length if context is None else context
         self.model, self.tokenizer, self.options, self.seq_length = model, tokenizer, options, seq_length
         self.mesh, self.data, self.seed, self.count = mesh, mesh.data, seed, 0
-        #: Under ZeRO-3 every forward pass needs all ranks, because each holds a partition of the weights.
-        self.together = mesh.data.size > 1 and any(hasattr(weight, "ds_id") for weight in model.module.parameters())
+        #: Every forward pass needs all ranks if each holds a partition of the weights (ZeRO-3), or other experts.
+        self.together = mesh.data.size > 1 and any(
+            hasattr(weight, "ds_id") or hasattr(weight, "expert_shard") for weight in model.module.parameters()
+        )
         #: Whether to cache keys and values. Document masks need all tokens of a row in every pass.
         self.caches = not (options.recompute or model.documents)
 

@@ -20,7 +20,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import head_dim
 from neoxargs.train.model.widths import SAVE_HINT, Widths
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.make import Make, unsharded_shape
 
 #: The weight that gives the growth of the hidden size: its rows do not grow, its columns are the hidden size.
 EMBEDDING = "embedding.word_embeddings.weight"
@@ -61,7 +61,7 @@ def divide_groups(
     for group in groups:
         parts: dict[float, list[nn.Parameter]] = {}
         for weight in group["params"]:
-            divisor = widths.lr_divisor(name_of[id(weight)], _unsharded_shape(weight), normalized)
+            divisor = widths.lr_divisor(name_of[id(weight)], tuple(unsharded_shape(weight)), normalized)
             parts.setdefault(divisor, []).append(weight)
         for divisor, weights in parts.items():
             decay = group["weight_decay"] * divisor
@@ -98,11 +98,3 @@ def multipliers(config: Config) -> tuple[float, float]:
 def scale_by(x: Tensor, factor: float) -> Tensor:
     """Multiply x by `factor`, without an operation if it is 1."""
     return x if factor == 1 else x * factor
-
-
-def _unsharded_shape(weight: Any) -> tuple[int, ...]:
-    """Return the weight's shape before ZeRO-3 and tensor parallelism partition it."""
-    shape = list(getattr(weight, "ds_shape", weight.shape))
-    if hasattr(weight, "tensor_shard"):
-        shape[weight.tensor_shard.dimension] *= weight.tensor_shard.size
-    return tuple(shape)

@@ -33,6 +33,20 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> ParameterGroups:
     ]
 
 
+def with_expert_groups(groups: ParameterGroups, name: str) -> ParameterGroups:
+    """Move experts that data parallel ranks divide to groups of their own, which DeepSpeed reduces over other ranks.
+
+    name: DeepSpeed's name for these ranks.
+    """
+    others, experts = [], []
+    for group in groups:
+        of_experts = [weight for weight in group["params"] if hasattr(weight, "expert_shard")]
+        rest = [weight for weight in group["params"] if not hasattr(weight, "expert_shard")]
+        others += [group | {"params": rest}] if rest or not of_experts else []
+        experts += [group | {"params": of_experts, "moe": True, "name": name}] if of_experts else []
+    return [*others, *experts]
+
+
 def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.optim.Optimizer | None:
     """Build the optimizer for these groups; return None if DeepSpeed builds it from its `optimizer` section.
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
 from neoxargs.train.parallel.pipeline import named_weights
-from neoxargs.train.process.mesh import ALONE, Mesh
+from neoxargs.train.process.mesh import ALONE, Axis, Mesh
 
 
 class WeightPart(NamedTuple):
@@ -64,8 +64,10 @@ class Lamb(Optimizer):
         self.bounds, self.bias_correction = bounds, bias_correction
         tensors = [tensor for group in self.param_groups for tensor in group["params"]]
         self.parts = {tensor: [WeightPart(number, 0, tensor.numel())] for number, tensor in enumerate(tensors)}
-        self.device, self.tensor, self.data = tensors[0].device, ALONE, ALONE
-        self.is_sharded = torch.zeros(len(tensors), dtype=torch.bool, device=self.device)
+        self.device, self.data = tensors[0].device, ALONE
+        #: Ranks that hold slices of some weights, and whether they do so of each weight.
+        self.sliced: list[tuple[Axis, Tensor]] = []
+        self.count = len(tensors)
 
     def attach(self, engine: Any, mesh: Mesh) -> None:
         """Map the optimizer's tensors to the weights of a DeepSpeed engine. Call before the first step."""
@@ -75,11 +77,15 @@ class Lamb(Optimizer):
         self.parts = {tensor: [] for tensor in layout.tensors}
         for piece in layout.pieces:
             self.parts[layout.tensors[piece.tensor]].append(WeightPart(numbers[piece.name], piece.start, piece.length))
-        self.device, self.tensor = engine.device, mesh.tensor
-        self.data = mesh.data if layout.kind.startswith("zero") else ALONE
-        self.is_sharded = torch.tensor(
-            [hasattr(weight, "tensor_shard") for weight in weights.values()], device=self.device
-        )
+        self.device, self.count, partitioned = engine.device, len(weights), layout.kind.startswith("zero")
+        self.data = mesh.data if partitioned else ALONE
+        # Partitions are summed over all data parallel ranks, among which are the expert parallel ranks.
+        axes = (mesh.tensor, "tensor_shard"), (ALONE if partitioned else mesh.expert, "expert_shard")
+        self.sliced = [
+            (axis, torch.tensor([hasattr(weight, shard) for weight in weights.values()], device=self.device))
+            for axis, shard in axes
+            if axis.size > 1
+        ]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -110,18 +116,18 @@ class Lamb(Optimizer):
 
     def _trust_ratios(self, updates: list[Update]) -> Tensor:
         """Return norm(weight) / norm(update) of each weight within the bounds, (weights,); 1 if a norm is 0."""
-        squares = torch.zeros(2, len(self.is_sharded), device=self.device)
+        squares = torch.zeros(2, self.count, device=self.device)
         for tensor, step, _, parts in updates:
             for part in parts:
                 sums = torch.stack([part.of(x).float().square().sum() for x in (tensor, step)])
                 squares[:, part.weight] += sums.to(self.device)
         if self.data.size > 1:
             dist.all_reduce(squares, group=self.data.group)
-        if self.tensor.size > 1:
+        for axis, is_sliced in self.sliced:
             over_slices = squares.clone()
-            dist.all_reduce(over_slices, group=self.tensor.group)
-            # Every tensor parallel rank has the unsharded weights in full, so their norms are not summed.
-            squares = over_slices.where(self.is_sharded, squares)
+            dist.all_reduce(over_slices, group=axis.group)
+            # Every rank of the axis has the other weights in full, so their norms are not summed.
+            squares = over_slices.where(is_sliced, squares)
         weight_norms, update_norms = squares.sqrt()
         ratios: Tensor = (weight_norms / update_norms).clamp(*self.bounds)
         return ratios.where((weight_norms > 0) & (update_norms > 0), 1.0)

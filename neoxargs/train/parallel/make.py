@@ -33,6 +33,20 @@ class TensorShard(NamedTuple):
     size: int
 
 
+def shards_of(weight: nn.Parameter) -> list[TensorShard]:
+    """Return how a weight is sliced: for the tensor parallel ranks, then each slice for the expert parallel ranks."""
+    found = (getattr(weight, name, None) for name in ("tensor_shard", "expert_shard"))
+    return [shard for shard in found if shard is not None]
+
+
+def unsharded_shape(weight: Any) -> list[int]:
+    """Return the shape of a weight before ZeRO-3, tensor and expert parallelism divide it."""
+    shape = list(getattr(weight, "ds_shape", weight.shape))
+    for shard in shards_of(weight):
+        shape[shard.dimension] *= shard.size
+    return shape
+
+
 @dataclass(frozen=True)
 class Make:
     """Factory of parameters and layers for one tensor parallel rank.
@@ -49,6 +63,8 @@ class Make:
     dtype: torch.dtype | None = None
     """Type of the parameters, into which their fp32 initial values are cast; None: torch's default type."""
     sequence_parallel: bool = False
+    expert: Axis = ALONE
+    """The data parallel ranks that divide the experts of a layer among them."""
     widths: Widths | None = None
     """With muP, the growth of each weight, by which initial values are scaled."""
     partial: bool = False
@@ -70,12 +86,19 @@ class Make:
         return self.tensor if self.sequence_parallel else ALONE
 
     def parameter(
-        self, name: str, shape: tuple[int, ...], method: Initializer, split: int | None = None, parts: int = 1
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        method: Initializer,
+        split: int | None = None,
+        parts: int = 1,
+        by_expert: bool = False,
     ) -> nn.Parameter:
         """Return this rank's slice along dimension `split` of a parameter of the unsharded `shape`.
 
         The slice has an equal share of each of `parts` equal parts along that dimension (a gate and its value, for
-        example). `split` None: every rank holds the full parameter.
+        example). `split` None: every tensor parallel rank holds the full parameter. by_expert: the first dimension is
+        that of the experts, and the slice is sliced again along it, for the expert parallel ranks.
 
         The parameter is created with its initial value. deepspeed.zero.Init (ZeRO-3) partitions a module's parameters
         when the module's constructor returns. Values drawn later would be written into tensors of size 0, without an
@@ -87,6 +110,9 @@ class Make:
         if self.widths is not None:
             full *= self.widths.std_factor(self._name(name), shape)
         local = full if split is None else torch.cat([self._slice(x, split) for x in full.chunk(parts, split)], split)
+        by_expert = by_expert and self.expert.size > 1
+        if by_expert:
+            local = local.chunk(self.expert.size)[self.expert.rank]
         # A copy: a slice would keep the full weight in memory, and torch's fused AdamW misreads non-contiguous weights.
         parameter = nn.Parameter(local.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
         # DeepSpeed and Megatron count gradients of parameters without this mark once in the norm, not once per rank.
@@ -94,6 +120,9 @@ class Make:
         if split is not None:
             tensor_shard = TensorShard(split, parts, self.tensor.rank, self.tensor.size)
             parameter.tensor_shard = tensor_shard  # type: ignore[attr-defined]
+        if by_expert:
+            expert_shard = TensorShard(0, 1, self.expert.rank, self.expert.size)
+            parameter.expert_shard = expert_shard  # type: ignore[attr-defined]
         return parameter
 
     def column(
@@ -115,9 +144,17 @@ class Shapes(Make):
     """Factory of parameters on the meta device, which have a shape but no values."""
 
     def parameter(
-        self, name: str, shape: tuple[int, ...], method: Initializer, split: int | None = None, parts: int = 1
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        method: Initializer,
+        split: int | None = None,
+        parts: int = 1,
+        by_expert: bool = False,
     ) -> nn.Parameter:
         sizes = [size // (self.tensor.size if d == split else 1) for d, size in enumerate(shape)]
+        if by_expert:
+            sizes[0] //= self.expert.size
         return nn.Parameter(torch.empty(sizes, device="meta"))
 
 

@@ -1,6 +1,7 @@
 """The mesh of tensor, data and pipeline parallel ranks, and this rank's coordinates in it.
 
 Ranks are numbered as in DeepSpeed's `PipeModelDataParallelTopology`: tensor innermost, then data, pipeline outermost.
+Expert parallelism divides the data axis in two: consecutive ranks hold different experts of a layer.
 megatron-core's `parallel_state` numbers them alike, but makes 16 process groups for each rank. On GPUs, a group is an
 NCCL communicator, and all ranks of the run take part in the creation of each, one after the other.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +46,10 @@ class Mesh:
     tensor: Axis = ALONE
     data: Axis = ALONE
     pipe: Axis = ALONE
+    expert: Axis = ALONE
+    """The consecutive data parallel ranks that divide the experts of a layer among them."""
+    expert_data: Axis = ALONE
+    """The data parallel ranks that hold the same experts; without expert parallelism, all of them."""
 
 
 def build_mesh(parallel: Parallel) -> Mesh:
@@ -54,10 +59,14 @@ def build_mesh(parallel: Parallel) -> Mesh:
     """
     pipe, tensor = stages(parallel.pipe_parallel_size), parallel.model_parallel_size
     ranks = torch.arange(dist.get_world_size()).view(pipe, -1, tensor)  # (pipe, data, tensor)
-    rows = ranks.flatten(0, 1), ranks.mT.flatten(0, 1), ranks.flatten(1).t()
-    mesh = Mesh(*map(_axis, rows))
-    open_channels([mesh.tensor.group, mesh.data.group, mesh.pipe.group, None], timeout=60 * TIMEOUT)
-    return mesh
+    rows = [ranks.flatten(0, 1), ranks.mT.flatten(0, 1), ranks.flatten(1).t()]
+    if (expert := parallel.moe_expert_parallel_size) > 1:
+        by_group = ranks.mT.reshape(pipe, tensor, -1, expert)  # (pipe, tensor, expert group, expert)
+        rows += [by_group.flatten(0, 2), by_group.mT.flatten(0, 2)]
+    axes = [_axis(of_axis) for of_axis in rows]
+    open_channels([*(axis.group for axis in axes), None], timeout=60 * TIMEOUT)
+    mesh = Mesh(*axes)
+    return mesh if expert > 1 else replace(mesh, expert_data=mesh.data)
 
 
 def destroy_groups() -> None:

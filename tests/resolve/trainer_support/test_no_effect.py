@@ -58,7 +58,7 @@ def test_no_warning_for_defaults_and_disabled_sections(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{moe_num_experts: 4, moe_expert_parallel_size: 2, moe_type: deepspeed, moe_top_k: 2}",
+        "{moe_num_experts: 4, moe_glu: true, moe_type: deepspeed, moe_top_k: 2}",
         "amp: {enabled: true, opt_level: O2}",
         "data_efficiency: {enabled: true, data_routing: {random_ltd: {total_layer_num: 4}}}",
     ],

@@ -69,7 +69,6 @@ def nested(name: str, value: Any) -> str:
 #: An unsupported value for every row.
 OTHER: dict[str, Any] = {
     "sliding_window_width": 8,
-    "moe_expert_parallel_size": 2,
     "moe_glu": True,
     "optimizer.type": "Shampoo",
     "optimizer.params.comm_backend_name": "mpi",

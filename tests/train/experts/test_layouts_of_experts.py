@@ -1,4 +1,4 @@
-"""A model with experts learns the same on every layout: tensor ranks, stages, replicas and ZeRO's partitions."""
+"""A model with experts learns the same on every layout: tensor and expert ranks, stages, replicas, ZeRO's shards."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ DEEPSPEED = {
 }  # fmt: skip
 PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 BY_WIDTH = TENSOR | {"enable_expert_tensor_parallelism": True}
+BY_TWO, BY_FOUR = {"moe_expert_parallel_size": 2}, {"moe_expert_parallel_size": 4}
 PARALLEL_RESIDUAL = {"gpt_j_residual": True}
 
 
@@ -35,6 +36,7 @@ ONE = {
     "sinkhorn": Trial(MOE | SINKHORN),
     "deepspeed": Trial(DEEPSPEED),
     "parallel residual": Trial(MOE | PARALLEL_RESIDUAL),
+    "every second layer": Trial(MOE | {"moe_expert_interval": 2}),
 }
 TWO = {
     "tp2": Trial(MOE | TENSOR),
@@ -46,11 +48,44 @@ TWO = {
     "dp2, ZeRO-1": staged(1),
     "dp2, ZeRO-2": staged(2),
     "dp2, ZeRO-3": staged(3),
+    "ep2": Trial(MOE | BY_TWO),
+    "ep2, recomputed": Trial(MOE | BY_TWO | {"checkpoint_activations": True}),
+    "ep2, pipeline": Trial(MOE | BY_TWO | PIPE),
+    "ep2, ZeRO-1": staged(1, BY_TWO),
+    "ep2, ZeRO-2": staged(2, BY_TWO),
+    "ep2, pipeline, ZeRO-1": staged(1, BY_TWO | PIPE),
+    "sinkhorn, ep2": Trial(MOE | SINKHORN | BY_TWO),
+    "deepspeed, ep2": Trial(DEEPSPEED | BY_TWO),
     "sinkhorn, tp2": Trial(MOE | SINKHORN | TENSOR),
     "deepspeed, tp2": Trial(DEEPSPEED | TENSOR),
     "parallel residual, tp2": Trial(MOE | PARALLEL_RESIDUAL | TENSOR),
 }
-FOUR = {"tp2 x pp2": Trial(MOE | TENSOR | TWO_STAGES), "dp2 x pp2, ZeRO-1": staged(1, TWO_STAGES)}
+FOUR = {
+    "tp2 x pp2": Trial(MOE | TENSOR | TWO_STAGES),
+    "dp2 x pp2, ZeRO-1": staged(1, TWO_STAGES),
+    "ep4": Trial(MOE | BY_FOUR),
+    "ep4, pipeline, ZeRO-1": staged(1, BY_FOUR | PIPE),
+    "ep2 of dp4": Trial(MOE | BY_TWO),
+    "ep2 of dp4, ZeRO-1": staged(1, BY_TWO),
+    "ep2 of dp4, ZeRO-2": staged(2, BY_TWO),
+    "ep2 x tp2": Trial(MOE | BY_TWO | TENSOR),
+    "ep2 x tp2, width of each expert": Trial(MOE | BY_TWO | BY_WIDTH),
+    "ep2 x tp2, sequence parallel": Trial(MOE | BY_TWO | TENSOR | {"sequence_parallel": True}),
+    "ep2 x pp2": Trial(MOE | BY_TWO | TWO_STAGES),
+    "every second layer, ep2 x pp2": Trial(MOE | BY_TWO | TWO_STAGES | {"moe_expert_interval": 2}),
+}
+BF16 = {"bf16": {"enabled": True}}
+#: Half precision, with and without expert parallelism.
+HALF = {
+    f"{name}{suffix}": Trial(MOE | config | experts, json)
+    for suffix, experts in (("", {}), (", ep2", BY_TWO))
+    for name, config, json in (
+        ("bf16", {}, BF16),
+        ("bf16, pipeline", PIPE, BF16),
+        ("bf16, ZeRO-2", {"zero_optimization.stage": 2}, BF16 | {"zero_optimization": {"stage": 2}}),
+        ("fp16", {}, {"fp16": {"enabled": True, "initial_scale_power": 8}}),
+    )
+}
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +113,16 @@ def test_the_same_curve(losses: dict[str, Losses], name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_half_precision_learns_the_same_with_divided_experts() -> None:
+    found = run_ranks(train, 2, HALF, STEPS, timeout=550)[0]
+    for name in HALF:
+        if not name.endswith(", ep2"):
+            assert found[f"{name}, ep2"].train == pytest.approx(found[name].train, abs=5e-3)
+            assert found[f"{name}, ep2"].norms == pytest.approx(found[name].norms, rel=3e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_it_learns(losses: dict[str, Losses]) -> None:
     for name in ONE:
         assert losses[name].held_out < losses[name].train[0] - 0.03
@@ -86,6 +131,12 @@ def test_it_learns(losses: dict[str, Losses]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_checkpoint_continues(tmp_path: Path) -> None:
-    trials = {"tp2": Trial(MOE | TENSOR), "zero1": staged(1)}
+    trials = {
+        "tp2": Trial(MOE | TENSOR),
+        "zero1": staged(1),
+        "ep2": Trial(MOE | BY_TWO),
+        "ep2, zero1": staged(1, BY_TWO),
+        "ep2, bf16, pipeline": HALF["bf16, pipeline, ep2"],
+    }
     for uninterrupted, resumed in run_ranks(resume, 2, trials, str(tmp_path), timeout=300)[0].values():
         assert resumed == uninterrupted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from neoxargs.train.checkpoint.weights_by_name import join_slices, rank_slice
 from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make, TensorShard
+from neoxargs.train.parallel.make import Make, TensorShard, shards_of
+from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, randomised, small
 
@@ -76,12 +78,13 @@ def answer() -> Answer:
 
 
 def shard(full: Tensor, weight: nn.Parameter) -> Tensor:
-    return rank_slice(full, weight.tensor_shard) if hasattr(weight, "tensor_shard") else full
+    return reduce(rank_slice, shards_of(weight), full)
 
 
-def assert_same(model: GPT, answer: Answer) -> None:
+def assert_same(model: GPT, answer: Answer, replicas: Axis = ALONE) -> None:
+    """replicas: ranks that divide the batch; the gradients are then averaged over them."""
     weights, logits, gradients = answer
-    tokens, labels = batch(2)
+    tokens, labels, logits = (x.chunk(replicas.size)[replicas.rank] for x in (*batch(2), logits))
     parameters = gpt_parameters(model)
     assert parameters.keys() == weights.keys()
     with torch.no_grad():
@@ -90,6 +93,9 @@ def assert_same(model: GPT, answer: Answer) -> None:
     torch.testing.assert_close(model(tokens), logits, rtol=1e-4, atol=1e-4)
     model(tokens, labels).backward()
     for name, weight in parameters.items():
+        weight.grad /= replicas.size
+        if replicas.size > 1 and not hasattr(weight, "expert_shard"):
+            torch.distributed.all_reduce(weight.grad)
         expected = shard(gradients[name], weight)
         torch.testing.assert_close(weight.grad, expected, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
@@ -104,9 +110,10 @@ def each_rank(answer: Answer) -> None:
         for sequence in (False, True):
             config = small(**MIXTRAL, enable_expert_tensor_parallelism=by_width)
             assert_same(GPT(config, VOCABULARY, Make(tensor=axis, sequence_parallel=sequence)), answer)
+    assert_same(GPT(small(**MIXTRAL), VOCABULARY, Make(expert=axis)), answer, replicas=axis)
 
 
-def test_two_tensor_parallel_ranks(answer: Answer) -> None:
+def test_two_tensor_or_expert_parallel_ranks(answer: Answer) -> None:
     run_ranks(each_rank, 2, answer)
 
 

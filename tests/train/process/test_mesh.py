@@ -85,6 +85,24 @@ def test_a_mesh_makes_few_groups() -> None:
     assert run_ranks(made, 4, {"model_parallel_size": 2, "pipe_parallel_size": 2}) == [3] * 4
 
 
+def expert_groups(sizes: dict[str, int]) -> list[tuple[list[int], int]]:
+    """Return the ranks of this rank's group, and its place in it, of those with other experts and with the same."""
+    found = build_mesh(small(**sizes).parallel)
+    members = torch.distributed.get_process_group_ranks
+    places = [(members(axis.group), axis.rank) for axis in (found.expert, found.expert_data)]
+    destroy_groups()
+    return places
+
+
+def test_consecutive_replicas_divide_experts() -> None:
+    by_two = run_ranks(expert_groups, 4, {"moe_expert_parallel_size": 2})
+    assert by_two == [[([0, 1], 0), ([0, 2], 0)], [([0, 1], 1), ([1, 3], 0)], [([2, 3], 0), ([0, 2], 1)],
+                      [([2, 3], 1), ([1, 3], 1)]]  # fmt: skip
+    beside_tensor = run_ranks(expert_groups, 4, {"moe_expert_parallel_size": 2, "model_parallel_size": 2})
+    assert beside_tensor == [[([0, 2], 0), ([0], 0)], [([1, 3], 0), ([1], 0)], [([0, 2], 1), ([2], 0)],
+                             [([1, 3], 1), ([3], 0)]]  # fmt: skip
+
+
 def test_the_pipeline_engine_brings_its_own() -> None:
     with pytest.raises(AssertionError, match="its own mpu"):
         Mpu(Mesh(pipe=Axis(2, 0)))

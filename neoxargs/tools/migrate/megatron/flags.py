@@ -49,7 +49,6 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "no-pipeline-parallel": _sets("pipe_parallel_size", 0),
     "deepspeed-config": computed_flags.deepspeeds_file,
     "context-parallel-size": computed_flags.one_only,
-    "expert-model-parallel-size": computed_flags.one_only,
     "use-distributed-optimizer": _sets("zero_optimization.stage", 1),
     "use-megatron-fsdp": _sets_default("zero_optimization.stage", 3),
     "data-parallel-sharding-strategy": _choice("zero_optimization.stage", SHARDING),

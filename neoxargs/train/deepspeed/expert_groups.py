@@ -1,0 +1,78 @@
+"""Expert parallelism in DeepSpeed's engines: which ranks reduce and partition the weights of an expert.
+
+DeepSpeed reads the process groups from its own tables, treats a weight as one of an expert if its `allreduce` is false,
+and looks for modules of its class `MoE`. Its optimizers reduce and partition such weights over the ranks that have the
+same experts, and divide the sum by the number of all data parallel ranks: the mean over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from neoxargs.train.process.mesh import Mesh
+
+
+def group_name(mesh: Mesh) -> str:
+    """Return DeepSpeed's name for the expert parallel groups of this size."""
+    return f"ep_size_{mesh.expert.size}"
+
+
+@contextmanager
+def known_to_deepspeed(module: nn.Module, mesh: Mesh) -> Iterator[Callable[[Any], None]]:
+    """Within this, DeepSpeed builds an engine whose experts are divided among data parallel ranks, if they are.
+
+    Yields a function that has to be called with this engine.
+    """
+    from deepspeed.runtime import engine as of_engine
+    from deepspeed.utils import groups
+
+    axes = {
+        "_EXPERT_PARALLEL_GROUP": mesh.expert,
+        "_EXPERT_DATA_PARALLEL_GROUP": mesh.expert_data,
+    }
+    for table, axis in axes.items():
+        getattr(groups, table).clear()
+        getattr(groups, f"{table}_RANKS").clear()
+        if mesh.expert.size > 1:
+            getattr(groups, table)[group_name(mesh)] = axis.group
+            getattr(groups, f"{table}_RANKS")[group_name(mesh)] = dist.get_process_group_ranks(axis.group)
+    holders = [child for child in module.modules() if any(map(_is_divided, child.parameters(recurse=False)))]
+    for holder in holders:
+        for weight in filter(_is_divided, holder.parameters(recurse=False)):
+            weight.allreduce, weight.group_name = False, group_name(mesh)  # type: ignore[attr-defined]
+    if not holders:
+        yield lambda engine: None
+        return
+    theirs, of_engine.MoE = of_engine.MoE, type(holders[0])
+    for holder in holders:
+        holder.num_experts = 0  # type: ignore[assignment]  # read for checkpoints that the engine does not write here
+    try:
+        yield _reduce_experts
+    finally:
+        of_engine.MoE = theirs
+
+
+def _is_divided(weight: nn.Parameter) -> bool:
+    return hasattr(weight, "expert_shard")
+
+
+def _reduce_experts(engine: Any) -> None:
+    """Let the engine treat the model as a dense one, but for the reduction of gradients.
+
+    Its checkpoints of models with experts, and its reports, need its own class of experts.
+    """
+    reduce, engine.has_moe_layers = engine.buffered_allreduce_fallback, False
+
+    def reduce_with_experts(*arguments: Any, **keywords: Any) -> None:
+        engine.has_moe_layers = True
+        try:
+            reduce(*arguments, **keywords)
+        finally:
+            engine.has_moe_layers = False
+
+    engine.buffered_allreduce_fallback = reduce_with_experts

@@ -1,0 +1,63 @@
+"""The exchange of tokens between the data parallel ranks that divide the experts of a layer among them.
+
+Each rank sends every row to the rank that holds its expert, and gets the expert's output back (Lepikhin et al. 2020,
+"GShard", arXiv:2006.16668). How many rows a rank sends and receives depends on the routing: the ranks tell each other
+first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from neoxargs.train.process.mesh import Axis
+
+
+class Exchange:
+    """Sends the rows of one micro batch to the ranks of their experts and back, with gradients. Collective.
+
+    counts: in the constructor, the number of this rank's rows for each expert, (experts); as an attribute, the number
+    of rows that this rank has received for each of its own experts, (experts / ranks).
+    """
+
+    def __init__(self, counts: Tensor, axis: Axis) -> None:
+        ours = counts.view(axis.size, -1)  # (rank that holds the experts, expert)
+        theirs = torch.empty_like(ours)  # (rank that has the tokens, expert)
+        dist.all_to_all_single(theirs, ours, group=axis.group)
+        self.axis, self.counts = axis, theirs.sum(0)
+        self.sent, self.received = torch.stack((ours.sum(1), theirs.sum(1))).tolist()
+        experts = torch.arange(ours.shape[1], device=counts.device).repeat(axis.size)
+        #: The places of the rows in the order of the experts; they arrive in the order of the ranks.
+        self._order = experts.repeat_interleave(theirs.flatten()).argsort(stable=True)
+
+    def there(self, rows: Tensor) -> Tensor:
+        """Return the rows for this rank's experts, from this rank's rows; both are sorted by expert."""
+        arrived: Tensor = _AllToAll.apply(rows, self.sent, self.received, self.axis)  # type: ignore[no-untyped-call]
+        return arrived.index_select(0, self._order)
+
+    def back(self, outputs: Tensor) -> Tensor:
+        """Return the outputs of this rank's rows, from the outputs of this rank's experts."""
+        by_rank = outputs.index_select(0, self._order.argsort())
+        return _AllToAll.apply(by_rank, self.received, self.sent, self.axis)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _AllToAll(torch.autograd.Function):
+    """Send the first sent[0] rows to rank 0, the next ones to rank 1 and so on; receive likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], axis: Axis) -> Tensor:
+        ctx.sent, ctx.received, ctx.axis = sent, received, axis
+        return _all_to_all(rows, sent, received, axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _all_to_all(gradient, ctx.received, ctx.sent, ctx.axis), None, None, None
+
+
+def _all_to_all(rows: Tensor, sent: list[int], received: list[int], axis: Axis) -> Tensor:
+    arrived = rows.new_empty(sum(received), rows.shape[1])
+    dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=axis.group)
+    return arrived
