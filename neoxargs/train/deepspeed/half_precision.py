@@ -1,4 +1,6 @@
-"""Corrections of DeepSpeed's fp16 optimizer without ZeRO: loss scale, hysteresis, gradient norm and first step.
+"""Corrections of DeepSpeed's optimizers for half precision.
+
+Of the fp16 optimizer without ZeRO: loss scale, hysteresis, gradient norm and first step. Of the bf16 optimizer: a step.
 
 patches.py describes each fault.
 """
@@ -7,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from neoxargs.train.deepspeed.gradient_norm import averages, gradient_norm
+from neoxargs.train.deepspeed.gradient_norm import averages, gradient_norm, shorten
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -123,3 +127,34 @@ def forget_first_step(optimizer: Any) -> None:
     for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
         for weight, copy in zip(weights, copies, strict=True):
             copy.data.copy_(weight.data)
+
+
+def step_without_waiting(engine: Any, mesh: Mesh) -> None:
+    """Let DeepSpeed's bf16 optimizer, if an engine has it, take its steps without waiting for the GPU.
+
+    It accumulates gradients in fp32; every rank has all of them, and updates its partition of the fp32 weights.
+    """
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+
+    if isinstance(engine.optimizer, BF16_Optimizer) and engine.optimizer.grad_acc_dtype is torch.float32:
+        engine.optimizer.step = partial(_bf16_step, engine.optimizer, mesh)
+
+
+@torch.no_grad()
+def _bf16_step(optimizer: Any, mesh: Mesh) -> None:
+    """Clip by the norm over all ranks, update the weights, and clear the gradients."""
+    pairs = [
+        (weight, gradient)
+        for weights, gradients in zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
+        for weight, gradient in zip(weights, gradients, strict=True)
+    ]
+    optimizer._global_grad_norm = gradient_norm(pairs, mesh)
+    if optimizer.clip_grad > 0:
+        shorten([gradient for _, gradient in pairs], optimizer._global_grad_norm, optimizer.clip_grad)
+    partitions = optimizer.fp32_groups_flat_partition
+    for partition, gradient in zip(partitions, optimizer.fp32_groups_gradient_flat_partition, strict=True):
+        partition.grad = gradient
+    optimizer.optimizer.step()
+    optimizer._lazy_init_hp_params_optimizer_state()
+    optimizer.update_lp_params()
+    optimizer.clear_hp_grads()

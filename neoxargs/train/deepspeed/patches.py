@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from neoxargs.train.deepspeed import bf16_step, canaries, gradient_norm, half_precision
+from neoxargs.train.deepspeed import canaries, gradient_norm, half_precision
 from neoxargs.train.process import collectives
 from neoxargs.train.process.mesh import Mesh
 
@@ -176,7 +176,7 @@ PATCHES = (
         "The optimizer that accumulates bf16 gradients in fp32 reads their norm on the host, so the GPU runs out "
         "of work in every step, and an assertion stops the run if the norm is 0 or NaN.",
         canaries.bf16_step_asserts_a_norm,
-        bf16_step.install,
+        half_precision.step_without_waiting,
     ),
     Patch(
         "zero2-ignores-accumulation-type",

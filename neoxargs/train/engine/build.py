@@ -21,7 +21,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.optimizer_state import accumulates_in_fp32, is_onebit
 from neoxargs.sizes.vocab import padded_vocab_size
-from neoxargs.train.deepspeed import bf16_step, expert_groups, patches, skip_steps, swap
+from neoxargs.train.deepspeed import expert_groups, half_precision, patches, skip_steps, swap
 from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
@@ -180,7 +180,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
             raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
     patches.sum_in_accumulation_type(engine.optimizer)
-    bf16_step.install(engine, mesh)
+    half_precision.step_without_waiting(engine, mesh)
     if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
         own_optimizer.attach(engine)  # type: ignore[union-attr]
     if isinstance(own_optimizer, Lamb):
