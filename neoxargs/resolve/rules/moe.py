@@ -9,7 +9,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
-from neoxargs.resolve.rules.shared_findings import divisible_by, nearest
+from neoxargs.resolve.rules.shared_findings import divisible_by
 from neoxargs.resolve.rules.synonyms import Default
 from neoxargs.sizes.layout import ranks_of_replica
 
@@ -103,19 +103,13 @@ def expert_parallel_divides_experts(
         moe_num_experts: 3
         moe_expert_parallel_size: 2
     """
-    if moe_num_experts == 1 or moe_expert_parallel_size == 1:
-        return None
     ranks = 1 if enable_expert_tensor_parallelism else model_parallel_size
-    if ranks == 1:
-        return divisible_by("moe_num_experts", moe_num_experts, "moe_expert_parallel_size", moe_expert_parallel_size)
-    factors = f"model_parallel_size ({ranks}) x moe_expert_parallel_size ({moe_expert_parallel_size})"
-    together = ranks * moe_expert_parallel_size
-    if moe_num_experts % together == 0 or moe_num_experts % ranks:  # the latter is another rule's problem
+    if moe_num_experts == 1 or moe_num_experts % ranks:  # the latter is another rule's problem
         return None
-    return refuse(
-        f"moe_num_experts ({moe_num_experts}) must be a multiple of {factors} = {together}",
-        f"set moe_num_experts to {nearest(moe_num_experts, together)}, or reduce moe_expert_parallel_size",
-    )
+    local, name = moe_num_experts // ranks, "moe_num_experts"
+    name += f" / model_parallel_size ({moe_num_experts} / {ranks})" if ranks > 1 else ""
+    finding = divisible_by(name, local, "moe_expert_parallel_size", moe_expert_parallel_size)
+    return finding and finding._replace(about=("moe_num_experts", "moe_expert_parallel_size"))
 
 
 @check
@@ -128,17 +122,11 @@ def expert_parallel_divides_replicas(
         moe_num_experts: 4
         moe_expert_parallel_size: 4
     """
-    if moe_num_experts == 1 or moe_expert_parallel_size == 1:
-        return None
     replicas, rest = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
-    if rest or replicas % moe_expert_parallel_size == 0:
+    if moe_num_experts == 1 or rest:  # the latter is another rule's problem
         return None
-    sizes = [str(size) for size in range(1, replicas + 1) if replicas % size == 0]
-    return refuse(
-        f"moe_expert_parallel_size ({moe_expert_parallel_size}) must divide the number of replicas ({replicas})",
-        f"set moe_expert_parallel_size to {listed(sizes)}, or change the number of GPUs",
-        about=["moe_expert_parallel_size"],
-    )
+    finding = divisible_by("the number of replicas", replicas, "moe_expert_parallel_size", moe_expert_parallel_size)
+    return finding and finding._replace(about=("moe_expert_parallel_size",))
 
 
 @check
@@ -179,15 +167,12 @@ def expert_parallel_needs_partitioned_reduction(
     """
     if moe_num_experts == 1 or moe_expert_parallel_size == 1:
         return None
-    needed = {"reduce_scatter": zero_optimization__reduce_scatter}
-    if zero_optimization__stage == 2:
-        needed["contiguous_gradients"] = zero_optimization__contiguous_gradients
-    for name, value in needed.items():
-        if not value:
-            key = f"zero_optimization.{name}"
-            what = f"{key} (false) and moe_expert_parallel_size ({moe_expert_parallel_size}) cannot be combined"
-            return refuse(what, f"remove {key}", about=["moe_expert_parallel_size", key])
-    return None
+    contiguous = zero_optimization__contiguous_gradients or zero_optimization__stage != 2
+    if zero_optimization__reduce_scatter and contiguous:
+        return None
+    key = f"zero_optimization.{'contiguous_gradients' if zero_optimization__reduce_scatter else 'reduce_scatter'}"
+    what = f"{key} (false) and moe_expert_parallel_size ({moe_expert_parallel_size}) cannot be combined"
+    return refuse(what, f"remove {key}", about=["moe_expert_parallel_size", key])
 
 
 @check
@@ -201,16 +186,12 @@ def expert_parallel_needs_averaging_optimizer(
         moe_expert_parallel_size: 2
         optimizer: {type: OneBitAdam, params: {lr: 0.001}}
     """
-    if moe_num_experts == 1 or moe_expert_parallel_size == 1 or optimizer__type is None:
+    averages = (optimizer__type or "Adam").lower() in map(str.lower, AVERAGING)
+    if moe_num_experts == 1 or moe_expert_parallel_size == 1 or averages:
         return None
-    if optimizer__type.lower() in map(str.lower, AVERAGING):
-        return None
-    return refuse(
-        f"optimizer.type ({optimizer__type}) and moe_expert_parallel_size ({moe_expert_parallel_size}) cannot be "
-        "combined",
-        f"set optimizer.type to {listed(AVERAGING)}, or remove moe_expert_parallel_size",
-        about=["optimizer.type", "moe_expert_parallel_size"],
-    )
+    both = f"optimizer.type ({optimizer__type}) and moe_expert_parallel_size ({moe_expert_parallel_size})"
+    advice = f"set optimizer.type to {listed(AVERAGING)}, or remove moe_expert_parallel_size"
+    return refuse(f"{both} cannot be combined", advice, about=["optimizer.type", "moe_expert_parallel_size"])
 
 
 @check
