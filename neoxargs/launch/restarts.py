@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
-from neoxargs.launch.cluster.rendezvous import free_port
+from neoxargs.launch.cluster.rendezvous import free_port, rendezvous_port
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.prepare import RECORD_FILE, with_value
-from neoxargs.launch.processes import failures, lost_ranks
+from neoxargs.launch.processes import failures, lost_ranks, shared_buffers
 from neoxargs.launch.processes.run import AFTER_LAUNCHER_ENDED, Ended, start
 from neoxargs.launch.processes.run_lock import RunLock
 from neoxargs.launch.processes.supervisor import AFTER_LAUNCHER_KILLED
@@ -56,8 +56,10 @@ def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLo
     attempt = failures.new_attempt(config)
     logs = failures.logs_folder(config, attempt)
     # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
-    launched = command(config, resources, script, os.environ, free_port(config, resources), attempt)
+    port = free_port(config, resources)
+    launched = command(config, resources, script, os.environ, port, attempt)
     ended = start(launched, os.environ, say, resources.remote, logs=logs, lock=lock)
+    shared_buffers.remove(port or rendezvous_port(config, resources))
     if ended.may_restart and resources.remote:  # ranks that lost their launcher save before they end
         lost_ranks.wait_for_ranks(logs, AFTER_LAUNCHER_KILLED + AFTER_LAUNCHER_ENDED)
     return ended

@@ -86,6 +86,19 @@ def test_waits_double_until_a_checkpoint_is_saved(tmp_path, monkeypatch):
     assert [wait_before(number) for number in (0, 8, 9, 1000)] == [1, 256, 300, 300]
 
 
+def test_the_shared_memory_of_an_attempt_is_removed(tmp_path, monkeypatch):
+    """Only the files of its own user and port; DeepSpeed's name them by user, address, port and rank."""
+    monkeypatch.setattr(restarts.shared_buffers, "FOLDER", tmp_path)
+    prefix, user = "deepspeed_allreduce_buffer_", os.getuid()
+    own = [f"{prefix}{user}_127.0.0.1_1234_{rank}" for rank in (0, 11)]
+    others = [f"{prefix}{user + 1}_127.0.0.1_1234_0", f"{prefix}{user}_127.0.0.1_12345_0", f"{prefix}{user}_w_1_1234"]
+    for name in (*own, *others, "psm_1234"):
+        (tmp_path / name).touch()
+    attempts = Attempts(monkeypatch, DONE)
+    attempts.run(config(tmp_path / "run", "master_port: 1234\n"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "psm_1234"])
+
+
 def test_a_run_that_loads_elsewhere_continues_from_its_own_checkpoint(tmp_path, monkeypatch):
     """Also one that starts from an iteration of its own folder, and one that loads only weights."""
     save = tmp_path / "save"

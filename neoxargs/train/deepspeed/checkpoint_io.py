@@ -17,8 +17,6 @@ import torch
 
 from neoxargs.problems import Problem, Problems
 
-#: The function before `safe_reads` replaces it.
-_TORCH_LOAD = torch.load
 #: Writes an object to a file.
 Write = Callable[[Any, Path], None]
 
@@ -43,11 +41,16 @@ def in_zip_format(engine: Any) -> bool:
     return bool(getattr(engine.checkpoint_engine, "zipfile_serialization", True))
 
 
-def read(path: Path | str, mmap: bool = False, map_location: Any = "cpu") -> Any:
-    """Return what torch.save wrote to a file; raise Problems if it contains other objects than a checkpoint has."""
+def read(
+    path: Path | str, mmap: bool = False, map_location: Any = "cpu", load: Callable[..., Any] | None = None
+) -> Any:
+    """Return what torch.save wrote to a file; raise Problems if it contains other objects than a checkpoint has.
+
+    load: `torch.load`, where that name stands for something else.
+    """
     try:
         with torch.serialization.safe_globals(_classes()):
-            return _TORCH_LOAD(path, map_location=map_location, mmap=mmap, weights_only=True)
+            return (load or torch.load)(path, map_location=map_location, mmap=mmap, weights_only=True)
     except (pickle.UnpicklingError, EOFError) as error:
         raise _refusal(path, str(error)) from None
 
@@ -59,11 +62,12 @@ def safe_reads() -> Iterator[None]:
     It reads the files of universal checkpoints, and those of ZeRO-3 without their optimizer states, with calls of
     `torch.load(weights_only=False)` that do not go through the engine's `checkpoint_engine`.
     """
-    torch.load = lambda path, map_location=None, **_: read(path, map_location=map_location)
+    load = torch.load
+    torch.load = lambda path, map_location=None, **_: read(path, map_location=map_location, load=load)
     try:
         yield
     finally:
-        torch.load = _TORCH_LOAD
+        torch.load = load
 
 
 def _classes() -> list[Any]:
