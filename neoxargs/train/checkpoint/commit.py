@@ -76,8 +76,9 @@ class Removal:
         self.wait()
         # By time, not by iteration: a folder may hold later iterations of an earlier run.
         found = sorted(checkpoints(folder), key=written)
-        self.thread = threading.Thread(target=_remove, args=(found[:-keep], found[-1]), name="removal", daemon=True)
-        self.thread.start()
+        if old := found[:-keep]:
+            self.thread = threading.Thread(target=_remove, args=(old, found[-1]), name="removal", daemon=True)
+            self.thread.start()
 
     def wait(self) -> None:
         """Wait until they are removed. What cannot be removed is left to the next time, with a warning."""
@@ -88,7 +89,7 @@ class Removal:
 def _remove(old: list[Path], newest: Path) -> None:
     """Remove checkpoints once the newest one is on the disk: a power failure must leave one of them."""
     try:
-        for path in (newest.parent, newest, *newest.rglob("*")) if old else ():
+        for path in (newest.parent, newest, *newest.rglob("*")):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
