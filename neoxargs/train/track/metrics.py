@@ -64,8 +64,8 @@ class Metrics(Tracker):
 
     def _write(self, event: str, step: int, row: Mapping[str, Any]) -> None:
         if self._is_gone():
-            self.file.close()
-            self.file = self.path.open("a", encoding="utf-8", buffering=1)
+            gone, self.file = self.file, self.path.open("a", encoding="utf-8", buffering=1)
+            gone.close()
         self.file.write(json.dumps({"event": event, "step": step, **row}) + "\n")
 
     def _is_gone(self) -> bool:

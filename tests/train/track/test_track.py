@@ -149,6 +149,25 @@ def test_rows_are_written_to_the_folder_of_the_run_also_if_it_is_another_one(tmp
     assert removed or [row["step"] for row in run_metrics.read(renamed / run_metrics.FILE)] == [0, 1]
 
 
+def test_a_folder_that_is_replaced_by_a_file_is_an_error_until_it_is_back(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    tracker = Metrics(folder / run_metrics.FILE)
+    tracker.on_start(run(folder))
+    folder.rename(tmp_path / "renamed")
+    folder.touch()
+    for iteration in (1, 2):
+        with pytest.raises(NotADirectoryError):
+            tracker.on_step(step(iteration))
+    folder.unlink()
+    for iteration in (3, 4):
+        with pytest.raises(FileNotFoundError):
+            tracker.on_step(step(iteration))
+    folder.mkdir()
+    tracker.on_step(step(5))
+    tracker.on_end(DONE)
+    assert [row["step"] for row in run_metrics.read(folder / run_metrics.FILE)] == [5]
+
+
 def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
     for _ in range(2):
         play(Metrics(tmp_path / run_metrics.FILE), tmp_path)
