@@ -53,6 +53,9 @@ exit codes:
   SIGTERM (a run saves a checkpoint before it exits with 130 or 143); if a rank fails, its exit code
 """
 
+#: A file that `check` compares with this machine; the name is that of `launch/lockfile.py`, which is slow to import.
+LOCK_FILE = "run.lock.yml"
+
 
 def program() -> NoReturn:
     """Run the command of `sys.argv`, and end the process."""
@@ -170,6 +173,10 @@ def check(words: list[str]) -> int:
     add_files(parser)
     add_json(parser)
     options = parse(parser, words)
+    if [os.path.basename(file).endswith(LOCK_FILE) for file in options.files] == [True]:
+        from neoxargs.tools import check_lock
+
+        return check_lock.run(options.files[0], options.json)
     from neoxargs.tools.check import run
 
     return run(Request.of(options))

@@ -13,6 +13,7 @@ from typing import NoReturn
 from neoxargs.launch.cluster import rank_env
 from neoxargs.launch.cluster.devices import device
 from neoxargs.launch.environment import with_package
+from neoxargs.launch.lockfile import write_lock
 from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch, say
 from neoxargs.launch.prepare import data_command, write_record
 from neoxargs.launch.processes.run_lock import held_by_another_launch, lock_run
@@ -43,6 +44,7 @@ def become_rank(request: Request) -> NoReturn:
         announce(script, spec)
     if rank == "0" and script.program == "train" and not is_requeued(os.environ):
         write_record(spec.config)
+        write_lock(spec.config, script.path)
     _execute(script, spec)
 
 

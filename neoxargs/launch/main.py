@@ -135,6 +135,10 @@ def prepare(script: Script, spec: RunSpec) -> int:
         write_record(config)
     if script.program != "generate" and (failed := tokenise(config, environ)):
         return failed
+    if script.program not in ("generate", "eval") and not is_requeued(os.environ):
+        from neoxargs.launch.lockfile import write_lock  # a dry run does without its imports
+
+        write_lock(config, script.path)  # after the token files exist, whose digests it contains
     compile_ops(config, resources, environ, say)
     return 0
 

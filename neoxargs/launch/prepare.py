@@ -97,13 +97,18 @@ def data_command(config: Config) -> list[str]:
     return [*command, "--text-path", *([texts] if isinstance(texts, str) else texts)]
 
 
-def write_record(config: Config) -> Path:
-    """Write all values with their sources to `RECORD_FILE`, one per line, and return its path."""
-    lines = [
-        f" {json.dumps(parameter.name)}: {json.dumps({'value': value.value, 'source': str(value.source)})}"
+def recorded_values(config: Config) -> dict[str, dict[str, object]]:
+    """Return parameter -> its value and source."""
+    return {
+        parameter.name: {"value": value.value, "source": str(value.source)}
         for parameter, value in config.items()
         if value.value is not ABSENT
-    ]
+    }
+
+
+def write_record(config: Config) -> Path:
+    """Write all values with their sources to `RECORD_FILE`, one per line, and return its path."""
+    lines = [f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in recorded_values(config).items()]
     path = Path(config.logging.run_dir, RECORD_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -58,14 +58,14 @@ def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
 
 def _token_files(config: Config) -> Iterator[Problem]:
     if not config.data.text_path:
-        for prefix in _prefixes(config.get("data_path")):
+        for prefix in prefixes(config.get("data_path")):
             yield from _token_file(config, "data_path", prefix)
     for name in TOKEN_FILES:
         for prefix in path_list(config.get(name)):
             yield from _token_file(config, name, prefix)
 
 
-def _prefixes(data_path: str | list[str | float] | None) -> list[str]:
+def prefixes(data_path: str | list[str | float] | None) -> list[str]:
     """Return the prefixes of `data_path`, which may be a list with a weight before each."""
     if isinstance(data_path, list):
         return [part for part in data_path if isinstance(part, str) and not _is_number(part)]

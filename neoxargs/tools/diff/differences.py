@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from neoxargs.launch.lockfile import NAME
 from neoxargs.record import Record
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
@@ -23,6 +24,13 @@ SETTINGS = (("train_batch_size",), ("train_micro_batch_size_per_gpu", "batch_siz
             ("gradient_accumulation_steps", "gas"), ("world_size", "global_num_gpus"))  # fmt: skip
 #: The name to show if the names of a setting have different values.
 WHOLE = ("optimizer.params.betas", "precision", "optimizer.type")
+#: Section of a run.lock.yml -> kind and rank of a difference in it.
+ENVIRONMENT: dict[str, tuple[str, Rank]] = {
+    "code": ("code", "result"), "files": ("content", "result"), "packages": ("package", "rounding"),
+    "hardware": ("hardware", "rounding"),
+}  # fmt: skip
+#: Letters of a SHA-256.
+DIGEST = 64
 #: Parameters shown at most in a line that lists those that only one side sets.
 MAX_NAMES = 6
 
@@ -46,7 +54,7 @@ class Difference(Record):
 
 def differences(a: Side, b: Side) -> list[Difference]:
     """Return all differences; within a rank, those that are set come first, in the registry's order."""
-    found = list(_differences(a, b))
+    found = [*_differences(a, b), *_environment(a, b)]
     order = ("result", "rounding", "nothing", "unread")
     return sorted(found, key=lambda each: (order.index(each.rank), not each.is_set))
 
@@ -74,11 +82,38 @@ def _differences(a: Side, b: Side) -> Iterator[Difference]:
         name = _name_shown(differing, a, b)
         parameter = REGISTRY.parameters[name]
         rank, note = rank_of(parameter, (a, b))
+        if _same_content(name, a, b):
+            rank, note = "nothing", "the files have the same content"
         is_set = any(_is_set(side.config, each) for side in (a, b) for each in names)
         if rank == "unread" and not is_set:
             continue
         values, sources = (a.get(name), b.get(name)), (_source(a, name, names), _source(b, name, names))
         yield Difference(name, kind_of(parameter), rank, values, sources, is_set, note)
+
+
+def _environment(a: Side, b: Side) -> Iterator[Difference]:
+    """Yield the differences of two runs in code, packages, hardware and the content of files."""
+    for section, (kind, rank) in ENVIRONMENT.items():
+        of_a, of_b = a.environment.get(section, {}), b.environment.get(section, {})
+        for name in [name for name in of_a if name in of_b and contents(of_a[name]) != contents(of_b[name])]:
+            values = (_abbreviated(of_a[name]), _abbreviated(of_b[name]))
+            yield Difference(name, kind, "nothing" if name == "commit" else rank, values, (NAME, NAME), is_set=True)
+
+
+def contents(entry: Any) -> Any:
+    """Return an entry of a lock without the paths of files, which may differ."""
+    return [{**file, "path": ""} for file in entry] if _are_files(entry) else entry
+
+
+def _abbreviated(entry: Any) -> Any:
+    """Return an entry with short digests."""
+    if _are_files(entry):
+        return ", ".join(f"{file['sha256'][:8]} ({file['bytes']:,} bytes)" for file in entry)
+    return entry[:8] if isinstance(entry, str) and len(entry) == DIGEST else entry
+
+
+def _are_files(entry: Any) -> bool:
+    return isinstance(entry, list) and bool(entry) and all(isinstance(file, dict) for file in entry)
 
 
 @cache
@@ -88,6 +123,12 @@ def _settings() -> tuple[tuple[str, ...], ...]:
     groups = {name: group for group in SETTINGS for name in group}
     of_setting = (groups.get(name) or names_of_setting(name) for name in names)
     return tuple(dict.fromkeys(of_setting))
+
+
+def _same_content(name: str, a: Side, b: Side) -> bool:
+    """Return whether both sides recorded the same content for the files that a parameter names."""
+    files = [side.environment.get("files", {}).get(name) for side in (a, b)]
+    return bool(files[0]) and contents(files[0]) == contents(files[1])
 
 
 def _is_set(config: Config, name: str) -> bool:

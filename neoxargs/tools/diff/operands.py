@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.lockfile import is_lock
 from neoxargs.launch.prepare import RECORD_FILE
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Draft, draft, read_files
 from neoxargs.resolve.derive import complete
-from neoxargs.tools.diff.side import Drafted, Side, is_record, of_checkpoint, of_record
+from neoxargs.tools.diff.side import Drafted, Side, is_record, of_checkpoint, of_lock, of_record
 from neoxargs.tools.migrate.neox.verify import fitting_gpus
 from neoxargs.tools.migrate.resolution import resolved
 
@@ -74,6 +75,8 @@ def _read(name: str, directory: str | None) -> Side | Drafted:
         return _folder(name, Path(name))
     if os.path.basename(name) in (RECORD_FILE, checkpoint_folder.CONFIG) and os.path.isfile(name):
         return _folder(name, Path(name).parent)
+    if is_lock(name) and os.path.exists(name):
+        return of_lock(name, name)
     paths = [name] if os.path.exists(name) else name.split("+")
     if not all(paths):
         raise Problems(Problem(f'"{name}" does not name a file', hint=EXPECTED, id="diff-without-file"))

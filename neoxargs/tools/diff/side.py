@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neoxargs.launch.lockfile import NAME, read_lock
 from neoxargs.launch.prepare import token_cache
 from neoxargs.launch.targets.wire_format import config_from_values
 from neoxargs.problems import Place
-from neoxargs.record import Record
+from neoxargs.record import Record, replace
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import Draft
 from neoxargs.resolve.config import Config
@@ -38,6 +39,8 @@ class Side(Record):
     """Parameters whose values are not recorded."""
     folder: Path | None = None
     """The run folder, which may contain the losses."""
+    environment: Mapping[str, Mapping[str, Any]] = {}
+    """The sections of its run.lock.yml: code, packages, hardware, files."""
 
     def get(self, name: str) -> Any:
         """Return a value; None for one that is derived and that no rule supplies.
@@ -67,6 +70,12 @@ class Drafted(Record):
     """The number of ranks, if the files or the folder that contains them determine it."""
 
 
+def of_lock(name: str, path: str) -> Side:
+    """Return the side of a run.lock.yml; raises Problems."""
+    lock = read_lock(path)
+    return replace(of_record(name, lock.values, None), kind="lock file", environment=lock.sections)
+
+
 def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side:
     """Return the side of a run's record: name -> {value, source}. Names of other versions are left out."""
     known = {key: entry for key, entry in values.items() if key in REGISTRY.parameters}
@@ -76,7 +85,9 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
     unknown = {key for key, default in missing.items() if nulls or default is not None}
     config = Config(read)
     ranks = config.get("world_size") or 1
-    return Side(name, "run folder", config, ranks, unknown=frozenset(unknown), folder=folder)
+    path = folder / NAME if folder else None
+    sections = read_lock(path).sections if path and path.exists() else {}
+    return Side(name, "run folder", config, ranks, unknown=frozenset(unknown), folder=folder, environment=sections)
 
 
 def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int) -> Side:

@@ -24,7 +24,13 @@ CHARTS = {
     "memory": ("Peak memory on rank 0", "bytes"),
 }
 #: Files of `run_dir` that the page links to, if they exist.
-FILES = {"config.json": "configuration", FILE: "metrics", "loss.png": "loss curve", "profile.txt": "profile"}
+FILES = {
+    "config.json": "configuration",
+    "run.lock.yml": "lock file",
+    FILE: "metrics",
+    "loss.png": "loss curve",
+    "profile.txt": "profile",
+}
 
 
 class Page(Tracker):

@@ -31,6 +31,18 @@ PROBLEMS: dict[str, Entry] = {
         "`deepy diff` reads a folder only if it contains a run's record or a checkpoint that stores its configuration."
     ),
     "diff-record-unreadable": row("The record of a run, config.json, is incomplete or was changed by hand."),
+    "lock-unreadable": row("Only a file that a launch wrote, in the form of this version, can be compared."),
+    "lock-value-differs": row(
+        "A configuration file, or a default or rule of deepy, has changed since the run was launched, so the same "
+        "command would start another run."
+    ),
+    "lock-file-differs": row(
+        "The tokens or the tokenizer are not those that the run read. Of files above 16 MiB (index files: 256 MiB), "
+        "only the size and 16 blocks are compared."
+    ),
+    "lock-code-differs": row("deepy, the script, the plugins or the commit of the current folder have changed."),
+    "lock-package-differs": row("Another version of a package can compute other last digits, or behave differently."),
+    "lock-hardware-differs": row("Other processors add numbers in another order, so results are not bit-identical."),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
     "prune-needs-yes": row(

@@ -1,0 +1,91 @@
+"""run.lock.yml in the run folder: everything that a run depends on when it is launched.
+
+values     every parameter with its value and source
+code, packages, hardware, files     as `fingerprints.py` finds them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neoxargs.launch.fingerprints import Section, environment
+from neoxargs.launch.preflight.secrets import secret_values
+from neoxargs.launch.prepare import recorded_values
+from neoxargs.problems import Place, Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
+from neoxargs.resolve.yaml.read import parse, read_files
+
+NAME = "run.lock.yml"
+SECTIONS = ("code", "packages", "hardware", "files")
+HEAD = """\
+# What this run was launched with. `deepy check run.lock.yml` says what is different here and now, and
+# `deepy diff` compares it with other runs.
+format: 1
+"""
+
+
+class Lock(NamedTuple):
+    """The contents of a run.lock.yml, and the place of each entry."""
+
+    values: dict[str, Any]
+    """Parameter -> its `value` and `source`."""
+    script: str
+    """The script that the ranks ran."""
+    sections: dict[str, Section]
+    places: dict[tuple[str, str], Place]
+
+
+def is_lock(name: str) -> bool:
+    """Return whether a file on the command line is a run.lock.yml, which may have been renamed to x.run.lock.yml."""
+    return name.endswith(NAME)
+
+
+def write_lock(config: Config, script: str) -> Path:
+    """Write the file to the run folder, and return its path."""
+    path = Path(config.logging.run_dir, NAME)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(lock_text(config, script, environment(config, script)), encoding="utf-8")
+    return path
+
+
+def lock_text(config: Config, script: str, sections: Mapping[str, Section]) -> str:
+    """Return the text, without secrets, the texts of the configuration files, and defaults that no run reads."""
+    unread = {p.name for p, value in config.items() if p.effect == "none" and value.source.kind == "default"}
+    left_out = {"config_files", *secret_values(config), *unread}
+    values = {name: entry for name, entry in recorded_values(config).items() if name not in left_out}
+    return HEAD + f"script: {json.dumps(script)}\n" + "".join(_lines({**sections, "values": values}))
+
+
+def _lines(sections: Mapping[str, Section]) -> Iterator[str]:
+    """Yield YAML with one line per entry, whose value is written as JSON."""
+    for name, section in sections.items():
+        yield f"{name}:\n" if section else f"{name}: {{}}\n"
+        yield from (f"  {key}: {json.dumps(value)}\n" for key, value in section.items())
+
+
+def read_lock(path: str | os.PathLike[str]) -> Lock:
+    """Read a file; raises Problems."""
+    (text,) = read_files([path])
+    tree = parse(text)
+    found = tree.to_python()
+    sections = {name: found.get(name) or {} for name in (*SECTIONS, "values")}
+    values = sections.pop("values")
+    if found.get("format") != 1 or not all(isinstance(entry, dict) and "value" in entry for entry in values.values()):
+        what = f"this file does not have the form of a {NAME} that a run writes"
+        hint = "pass the file from a run folder, or rename a configuration that has this name"
+        raise Problems(Problem(what, Place(text.name, 0, 0), hint, id="lock-unreadable"))
+    return Lock(values, str(found.get("script", "")), sections, _places(tree))
+
+
+def _places(tree: MappingNode) -> dict[tuple[str, str], Place]:
+    return {
+        (section.key, entry.key): entry.place
+        for section in tree.entries
+        if isinstance(section.value, MappingNode)
+        for entry in section.value.entries
+    }

@@ -1,0 +1,98 @@
+"""`deepy check run.lock.yml`, and `deepy diff` of lock files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.fingerprints import environment
+from neoxargs.launch.lockfile import lock_text
+from neoxargs.launch.prepare import write_record
+from neoxargs.resolve import resolve
+from tests.support.smallest import YAML
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run folder of my.yml, launched with lr=0.5."""
+    monkeypatch.chdir(tmp_path)
+    for suffix in ("idx", "bin"):
+        Path(f"d.{suffix}").write_text(suffix)
+    Path("my.yml").write_text(YAML + "data_path: d\nrun_dir: run\n")
+    launch("lr=0.5")
+    return tmp_path
+
+
+def launch(*overrides: str, folder: str = "run", **sections: dict[str, object]) -> None:
+    config = resolve(["my.yml"], overrides, gpus=1)
+    Path(folder).mkdir(exist_ok=True)
+    write_record(config)
+    now = environment(config, "train.py")
+    changed = {name: section | sections.get(name, {}) for name, section in now.items()}
+    Path(folder, "run.lock.yml").write_text(lock_text(config, "train.py", changed))
+
+
+def check(capsys: pytest.CaptureFixture[str]) -> tuple[int, list[tuple[str, str, int | None]]]:
+    """Return the exit code, and id, severity and line of each problem."""
+    code = main(["check", "run/run.lock.yml", "--json"])
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    return code, [(problem["id"], problem["severity"], problem["line"]) for problem in problems]
+
+
+def line_of(word: str) -> int:
+    lines = Path("run/run.lock.yml").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.startswith(f"  {word}:"))
+
+
+def test_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "run/run.lock.yml"]) == 0
+    assert capsys.readouterr().out == "ok\n  the same values and files as when the run was launched\n"
+
+
+def test_a_changed_value(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").write_text(Path("my.yml").read_text() + "seed: 7\nlog_interval: 3\nzero_optimization: {stage: 1}\n")
+    code, found = check(capsys)
+    assert code == 1
+    assert ("lock-value-differs", "error", line_of("seed")) in found
+    assert ("lock-value-differs", "warning", line_of("zero_optimization.stage")) in found
+    assert line_of("log_interval") not in [line for *_, line in found]
+    Path("my.yml").unlink()
+    assert check(capsys) == (0, [])
+
+
+def test_changed_files(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("d.bin").write_text("other")
+    Path("d.idx").unlink()
+    assert check(capsys) == (1, [("lock-file-differs", "error", line_of("data_path"))] * 2)
+    main(["check", "run/run.lock.yml"])
+    text = capsys.readouterr().err
+    assert "data_path: d.idx does not exist here" in text
+    assert "data_path: d.bin has another content than when the run was launched" in text
+
+
+def test_another_environment_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    launch("lr=0.5", packages={"torch": "0.1"}, hardware={"processor": "x"}, code={"neoxargs": "0" * 64})
+    assert check(capsys) == (0, [
+        ("lock-code-differs", "warning", line_of("neoxargs")), ("lock-package-differs", "warning", line_of("torch")),
+        ("lock-hardware-differs", "warning", line_of("processor")),
+    ])  # fmt: skip
+
+
+def test_diff_of_a_run_and_a_lock(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "run", "run/run.lock.yml"]) == 0
+    for suffix in ("idx", "bin"):
+        Path(f"e.{suffix}").write_text(suffix)
+    launch("lr=0.5", "data_path=e", folder="moved")
+    assert main(["diff", "run/run.lock.yml", "moved/run.lock.yml"]) == 0
+    assert "(the files have the same content)" in capsys.readouterr().out
+    Path("e.bin").write_text("other")
+    launch("lr=0.25", "data_path=e", folder="other", packages={"torch": "0.1"})
+    assert main(["diff", "run/run.lock.yml", "other/run.lock.yml", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["differences"]
+    assert [(each["name"], each["kind"], each["rank"]) for each in found] == [
+        ("lr", "optimizer", "result"), ("data_path", "data", "result"), ("data_path", "content", "result"),
+        ("torch", "package", "rounding"),
+    ]  # fmt: skip
