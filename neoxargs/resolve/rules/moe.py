@@ -8,7 +8,7 @@ from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
+from neoxargs.resolve.rules.rule import Finding, check, derive, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by
 from neoxargs.resolve.rules.synonyms import Default
 from neoxargs.sizes.layout import ranks_of_replica
@@ -91,6 +91,26 @@ def tensor_parallel_divides_experts(
 
 
 @check
+def expert_parallel_selects_former_defaults(
+    moe_num_experts: int, moe_router_type: str, moe_expert_interval: int, written: Collection[str], default: Default
+) -> Finding | None:
+    """GPT-NeoX had moe_expert_parallel_size until May 2025, and until then another router, and experts in every second
+    layer. A file with this parameter therefore has these defaults. In a new file, it is easily set without knowing.
+
+        moe_num_experts: 4
+        moe_expert_parallel_size: 1
+    """
+    values = {"moe_router_type": moe_router_type, "moe_expert_interval": moe_expert_interval}
+    left = {name: value for name, value in values.items() if name not in written}
+    alone = list(filter(_is_retired, written)) == ["moe_expert_parallel_size"]
+    if moe_num_experts == 1 or not left or not alone or _is_older((), default):
+        return None
+    used = listed([f"{name} {value}" for name, value in left.items()], "and")
+    what = f"moe_expert_parallel_size selects the defaults of before May 2025: {used}"
+    return warn(what, f"set {listed(left, 'and')}", about=["moe_expert_parallel_size"])
+
+
+@check
 def expert_parallel_divides_experts(
     moe_num_experts: int,
     moe_expert_parallel_size: int,
@@ -106,8 +126,7 @@ def expert_parallel_divides_experts(
     ranks = 1 if enable_expert_tensor_parallelism else model_parallel_size
     if moe_num_experts == 1 or moe_num_experts % ranks:  # the latter is another rule's problem
         return None
-    local, name = moe_num_experts // ranks, "moe_num_experts"
-    name += f" / model_parallel_size ({moe_num_experts} / {ranks})" if ranks > 1 else ""
+    name, local = "moe_num_experts" + " / model_parallel_size" * (ranks > 1), moe_num_experts // ranks
     finding = divisible_by(name, local, "moe_expert_parallel_size", moe_expert_parallel_size)
     return finding and finding._replace(about=("moe_num_experts", "moe_expert_parallel_size"))
 

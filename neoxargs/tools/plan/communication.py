@@ -1,9 +1,9 @@
-"""Messages of one micro batch on a rank of a pipeline stage: tensor parallel collectives and those between stages.
+"""Messages of one micro batch on a rank of a pipeline stage: within tensor and expert groups, and between stages.
 
-They are the calls of `train/parallel/communicate.py`, `train/kernels/cross_entropy.py` and DeepSpeed's pipeline engine
-(`runtime/pipe/engine.py`), which between stages sends each tensor parallel rank's share and gathers it on arrival
-(Narayanan et al. 2021, arXiv:2104.04473, section 4.1). Without: messages once per step, and integers that describe a
-tensor.
+They are the calls of `train/parallel/communicate.py`, `train/kernels/cross_entropy.py`, `train/experts/exchange.py` and
+DeepSpeed's pipeline engine (`runtime/pipe/engine.py`), which between stages sends each tensor parallel rank's share and
+gathers it on arrival (Narayanan et al. 2021, arXiv:2104.04473, section 4.1). Without: messages once per step, and
+integers that describe a tensor.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Literal, NamedTuple
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
+from neoxargs.sizes.model import has_experts
 from neoxargs.tools.plan.assumptions import SINGLE
+from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.recompute import recomputed_groups, stops_early
 from neoxargs.tools.plan.memory.stages import Stage
 
-Operator = Literal["all_reduce", "all_gather", "reduce_scatter", "send", "recv"]
+Operator = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "recv"]
 
 
 class Message(NamedTuple):
@@ -55,6 +57,24 @@ def tensor_messages(sizes: ActivationSizes, stage: Stage, rows: int) -> Messages
             messages[Message("all_reduce", tokens * SINGLE)] += count
             messages[Message("all_reduce", 2 * tokens * SINGLE)] += count
     return +messages
+
+
+def expert_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
+    """Return the exchanges of tokens between the ranks that divide the experts, in a micro batch, of the busiest one.
+
+    A layer sends each token's copies to the ranks of its experts and the outputs back, in both passes, and first the
+    number of copies of each expert.
+    """
+    config = sizes.config
+    layers = sum(has_experts(config, layer) for layer in stage.layers)
+    if config.parallel.moe_expert_parallel_size == 1 or not layers:
+        return Counter()
+    forward = 2 if recomputed_groups(config, len(stage.layers)) else 1
+    copies = int(sizes.tokens * experts.copies(config, sizes.assumed))
+    return Counter({
+        Message("all_to_all", copies * config.shape.hidden_size * sizes.number_size): 2 * (forward + 1) * layers,
+        Message("all_to_all", config.moe.moe_num_experts * experts.INDEX): forward * layers,
+    })  # fmt: skip
 
 
 def pipeline_messages(sizes: ActivationSizes, stage: Stage) -> Messages:

@@ -128,7 +128,8 @@ def _products(sizes: ActivationSizes, rates: Rates) -> float:
 def _networks(sizes: ActivationSizes) -> tuple[float, float]:
     """Return per layer the feed-forward networks that a token passes through, and those that a rank has weights of."""
     moe, share = sizes.config.moe, experts.share(sizes.config)
-    held = moe.moe_num_experts + experts.common_networks(sizes.config)
+    held = moe.moe_num_experts // sizes.config.parallel.moe_expert_parallel_size
+    held += experts.common_networks(sizes.config)
     return experts.networks(sizes.config, sizes.assumed), 1 + share * (held - 1)
 
 

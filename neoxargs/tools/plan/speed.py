@@ -13,7 +13,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
 from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
-from neoxargs.tools.plan.communication import Messages, bytes_sent, pipeline_messages, tensor_messages
+from neoxargs.tools.plan.communication import Messages, bytes_sent, expert_messages, pipeline_messages, tensor_messages
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.activations import selectively_recomputed
@@ -30,6 +30,8 @@ class CommunicationVolume:
     pipe: int
     """Activations to the next stage and gradients from it."""
     data: int
+    experts: int
+    """Tokens to the ranks of their experts, and what these return."""
     host: int
     """Between device and host memory, for offloading."""
 
@@ -44,6 +46,7 @@ class Speed:
     tensor: float
     pipe: float
     data: float
+    experts: float
     optimizer: float
     volume: CommunicationVolume
     tokens: int
@@ -53,7 +56,8 @@ class Speed:
 
     @property
     def step(self) -> float:
-        return self.compute + self.bubble + self.tensor + self.pipe + self.data + self.optimizer
+        communication = self.tensor + self.pipe + self.data + self.experts
+        return self.compute + self.bubble + communication + self.optimizer
 
     @property
     def tflops_per_device(self) -> float:
@@ -83,16 +87,20 @@ def estimate_speed(
     # the others wait for the slowest stage; a micro batch passes all of them
     compute, fill = batches * max(times), sum(times) - max(times)
     collectives = [tensor_messages(sizes, stage, rows) for stage in stages]
-    sent, states = _communication_volume(sizes, stages, collectives), _largest(config, stages, assumed)
+    exchanges = [expert_messages(sizes, stage) for stage in stages]
+    sent, states = _communication_volume(sizes, stages, collectives, exchanges), _largest(config, stages, assumed)
     links = _Links(device, slots, layout, assumed)
-    tensor = batches * max(_tensor_time(messages, links) for messages in collectives)
+    tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
+    divided = config.parallel.moe_expert_parallel_size
+    exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
     return Speed(
         flops_per_token=flops_per_token(config, rows),
         compute=compute,
-        bubble=fill + tensor * (layout.pipe - 1) / batches,
+        bubble=fill + (tensor + exchanging) * (layout.pipe - 1) / batches,
         tensor=tensor,
         pipe=sent.pipe / links.pipe,
         data=_exposed(states, sent.data / links.data + _waits(states, batches, assumed), batches, compute),
+        experts=exchanging,
         optimizer=_optimizer(states, device, sent, assumed),
         volume=sent,
         tokens=config.batch.train_batch_size * config.shape.seq_length,
@@ -136,6 +144,10 @@ class _Links:
     def data(self) -> float:
         return self._rate(self.layout.tensor * self.layout.data, self.slots // self.layout.tensor)
 
+    def experts(self, ranks: int) -> float:
+        """The rate of the exchange between the replicas that divide the experts."""
+        return self._rate(self.layout.tensor * ranks, self.slots // self.layout.tensor)
+
     @property
     def pipe(self) -> float:
         """A stage sends to the next one's rank of the same position."""
@@ -152,9 +164,9 @@ class _Links:
         return inside * self.assumed.link
 
 
-def _tensor_time(messages: Messages, links: _Links) -> float:
-    """Seconds of the collectives of one micro batch."""
-    return bytes_sent(messages, links.layout.tensor) / links.tensor + messages.total() * links.assumed.latency
+def _time(messages: Messages, ranks: int, rate: float, assumed: Assumptions) -> float:
+    """Seconds of the collectives of one micro batch, among so many ranks."""
+    return bytes_sent(messages, ranks) / rate + messages.total() * assumed.latency
 
 
 def _waits(states: ModelStates, batches: int, assumed: Assumptions) -> float:
@@ -190,15 +202,16 @@ def bubble_share(config: Config) -> float:
 
 
 def _communication_volume(
-    sizes: ActivationSizes, stages: list[Stage], collectives: list[Messages]
+    sizes: ActivationSizes, stages: list[Stage], collectives: list[Messages], exchanges: list[Messages]
 ) -> CommunicationVolume:
-    """Return the volumes of a step. collectives: those of each stage's tensor parallel ranks, in a micro batch."""
+    """Return the volumes of a step. collectives, exchanges: those of a micro batch in tensor and in expert groups."""
     batches, states = sizes.config.batch.gradient_accumulation_steps, _largest(sizes.config, stages, sizes.assumed)
-    between = pipeline_messages(sizes, stages[0])
+    between, divided = pipeline_messages(sizes, stages[0]), sizes.config.parallel.moe_expert_parallel_size
     return CommunicationVolume(
         tensor=int(batches * max(bytes_sent(messages, sizes.tensor) for messages in collectives)),
         pipe=batches * sum(size * count for (_, size), count in between.items()),
         data=_data_volume(states, batches),
+        experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
         host=_host_volume(states),
     )
 
@@ -209,8 +222,8 @@ def _data_volume(states: ModelStates, batches: int) -> int:
     Twice the model per step; ZeRO-2 reduces gradients for every micro batch, ZeRO-3 sends the model three times for
     each.
     """
-    share = (states.data_ranks - 1) / states.data_ranks
-    model = share * states.parameters * states.number_size
+    sent = sum(parameters * (ranks - 1) / ranks for parameters, ranks in states.partitioned_over)
+    model = sent * states.number_size
     if states.zero_stage == 3:
         return int(3 * model * batches)
     return int(model * ((batches if states.zero_stage == 2 else 1) + 1))

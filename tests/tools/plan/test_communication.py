@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.assumptions import DEFAULT
-from neoxargs.tools.plan.communication import Messages, pipeline_messages, tensor_messages
+from neoxargs.tools.plan.communication import Messages, expert_messages, pipeline_messages, tensor_messages
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.stages import pipeline_stages
 from tests.support.small_gpt import small
@@ -83,3 +83,24 @@ def test_the_loss_has_two_sums_for_each_slice_of_its_tokens() -> None:
     slices = {(operator, size): count for (operator, size), count in messages.items() if size < HIDDEN}
     assert slices == {("all_reduce", 12 * 4): 2, ("all_reduce", 12 * 8): 2, ("all_reduce", 8 * 4): 1,
                       ("all_reduce", 8 * 8): 1}  # fmt: skip
+
+
+def of_experts(config: Config, imbalance: float = 1.0) -> list[Messages]:
+    sizes = ActivationSizes(config, assumed=replace(DEFAULT, expert_imbalance=imbalance))
+    return [expert_messages(sizes, stage) for stage in pipeline_stages(config, ROWS)]
+
+
+def test_tokens_travel_to_their_experts_and_back_in_both_passes() -> None:
+    """tests/train/experts/test_exchange.py counts what the model sends."""
+    alone: dict[str, object] = {"model_parallel_size": 1, "moe_num_experts": 8, "moe_top_k": 2}
+    assert of_experts(configuration(**alone)) == [Counter()]
+    alone["moe_expert_parallel_size"] = 2
+    counts = "all_to_all", 8 * 8
+    assert of_experts(configuration(**alone)) == [Counter({("all_to_all", 2 * HIDDEN): 2 * 4, counts: 2})]
+    assert of_experts(configuration(**alone), 1.5) == [Counter({("all_to_all", 3 * HIDDEN): 2 * 4, counts: 2})]
+    again = configuration(**alone, checkpoint_activations=True)
+    assert of_experts(again) == [Counter({("all_to_all", 2 * HIDDEN): 2 * 6, counts: 4})]
+    beside_tensor = configuration(**{**alone, "model_parallel_size": 2})
+    assert of_experts(beside_tensor) == [Counter({("all_to_all", HIDDEN): 2 * 4, counts: 2})]
+    in_one_stage = configuration(**alone, moe_expert_interval=2, pipe_parallel_size=2)
+    assert of_experts(in_one_stage) == [Counter({("all_to_all", 2 * HIDDEN): 4, counts: 1}), Counter()]

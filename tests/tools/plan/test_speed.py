@@ -8,7 +8,9 @@ import pytest
 
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.tools.plan.memory.states import ModelStates
 from neoxargs.tools.plan.options import PlanOptions
+from neoxargs.tools.plan.output.text import to_text
 from neoxargs.tools.plan.plan import Plan
 from tests.support import smallest
 
@@ -50,3 +52,36 @@ def test_tensor_parallel_volume(changes: list[str], all_reduces: float, tmp_path
 def test_pipeline_volume(changes: list[str], share: float, tmp_path: Path) -> None:
     plan, stream = plan_and_stream(tmp_path, "pipe_parallel_size=2", "model_parallel_size=2", *changes)
     assert plan.speed.volume.pipe == pytest.approx(2 * share * stream)
+
+
+DIVIDED = "moe_num_experts=8", "moe_top_k=2", "moe_router_type=topk", "moe_expert_interval=1"
+
+
+def test_expert_parallel_volume_grows_with_the_assumed_imbalance(tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, *DIVIDED, "moe_expert_parallel_size=4")
+    layers = plan.config.shape.num_layers
+    # there and back in both passes, to three of four ranks; the numbers of tokens per expert are negligible
+    expected = 4 * layers * 2 * 1.2 * stream * 3 / 4
+    assert plan.speed.volume.experts == pytest.approx(expected, rel=1e-4)
+    assert plan.speed.experts > 0
+    path = str(tmp_path / "middle.yml")
+    options = PlanOptions([path], (*DIVIDED, "moe_expert_parallel_size=4"), gpus=8, assume=["expert_imbalance=1"])
+    balanced, _ = plan_and_suggest(options)
+    assert balanced.speed.volume.experts == pytest.approx(4 * layers * 2 * stream * 3 / 4, rel=1e-4)
+    assert balanced.speed.compute < plan.speed.compute
+
+
+def test_experts_are_divided_and_reduced_among_the_ranks_that_have_them(tmp_path: Path) -> None:
+    (whole, _), (plan, _) = (
+        plan_and_stream(tmp_path, *DIVIDED, f"moe_expert_parallel_size={size}", "zero_optimization.stage=1")
+        for size in (1, 4)
+    )
+    before, after = whole.fullest.stage, plan.fullest.stage
+    assert before.of_experts == 4 * after.of_experts > 0
+    rest = after.parameters - after.of_experts
+    assert rest == before.parameters - before.of_experts
+    # 8 replicas, of which 2 have the same experts
+    size = ModelStates(plan.config, after).number_size
+    assert plan.speed.volume.data == pytest.approx(2 * size * (rest * 7 / 8 + after.of_experts / 2))
+    assert ModelStates(plan.config, after).partition == -(-rest // 8) + -(-after.of_experts // 2)
+    assert "8 in a layer; each rank holds 2 of them; 2 process each token" in to_text(plan, [])

@@ -35,6 +35,11 @@ class Stage:
     def parameters(self) -> int:
         return sum(self.parts.values())
 
+    @property
+    def of_experts(self) -> int:
+        """Number of the parameters that belong to experts."""
+        return self.parts.get(weights.EXPERTS, 0)
+
 
 def pipeline_stages(config: Config, rows: int) -> list[Stage]:
     """Return all stages in order; one for the plain engine. rows: of the padded vocabulary."""
@@ -49,7 +54,7 @@ def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
     weights_held += weights.relative_table(config)
     if config.embedding.no_weight_tying:
         weights_held.append(Weight("output", rows * config.shape.hidden_size))
-    return _sum_by_part(weights_held, 1)
+    return _sum_by_part(weights_held)
 
 
 def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout) -> Stage:
@@ -62,17 +67,18 @@ def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout)
             weights_held.append(Weight("output", rows * config.shape.hidden_size))
     largest = max((weight.numel for weight in weights_held), default=0)
     replicated = sum(weight.numel for weight in weights_held if not weight.sharded)
-    return Stage(index, layers, first, last, _sum_by_part(weights_held, layout.tensor), largest, replicated)
+    parts = _sum_by_part(weights_held, layout.tensor, config.parallel.moe_expert_parallel_size)
+    return Stage(index, layers, first, last, parts, largest, replicated)
 
 
 def _embeddings(config: Config, rows: int) -> list[Weight]:
     return [weights.token_table(config, rows), *weights.position_table(config)]
 
 
-def _sum_by_part(weights_held: Iterable[Weight], tensor: int) -> dict[str, int]:
+def _sum_by_part(weights_held: Iterable[Weight], tensor: int = 1, expert: int = 1) -> dict[str, int]:
     sums: Counter[str] = Counter()
     for weight in weights_held:
-        sums[weight.part] += weight.on_rank(tensor)
+        sums[weight.part] += weight.on_rank(tensor, expert)
     return dict(sums)
 
 
@@ -95,11 +101,12 @@ def _costs(config: Config, rows: int) -> list[int]:
     if method.startswith("type:"):
         pattern = method.removeprefix("type:")
         return [int(bool(re.search(pattern, name.lower()))) for name in names]
-    tensor = Layout.of(config).tensor
+    tensor, expert = Layout.of(config).tensor, config.parallel.moe_expert_parallel_size
     table = weights.token_table(config, rows).on_rank(tensor)
     positions = sum(weight.on_rank(tensor) for weight in weights.position_table(config))
     used = weights_of_layers(config.shape)
-    blocks = [sum(weight.on_rank(tensor) for weight in weights.block(config, used.index(index))) for index in used]
+    layers = [weights.block(config, used.index(index)) for index in used]
+    blocks = [sum(weight.on_rank(tensor, expert) for weight in layer) for layer in layers]
     return [table, positions, *blocks, weights.final_norm(config).numel, table]
 
 

@@ -55,7 +55,17 @@ class ModelStates:
     @property
     def partition(self) -> int:
         """Number of parameters whose optimizer state is on this rank."""
-        return -(-self.parameters // self.data_ranks) if self.zero_stage else self.parameters
+        if not self.zero_stage:
+            return self.parameters
+        return sum(-(-parameters // ranks) for parameters, ranks in self.partitioned_over)
+
+    @property
+    def partitioned_over(self) -> list[tuple[int, int]]:
+        """Parameters, and the number of data parallel ranks that have the same: experts may be divided among some."""
+        divided, experts = self.config.parallel.moe_expert_parallel_size, self.stage.of_experts
+        if divided == 1:
+            return [(self.parameters, self.data_ranks)]
+        return [(self.parameters - experts, self.data_ranks), (experts, self.data_ranks // divided)]
 
     @property
     def accumulates_in_fp32(self) -> bool:

@@ -25,6 +25,9 @@ from neoxargs.sizes.model import (
     weights_of_layers,
 )
 
+#: Part of the model: the experts of which each token is processed by some.
+EXPERTS = "experts"
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -36,9 +39,9 @@ class Weight:
     sharded: bool = True
     """Whether it is sharded among the tensor parallel ranks, or replicated on each."""
 
-    def on_rank(self, tensor: int) -> int:
-        """Elements on each of `tensor` tensor parallel ranks."""
-        return self.numel // tensor if self.sharded else self.numel
+    def on_rank(self, tensor: int, expert: int = 1) -> int:
+        """Elements on each of `tensor` tensor parallel ranks, where `expert` data parallel ranks divide the experts."""
+        return (self.numel // tensor if self.sharded else self.numel) // (expert if self.part == EXPERTS else 1)
 
 
 def block(config: Config, layer: int) -> list[Weight]:
@@ -92,8 +95,8 @@ def _experts(config: Config) -> Iterator[Weight]:
     moe, hidden, width = config.moe, config.shape.hidden_size, mlp_width(config.shape, config.mlp)
     yield Weight("router", moe.moe_num_experts * hidden, sharded=False)
     # In both ways of dividing the experts among the tensor parallel ranks, each holds an equal part of the elements.
-    yield Weight("experts", moe.moe_num_experts * mlp_rows(config) * hidden)
-    yield Weight("experts", moe.moe_num_experts * hidden * width)
+    yield Weight(EXPERTS, moe.moe_num_experts * mlp_rows(config) * hidden)
+    yield Weight(EXPERTS, moe.moe_num_experts * hidden * width)
     if moe.moe_num_shared_experts:
         shared = moe.moe_num_shared_experts
         yield from _pair("feed-forward", shared * mlp_rows(config), shared * width, hidden, biased=(False, False))

@@ -8,6 +8,7 @@ from typing import Any
 
 from neoxargs.launch.report import summary
 from neoxargs.tools.plan.advice import Suggestion
+from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.breakdown import RankMemory
 from neoxargs.tools.plan.output.wording import assumption_notes
 from neoxargs.tools.plan.placement import rank_placements
@@ -25,6 +26,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
         **summary.to_json(plan.spec),
         "parts": plan.parts,
+        "experts_on_rank": experts.held(plan.config) if experts.share(plan.config) else 0,
         "parameters": sum(plan.parts.values()),
         "vocabulary_rows": plan.vocab_rows,
         "stages": [_stage(rank) for rank in plan.stage_memory],

@@ -20,6 +20,7 @@ TIME = {
     "tensor communication": "#f0953f",
     "pipeline communication": "#e9c34e",
     "data communication": "#a77bd1",
+    "expert communication": "#d1647b",
     "optimizer": "#5aa95a",
 }
 

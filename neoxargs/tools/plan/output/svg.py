@@ -53,7 +53,7 @@ def _stage_caption(rank: RankMemory) -> str:
 def step_chart(plan: Plan) -> str:
     """One stacked bar of the components of the step time."""
     speed = plan.speed
-    seconds = (speed.compute, speed.bubble, speed.tensor, speed.pipe, speed.data, speed.optimizer)
+    seconds = (speed.compute, speed.bubble, speed.tensor, speed.pipe, speed.data, speed.experts, speed.optimizer)
     terms = {name: time for name, time in zip(style.TIME, seconds, strict=True) if time}
     pieces = "".join(_pieces(terms, style.TIME, speed.step, (0, WIDTH), 0, format_duration))
     named = [(f"{name} {format_percent(time, speed.step)}", style.TIME[name]) for name, time in terms.items()]

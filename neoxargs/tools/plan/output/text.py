@@ -19,6 +19,7 @@ from neoxargs.text import (
     wrap,
 )
 from neoxargs.tools.plan.advice import Suggestion
+from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, RankMemory
 from neoxargs.tools.plan.output.wording import NOTHING_FITS, assumption_notes, describe_effect, ranks_per_host, verdict
 from neoxargs.tools.plan.placement import host_range, hosts_of_stages
@@ -63,6 +64,10 @@ def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
         f"{part} {format_count(number)}".replace(" ", NO_BREAK_SPACE) for part, number in plan.parts.items()
     )
     yield "model", [model, f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
+    if experts.share(plan.config):
+        held, count = experts.held(plan.config), plan.config.moe.moe_num_experts
+        each = f"each rank holds {held} of them" if held < count else "each rank holds all or a part of each"
+        yield "experts", [f"{count} in a layer; {each}; {plan.config.moe.moe_top_k} process each token"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 
 
@@ -152,7 +157,8 @@ def _speed(plan: Plan) -> Iterator[str]:
     yield f"{format_number(estimate.flops_per_token)} floating-point operations per token, forward and backward"
     terms = {
         "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor communication": estimate.tensor,
-        "pipeline communication": estimate.pipe, "data communication": estimate.data, "optimizer": estimate.optimizer,
+        "pipeline communication": estimate.pipe, "data communication": estimate.data,
+        "expert communication": estimate.experts, "optimizer": estimate.optimizer,
     }  # fmt: skip
     shares = (f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
     yield ", ".join(shares).replace(" %", f"{NO_BREAK_SPACE}%")
@@ -162,7 +168,7 @@ def _communication_volume(plan: Plan) -> Iterator[str]:
     sent = plan.speed.volume
     kinds = {
         "tensor parallelism": sent.tensor, "pipeline": sent.pipe, "data parallelism": sent.data,
-        "offloading": sent.host,
+        "expert parallelism": sent.experts, "offloading": sent.host,
     }  # fmt: skip
     volumes = [f"{name} {format_bytes(number)}" for name, number in kinds.items() if number]
     if volumes:

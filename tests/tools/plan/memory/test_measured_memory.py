@@ -72,6 +72,8 @@ ONE: dict[str, Trial] = {
 TWO: dict[str, Trial] = {
     "tp 2": Trial({"model_parallel_size": 2}),
     "tp 2, experts": Trial({**EXPERTS, "model_parallel_size": 2, "enable_expert_tensor_parallelism": True}),
+    "dp 2, experts divided": Trial({**EXPERTS, "moe_top_k": 4, "moe_expert_parallel_size": 2}),
+    "dp 2, experts divided, ZeRO-1": zero(1, {**EXPERTS, "moe_top_k": 4, "moe_expert_parallel_size": 2}),
     "tp 2, dropout": Trial({"model_parallel_size": 2, "hidden_dropout": 0.1}),
     "dp 2, ZeRO-1": zero(1),
     "dp 2, ZeRO-2": zero(2),
