@@ -376,10 +376,14 @@ def _command(pid: int) -> bytes:
 
 
 def _memory_of(pid: int) -> int:
-    """Return the bytes that a process has in memory for itself alone; 0 if it has just ended."""
+    """Return the bytes that a process has allocated; 0 if it has just ended.
+
+    Pages that it shares with the process it was forked from count too: otherwise each page that is written for the
+    first time, such as by a reference count, would look like growth.
+    """
     with contextlib.suppress(OSError, ValueError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Anonymous:", "Swap:")))
     return 0
 
 

@@ -86,6 +86,19 @@ def pipeline_starts_timers_itself() -> bool:
     return "timers(BACKWARD_MICRO_TIMER).start()" in inspect.getsource(PipelineEngine) and "started_" not in start
 
 
+def pipeline_keeps_times() -> bool:
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+    from deepspeed.utils.timer import SynchronizedWallClockTimer
+
+    timer = SynchronizedWallClockTimer.Timer("train_batch")
+    for _ in range(2):
+        timer.start()
+        timer.stop()
+    resets = inspect.getsource(PipelineEngine.train_batch).count("TRAIN_BATCH_TIMER).elapsed(reset=True)")
+    printed = "if self.steps_per_print() is not None" in inspect.getsource(PipelineEngine.train_batch)
+    return len(timer.event_timers) == 2 and resets == 2 and printed
+
+
 def pipeline_prints_no_profile() -> bool:
     from deepspeed.runtime.pipe.engine import PipelineEngine
 

@@ -112,6 +112,18 @@ def print_profile(engine: Any) -> None:
     engine.train_batch = train_batch_and_print
 
 
+def forget_times(engine: Any) -> None:
+    """Let the pipeline engine forget how long each step took, which it would keep to print it."""
+    train_batch = engine.train_batch
+
+    def train_batch_and_forget(batches: Any) -> Any:
+        loss = train_batch(batches)
+        engine.timers("train_batch").reset()
+        return loss
+
+    engine.train_batch = train_batch_and_forget
+
+
 def print_state(engine: Any) -> None:
     """Print the configuration that DeepSpeed has read, and the attributes of its engine."""
     from deepspeed.runtime.engine import print_configuration
@@ -216,6 +228,14 @@ PATCHES = (
         "The pipeline engine counts operations for the flops profiler but never prints the result.",
         canaries.pipeline_prints_no_profile,
         print_profile,
+    ),
+    Patch(
+        "pipeline-keeps-times",
+        "0.19",
+        "The pipeline engine keeps the time of every step, on a GPU two CUDA events, until it prints them. Without "
+        "`steps_per_print` it never does, so its memory grows for as long as the run lasts.",
+        canaries.pipeline_keeps_times,
+        forget_times,
     ),
     Patch(
         "plain-engine-monitors-no-loss",

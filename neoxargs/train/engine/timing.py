@@ -37,6 +37,8 @@ def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
         patches.print_profile(engine)
     if pipelined and json.get("wall_clock_breakdown"):
         patches.start_timers_once(engine)
+    if pipelined and engine.steps_per_print() is None:
+        patches.forget_times(engine)
 
 
 def _times(json: dict[str, Any]) -> bool:

@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
-from neoxargs.train.deepspeed.patches import PATCHES
+from neoxargs.train.deepspeed.patches import PATCHES, forget_times
 
 ASK = """
 import json, sys
@@ -37,3 +38,19 @@ def test_deepspeed_still_has_the_fault(patch) -> None:
 
 def test_each_row_is_one_fault() -> None:
     assert len({patch.name for patch in PATCHES}) == len({patch.is_needed for patch in PATCHES}) == len(PATCHES)
+
+
+def test_the_pipeline_engine_forgets_the_time_of_a_step() -> None:
+    from deepspeed.utils.timer import SynchronizedWallClockTimer
+
+    timers = SynchronizedWallClockTimer()
+
+    def train_batch(batches: int) -> int:
+        timers("train_batch").start()
+        timers("train_batch").stop()
+        return batches + 1
+
+    engine = SimpleNamespace(train_batch=train_batch, timers=timers)
+    forget_times(engine)
+    assert [engine.train_batch(number) for number in range(3)] == [1, 2, 3]
+    assert timers("train_batch").event_timers == []
