@@ -28,6 +28,12 @@ MODEL = {
     "attention_dropout": 0.0, "hidden_dropout": 0.0, "distributed_backend": "gloo", "data_impl": "mmap",
 }  # fmt: skip
 TOKENS_PER_STEP = 8 * 256
+#: A Mixtral.
+EXPERTS = {
+    "pipe_parallel_size": 1, "moe_num_experts": 8, "moe_top_k": 2, "moe_router_type": "topk", "moe_expert_interval": 1,
+    "moe_normalize_expert_weights": True, "pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu",
+    "intermediate_size": 3 * 512, "use_bias_in_mlp": False, "use_bias_in_attn_linear": False,
+}  # fmt: skip
 #: Name -> changes of the configuration.
 LAYOUTS: dict[str, dict[str, Any]] = {
     "1 process": {"pipe_parallel_size": 1},
@@ -47,11 +53,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 4,
     },
     "1 process, plain engine": {"pipe_parallel_size": 0},
-    "1 process, experts": {
-        "pipe_parallel_size": 1, "moe_num_experts": 8, "moe_top_k": 2, "moe_router_type": "topk",
-        "moe_normalize_expert_weights": True, "pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu",
-        "intermediate_size": 3 * 512, "use_bias_in_mlp": False, "use_bias_in_attn_linear": False,
-    },
+    "1 process, experts": EXPERTS,
+    "dp2, experts": {**EXPERTS, "num_gpus": 2},
+    "dp2, experts divided": {**EXPERTS, "num_gpus": 2, "moe_expert_parallel_size": 2},
+    "tp2, experts": {**EXPERTS, "num_gpus": 2, "model_parallel_size": 2},
 }  # fmt: skip
 
 

@@ -1,14 +1,15 @@
 """Measure the training throughput of each layout on this machine's CPU cores, beside other trainers, in turns.
 
     python bench/train_cpu.py [--against DIR ...] [--layouts "1 process" pp2] [--vocabulary 512] [--turns 15] [--json]
+    python bench/train_cpu.py --experts
     python bench/train_cpu.py --profile [--layouts pp2]
 
 For each layout, all runs that are compared are started and paused. Then they take turns: each run continues for a few
 steps, alone, and is paused again. One process is compared with peers.py (a GPT in plain torch, and transformers'; with
-experts, transformers' Mixtral), each other layout with deepy in one process on the same cores. `--against` adds a
-checkout whose deepy.py reads the same file: GPT-NeoX, or another version of deepy. A turn is repeated if other
-processes use much of the CPU meanwhile. Each figure is a median over the turns; ratios are of the tokens per second in
-the same round. cpu_runs.py has the model and the layouts.
+experts, transformers' Mixtral), each other layout with deepy in one process on the same cores. `--experts` measures all
+layouts of a model with experts. `--against` adds a checkout whose deepy.py reads the same file: GPT-NeoX, or another
+version of deepy. A turn is repeated if other processes use much of the CPU meanwhile. Each figure is a median over the
+turns; ratios are of the tokens per second in the same round. cpu_runs.py has the model and the layouts.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from typing import Any, NamedTuple
 import psutil
 from cpu_runs import LAYOUTS, ROOT, TOKENS_PER_STEP, command, configuration_file, environment, prepare
 
-ALONE = "1 process"
+#: The same in one process: of the dense model, and of the one with experts.
+ALONE, EXPERTS_ALONE = "1 process", "1 process, experts"
 #: Layout in one process -> the programs of peers.py with the same model.
-PEERS = {ALONE: ("plain", "transformers"), "1 process, experts": ("mixtral",)}
+PEERS = {ALONE: ("plain", "transformers"), EXPERTS_ALONE: ("mixtral",)}
 #: The line after each step of all trainers.
 STEP = re.compile(rb"\biteration\s+\d+\s*/")
 #: Steps before the first turn, in which a run allocates memory; and more steps than a run ever makes.
@@ -174,7 +176,8 @@ def commands(layout: str, config: dict[str, Any], folder: Path, others: list[Pat
     """Return the command of each run that is compared with a layout, by its name."""
     trainers = {layout: (ROOT, layout)} | {f"{other.name}, {layout}": (other, layout) for other in others}
     if layout not in PEERS:
-        trainers[ALONE] = (ROOT, ALONE)
+        alone = EXPERTS_ALONE if "experts" in layout else ALONE
+        trainers[alone] = (ROOT, alone)
     found = {}
     for number, (name, (trainer, of)) in enumerate(trainers.items()):
         changed = config | LAYOUTS[of]
@@ -220,10 +223,14 @@ def profile(config: dict[str, Any], folder: Path) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    layouts = [name for name in LAYOUTS if not name.startswith("1 process, ")]
+    with_experts = [name for name in LAYOUTS if "experts" in name]
+    layouts = [name for name in LAYOUTS if not name.startswith("1 process, ") and name not in with_experts]
     parser.add_argument("--against", type=Path, nargs="+", default=[], metavar="DIR", help="checkouts to compare with")
     parser.add_argument(
         "--layouts", nargs="+", default=layouts, choices=list(LAYOUTS), help="default: all with a pipeline"
+    )
+    parser.add_argument(
+        "--experts", dest="layouts", action="store_const", const=with_experts, help="all layouts with experts"
     )
     parser.add_argument("--vocabulary", type=int, nargs="+", default=[512], help="sizes (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=15, help="turns of each run (default: %(default)s)")

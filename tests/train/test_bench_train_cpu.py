@@ -80,6 +80,18 @@ def test_experts_are_compared_with_mixtral(bench: Any, tmp_path: Path) -> None:
     own, theirs = (json.loads(Path(file).read_text()) for file in files)
     assert own["moe_num_experts"] == theirs["moe_num_experts"] == 8
     assert list(bench.commands("1 process", config, tmp_path, [])) == ["1 process", "plain", "transformers"]
+    divided = bench.commands("dp2, experts divided", config, tmp_path, [])
+    assert list(divided) == ["dp2, experts divided", "1 process, experts"]
+    assert json.loads(Path(divided["dp2, experts divided"].words[3]).read_text())["moe_expert_parallel_size"] == 2
+
+
+def test_one_option_measures_all_layouts_with_experts(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train_cpu.py", "--experts"])
+    chosen = bench._options().layouts
+    assert "1 process, experts" in chosen and "dp2, experts divided" in chosen
+    assert all("experts" in layout for layout in chosen)
+    monkeypatch.setattr(sys, "argv", ["train_cpu.py"])
+    assert not set(bench._options().layouts) & set(chosen)
 
 
 def test_the_other_trainer_gets_the_same_file_without_the_keys_of_deepy(bench: Any, tmp_path: Path) -> None:
