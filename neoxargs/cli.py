@@ -18,7 +18,7 @@ from neoxargs.options import add_files, add_json, launch_parser, make_parser, ne
 from neoxargs.permissions import never_writable_for_all
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 from neoxargs.record import replace
-from neoxargs.request import Request
+from neoxargs.request import Request, is_lock
 
 if TYPE_CHECKING:
     from neoxargs.launch.main import CheckMemory
@@ -52,9 +52,6 @@ exit codes:
   0 success, 1 problems, 2 invalid command line, 130 interrupted by Ctrl-C, 143 terminated by
   SIGTERM (a run saves a checkpoint before it exits with 130 or 143); if a rank fails, its exit code
 """
-
-#: A file that `check` compares with this machine; the name is that of `launch/lockfile.py`, which is slow to import.
-LOCK_FILE = "run.lock.yml"
 
 
 def program() -> NoReturn:
@@ -173,13 +170,14 @@ def check(words: list[str]) -> int:
     add_files(parser)
     add_json(parser)
     options = parse(parser, words)
-    if [os.path.basename(file).endswith(LOCK_FILE) for file in options.files] == [True]:
+    request = Request.of(options)
+    if list(map(is_lock, request.files)) == [True]:
         from neoxargs.tools import check_lock
 
-        return check_lock.run(options.files[0], options.json)
+        return check_lock.run(request.files[0], request.as_json)
     from neoxargs.tools.check import run
 
-    return run(Request.of(options))
+    return run(request)
 
 
 def plan(words: list[str]) -> int:

@@ -9,6 +9,8 @@ from typing import TypeVar
 from neoxargs.record import Record, replace
 
 Self = TypeVar("Self", bound="Request")
+#: The file in a run folder that records what the run depends on; `launch/lockfile.py` writes it.
+LOCK_FILE = "run.lock.yml"
 
 
 class Request(Record):
@@ -41,3 +43,8 @@ class Request(Record):
         # the same key in two `--set`s would be an error
         others = [override for override in self.overrides if override.partition("=")[0] not in changed]
         return replace(self, overrides=[*others, *changes])
+
+
+def is_lock(name: str) -> bool:
+    """Return whether a file on the command line is a LOCK_FILE, which may have been renamed to my.run.lock.yml."""
+    return name.endswith(LOCK_FILE)

@@ -16,11 +16,11 @@ from neoxargs.launch.fingerprints import Section, environment
 from neoxargs.launch.preflight.secrets import secret_values
 from neoxargs.launch.prepare import recorded_values
 from neoxargs.problems import Place, Problem, Problems
+from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
 from neoxargs.resolve.yaml.read import parse, read_files
 
-NAME = "run.lock.yml"
 SECTIONS = ("code", "packages", "hardware", "files")
 HEAD = """\
 # What this run was launched with. `deepy check run.lock.yml` says what is different here and now, and
@@ -40,14 +40,9 @@ class Lock(NamedTuple):
     places: dict[tuple[str, str], Place]
 
 
-def is_lock(name: str) -> bool:
-    """Return whether a file on the command line is a run.lock.yml, which may have been renamed to x.run.lock.yml."""
-    return name.endswith(NAME)
-
-
 def write_lock(config: Config, script: str) -> Path:
     """Write the file to the run folder, and return its path."""
-    path = Path(config.logging.run_dir, NAME)
+    path = Path(config.logging.run_dir, LOCK_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(lock_text(config, script, environment(config, script)), encoding="utf-8")
     return path
@@ -76,7 +71,7 @@ def read_lock(path: str | os.PathLike[str]) -> Lock:
     sections = {name: found.get(name) or {} for name in (*SECTIONS, "values")}
     values = sections.pop("values")
     if found.get("format") != 1 or not all(isinstance(entry, dict) and "value" in entry for entry in values.values()):
-        what = f"this file does not have the form of a {NAME} that a run writes"
+        what = f"this file does not have the form of a {LOCK_FILE} that a run writes"
         hint = "pass the file from a run folder, or rename a configuration that has this name"
         raise Problems(Problem(what, Place(text.name, 0, 0), hint, id="lock-unreadable"))
     return Lock(values, str(found.get("script", "")), sections, _places(tree))

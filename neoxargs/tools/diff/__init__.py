@@ -18,7 +18,8 @@ from neoxargs.tools.write import os_error_as_problem
 
 DESCRIPTION = (
     "Compare two runs: the resolved values that differ, each with its source, ranked by what the difference can do. "
-    "A and B are YAML files (a.yml+b.yml merges files), run folders or checkpoints, also those of GPT-NeoX. "
+    "A and B are YAML files (a.yml+b.yml merges files), run folders, run.lock.yml files or checkpoints, also those of "
+    "GPT-NeoX. "
     "Exit code: 0 if no difference can change a number in training, 1 if one can, 2 if A or B cannot be read."
 )
 

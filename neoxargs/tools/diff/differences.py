@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from neoxargs.launch.lockfile import NAME
 from neoxargs.record import Record
 from neoxargs.registry import REGISTRY
+from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
 from neoxargs.tools.diff.kinds import Rank, kind_of, rank_of
@@ -97,7 +97,9 @@ def _environment(a: Side, b: Side) -> Iterator[Difference]:
         of_a, of_b = a.environment.get(section, {}), b.environment.get(section, {})
         for name in [name for name in of_a if name in of_b and contents(of_a[name]) != contents(of_b[name])]:
             values = (_abbreviated(of_a[name]), _abbreviated(of_b[name]))
-            yield Difference(name, kind, "nothing" if name == "commit" else rank, values, (NAME, NAME), is_set=True)
+            yield Difference(
+                name, kind, "nothing" if name == "commit" else rank, values, (LOCK_FILE, LOCK_FILE), is_set=True
+            )
 
 
 def contents(entry: Any) -> Any:

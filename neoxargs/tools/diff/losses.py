@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neoxargs import run_metrics
+from neoxargs.problems import Place, Problem, Problems
 from neoxargs.record import Record
 from neoxargs.tools.diff.side import Side
 
@@ -63,5 +64,9 @@ def read_losses(a: Side, b: Side) -> Losses | None:
 def _losses(side: Side) -> dict[int, float | None]:
     if side.folder is None:
         return {}
-    rows = run_metrics.read(side.folder / run_metrics.FILE)
-    return {row["step"]: row["loss"] for row in rows if row["event"] == "step"}
+    path = side.folder / run_metrics.FILE
+    try:
+        return {row["step"]: row["loss"] for row in run_metrics.read(path) if row["event"] == "step"}
+    except (OSError, ValueError, KeyError, TypeError):
+        what, hint = "this file does not contain the losses of a run", "remove it to compare only the configurations"
+        raise Problems(Problem(what, Place(str(path), 0, 0), hint, id="diff-losses-unreadable")) from None

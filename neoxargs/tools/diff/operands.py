@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from neoxargs import checkpoint_folder
-from neoxargs.launch.lockfile import is_lock
 from neoxargs.launch.prepare import RECORD_FILE
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Place, Problem, Problems
+from neoxargs.request import is_lock
 from neoxargs.resolve import Draft, draft, read_files
 from neoxargs.resolve.derive import complete
 from neoxargs.tools.diff.side import Drafted, Side, is_record, of_checkpoint, of_lock, of_record
@@ -22,7 +22,7 @@ from neoxargs.tools.migrate.resolution import resolved
 T = TypeVar("T")
 R = TypeVar("R")
 
-EXPECTED = "pass YAML files (a.yml, or a.yml+b.yml to merge them), a run folder, or a checkpoint"
+EXPECTED = "pass YAML files (a.yml, or a.yml+b.yml to merge them), a run folder, its run.lock.yml, or a checkpoint"
 
 
 def read_sides(names: tuple[str, str], directory: str | None, gpus: int | None) -> tuple[Side, Side]:

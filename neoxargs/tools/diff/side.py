@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neoxargs.launch.lockfile import NAME, read_lock
+from neoxargs.launch.lockfile import read_lock
 from neoxargs.launch.prepare import token_cache
 from neoxargs.launch.targets.wire_format import config_from_values
 from neoxargs.problems import Place
 from neoxargs.record import Record, replace
 from neoxargs.registry import ABSENT, REGISTRY
+from neoxargs.request import LOCK_FILE
 from neoxargs.resolve import Draft
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Kind, Source, Value
@@ -84,8 +85,8 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
     missing = {key: p.default for key, p in REGISTRY.parameters.items() if key not in read and p.default is not ABSENT}
     unknown = {key for key, default in missing.items() if nulls or default is not None}
     config = Config(read)
-    ranks = config.get("world_size") or 1
-    path = folder / NAME if folder else None
+    ranks = ranks_of(config)
+    path = folder / LOCK_FILE if folder else None
     sections = read_lock(path).sections if path and path.exists() else {}
     return Side(name, "run folder", config, ranks, unknown=frozenset(unknown), folder=folder, environment=sections)
 
@@ -96,7 +97,7 @@ def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int) -> Side:
     recorded = {key: value._replace(source=RECORDED) for key, value in config.values.items()}
     kind = f"checkpoint of iteration {iteration}"
     not_sent = frozenset(key for key, parameter in REGISTRY.parameters.items() if not parameter.to)
-    return Side(name, kind, Config(recorded), config.get("world_size") or 1, has_sources=False, unknown=not_sent)
+    return Side(name, kind, Config(recorded), ranks_of(config), has_sources=False, unknown=not_sent)
 
 
 def _known(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,6 +108,12 @@ def _known(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield key, dict(_known(value, name + "."))
         elif REGISTRY.find(name):
             yield key, value
+
+
+def ranks_of(config: Config) -> int:
+    """Return the number of ranks of a recorded configuration."""
+    ranks = config.get("world_size")
+    return ranks if isinstance(ranks, int) else 1
 
 
 def is_record(values: object) -> bool:

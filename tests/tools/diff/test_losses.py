@@ -64,6 +64,13 @@ def test_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "a", "b", "--html", "missing/out.html"]) == 2
 
 
+def test_a_damaged_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("[]\n", "{}\n", "x\n"):
+        Path("b/metrics.jsonl").write_text(text)
+        assert main(["diff", "a", "b"]) == 2
+        assert capsys.readouterr().err.startswith("b/metrics.jsonl: error: this file does not contain the losses")
+
+
 def test_other_ends() -> None:
     assert Losses({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}).lines() == [
         "equal at all 2 common steps, the last at step 2: A 1, B 1"

@@ -30,6 +30,7 @@ PROBLEMS: dict[str, Entry] = {
     "diff-folder-unknown": row(
         "`deepy diff` reads a folder only if it contains a run's record or a checkpoint that stores its configuration."
     ),
+    "diff-losses-unreadable": row("The run folder's metrics.jsonl is damaged or belongs to another program."),
     "diff-record-unreadable": row("The record of a run, config.json, is incomplete or was changed by hand."),
     "lock-unreadable": row("Only a file that a launch wrote, in the form of this version, can be compared."),
     "lock-value-differs": row(
