@@ -76,7 +76,7 @@ def test_a_failed_rank_on_the_other_host_is_named_and_all_end(hosts, tmp_path):
     with cluster.start_training(tmp_path, hosts, hostfile=hostfile(tmp_path, 1), train_iters=100_000) as run:
         cluster.wait_until(lambda: (tmp_path / "out" / "metrics.jsonl").exists(), "the first step", 120)
         cluster.kill(cluster.ranks(tmp_path, 1)[-1])
-        output, _ = run.communicate(timeout=40)
+        output, _ = run.communicate(timeout=150)
     assert run.returncode == 128 + signal.SIGKILL, output
     assert "deepy: rank 1 on " in output
     assert " failed first: SIGKILL: " in output
