@@ -67,6 +67,11 @@ def test_old_spelling_means_the_same(written: str, meant: dict[str, Any]) -> Non
     ("written", "meant"),
     [
         ("moe_num_experts: 4", {"moe_router_type": "sinkhorn", "moe_expert_interval": 1, "moe_aux_loss_coeff": 0.0}),
+        ("moe_num_experts: 4\nmoe_expert_parallel_size: 1", {"moe_router_type": "topk", "moe_expert_interval": 2}),
+        (
+            "dialect: neox-2026\nmoe_num_experts: 4\nmoe_expert_parallel_size: 1",
+            {"moe_router_type": "sinkhorn", "moe_expert_interval": 1},
+        ),
         ("dialect: 2024-05-10\nmoe_num_experts: 4", {"moe_router_type": "topk", "moe_expert_interval": 2}),
         (
             "moe_num_experts: 4\nmoe_type: deepspeed\nmoe_top_k: 2\nmoe_loss_coeff: 0.01",

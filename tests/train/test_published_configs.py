@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -119,6 +120,20 @@ COMBINED = {
     "Pythia-70M": ["pythia/70M.yml", "local_setup.yml"],
     "LLaMA-2-7B": ["llama2/7B.yml", "llama/train_config.yml", "local_setup.yml"],
 }
+#: The keys for experts of GPT-NeoX's files of March 2024, and of DeepSpeed's and MegaBlocks' experts after May 2024;
+#: 125M.yml is the rest of all of these files. The last ones divide the experts among two data parallel ranks.
+PLAIN = {"pipe_parallel_size": 0, "model_parallel_size": 1}
+EXPERTS: dict[str, dict[str, Any]] = {
+    "experts, March 2024": {"num_experts": 4, "moe_expert_parallel_size": 1},
+    "experts of DeepSpeed": PLAIN | {
+        "moe_num_experts": 4, "moe_type": "deepspeed", "moe_top_k": 2, "moe_token_dropping": True,
+        "moe_expert_parallel_size": 2, "moe_loss_coeff": 0.1,
+    },
+    "experts of MegaBlocks": PLAIN | {
+        "moe_num_experts": 4, "moe_type": "megablocks", "enable_expert_tensor_parallelism": True,
+        "moe_expert_parallel_size": 2, "model_parallel_size": 2, "moe_jitter_eps": 0.01,
+    },
+}  # fmt: skip
 #: Sizes, text and layout; and CPUs do not compute in fp16, nor may a test's processes start others.
 SCALED = [
     "num_layers=4", "hidden_size=64", "num_attention_heads=4", "seq_length=32", "train_micro_batch_size_per_gpu=4",
@@ -149,20 +164,24 @@ def text(folder: Path) -> Path:
 
 
 def scaled(name: str, folder: Path, data: Path) -> Config:
-    paths = [NEOX_HEAD / file for file in COMBINED[name]]
+    paths = [NEOX_HEAD / file for file in COMBINED.get(name, COMBINED["125M"])]
     places = [f"{key}={folder / name}" for key in ("save", "load", "run_dir", "log_dir", "tensorboard_dir")]
     written = resolve(paths, gpus=8)
     more = [f"{key}={value}" for key, value in SCALED_WHERE_WRITTEN.items() if written.is_set(key)]
-    return resolve(paths, [*SCALED, *more, *places, f"data_path={data}"], gpus=4)
+    of_experts = [f"{key}={value}" for key, value in EXPERTS.get(name, {}).items()]
+    keys = {override.split("=")[0] for override in of_experts}
+    sizes = [override for override in [*SCALED, *more] if override.split("=")[0] not in keys]
+    return resolve(paths, [*sizes, *of_experts, *places, f"data_path={data}"], gpus=4)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(560)
 @needs_corpus
 @pytest.mark.slow
 def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
     data = text(tmp_path)
-    run_ranks(trained, 4, [scaled(name, tmp_path, data) for name in COMBINED], timeout=360)
-    for name in COMBINED:
+    names = [*COMBINED, *EXPERTS]
+    run_ranks(trained, 4, [scaled(name, tmp_path, data) for name in names], timeout=500)
+    for name in names:
         rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         steps = [row["loss"] for row in rows if row["event"] == "step"]
         assert len(steps) == 20, name

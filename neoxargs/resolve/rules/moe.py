@@ -35,13 +35,17 @@ def moe_expert_interval(moe_num_experts: int, written: Collection[str], default:
 def _is_older(written: Collection[str], default: Default) -> bool:
     """Whether a file is for GPT-NeoX before May 2025: by its dialect, or by parameters that were retired then."""
     # The same version changed this default.
-    return default("rms_norm_epsilon_under_root") is not True or any(map(_is_retired, written))
+    return default("rms_norm_epsilon_under_root") is not True or bool(_retired(written))
 
 
-def _is_retired(name: str) -> bool:
-    """Whether a parameter of the experts is one that GPT-NeoX retired when it replaced DeepSpeed's and MegaBlocks'."""
-    of_experts = REGISTRY.parameters[name].group is Moe or name == "moe_expert_parallel_size"
-    return of_experts and removed(name) is not None
+def _retired(written: Collection[str]) -> list[str]:
+    """Return the parameters that were set and that GPT-NeoX retired when it replaced DeepSpeed's experts.
+
+    A current file may have moe_expert_parallel_size, too; it tells the age of a file only where `dialect` does not.
+    """
+    undated = () if "dialect" in written else ("moe_expert_parallel_size",)
+    of_experts = [name for name in written if REGISTRY.parameters[name].group is Moe or name in undated]
+    return [name for name in of_experts if removed(name) is not None]
 
 
 @derive
@@ -95,19 +99,19 @@ def expert_parallel_selects_former_defaults(
     moe_num_experts: int, moe_router_type: str, moe_expert_interval: int, written: Collection[str], default: Default
 ) -> Finding | None:
     """GPT-NeoX had moe_expert_parallel_size until May 2025, and until then another router, and experts in every second
-    layer. A file with this parameter therefore has these defaults. In a new file, it is easily set without knowing.
+    layer. A file with this parameter and without dialect therefore has these defaults, which may not be meant.
 
         moe_num_experts: 4
         moe_expert_parallel_size: 1
     """
     values = {"moe_router_type": moe_router_type, "moe_expert_interval": moe_expert_interval}
     left = {name: value for name, value in values.items() if name not in written}
-    alone = list(filter(_is_retired, written)) == ["moe_expert_parallel_size"]
+    alone = _retired(written) == ["moe_expert_parallel_size"]
     if moe_num_experts == 1 or not left or not alone or _is_older((), default):
         return None
     used = listed([f"{name} {value}" for name, value in left.items()], "and")
     what = f"moe_expert_parallel_size selects the defaults of before May 2025: {used}"
-    return warn(what, f"set {listed(left, 'and')}", about=["moe_expert_parallel_size"])
+    return warn(what, f"set {listed(left, 'and')}, or dialect", about=["moe_expert_parallel_size"])
 
 
 @check
