@@ -80,7 +80,9 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--check-hosts", action="store_true", help="check that every host has what the run needs, then exit"
     )
-    parser.add_argument("--emit", choices=FORMS, help="print the configuration or the launch in this form, then exit")
+    parser.add_argument(
+        "--emit", choices=FORMS, help="print the configuration or the launch command in a format, then exit"
+    )
     parser.add_argument(
         "--device", metavar="NAME", help="assume GPUs of this type, such as A100-40GB, if nvidia-smi is not available"
     )

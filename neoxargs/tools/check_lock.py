@@ -36,8 +36,9 @@ def run(name: str, as_json: bool) -> int:
     if problems:
         print(render(problems), file=sys.stderr)
     if not failed:
-        same = "the same values and files" if sources else "the same files; the configuration files are not here"
-        print(f"ok\n  {same} as when the run was launched")
+        same = "the same values and files" if sources else "the same files"
+        unknown = "" if sources else "; the configuration files are not here and were not compared"
+        print(f"ok\n  {same} as when the run was launched{unknown}")
     return int(failed)
 
 

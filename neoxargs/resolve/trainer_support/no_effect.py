@@ -305,7 +305,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "apply_layernorm_1p",
         {"norm": Is(("scalenorm", "non_parametric_layernorm"))},
-        "norm has no scale for each number",
+        "this norm has no weight for each channel",
     ),
     SwitchedOff("rpe_num_buckets rpe_max_distance", {"pos_emb": IsNot(("rpe",))}, "pos_emb is not rpe"),
     SwitchedOff("opt_pos_emb_offset", {"pos_emb": IsNot(("learned",))}, "pos_emb is not learned"),

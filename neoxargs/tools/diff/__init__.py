@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("a", metavar="A", help="a YAML file, several joined with +, a run folder or a checkpoint")
     add("b", metavar="B", help="what to compare it with")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for files in DIR first")
-    add("--gpus", metavar="N", type=gpu_count, help="resolve files for N GPUs")
+    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs when reading configuration files")
     add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens seen, batch and data at this step")
     add("--html", metavar="FILE", help="also write a page with the comparison, and the losses of two run folders")
     add("--allow-rounding", action="store_true", help="exit with 0 also if differences can change rounding")

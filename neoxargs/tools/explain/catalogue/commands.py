@@ -32,17 +32,19 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "diff-losses-unreadable": row("The run folder's metrics.jsonl is damaged or belongs to another program."),
     "diff-record-unreadable": row("The record of a run, config.json, is incomplete or was changed by hand."),
-    "lock-unreadable": row("Only a file that a launch wrote, in the form of this version, can be compared."),
+    "lock-unreadable": row("Only a `run.lock.yml` that a launch of this version of deepy wrote can be compared."),
     "lock-value-differs": row(
         "A configuration file, or a default or rule of deepy, has changed since the run was launched, so the same "
-        "command would start another run."
+        "command would start a run with different settings."
     ),
     "lock-file-differs": row(
         "The tokens or the tokenizer are not those that the run read. Of files above 16 MiB (index files: 256 MiB), "
         "only the size and 16 blocks are compared."
     ),
     "lock-code-differs": row("deepy, the script, the plugins or the commit of the current folder have changed."),
-    "lock-package-differs": row("Another version of a package can compute other last digits, or behave differently."),
+    "lock-package-differs": row(
+        "A different version of a package can give results that differ in the last digits, or behave differently."
+    ),
     "lock-hardware-differs": row("Other processors add numbers in another order, so results are not bit-identical."),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),

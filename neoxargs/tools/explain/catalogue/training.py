@@ -41,7 +41,7 @@ PROBLEMS: dict[str, Entry] = {
         "A pattern matches no file; it may contain a mistake or be relative to a different folder."
     ),
     "text-binary": row("The file is not text, so its tokens would be meaningless."),
-    "text-empty": row("All documents are empty, so there is no token to train on."),
+    "text-empty": row("All documents are empty, so there are no tokens to train on."),
     "text-not-utf8": row("The file is not UTF-8, so its characters would be decoded wrongly."),
     "text-not-decompressible": row("A compressed file is damaged or truncated."),
     "text-line-not-json": row("Every line of a .jsonl file must be a JSON object; this line is not JSON."),

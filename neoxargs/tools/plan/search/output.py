@@ -19,11 +19,11 @@ MOST_LISTED, MOST_LEFT_OUT = 12, 40
 EXPLAINED = 3
 #: Component of the step time -> what the ranks do meanwhile. Components below this share are not mentioned.
 MEANWHILE = {
-    "bubble": "wait for other pipeline stages",
-    "tensor": "communicate with tensor parallel ranks",
-    "pipe": "send activations between stages",
-    "data": "reduce gradients or gather weights",
-    "optimizer": "update weights",
+    "bubble": "waiting for other pipeline stages",
+    "tensor": "communicating with tensor parallel ranks",
+    "pipe": "sending activations between stages",
+    "data": "reducing gradients or gathering weights",
+    "optimizer": "updating weights",
 }
 NOTICEABLE = 0.02
 
@@ -77,8 +77,8 @@ def _shares(speed: Speed) -> str:
     """What a rank does during a step, the largest component first."""
     shares = {name: getattr(speed, name) / speed.step for name in MEANWHILE}
     listed = sorted((name for name in shares if shares[name] >= NOTICEABLE), key=lambda name: -shares[name])
-    rest = [f"{format_percent(shares[name], 1)} to {MEANWHILE[name]}" for name in listed]
-    return ", ".join([f"{format_percent(speed.compute, speed.step)} of a step is spent to compute", *rest])
+    rest = [f"{format_percent(shares[name], 1)} {MEANWHILE[name]}" for name in listed]
+    return ", ".join([f"{format_percent(speed.compute, speed.step)} of a step is spent computing", *rest])
 
 
 def _memory(found: Found) -> str:

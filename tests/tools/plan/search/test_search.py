@@ -116,7 +116,7 @@ def test_what_is_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert first == f"search     {expected}"
     assert rest[1].split() == ["front", "step", "memory", "TFLOP/s", "tokens/s", "layout"]
     assert any(line.startswith("fastest    ") and "micro batch" in line for line in rest)
-    assert any("% of a step is spent to compute" in line for line in rest)
+    assert any("% of a step is spent computing" in line for line in rest)
     assert any(line.startswith("left out   ") for line in rest)
 
 
