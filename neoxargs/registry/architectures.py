@@ -102,23 +102,20 @@ class TransformerEngine(
     """Also runs the dot products of Transformer Engine's attention in fp8."""
 
 
-class SoftPrompt(
-    Group,
-    origin="NeoX",
-    effect="none",
-    no_effect_reason="only soft_prompt_tuning reads it, which train.py does not support",
-    section="soft_prompt_tuning",
-):
-    """A trained prefix in front of a frozen model."""
+class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuning"):
+    """Soft prompt tuning: a trained prefix in front of a frozen model."""
 
-    enabled: bool = param(False, effect="not built")
-    """Freezes the model and trains only a prefix of embeddings in front of every sequence."""
+    enabled: bool = param(False)
+    """Freezes the model and trains only a prefix of embeddings in front of every sequence (Lester et al. 2021,
+    arXiv:2104.08691). `load` names the model's checkpoint, with `finetune: true`; the run's own checkpoints contain
+    model and prefix, and generate.py uses both."""
 
     num_tokens: Count = param(10, aliases="n_tokens")
-    """Embeddings in the trained prefix; they take places of `seq_length`."""
+    """Embeddings in the trained prefix. They take places of `seq_length`: every sample loses as many tokens at its end.
+    """
 
     init_string: str = param("")
-    """Text whose embeddings the prefix starts from, repeated or cut to `num_tokens`. Empty: random."""
+    """Text whose token embeddings the prefix starts from, repeated or cut to `num_tokens`. Empty: random."""
 
     init_range: Positive = param(0.5)
     """Random prefixes start uniformly between minus and plus this number."""

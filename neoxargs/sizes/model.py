@@ -80,6 +80,8 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
     first_uses = [used.index(index) for index in set(used)]
     layers = len(first_uses)
     norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)
+    if config.soft_prompt.enabled:
+        tables += config.soft_prompt.num_tokens
     relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
     inside = sum(matrices_of_layer(config, layer, active) + _biases(config, layer) for layer in first_uses)
     return tables * shape.hidden_size + relative + norms + inside

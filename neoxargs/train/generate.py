@@ -27,6 +27,7 @@ from neoxargs.train.model.rotary import longrope_context
 from neoxargs.train.process import setup
 from neoxargs.train.process.from_rank0 import FromRank0
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
+from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 #: Prompts in one batch, per data parallel rank.
 ROWS = 16
@@ -84,7 +85,9 @@ def make_generator(
     else:
         model = PlainModel(model_engine.deepspeed.module, model_engine.deepspeed, process.device)
     seed, context = config.training.seed, longrope_context(config)
-    return Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)
+    generator = Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)
+    generator.prefix = [soft_prompt.PLACEHOLDER] * soft_prompt.length(config.soft_prompt)
+    return generator
 
 
 def for_generation(config: Config) -> Config:

@@ -25,6 +25,7 @@ from neoxargs.train.loop import Loop
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.run_folders import RunFolders
+from neoxargs.train.soft_prompt.from_text import starting_from_text
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.loss_curve import LossCurve
@@ -55,7 +56,8 @@ def run(arguments: RankArguments) -> None:
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
     trained = engine.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trained.deepspeed, process)
-    position = saver.load()
+    with starting_from_text(trained.deepspeed, config, tokenizer, mesh):
+        position = saver.load()
     run = _described_run(config, process.world_size, position.iteration, vocabulary.padded)
     trackers = _trackers(config, run.folder) if process.main else []
     for tracker in trackers:

@@ -23,6 +23,7 @@ from neoxargs.resolve.rules import (
     rotary,
     runtime,
     schedule,
+    soft_prompt,
     transformer_engine,
     zero,
 )
@@ -31,7 +32,7 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 SUBJECTS = (
     parallel, batch, model, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations, data,
     checkpoint,
-    runtime, deepspeed, transformer_engine,
+    runtime, deepspeed, transformer_engine, soft_prompt,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

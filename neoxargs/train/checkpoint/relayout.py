@@ -6,7 +6,7 @@ does not depend on the layout (fp32 weights, Adam's moments, the schedule, the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -38,26 +38,29 @@ LOSS_SCALE_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteres
 SCHEDULED = ("lr", "betas", "momentum")
 
 
-def load(engine: Any, folder: Path, inventories: list[Inventory], with_optimizer: bool) -> dict[str, Any]:
+def load(
+    engine: Any, folder: Path, inventories: list[Inventory], with_optimizer: bool, optional: Collection[str] = ()
+) -> dict[str, Any]:
     """Fill a DeepSpeed engine from a checkpoint of any layout. Collective: every rank calls it.
 
-    with_optimizer: restore the optimizer state and the schedule too.
+    with_optimizer: restore the optimizer state and the schedule too. optional: as of `load_weights`.
     Returns what DeepSpeed's `load_checkpoint` returns as client state. Raises Problems if the checkpoint does not fit.
     """
     saved = SavedWeights(folder, inventories)
-    load_weights(engine, saved, with_optimizer)
+    load_weights(engine, saved, with_optimizer, optional)
     if with_optimizer:
         restore_counters(engine, saved, saved.common)
     return saved.common
 
 
-def load_weights(engine: Any, saved: Weights, with_optimizer: bool) -> None:
+def load_weights(engine: Any, saved: Weights, with_optimizer: bool, optional: Collection[str] = ()) -> None:
     """Fill a DeepSpeed engine's weights and optimizer states. Collective: every rank calls it.
 
+    optional: weights that keep their values if the checkpoint does not have them.
     Raises Problems if the checkpoint does not fit.
     """
     layout = optimizer_layout(engine)
-    problems = list(_mismatches(engine, saved, layout, with_optimizer))
+    problems = list(_mismatches(engine, saved, layout, with_optimizer, optional))
     if problems:
         raise Problems(problems)
     assert layout is not None
@@ -67,6 +70,8 @@ def load_weights(engine: Any, saved: Weights, with_optimizer: bool) -> None:
             _fill_partitions(engine.optimizer, weights, saved, layout, with_optimizer)
         else:
             for name, weight in weights.items():
+                if name not in saved.slices:
+                    continue
                 pieces = [piece for piece in layout.pieces if piece.name == name]
                 _Loader(saved, layout, weight, pieces).load(name, with_optimizer)
 
@@ -93,10 +98,7 @@ class _Loader:
 
     def load(self, name: str, with_optimizer: bool) -> None:
         slice_ = self._slice(name, self.saved.full_tensor(name, master=with_optimizer))
-        if self.layout.kind != "zero3":  # under ZeRO-3 the weight itself is empty
-            self.weight.data.copy_(slice_)
-        for piece in self.pieces:
-            _in_optimizer(self.layout.tensors[piece.tensor].data, piece).copy_(_in_weight(slice_, piece))
+        _set(self.weight, slice_, self.layout, self.pieces)
         if with_optimizer and self.pieces:
             for state, number in self.saved.states(name).items():
                 self._load_state(name, state, number)
@@ -125,6 +127,23 @@ class _Loader:
             what = f"load ({self.saved.folder}): {name} has {shapes}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
         return reduce(rank_slice, shards_of(self.weight), full)
+
+
+def _set(weight: nn.Parameter, slice_: Tensor, layout: OptimizerLayout, pieces: list[Piece]) -> None:
+    """Set this rank's slice of a weight, and the parts of it that the optimizer has."""
+    if layout.kind != "zero3":  # under ZeRO-3 the weight itself is empty
+        weight.data.copy_(slice_)
+    for piece in pieces:
+        _in_optimizer(layout.tensors[piece.tensor].data, piece).copy_(_in_weight(slice_, piece))
+
+
+def set_weight(engine: Any, name: str, value: Tensor) -> None:
+    """Set a weight that every tensor parallel rank has in full. Not for ZeRO-3."""
+    layout = optimizer_layout(engine)
+    assert layout is not None
+    with torch.no_grad():
+        weight = named_weights(engine.module)[name]
+        _set(weight, value.to(weight), layout, [piece for piece in layout.pieces if piece.name == name])
 
 
 def with_rows(full: Tensor, count: int) -> Tensor:
@@ -157,7 +176,9 @@ def _step_count(current: Any, number: Any, tensor: Tensor, layout: OptimizerLayo
     return torch.as_tensor(number, dtype=torch.float32, device=tensor.device if fused else "cpu").clone()
 
 
-def _mismatches(engine: Any, saved: Weights, layout: OptimizerLayout | None, with_optimizer: bool) -> Iterator[Problem]:
+def _mismatches(
+    engine: Any, saved: Weights, layout: OptimizerLayout | None, with_optimizer: bool, optional: Collection[str]
+) -> Iterator[Problem]:
     """Everything that prevents loading this checkpoint into this engine."""
     subject = f"load ({saved.folder})"
     if layout is None:
@@ -169,7 +190,7 @@ def _mismatches(engine: Any, saved: Weights, layout: OptimizerLayout | None, wit
         what = f"{subject}: the checkpoint has no optimizer state (it was saved with no_save_optim, or imported)"
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     expected = _union_over_ranks(set(named_weights(engine.module)))
-    for missing in sorted(expected - set(saved.slices))[:3]:
+    for missing in sorted(expected - set(saved.slices) - set(optional))[:3]:
         what = f"{subject}: the checkpoint does not fit this model: weight {missing} is missing from it"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - expected)[:3]:

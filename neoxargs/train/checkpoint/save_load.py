@@ -27,6 +27,7 @@ from neoxargs.train.neox import loading
 from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.optim.schedule import Schedule
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
+from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 #: Optimizer types with the same state as Adam, which can load each other's checkpoints.
 ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
@@ -57,7 +58,8 @@ class Checkpoints(Saver):
 
     def _continue_gpt_neox(self, theirs: NeoxWeights) -> Position:
         """Load a checkpoint of GPT-NeoX, whose random states mean nothing here."""
-        state = loading.load(self.engine, theirs, not (self.options.finetune or self.options.no_load_optim))
+        with_optimizer = not (self.options.finetune or self.options.no_load_optim)
+        state = loading.load(self.engine, theirs, with_optimizer, self._optional)
         if self.options.finetune:
             return Position()
         if not self.options.no_load_rng:
@@ -87,8 +89,13 @@ class Checkpoints(Saver):
             if same_layout and not (gathers or on_nvme or divides_experts):
                 state = self._load_with_deepspeed(checkpoint, with_optimizer)
             else:
-                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer)
+                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer, self._optional)
         return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same_layout
+
+    @property
+    def _optional(self) -> tuple[str, ...]:
+        """The weights that need not be in the checkpoint: a new soft prompt, before its first step."""
+        return (soft_prompt.NAME,) if self.options.finetune else ()
 
     def _load_with_deepspeed(self, checkpoint: Path, with_optimizer: bool) -> dict[str, Any]:
         try:

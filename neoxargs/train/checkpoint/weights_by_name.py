@@ -151,6 +151,8 @@ class SavedWeights:
 
     def states(self, name: str) -> dict[str, Any]:
         """Return a weight's optimizer states: numbers by value, None for tensors, which `full_tensor` returns."""
+        if not self._first(name).pieces:  # not trained
+            return {}
         inventory, piece = self._first(name).first
         state = self.optimizer_file(inventory).state.get(piece.tensor, {})
         return {key: None if isinstance(value, Tensor) and value.dim() else value for key, value in state.items()}
@@ -168,7 +170,8 @@ class SavedWeights:
 
     def _read(self, part: Slice, state: str, master: bool) -> Tensor:
         partitioned = self.inventories[0]["kind"] == "zero3"  # ZeRO-3 saves the weights in the optimizer files only
-        if not state and not partitioned and not (master and self.optimizer_file(part.first[0]).weights):
+        has_master = master and part.pieces and self.optimizer_file(part.first[0]).weights
+        if not state and not partitioned and not has_master:
             file = self._file(part.file)
             return file.get("module", file)[part.key]  # type: ignore[no-any-return]
         tensors = [(self._tensor(inventory, piece, state), piece) for inventory, piece in part.pieces.values()]

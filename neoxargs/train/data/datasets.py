@@ -31,6 +31,7 @@ from neoxargs.train.data.loader import Loader, Part, Samples
 from neoxargs.train.data.sources import PARTS, Source, sources
 from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.process.mesh import Mesh
+from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 T = TypeVar("T")
 
@@ -80,6 +81,7 @@ def build_datasets(
         config.data.num_workers,
         samples_per_evaluation=0 if config.data.repeat_eval_samples else evaluated,
         drops_last=config.data.sample_order == "gpt-neox",
+        prompt=soft_prompt.length(config.soft_prompt),
     )
 
 

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.process.setup import on_gpu
+from neoxargs.train.soft_prompt.prompt import make_room
 
 #: Name of a split of the data.
 Part = Literal["train", "validation", "test"]
@@ -55,6 +56,8 @@ class Loader:
     """Number of samples of one evaluation if each continues where the one before ended; 0 if all read the same ones."""
     drops_last: bool = False
     """Start over after the last micro batch that is full on all ranks, as GPT-NeoX does, not after the last sample."""
+    prompt: int = 0
+    """Positions at the beginning of every sample that belong to a soft prompt."""
 
     def train(self, consumed: int) -> Iterator[Batch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
@@ -72,7 +75,8 @@ class Loader:
         samples = self.parts.get(part)
         if samples is None or not reads_data(self.mesh):
             return None
-        return batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
+        found = batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
+        return (Batch(*make_room(*batch, self.prompt)) for batch in found) if self.prompt else found
 
 
 def reads_data(mesh: Mesh) -> bool:

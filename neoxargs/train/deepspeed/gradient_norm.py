@@ -57,6 +57,8 @@ def clip(engine: Any, mesh: Mesh) -> None:
 
 def shorten(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
     """Scale the gradients, whose norm is given, to the norm `longest` if they are longer."""
+    if not gradients:  # on a stage that trains nothing
+        return
     factor = (longest / (norm + 1e-6)).clamp(max=1.0)
     if norm.is_cuda or factor < 1:  # on a GPU, reading the factor would synchronize, so always multiply
         torch._foreach_mul_(gradients, factor)

@@ -86,7 +86,12 @@ def checkpoint_files(engine: Any, layout: OptimizerLayout) -> tuple[str, str]:
 
 
 def _of_weights(weights: Iterable[nn.Parameter], names: dict[int, str]) -> list[Piece]:
-    return [Piece(names[id(weight)], number, 0, 0, weight.numel()) for number, weight in enumerate(weights)]
+    # A stage that trains nothing has a number that is none of the weights.
+    return [
+        Piece(names[id(weight)], number, 0, 0, weight.numel())
+        for number, weight in enumerate(weights)
+        if id(weight) in names
+    ]
 
 
 def _of_flat_groups(
@@ -99,7 +104,7 @@ def _of_flat_groups(
         first = 0
         for weight in weights:
             start, end = max(first, partition), min(first + weight.numel(), partition + size)
-            if start < end:
+            if start < end and id(weight) in names:
                 yield Piece(names[id(weight)], number, start - partition, start - first, end - start)
             first += weight.numel()
 

@@ -36,3 +36,12 @@ def layer_specs(module: Any) -> list[Any]:
 def stage_specs(module: Any) -> list[Any]:
     """Return the layers of this rank's pipeline stage, as they were given to the PipelineModule."""
     return layer_specs(module)[module._local_start : module._local_stop]
+
+
+def exclude_tied_gradients(module: Any) -> None:
+    """Tell DeepSpeed's bf16 optimizer that frozen tied weights have no gradients to sum over the stages.
+
+    It reads this attribute of every tied weight, but sets it only for weights that it trains.
+    """
+    for weight, _ in module.get_tied_weights_and_groups():
+        weight._hp_grad = None

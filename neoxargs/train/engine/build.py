@@ -43,6 +43,7 @@ from neoxargs.train.parallel.make import Make, VocabEmbedding
 from neoxargs.train.parallel.pipeline import count_weights, layers, named_weights, tie_relative_bias
 from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
+from neoxargs.train.soft_prompt.prompt import freeze_all_but_prompt
 
 
 def build(
@@ -68,6 +69,8 @@ def build(
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
         module = _pipeline(config, vocabulary, make, mesh) if pipelined else _gpt(config, json, vocabulary, make, mesh)
+        if config.soft_prompt.enabled:
+            freeze_all_but_prompt(module)
         if trains and config.fusion.compile_layers:  # text is generated at all lengths, each of which would be compiled
             compile_layers(module, torch.device(get_accelerator().current_device_name()))
         settings = timing.settings(json, config)

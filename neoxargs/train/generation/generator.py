@@ -144,6 +144,8 @@ class Generator:
         self.together = mesh.data.size > 1 and any(
             hasattr(weight, "ds_id") or hasattr(weight, "expert_shard") for weight in model.module.parameters()
         )
+        #: Tokens at the beginning of every row, whose embeddings a soft prompt replaces.
+        self.prefix: list[int] = []
         #: Whether to cache keys and values. Document masks need all tokens of a row in every pass.
         self.caches = not (options.recompute or model.documents)
 
@@ -168,7 +170,7 @@ class Generator:
     @contextmanager
     def _cache(self, samples: Sequence[Sample]) -> Iterator[Cache | None]:
         """Attach a cache large enough for these samples to the model; yield None if none is used."""
-        longest = max((len(sample.prompt) for sample in samples), default=0)
+        longest = len(self.prefix) + max((len(sample.prompt) for sample in samples), default=0)
         if not (self.caches and samples) or longest > self.seq_length:
             yield None
             return
@@ -187,7 +189,7 @@ class Generator:
             if not active:
                 self._empty_pass()
                 continue
-            rows = [[*sample.prompt, *sample.ids] for sample in active]
+            rows = [[*self.prefix, *sample.prompt, *sample.ids] for sample in active]
             longest = max(map(len, rows))
             was_beyond, beyond = beyond, longest > self.context
             if cache and longest > self.seq_length:
@@ -239,7 +241,8 @@ class Generator:
     def _entering(self, rows: list[list[int]], cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Return the tokens (batch, seq) that this pass processes, and each row's last position in them (batch)."""
         if cache is None:
-            return padded([row[-self.seq_length :] for row in rows])
+            room = self.seq_length - len(self.prefix)
+            return padded([[*self.prefix, *row[len(self.prefix) :][-room:]] for row in rows])
         if not cache.started:
             cache.started = True
             return padded(rows)

@@ -24,6 +24,7 @@ from neoxargs.train.model.mup import multipliers, output_scale, scale_by
 from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.make import Make, VocabEmbedding
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
+from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 
 class TokenEmbedding(nn.Module):
@@ -69,6 +70,7 @@ class PositionEmbedding(nn.Module):
             rows = shape.max_position_embeddings + self.offset
             method = initializer(init.init_method, init, shape)
             self.table = make.parameter("table", (rows, shape.hidden_size), method)
+        self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, make)
         self.shards = make.shards
         sum_gradients(self.parameters(), self.shards)
         #: Set during text generation only.
@@ -76,6 +78,8 @@ class PositionEmbedding(nn.Module):
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden, starts = unpack(inputs)
+        if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
+            hidden = soft_prompt.insert(self.soft_prompt, hidden, self.shards.rank * hidden.shape[1])
         hidden = scale_by(hidden, self.token_multiplier)
         positions = None if self.cache is None else self.cache.positions  # (batch, seq)
         if starts is not None and self.reset_positions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,11 @@ def _wrong_tied(weights: NeoxWeights) -> Problem | None:
     return Problem(what, hint=hint, id="checkpoint-other-model", about=("load", "gpt_j_tied"))
 
 
-def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any]:
-    """Fill a DeepSpeed engine; return the counters. Collective: every rank calls it."""
+def load(engine: Any, saved: NeoxWeights, with_optimizer: bool, optional: Collection[str] = ()) -> dict[str, Any]:
+    """Fill a DeepSpeed engine; return the counters. Collective: every rank calls it.
+
+    optional: weights that keep their values, because the checkpoint does not have them.
+    """
     if with_optimizer and saved.why_incomplete:
         raise Problems(not_restorable(saved.contents, saved.why_incomplete))
     common = saved.common
@@ -68,7 +71,7 @@ def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any
         common["lr_scheduler"] = schedule_state(schedule.curve, common["lr_scheduler"], common["iteration"])
     else:  # one of DeepSpeed's schedules, which saves only a step
         common["lr_scheduler"] = {"last_batch_iteration": common["iteration"] - 1}
-    relayout.load_weights(engine, saved, with_optimizer)
+    relayout.load_weights(engine, saved, with_optimizer, optional)
     if with_optimizer:
         relayout.restore_counters(engine, saved, common)
     return common

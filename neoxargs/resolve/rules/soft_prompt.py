@@ -1,0 +1,68 @@
+"""Soft prompts: what they cannot be combined with."""
+
+from __future__ import annotations
+
+from neoxargs.resolve.rules.rule import Finding, check, refuse
+
+
+@check
+def soft_prompt_leaves_room_for_text(
+    soft_prompt_tuning__enabled: bool, soft_prompt_tuning__num_tokens: int, seq_length: int
+) -> Finding | None:
+    """The prompt takes the first positions of every sample, which loses as many tokens at its end. A prompt that is as
+    long as a sample leaves no text to train on.
+
+        soft_prompt_tuning: {enabled: true, num_tokens: 64}
+        seq_length: 32
+    """
+    if not soft_prompt_tuning__enabled or soft_prompt_tuning__num_tokens < seq_length:
+        return None
+    what = (
+        f"soft_prompt_tuning.num_tokens ({soft_prompt_tuning__num_tokens}) must be less than seq_length ({seq_length})"
+    )
+    return refuse(what, "set a smaller number", about=["soft_prompt_tuning.num_tokens", "seq_length"])
+
+
+@check
+def soft_prompt_reaches_every_document(
+    soft_prompt_tuning__enabled: bool, reset_attention_mask: bool, reset_position_ids: bool
+) -> Finding | None:
+    """The prompt is in front of a sample. With a mask for each document, only the first document of the sample would
+    see it; with positions for each document, they would begin at 0 beside the prompt's.
+
+        soft_prompt_tuning: {enabled: true}
+        reset_attention_mask: true
+    """
+    name = "reset_attention_mask" if reset_attention_mask else "reset_position_ids"
+    if not soft_prompt_tuning__enabled or not (reset_attention_mask or reset_position_ids):
+        return None
+    what = f"soft_prompt_tuning and {name} cannot be combined"
+    return refuse(what, f"remove {name}", about=["soft_prompt_tuning.enabled", name])
+
+
+@check
+def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimization__stage: int) -> Finding | None:
+    """ZeRO-3 stores weights only as partitions of the optimizer, which has none of the frozen weights. They would be
+    missing in checkpoints.
+
+        soft_prompt_tuning: {enabled: true}
+        zero_optimization: {stage: 3}
+    """
+    if not soft_prompt_tuning__enabled or zero_optimization__stage < 3:
+        return None
+    about = ["soft_prompt_tuning.enabled", "zero_optimization.stage"]
+    return refuse("soft_prompt_tuning and ZeRO stage 3 cannot be combined", "set stage to 2 or less", about=about)
+
+
+@check
+def soft_prompt_excludes_eval_tasks(soft_prompt_tuning__enabled: bool, eval_tasks: list[str] | None) -> Finding | None:
+    """The harness measures the texts of its tasks by seq_length, and leaves no positions for a prompt in front of them.
+    The end of long texts would be cut off.
+
+        soft_prompt_tuning: {enabled: true}
+        eval_tasks: [lambada_openai]
+    """
+    if not soft_prompt_tuning__enabled or not eval_tasks:
+        return None
+    about = ["soft_prompt_tuning.enabled", "eval_tasks"]
+    return refuse("eval_tasks cannot be run with soft_prompt_tuning", "remove eval_tasks", about=about)

@@ -1,0 +1,1 @@
+"""Soft prompt tuning: trained embeddings before the text, in a frozen model."""
