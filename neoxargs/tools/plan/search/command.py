@@ -69,7 +69,8 @@ def _search(texts: list[Text], options: PlanOptions, base: tuple[RunSpec, Target
 
 
 def _resolve(texts: list[Text], options: PlanOptions, changes: Changes, gpus: int | None) -> RunSpec:
-    spec = resolve_run_texts(texts, [*options.overrides, *overrides_of(changes)], os.environ, gpus)
+    overrides = options.with_overrides(overrides_of(changes)).overrides
+    spec = resolve_run_texts(texts, overrides, os.environ, gpus)
     return replace(spec, resources=group_into_hosts(replace(spec.resources, device="cuda"), options.per_host))
 
 

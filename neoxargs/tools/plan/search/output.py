@@ -126,6 +126,7 @@ def layout_file(result: Result, files: Sequence[str]) -> str:
         f"model_parallel_size: {division.tensor}",
         f"sequence_parallel: {str(division.sequence_parallel).lower()}",
         f"zero_optimization: {{stage: {division.zero}{OFFLOADED if division.offload else ''}}}",
+        *([f"moe_expert_parallel_size: {division.expert}"] if division.expert > 1 else []),
         f"train_micro_batch_size_per_gpu: {best.layout.micro}",
         f"gradient_accumulation_steps: {best.layout.steps}",
         f"checkpoint_activations: {str(best.layout.recompute).lower()}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.advice import Changes
@@ -25,10 +26,14 @@ class Division:
     sequence_parallel: bool = False
     offload: bool = False
     """Optimizer state in host memory."""
+    expert: int = 1
+    """Data parallel ranks that divide the experts of a layer."""
 
     def changes(self) -> Changes:
         """Return the overrides that select this division."""
+        experts = {"moe_expert_parallel_size": self.expert} if self.expert > 1 else {}
         return {
+            **experts,
             "model_parallel_size": self.tensor,
             "pipe_parallel_size": self.pipe,
             "sequence_parallel": self.sequence_parallel,
@@ -39,7 +44,7 @@ class Division:
     def __str__(self) -> str:
         parts = [f"tensor {self.tensor}"] if self.tensor > 1 else []
         parts += [f"pipeline {self.pipe}"] if self.pipe else []
-        parts += [f"data {self.data}", f"ZeRO-{self.zero}"]
+        parts += [f"data {self.data}", *([f"expert {self.expert}"] if self.expert > 1 else []), f"ZeRO-{self.zero}"]
         parts += ["sequence parallel"] if self.sequence_parallel else []
         return ", ".join([*parts, "optimizer on the host"] if self.offload else parts)
 
@@ -77,8 +82,16 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
         for pipe in (0, *_divisors(devices // tensor, config.shape.num_layers)[1:]):
             data = devices // tensor // max(pipe, 1)
             stages = (2, 3) if offload else (0, 1, 2, 3) if data > 1 and not pipe else (0, 1) if data > 1 else (0,)
-            if not (offload and pipe):
-                yield from (Division(tensor, pipe, data, stage, tensor > 1, offload) for stage in stages)
+            if offload and pipe:
+                continue
+            for stage, expert in product(stages, _expert_sizes(config, data)):
+                yield Division(tensor, pipe, data, stage, tensor > 1, offload, expert)
+
+
+def _expert_sizes(config: Config, data: int) -> list[int]:
+    """Return the numbers of data parallel ranks that can divide the experts of a layer equally."""
+    experts = config.moe.moe_num_experts
+    return [size for size in _divisors(data, experts) if experts % size == 0]
 
 
 def micro_batches(division: Division, samples: int) -> list[tuple[int, int]]:

@@ -76,6 +76,13 @@ def test_the_written_layout_is_the_fastest(middle: str, tmp_path: Path, capsys: 
     assert file.read_text().startswith("# The fastest of ")
 
 
+def test_experts_are_divided(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    experts = ["moe_num_experts=8", "dialect=neox-2026", "sequence_parallel=false"]
+    layouts = found_by(options(middle, 4, overrides=experts, gpu_memory=80.0), capsys)["layouts"]
+    sizes = {layout["set"].get("moe_expert_parallel_size", 1) for layout in layouts}  # type: ignore[attr-defined]
+    assert sizes == {1, 2, 4}
+
+
 def test_the_fewest_devices(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     small = {"gpu_memory": 4.0}
     result = found_by(options(middle, 32, **small), capsys, fewest=True)
