@@ -8,7 +8,7 @@ from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse, warn
+from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import divisible_by
 from neoxargs.resolve.rules.synonyms import Default
 from neoxargs.sizes.layout import ranks_of_replica
@@ -35,17 +35,17 @@ def moe_expert_interval(moe_num_experts: int, written: Collection[str], default:
 def _is_older(written: Collection[str], default: Default) -> bool:
     """Whether a file is for GPT-NeoX before May 2025: by its dialect, or by parameters that were retired then."""
     # The same version changed this default.
-    return default("rms_norm_epsilon_under_root") is not True or bool(_retired(written))
+    return default("rms_norm_epsilon_under_root") is not True or _is_dated(written)
 
 
-def _retired(written: Collection[str]) -> list[str]:
-    """Return the parameters that were set and that GPT-NeoX retired when it replaced DeepSpeed's experts.
+def _is_dated(written: Collection[str]) -> bool:
+    """Whether a file sets a parameter that GPT-NeoX retired when it replaced DeepSpeed's and MegaBlocks' experts.
 
     A current file may have moe_expert_parallel_size, too; it tells the age of a file only where `dialect` does not.
     """
     undated = () if "dialect" in written else ("moe_expert_parallel_size",)
-    of_experts = [name for name in written if REGISTRY.parameters[name].group is Moe or name in undated]
-    return [name for name in of_experts if removed(name) is not None]
+    of_experts = (name for name in written if REGISTRY.parameters[name].group is Moe or name in undated)
+    return any(removed(name) is not None for name in of_experts)
 
 
 @derive
@@ -95,26 +95,6 @@ def tensor_parallel_divides_experts(
 
 
 @check
-def expert_parallel_selects_former_defaults(
-    moe_num_experts: int, moe_router_type: str, moe_expert_interval: int, written: Collection[str], default: Default
-) -> Finding | None:
-    """GPT-NeoX had moe_expert_parallel_size until May 2025, and until then another router, and experts in every second
-    layer. A file with this parameter and without dialect therefore has these defaults, which may not be meant.
-
-        moe_num_experts: 4
-        moe_expert_parallel_size: 1
-    """
-    values = {"moe_router_type": moe_router_type, "moe_expert_interval": moe_expert_interval}
-    left = {name: value for name, value in values.items() if name not in written}
-    alone = _retired(written) == ["moe_expert_parallel_size"]
-    if moe_num_experts == 1 or not left or not alone or _is_older((), default):
-        return None
-    used = listed([f"{name} {value}" for name, value in left.items()], "and")
-    what = f"moe_expert_parallel_size selects the defaults of before May 2025: {used}"
-    return warn(what, f"set {listed(left, 'and')}, or dialect", about=["moe_expert_parallel_size"])
-
-
-@check
 def expert_parallel_divides_experts(
     moe_num_experts: int,
     moe_expert_parallel_size: int,
@@ -142,8 +122,8 @@ def expert_parallel_divides_replicas(
     """An expert parallel group consists of consecutive replicas, which hold different experts. If the number of
     replicas is no multiple of its size, the last group lacks ranks, and with them experts.
 
-        moe_num_experts: 4
-        moe_expert_parallel_size: 4
+        moe_num_experts: 6
+        moe_expert_parallel_size: 3
     """
     replicas, rest = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
     if moe_num_experts == 1 or rest:  # the latter is another rule's problem

@@ -43,7 +43,6 @@ CASES = [
     "{moe_num_experts: 3, model_parallel_size: 2}",
     "{moe_num_experts: 4, moe_expert_interval: 2, num_unique_layers: 1}",
     "{moe_num_experts: 3, moe_expert_parallel_size: 2}",
-    "{moe_num_experts: 4, moe_expert_parallel_size: 2, moe_expert_interval: 1}",
     "{moe_num_experts: 6, moe_expert_parallel_size: 2, model_parallel_size: 2}",
     "{moe_num_experts: 6, moe_expert_parallel_size: 3}",
     "{moe_num_experts: 4, moe_expert_parallel_size: 2, zero_optimization: {stage: 3}}",
