@@ -29,32 +29,34 @@ def known_to_deepspeed(module: nn.Module, mesh: Mesh) -> Iterator[Callable[[Any]
     Yields a function that has to be called with this engine.
     """
     from deepspeed.runtime import engine as of_engine
-    from deepspeed.utils import groups
 
-    axes = {
-        "_EXPERT_PARALLEL_GROUP": mesh.expert,
-        "_EXPERT_DATA_PARALLEL_GROUP": mesh.expert_data,
-    }
-    for table, axis in axes.items():
-        getattr(groups, table).clear()
-        getattr(groups, f"{table}_RANKS").clear()
-        if mesh.expert.size > 1:
-            getattr(groups, table)[group_name(mesh)] = axis.group
-            getattr(groups, f"{table}_RANKS")[group_name(mesh)] = dist.get_process_group_ranks(axis.group)
+    _fill_tables(mesh)
     holders = [child for child in module.modules() if any(map(_is_divided, child.parameters(recurse=False)))]
-    for holder in holders:
-        for weight in filter(_is_divided, holder.parameters(recurse=False)):
-            weight.allreduce, weight.group_name = False, group_name(mesh)  # type: ignore[attr-defined]
     if not holders:
         yield lambda engine: None
         return
-    theirs, of_engine.MoE = of_engine.MoE, type(holders[0])
     for holder in holders:
         holder.num_experts = 0  # type: ignore[assignment]  # read for checkpoints that the engine does not write here
+        for weight in filter(_is_divided, holder.parameters(recurse=False)):
+            weight.allreduce, weight.group_name = False, group_name(mesh)  # type: ignore[attr-defined]
+    theirs, of_engine.MoE = of_engine.MoE, type(holders[0])
     try:
         yield _reduce_experts
     finally:
         of_engine.MoE = theirs
+
+
+def _fill_tables(mesh: Mesh) -> None:
+    """Replace the process groups in DeepSpeed's tables by those of the mesh."""
+    from deepspeed.utils import groups
+
+    for table, axis in (("_EXPERT_PARALLEL_GROUP", mesh.expert), ("_EXPERT_DATA_PARALLEL_GROUP", mesh.expert_data)):
+        of_groups, of_ranks = getattr(groups, table), getattr(groups, f"{table}_RANKS")
+        of_groups.clear()
+        of_ranks.clear()
+        if mesh.expert.size > 1:
+            of_groups[group_name(mesh)] = axis.group
+            of_ranks[group_name(mesh)] = dist.get_process_group_ranks(axis.group)
 
 
 def _is_divided(weight: nn.Parameter) -> bool:
