@@ -175,7 +175,7 @@ def test_valid_values_are_checked_although_others_are_wrong(capsys, nothing_star
         assert main([*words, "bad.yml"]) == 1
         told = capsys.readouterr().err
         assert "there is no nowhere.bin" in told
-        assert "te_fp8_mha (true) is not supported by train.py yet" in told
+        assert "te_fp8_mha (true) is not supported by train.py: GPT-NeoX's code for fp8" in told
         assert "num_layers is missing" in told
     Path("bad.yml").write_text("hidden_size: wide\n")
     assert main(["check", "bad.yml"]) == 1
@@ -232,7 +232,7 @@ def test_a_dry_run_of_an_unsupported_configuration_fails(capsys, nothing_starts,
         capsys.readouterr()
         assert main([script, *BOTH, "--set", wanted, *form]) == 1
         shown = capsys.readouterr()
-        assert f"warning: {wanted.partition('=')[0]} (true) is not supported by train.py yet" in shown.err
+        assert f"warning: {wanted.partition('=')[0]} (true) is not supported by train.py" in shown.err
         assert '"train_batch_size": 2' in shown.out
 
 

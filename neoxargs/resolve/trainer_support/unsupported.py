@@ -17,6 +17,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
+from neoxargs.resolve.trainer_support.reasons import LAYER_REASONS, reason
 from neoxargs.sizes.optimizer_state import is_onebit
 
 #: Supported optimizers: ours, those of torch and of DeepSpeed.
@@ -104,7 +105,8 @@ def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
     if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
         what = f"optimizer.type ({config.get(name)}) is not a known optimizer"
         return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
-    what = f"{name} ({yaml_form(config.get(name))}) is not supported by train.py yet"
+    what = f"{name} ({yaml_form(config.get(name))}) is not supported by train.py"
+    what += f": {why}" if (why := reason(name)) else " yet"
     return Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))
 
 
@@ -127,6 +129,7 @@ def _other_layers(config: Config) -> Iterator[Problem]:
     kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check reports unknown ones
     other = sorted(kinds - set(ATTENTION_LAYERS))
     if other:
-        what = f"attention_config has layer types that train.py does not support yet: {listed(other, 'and')}"
+        what = f"attention_config has layer types that train.py does not support: {listed(other, 'and')}"
+        what += "".join(f"; {why}" for why in dict.fromkeys(LAYER_REASONS[kind] for kind in other))
         name, hint = "attention_config", f"use {listed(ATTENTION_LAYERS)}"
         yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neoxargs.resolve.config import Config
-from neoxargs.train.parallel.communicate import copy_to_ranks, gather
+from neoxargs.train.parallel.communicate import copy_to_ranks, gather, sum_over_ranks
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -92,6 +92,29 @@ class Loss:
         hidden = hidden.flatten(0, -2)
         arguments = (hidden, weight, labels.flatten(), self, torch.is_grad_enabled())
         return _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call, no-any-return]
+
+    def log_probabilities(self, readout: Readout, labels: Tensor) -> Tensor:
+        """Return the log-probability of every label (batch, seq), with gradients; 0 where the label is IGNORED.
+
+        For losses other than the mean cross entropy, such as those of preference training. Unlike the loss, it keeps
+        the logits of this rank's part of the vocabulary until the backward pass.
+        """
+        hidden, weight = readout
+        hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
+        logits = F.linear(hidden, weight).float()
+        if self.softcap:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        first, rows = self.tensor.rank * weight.shape[0], weight.shape[0]
+        logits = logits.masked_fill(torch.arange(first, first + rows, device=logits.device) >= self.rows, -torch.inf)
+        local = labels - first
+        is_local = (labels != IGNORED) & (local >= 0) & (local < rows)
+        peak = logits.detach().amax(-1, keepdim=True)
+        if self.tensor.size > 1:
+            all_reduce(peak, dist.ReduceOp.MAX, group=self.tensor.group)
+        chosen = logits.gather(-1, local.where(is_local, 0).unsqueeze(-1)).squeeze(-1)
+        sums = torch.stack(((logits - peak).exp().sum(-1), chosen.where(is_local, torch.zeros_like(chosen))))
+        total, label_logit = sum_over_ranks(sums, self.tensor)
+        return (label_logit - total.log() - peak.squeeze(-1)).masked_fill(labels == IGNORED, 0)  # type: ignore[no-any-return]
 
     def logits(self, readout: Readout) -> Tensor:
         """Return logits (batch, seq, vocabulary), equal on every tensor parallel rank, without gradient."""

@@ -132,7 +132,8 @@ def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPat
 def test_generate_checks_only_the_model() -> None:
     config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, te_fp8_mha: true}")
     assert [problem.what for problem in trainer_problems(config, training=False)] == [
-        "te_fp8_mha (true) is not supported by train.py yet"
+        "te_fp8_mha (true) is not supported by train.py: GPT-NeoX's code for fp8 refers to names that do not exist and "
+        "has never run"
     ]
 
 
@@ -141,7 +142,9 @@ def test_generate_checks_only_the_model() -> None:
     [
         (
             'attention_config: [[["rwkv", "global"], "all"]]',
-            "attention_config has layer types that train.py does not support yet: rwkv",
+            "attention_config has layer types that train.py does not support: rwkv; GPT-NeoX's RWKV passes its "
+            "state from sample to sample of a batch instead of from token to token, so no token depends on earlier "
+            "ones",
         ),
     ],
 )
@@ -154,3 +157,19 @@ def test_the_words(text: str, what: str) -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("quickstart*.yml")), ids=lambda path: path.name)
 def test_the_quickstart_is_supported(path: Path) -> None:
     assert trainer_problems(resolve([path], gpus=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('attention_config: [[["gmlp"], "all"]]', "has no residual connection"),
+        ('attention_config: [[["mamba", "global"], "all"]]', "can neither run in bfloat16 nor evaluate"),
+        ('{attention_config: [[["rwkv"], "all"]]}', "from sample to sample of a batch"),
+        ("use_bnb_optimizer: true", "adds a norm to the position embedding"),
+        ("serve_model_weights: true", "sends pickles"),
+        ("data_efficiency: {enabled: true}", "only with its own data loader"),
+    ],
+)
+def test_what_stays_unsupported_has_a_reason(text: str, why: str) -> None:
+    problems = [problem for problem in trainer_problems(configure(text)) if problem.severity == "error"]
+    assert any(why in problem.what for problem in problems)

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neoxargs.train.kernels import cross_entropy as module
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary, mask_labels
 from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import small
 
@@ -173,3 +174,44 @@ def test_the_same_on_tensor_parallel_ranks(ranks: int, padded: int, over_padding
         torch.testing.assert_close(mine, of_hidden)
         torch.testing.assert_close(logits, F.linear(hidden, weight[:SIZE]).detach())
     torch.testing.assert_close(torch.cat([of_mine for _, (_, of_mine), _ in results]), of_weight)
+
+
+def weighted_logs(ranks_of: Axis, padded: int, softcap: float) -> list[Tensor]:
+    """Log-probabilities, and the gradients of a sum of them with a weight of each token."""
+    hidden, weight, labels = case(padded)
+    mine = weight.detach().chunk(ranks_of.size)[ranks_of.rank].clone().requires_grad_()
+    loss = Loss(Vocabulary(SIZE, padded), ranks_of, softcap=softcap)
+    logs = loss.log_probabilities(Readout(hidden, mine), labels)
+    return [logs.detach(), *gradients((logs * weights_of_tokens(logs)).sum(), hidden, mine)]
+
+
+def weights_of_tokens(logs: Tensor) -> Tensor:
+    return torch.arange(1.0, logs.numel() + 1).view_as(logs)
+
+
+def log_softmax(padded: int, softcap: float) -> list[Tensor]:
+    hidden, weight, labels = case(padded)
+    logits = F.linear(hidden, weight[:SIZE])
+    logits = softcap * torch.tanh(logits / softcap) if softcap else logits
+    of_labels = logits.log_softmax(-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    logs = of_labels.masked_fill(labels == IGNORED, 0)
+    return [logs.detach(), *gradients((logs * weights_of_tokens(logs)).sum(), hidden, weight)]
+
+
+def logs_on_ranks(padded: int, softcap: float) -> list[Tensor]:
+    return weighted_logs(all_ranks(), padded, softcap)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_log_probabilities_of_labels(softcap: float) -> None:
+    for ours, theirs in zip(weighted_logs(ALONE, 24, softcap), log_softmax(24, softcap), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_log_probabilities_on_tensor_parallel_ranks() -> None:
+    logs, of_hidden, of_weight = log_softmax(24, 0.0)
+    results = run_ranks(logs_on_ranks, 2, 24, 0.0)
+    for found, mine, _ in results:
+        torch.testing.assert_close(found, logs)
+        torch.testing.assert_close(mine, of_hidden)
+    torch.testing.assert_close(torch.cat([part for _, _, part in results]), of_weight)
