@@ -35,8 +35,9 @@ class Training(Group, origin="NeoX", effect="run"):
     """With `on_divergence: skip`, the number of steps skipped in a row after which the run stops. Steps that fp16 skips
     with a finite loss do not count."""
 
-    char_level_ppl: bool = param(False, effect="not built")
-    """Reports perplexity per character of text instead of per token, so that tokenizers can be compared."""
+    char_level_ppl: bool = param(False, effect="log")
+    """Also reports perplexity per character of the text in evaluations during training, by which runs with different
+    tokenizers can be compared. eval.py always reports perplexity per word and per byte."""
 
     seed: Natural = param(1234, origin="Meg", megatron="seed")
     """Start of all random numbers: initial weights, order of samples, dropout."""

@@ -28,6 +28,7 @@ from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
 if TYPE_CHECKING:
+    from neoxargs.train.characters import CharacterCounter
     from neoxargs.train.engine.steps import Result
 
 #: The id of the problem that a checkpoint cannot be written.
@@ -105,6 +106,8 @@ class Loop:
     """Steps that were skipped since the last good one, with `on_divergence: skip`."""
     unwritten: set[str] = field(default_factory=set)
     """The warnings about trackers that could not write, each of which is printed once."""
+    characters: CharacterCounter | None = None
+    """With `char_level_ppl`, counts the characters of evaluations."""
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
@@ -192,8 +195,14 @@ class Loop:
         if wanted is False or not self.training.eval_iters or not self.data.has(split):
             return
         self.progress.long(f"the evaluation after step {self.position.iteration}")
-        loss = self.engine.evaluate(self.data.held_out(split, number), self.training.eval_iters)
-        self._notify(lambda tracker: tracker.on_eval(Evaluation(self.position.iteration, split, loss)))
+        batches, characters = self.data.held_out(split, number), self.characters
+        if characters:
+            batches = characters.counted(batches)
+        loss = self.engine.evaluate(batches, self.training.eval_iters)
+        evaluation = Evaluation(
+            self.position.iteration, split, loss, characters.perplexity(loss) if characters else None
+        )
+        self._notify(lambda tracker: tracker.on_eval(evaluation))
 
     def _save(self, last: bool = False) -> None:
         if not self.checkpoint.save or self.position == self.saved:

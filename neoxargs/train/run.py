@@ -15,6 +15,7 @@ from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.resolve.config import Config
 from neoxargs.sizes import model
 from neoxargs.train import coord_check
+from neoxargs.train.characters import CharacterCounter
 from neoxargs.train.checkpoint import save_load
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.datasets import build_datasets
@@ -78,6 +79,7 @@ def run(arguments: RankArguments) -> None:
         progress=_progress(config),
         run_dir=run.folder,
         folders=RunFolders(_folders(config) if process.main else {}),
+        characters=CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None,
     )
     loop.run()
     destroy_groups()

@@ -57,7 +57,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     monkeypatch.setattr(
         "neoxargs.launch.restarts.start", lambda launched, *_, **__: started.append(launched.words) or Ended(0)
     )
-    Path("my.yml").write_text(smallest.BILLION + "char_level_ppl: true\ndata_path: nowhere\n")
+    Path("my.yml").write_text(smallest.BILLION + "checkpoint_validation_with_forward_pass: true\ndata_path: nowhere\n")
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     words = ["train.py", "my.yml", "--device", "V100-16GB"]
     assert main(words) == 1
@@ -65,7 +65,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     assert main([*words, "--force"]) == 1
     refused = capsys.readouterr().err
     assert "error: data_path: there is no nowhere.bin" in refused
-    assert "error: char_level_ppl (true) is not supported by train.py yet" in refused
+    assert "error: checkpoint_validation_with_forward_pass (true) is not supported by train.py yet" in refused
     assert main([*words, "--dry-run", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["ok"] is False
 

@@ -35,6 +35,8 @@ class Console(Tracker):
 
     def on_eval(self, evaluation: Evaluation) -> None:
         perplexity = f" | perplexity {math.exp(min(evaluation.loss, 50)):.4g}"
+        if evaluation.character_perplexity is not None:
+            perplexity += f" | perplexity per character {evaluation.character_perplexity:.4g}"
         self._say(f"{evaluation.split} after iteration {evaluation.iteration} | loss {evaluation.loss:.4f}{perplexity}")
 
     def on_save(self, iteration: int, folder: Path) -> None:

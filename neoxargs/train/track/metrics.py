@@ -54,7 +54,10 @@ class Metrics(Tracker):
         self._write("step", step.iteration, row)
 
     def on_eval(self, evaluation: Evaluation) -> None:
-        self._write("evaluation", evaluation.iteration, {"split": evaluation.split, "loss": evaluation.loss})
+        row: dict[str, Any] = {"split": evaluation.split, "loss": evaluation.loss}
+        if evaluation.character_perplexity is not None:
+            row["character_perplexity"] = evaluation.character_perplexity
+        self._write("evaluation", evaluation.iteration, row)
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._write("save", iteration, {"checkpoint": str(folder)})

@@ -28,7 +28,8 @@ class TensorBoard(Tracker):
             self.writer.add_scalar(name, value, step.iteration)
 
     def on_eval(self, evaluation: Evaluation) -> None:
-        self.writer.add_scalar(f"{evaluation.split}/lm_loss", evaluation.loss, evaluation.iteration)
+        for name, value in evaluation.series.items():
+            self.writer.add_scalar(name, value, evaluation.iteration)
 
     def on_end(self, outcome: Outcome) -> None:
         self.writer.close()

@@ -62,6 +62,15 @@ class Evaluation:
     iteration: int
     split: Split
     loss: float
+    character_perplexity: float | None = None
+    """With `char_level_ppl`, the perplexity per character."""
+
+    @property
+    def series(self) -> dict[str, float]:
+        """The values by GPT-NeoX's names."""
+        more = self.character_perplexity
+        values = {"lm_loss": self.loss, **({} if more is None else {"lm_loss_char_lvl_ppl": more})}
+        return {f"{self.split}/{name}": value for name, value in values.items()}
 
 
 @dataclass(frozen=True)

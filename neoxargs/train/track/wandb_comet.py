@@ -45,7 +45,7 @@ class WandbTracker(Tracker):
         self.session.log(scalars(self.run, step), step=step.iteration)
 
     def on_eval(self, evaluation: Evaluation) -> None:
-        self.session.log({f"{evaluation.split}/lm_loss": evaluation.loss}, step=evaluation.iteration)
+        self.session.log(evaluation.series, step=evaluation.iteration)
 
     def on_end(self, outcome: Outcome) -> None:
         self.session.finish()
@@ -75,7 +75,7 @@ class CometTracker(Tracker):
         self.experiment.log_metrics(scalars(self.run, step), step=step.iteration)
 
     def on_eval(self, evaluation: Evaluation) -> None:
-        self.experiment.log_metrics({f"{evaluation.split}/lm_loss": evaluation.loss}, step=evaluation.iteration)
+        self.experiment.log_metrics(evaluation.series, step=evaluation.iteration)
 
     def on_end(self, outcome: Outcome) -> None:
         self.experiment.end()
