@@ -27,8 +27,8 @@ def alibi_number(sizes: ActivationSizes) -> int:
 def attention(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that attention stores: output of the fused projection, and the attention output.
 
-    Rotated or normalised queries and keys are new tensors. The attention output is then contiguous by head, and its
-    copy that is contiguous by token is stored too. selective: these are recomputed.
+    Rotated or normalised queries and keys are new tensors. If they are rotated, the attention output is contiguous by
+    head, and its copy that is contiguous by token is stored too. selective: these are recomputed.
     """
     config, tensor = sizes.config, sizes.tensor
     shape = config.shape
@@ -38,8 +38,8 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     stored = queries + 2 * keys + queries
     rotary, normed = config.embedding.pos_emb == "rotary", config.norm.use_qk_layernorm
     if (rotary or normed) and not selective:
-        stored += queries + keys + queries
-    if group > 1 and not rotary and not selective:
+        stored += queries + keys + (queries if rotary else 0)
+    if group > 1 and not rotary and not normed and not selective:
         stored += queries  # grouped queries are copied to be contiguous
     heads = shape.num_attention_heads // tensor
     stored += inside_head_norms(sizes, heads + heads // group, queries + keys if selective else 0)
