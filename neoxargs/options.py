@@ -81,7 +81,7 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
         "--check-hosts", action="store_true", help="check that every host has what the run needs, then exit"
     )
     parser.add_argument(
-        "--emit", choices=FORMS, help="print the configuration or the launch command in a format, then exit"
+        "--emit", choices=FORMS, help="print the configuration or the launch command in this format, then exit"
     )
     parser.add_argument(
         "--device", metavar="NAME", help="assume GPUs of this type, such as A100-40GB, if nvidia-smi is not available"
@@ -117,10 +117,10 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
         "files",
         metavar="FILE",
         nargs=nargs,
-        help="merge these YAML files; .yml may be omitted",
+        help="YAML files to merge; .yml may be omitted",
         **settings,
     )
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILEs in DIR first")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
     add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs instead of this machine's")
 
@@ -131,5 +131,5 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def gpu_count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of GPUs")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs; write a whole number of at least 1")
     return int(text)

@@ -103,7 +103,7 @@ def test_every_command_has_help(verb, capsys):
         (["frobnicate"], "; scripts: train.py, generate.py, eval.py\n"),
         (["check"], "required"),
         (["check", "a.yml", "--nonsense"], "--nonsense"),
-        (["check", "a.yml", "--gpus", "many"], "'many' is not a positive number of GPUs"),
+        (["check", "a.yml", "--gpus", "many"], "'many' is not a number of GPUs"),
         (["my_script.py", *BOTH, "--emit", "everything"], "everything"),
         (["my_script.py", *BOTH, "--gpus", "4"], "--dry-run"),
     ],

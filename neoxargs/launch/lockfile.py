@@ -23,8 +23,8 @@ from neoxargs.resolve.yaml.read import parse, read_files
 
 SECTIONS = ("code", "packages", "hardware", "files")
 HEAD = """\
-# What this run was launched with. `deepy check run.lock.yml` says what is different here and now, and
-# `deepy diff` compares it with other runs.
+# The values and the environment with which this run was launched. `deepy check run.lock.yml` reports what has
+# changed since then; `deepy diff` compares the run with another one.
 format: 1
 """
 
@@ -71,8 +71,8 @@ def read_lock(path: str | os.PathLike[str]) -> Lock:
     sections = {name: found.get(name) or {} for name in (*SECTIONS, "values")}
     values = sections.pop("values")
     if found.get("format") != 1 or not all(isinstance(entry, dict) and "value" in entry for entry in values.values()):
-        what = f"this file does not have the form of a {LOCK_FILE} that a run writes"
-        hint = "pass the file from a run folder, or rename a configuration that has this name"
+        what = f"this file does not have the format of a {LOCK_FILE} that a run writes"
+        hint = "pass the file from a run folder; if this file is a configuration, rename it"
         raise Problems(Problem(what, Place(text.name, 0, 0), hint, id="lock-unreadable"))
     return Lock(values, str(found.get("script", "")), sections, _places(tree))
 

@@ -66,7 +66,7 @@ class TransformerEngine(
     effect="none",
     no_effect_reason="only fp8 layers of Transformer Engine read it, which train.py does not support",
 ):
-    """NVIDIA Transformer Engine layers, of which train.py computes the mathematics with torch, and fp8."""
+    """Layers of NVIDIA Transformer Engine, which train.py computes with torch, and fp8."""
 
     te_columnparallel: bool = param(False, effect="none", no_effect_reason=_SAME_RESULT)
     """Uses Transformer Engine for the tensor parallel layers that split their output. The result is the same."""
@@ -75,13 +75,13 @@ class TransformerEngine(
     """Uses Transformer Engine for the tensor parallel layers that split their input. The result is the same."""
 
     te_layernorm_mlp: bool = param(False, effect="model")
-    """Makes the feed-forward layer, with the norm before it, the one that Transformer Engine's LayerNormMLP computes:
-    `intermediate_size` is its width as it is (see `exact_mlp_width`), it has biases, its GELU is the tanh
-    approximation, and its norm has the epsilon 1e-5 (`layernorm`) or 1e-8 (`rmsnorm`)."""
+    """Computes the feed-forward layer and the norm before it like Transformer Engine's LayerNormMLP: the width is
+    exactly `intermediate_size` (see `exact_mlp_width`), the layer has biases, its GELU is the tanh approximation, and
+    the norm's epsilon is 1e-5 (`layernorm`) or 1e-8 (`rmsnorm`)."""
 
     te_mha: bool = param(False, effect="model")
-    """Makes attention the one that Transformer Engine's MultiheadAttention computes: dense causal attention with biases
-    in all projections, whatever `use_bias_in_attn_linear` says."""
+    """Computes attention like Transformer Engine's MultiheadAttention: dense causal attention with biases in all
+    projections. `use_bias_in_attn_linear: false` is then an error."""
 
     te_fp8_format: Literal["e4m3", "hybrid"] = param("hybrid", megatron="fp8-format")
     """Number format of fp8 layers: `e4m3` everywhere, or `hybrid` with e5m2 for gradients, whose range is wider."""

@@ -48,7 +48,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
 
     recompute: bool = param(False)
     """Runs the whole sequence again for every new token instead of keeping keys and values. Slow; needs no memory for
-    them. Always done with `reset_position_ids` or `reset_attention_mask`, and beyond `seq_length`."""
+    them. Always on with `reset_position_ids` or `reset_attention_mask`, and for texts longer than `seq_length`."""
 
     precompute_model_name: str | None = param(
         None,

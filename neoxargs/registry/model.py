@@ -50,8 +50,9 @@ class Shape(Group, origin="Meg", effect="model"):
     """The feed-forward width is rounded up to a multiple of this number, so that matrix kernels stay aligned."""
 
     exact_mlp_width: bool = param(False, ours=True)
-    """Makes `intermediate_size` the feed-forward width as it is, as in Hugging Face's and Megatron-LM's configurations:
-    with a gated activation, each of the three matrices has it, and it is not rounded. On with `te_layernorm_mlp`."""
+    """Uses `intermediate_size` unchanged as the feed-forward width, as Hugging Face's and Megatron-LM's configurations
+    do: with a gated activation, each of the three matrices has this width, without rounding. `te_layernorm_mlp` implies
+    it."""
 
     seq_length: Count = param(megatron="seq-length")
     """Tokens per training sample. Memory for attention scores grows with its square unless a flash kernel is used."""

@@ -26,9 +26,9 @@ class Parallel(Group, origin="Meg", effect="layout"):
     activation memory at equal results; needs `model_parallel_size` above 1 to have an effect."""
 
     moe_expert_parallel_size: Count = param(1, origin="NeoX", megatron="expert-model-parallel-size")
-    """How many consecutive data parallel ranks divide the experts of a layer among them. Each sends its tokens to the
-    ranks that hold their experts, and receives the outputs. Must divide `moe_num_experts` and the number of replicas.
-    The tensor parallel ranks (`model_parallel_size`) divide the experts in any case."""
+    """Number of consecutive data parallel ranks that divide each layer's experts among themselves. A rank sends its
+    tokens to the ranks that hold their experts, and receives the outputs. Must divide `moe_num_experts` and the number
+    of replicas. The tensor parallel ranks (`model_parallel_size`) divide the experts as well."""
 
     world_size: Count = param(derived=True, origin="NeoX", effect="config")
     """Processes in the run. Computed when the run is launched, so a file has no reason to set it."""

@@ -1,4 +1,4 @@
-"""`deepy check run.lock.yml`: what is different here and now from when the run was launched."""
+"""`deepy check run.lock.yml`: what has changed since the run was launched."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(name: str, as_json: bool) -> int:
         print(render(problems), file=sys.stderr)
     if not failed:
         same = "the same values and files" if sources else "the same files"
-        unknown = "" if sources else "; the configuration files are not here and were not compared"
+        unknown = "" if sources else "; the configuration files were not found, so the values were not compared"
         print(f"ok\n  {same} as when the run was launched{unknown}")
     return int(failed)
 
@@ -60,9 +60,9 @@ def _settings(lock: Lock, side: Side) -> tuple[list[str], list[Problem]]:
 
 def _other_value(lock: Lock, found: Difference) -> Problem:
     then, now = map(shown, found.values)
-    what = f"{found.name} was {then} when the run was launched; the configuration files now give {now}"
+    what = f"{found.name} was {then} when the run was launched; with the current configuration files, it is {now}"
     place, source = lock.places.get(("values", found.name)), found.sources[1]
-    hint = f"it now comes from {source}" if source else ""
+    hint = f"its source is now: {source}" if source else ""
     severity: Any = "error" if found.rank == "result" else "warning"
     return Problem(what, place, hint, severity=severity, id="lock-value-differs", about=(found.name,))
 
@@ -73,7 +73,7 @@ def _environment(lock: Lock, config: Config) -> Iterator[Problem]:
         for name in {**lock.sections[section], **now[section]}:
             then, here = lock.sections[section].get(name), now[section].get(name)
             if then != here:
-                what = f"{noun} {name} was {shown(then)} when the run was launched; here it is {shown(here)}"
+                what = f"{noun}: {name} was {shown(then)} when the run was launched; here, it is {shown(here)}"
                 place = lock.places.get((section, name))
                 yield Problem(what, place, severity="warning", id=problem_id)
     for name, files in lock.sections["files"].items():
@@ -87,9 +87,9 @@ def _other_file(lock: Lock, name: str, then: dict[str, Any], here: dict[str, Any
     if here is None:
         what, hint = f"{name}: {then['path']} does not exist here", "copy the file to this machine"
     elif contents([then]) != contents([here]):
-        what = f"{name}: {then['path']} has another content than when the run was launched"
+        what = f"{name}: the content of {then['path']} has changed since the run was launched"
         hint = f"it had {then['bytes']:,} bytes and the SHA-256 {then['sha256'][:16]}…; it now has {here['bytes']:,} "
-        hint += f"bytes and {here['sha256'][:16]}…"
+        hint += f"bytes and the SHA-256 {here['sha256'][:16]}…"
     else:
         return None
     return Problem(what, lock.places.get(("files", name)), hint, id="lock-file-differs", about=(name,))

@@ -70,7 +70,7 @@ def test_changed_files(capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", "run/run.lock.yml"])
     text = capsys.readouterr().err
     assert "data_path: d.idx does not exist here" in text
-    assert "data_path: d.bin has another content than when the run was launched" in text
+    assert "data_path: the content of d.bin has changed since the run was launched" in text
 
 
 def test_another_environment_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,8 +101,8 @@ def expert_parallel_divides_experts(
     model_parallel_size: int,
     enable_expert_tensor_parallelism: bool,
 ) -> Finding | None:
-    """Every rank of an expert parallel group holds the same number of the experts of its tensor parallel rank. With a
-    remainder, some experts would be on no rank.
+    """The ranks of an expert parallel group divide the experts of their tensor parallel rank equally. If the division
+    left a remainder, some experts would be on no rank.
 
         moe_num_experts: 3
         moe_expert_parallel_size: 2
@@ -120,7 +120,7 @@ def expert_parallel_divides_replicas(
     moe_num_experts: int, moe_expert_parallel_size: int, gpus: int, model_parallel_size: int, pipe_parallel_size: int
 ) -> Finding | None:
     """An expert parallel group consists of consecutive replicas, which hold different experts. If the number of
-    replicas is no multiple of its size, the last group lacks ranks, and with them experts.
+    replicas is not a multiple of the group's size, the last group is missing ranks, and the experts on them.
 
         moe_num_experts: 6
         moe_expert_parallel_size: 3
@@ -136,8 +136,8 @@ def expert_parallel_divides_replicas(
 def expert_parallel_excludes_zero_3(
     moe_num_experts: int, moe_expert_parallel_size: int, zero_optimization__stage: object
 ) -> Finding | None:
-    """ZeRO-3 partitions every weight over all data parallel ranks. Of an expert that only some of them hold, it would
-    join parts of different experts.
+    """ZeRO-3 partitions every weight over all data parallel ranks. If only some of these ranks held an expert, ZeRO-3
+    would join parts of different experts.
 
         moe_num_experts: 4
         moe_expert_parallel_size: 2
@@ -162,7 +162,7 @@ def expert_parallel_needs_partitioned_reduction(
     zero_optimization__contiguous_gradients: bool,
 ) -> Finding | None:
     """ZeRO reduces the gradients of an expert over the ranks that hold it. DeepSpeed's other ways of reducing gradients
-    do not distinguish them from the rest; an assertion stops every rank when the optimizer is built.
+    do not treat experts differently from other weights; an assertion stops every rank when it builds the optimizer.
 
         moe_num_experts: 4
         moe_expert_parallel_size: 2

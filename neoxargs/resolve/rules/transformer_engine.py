@@ -36,8 +36,8 @@ def te_layernorm_mlp_determines_mlp(
     moe_num_experts: int,
     norm_placement: str,
 ) -> Finding | None:
-    """Transformer Engine's LayerNormMLP is a norm and a feed-forward layer in one, with biases. GPT-NeoX ignores a
-    parameter that says otherwise, and gives experts inputs that are not normalised.
+    """Transformer Engine's LayerNormMLP is a norm and a feed-forward layer in one, with biases. GPT-NeoX ignores
+    parameters that contradict this, and passes inputs to experts without normalising them.
 
         te_layernorm_mlp: true
         use_bias_in_mlp: false
@@ -54,8 +54,8 @@ def te_layernorm_mlp_determines_mlp(
 
 @check
 def te_layernorm_mlp_has_norm_and_activation(te_layernorm_mlp: bool, norm: str, activation: str) -> Finding | None:
-    """Transformer Engine's LayerNormMLP has only some norms and activations. With another one, GPT-NeoX stops every
-    rank when it builds the first layer.
+    """Transformer Engine's LayerNormMLP supports only some norms and activations. With any other, every GPT-NeoX rank
+    stops when it builds the first layer.
 
         te_layernorm_mlp: true
         activation: mish
@@ -72,7 +72,7 @@ def te_mha_determines_attention(
     te_mha: bool, use_bias_in_attn_linear: bool, use_qk_layernorm: bool, use_mup: bool
 ) -> Finding | None:
     """Transformer Engine's MultiheadAttention, as GPT-NeoX calls it, has biases in all projections, no norms of queries
-    and keys, and divides scores by the root of the head dimension. GPT-NeoX ignores a parameter that says otherwise.
+    and keys, and divides scores by the root of the head dimension. GPT-NeoX ignores parameters that contradict this.
 
         te_mha: true
         use_bias_in_attn_linear: false
@@ -88,7 +88,7 @@ def te_mha_determines_attention(
 @check
 def te_mha_is_dense(te_mha: bool, attention_config: Sequence[str], pos_emb: str) -> Finding | None:
     """Transformer Engine's MultiheadAttention, as GPT-NeoX calls it, is dense and adds nothing to the scores. GPT-NeoX
-    ignores other kinds of layers in attention_config, and a model with pos_emb: alibi or rpe has no positions at all.
+    ignores other kinds of layers in attention_config, and with pos_emb: alibi or rpe, a model has no positions at all.
 
         te_mha: true
         pos_emb: alibi

@@ -21,7 +21,7 @@ REPEATED_SWITCHES = {"fp16.fp16": "fp16.enabled", "bf16.bf16": "bf16.enabled"}
 
 
 def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Problem]:
-    """Yield one warning per reason, for parameters that are set to another value than their default.
+    """Yield one warning per reason, for parameters that are set to a value other than their default.
 
     refused: parameters reported as not supported; parameters of the same group are then not reported.
     """
@@ -231,7 +231,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         _CHECKPOINT_OPTIONS,
         {"checkpoint_activations": Is(("selective",))},
-        "checkpoint_activations is selective and keeps no layer inputs",
+        "checkpoint_activations: selective stores no layer inputs",
     ),
     *(
         SwitchedOff(f"{section}.*", {f"{section}.device": OFF}, f"{section}.device is none, so nothing is offloaded")
@@ -305,7 +305,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "apply_layernorm_1p",
         {"norm": Is(("scalenorm", "non_parametric_layernorm"))},
-        "this norm has no weight for each channel",
+        "this norm has no per-channel weights",
     ),
     SwitchedOff("rpe_num_buckets rpe_max_distance", {"pos_emb": IsNot(("rpe",))}, "pos_emb is not rpe"),
     SwitchedOff("opt_pos_emb_offset", {"pos_emb": IsNot(("learned",))}, "pos_emb is not learned"),

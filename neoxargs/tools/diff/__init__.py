@@ -17,9 +17,9 @@ from neoxargs.tools.diff.side import Side
 from neoxargs.tools.write import os_error_as_problem
 
 DESCRIPTION = (
-    "Compare two runs: the resolved values that differ, each with its source, ranked by what the difference can do. "
-    "A and B are YAML files (a.yml+b.yml merges files), run folders, run.lock.yml files or checkpoints, also those of "
-    "GPT-NeoX. "
+    "Compare two runs and list the resolved values that differ, each with its source, ranked by what the difference "
+    "can do. A and B can be YAML files (a.yml+b.yml merges two files), run folders, run.lock.yml files or checkpoints, "
+    "including GPT-NeoX checkpoints. "
     "Exit code: 0 if no difference can change a number in training, 1 if one can, 2 if A or B cannot be read."
 )
 
@@ -27,13 +27,22 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `deepy diff`, except --json."""
     add = parser.add_argument
-    add("a", metavar="A", help="a YAML file, several joined with +, a run folder or a checkpoint")
-    add("b", metavar="B", help="what to compare it with")
+    add("a", metavar="A", help="a YAML file (or several, joined with +), a run folder, a run.lock.yml or a checkpoint")
+    add("b", metavar="B", help="the run to compare A with, in any of these forms")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for files in DIR first")
-    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs when reading configuration files")
-    add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens seen, batch and data at this step")
-    add("--html", metavar="FILE", help="also write a page with the comparison, and the losses of two run folders")
-    add("--allow-rounding", action="store_true", help="exit with 0 also if differences can change rounding")
+    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs for a run that is given as YAML files")
+    add(
+        "--at",
+        metavar="STEP",
+        type=_step,
+        help="also show learning rate, tokens seen, batch and data mixture at STEP",
+    )
+    add(
+        "--html",
+        metavar="FILE",
+        help="also write an HTML page with the comparison and, for two run folders, the losses",
+    )
+    add("--allow-rounding", action="store_true", help="exit with 0 even if differences can change rounding")
 
 
 def run(options: Namespace) -> int:
@@ -64,7 +73,7 @@ def _write_page(name: str, html: str) -> None:
 
 def _step(word: str) -> int:
     if not word.isdigit() or int(word) < 1:
-        raise ArgumentTypeError(f"{word!r} is not the number of a step, which count from 1")
+        raise ArgumentTypeError(f"{word!r} is not a step number; write a whole number of at least 1")
     return int(word)
 
 

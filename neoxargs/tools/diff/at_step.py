@@ -37,7 +37,7 @@ def _batch(side: Side, step: int) -> str:
 
 def _mixture(side: Side, step: int) -> str:
     if side.get("weight_by_num_documents"):
-        return "weighted by the numbers of documents"
+        return "weighted by the number of documents"
     shares = list(_weights(side))
     total = sum(weight for _, weight in shares)
     if len(shares) < 2 or not total:

@@ -106,11 +106,11 @@ def rank_of(parameter: Parameter, sides: tuple[Side, Side]) -> tuple[Rank, str]:
     if rank != "rounding":
         return rank, ""
     if name in PADDING and _any(sides, "softmax_over_padding"):
-        return "result", "softmax_over_padding includes the padding in the loss"
+        return "result", "with softmax_over_padding, the loss includes the padding"
     if name in WHO_DRAWS and (drawn := [each for each in DRAWS if _any(sides, each)]):
-        return "result", f"other random numbers: {drawn[0]} is above 0"
+        return "result", f"different random numbers are drawn, because {drawn[0]} is above 0"
     if name in SEEN_TOGETHER and _any(sides, "moe_num_experts", above=1):
-        return "result", "the router balances the tokens of a micro batch"
+        return "result", "the router balances the tokens of each micro batch separately"
     return rank, ""
 
 

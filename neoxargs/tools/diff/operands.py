@@ -97,7 +97,7 @@ def _folder(name: str, folder: Path) -> Side | Drafted:
     """Return the side of a run folder, of a checkpoint, or of the newest checkpoint in a folder."""
     found = next(_in_folder(name, folder), None)
     if found is None:
-        what = "this folder contains neither the record of a run (config.json) nor a checkpoint with its configuration"
+        what = "this folder contains neither the record of a run (config.json) nor a checkpoint with a configuration"
         raise Problems(Problem(what, Place(name, 0, 0), EXPECTED, id="diff-folder-unknown"))
     return found
 

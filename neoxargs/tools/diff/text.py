@@ -13,8 +13,8 @@ from neoxargs.tools.diff.side import Side, shown
 HEADINGS: dict[Rank, str] = {
     "result": "can change the result",
     "rounding": "can change rounding only",
-    "nothing": "cannot change the training",
-    "unread": "no run reads",
+    "nothing": "cannot change training",
+    "unread": "read by no run",
 }
 
 
@@ -47,7 +47,7 @@ def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
 
 
 def not_compared(side: Side) -> list[str]:
-    """Return the parameters with an effect on training that a run's record lacks, as one of an older version does."""
+    """Return the parameters with an effect on training that are missing from a run's record."""
     names = (name for name in REGISTRY.parameters if name in side.unknown and side.has_sources)
     return [name for name in names if RANKS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
 
@@ -60,9 +60,9 @@ def verdict(a: Side, b: Side, found: Sequence[Difference]) -> str:
     if "rounding" in ranks:
         return "the differences cannot change the result, except by rounding"
     if "nothing" in ranks:
-        return "the differences cannot change the training"
+        return "the differences cannot change training"
     spelled = spellings(a, b) if a.has_sources and b.has_sources else ""
-    return f"the same run{f', spelled differently: {spelled}' if spelled else ''}"
+    return f"the same run{f', written differently: {spelled}' if spelled else ''}"
 
 
 def described(side: Side) -> str:

@@ -58,9 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
-    add("--search", action="store_true", help="plan every layout of the GPUs, and list the fastest and the smallest")
-    add("--fewest", action="store_true", help="find the smallest number of GPUs on which a layout fits")
-    add("--write", metavar="FILE", help="write the fastest layout that was found as YAML")
+    add(
+        "--search",
+        action="store_true",
+        help="plan every layout; list those that no other beats in speed and memory",
+    )
+    add("--fewest", action="store_true", help="find the smallest number of GPUs on which any layout fits in memory")
+    add("--write", metavar="FILE", help="write the fastest layout to FILE as YAML")
     add("--left-out", action="store_true", help="list the layouts that were left out, with the reasons")
 
 

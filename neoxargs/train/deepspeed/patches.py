@@ -232,8 +232,8 @@ PATCHES = (
     Patch(
         "pipeline-keeps-times",
         "0.19",
-        "The pipeline engine keeps the time of every step, on a GPU two CUDA events, until it prints them. Without "
-        "`steps_per_print` it never does, so its memory grows for as long as the run lasts.",
+        "The pipeline engine stores the time of every step (on a GPU, as two CUDA events) until it prints the times. "
+        "Without `steps_per_print`, it never prints them, so its memory use grows throughout the run.",
         canaries.pipeline_keeps_times,
         forget_times,
     ),

@@ -38,7 +38,7 @@ def test_tokens_and_batch() -> None:
          "a 20 %, b 80 %"),
         ("train_data_paths: [a, b, c]\nvalid_data_paths: c\ntest_data_paths: c", "a 33.3 %, b 33.3 %, c 33.3 %"),
         ("train_data_paths: [a, b]\nvalid_data_paths: c\ntest_data_paths: c\nweight_by_num_documents: true",
-         "weighted by the numbers of documents"),
+         "weighted by the number of documents"),
     ],
 )  # fmt: skip
 def test_the_data_mixture(text: str, shown: str) -> None:

@@ -55,7 +55,7 @@ def test_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "Losses",
         "At step 5",
         "Can change the result",
-        "Cannot change the training",
+        "Cannot change training",
     ]
     assert "<td>optimizer</td><td>lr</td><td>0.001</td><td>0.1</td>" in text
     assert not re.search(r"<script|https?://(?!www\.w3\.org)", text)
@@ -73,7 +73,7 @@ def test_a_damaged_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_other_ends() -> None:
     assert Losses({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}).lines() == [
-        "equal at all 2 common steps, the last at step 2: A 1, B 1"
+        "identical at all 2 common steps; at the last, step 2: A 1, B 1"
     ]
     assert Losses({1: 2.0}, {2: 2.0}).lines() == ["the runs have no step in common"]
     lines = Losses({1: 2.0, 2: 1.0}, {1: 2.0 + 1e-7, 2: None}).lines()

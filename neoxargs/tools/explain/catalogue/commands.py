@@ -24,15 +24,15 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "output-file-exists": row("The output file already exists, and its content would be lost."),
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
-    "diff-without-file": row(
-        "An argument of `deepy diff` is empty, or has nothing before or after a `+`, which separates files."
-    ),
+    "diff-without-file": row("An argument of `deepy diff` is empty, or a file name before or after a `+` is missing."),
     "diff-folder-unknown": row(
         "`deepy diff` reads a folder only if it contains a run's record or a checkpoint that stores its configuration."
     ),
     "diff-losses-unreadable": row("The run folder's metrics.jsonl is damaged or belongs to another program."),
     "diff-record-unreadable": row("The record of a run, config.json, is incomplete or was changed by hand."),
-    "lock-unreadable": row("Only a `run.lock.yml` that a launch of this version of deepy wrote can be compared."),
+    "lock-unreadable": row(
+        "The file does not have the format in which this version of deepy writes `run.lock.yml` when it launches a run."
+    ),
     "lock-value-differs": row(
         "A configuration file, or a default or rule of deepy, has changed since the run was launched, so the same "
         "command would start a run with different settings."
@@ -45,12 +45,14 @@ PROBLEMS: dict[str, Entry] = {
     "lock-package-differs": row(
         "A different version of a package can give results that differ in the last digits, or behave differently."
     ),
-    "lock-hardware-differs": row("Other processors add numbers in another order, so results are not bit-identical."),
+    "lock-hardware-differs": row(
+        "Different processors add numbers in different orders, so results are not bit-identical."
+    ),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
     "prune-needs-yes": row(
-        "`checkpoints --prune` asks for confirmation, but there is no terminal on which to ask. The message says "
-        "what it would remove."
+        "`checkpoints --prune` asks for confirmation, but there is no terminal on which to ask. The message lists "
+        "the checkpoints that would be removed."
     ),
     "prune-declined": row(
         "The confirmation prompt of `checkpoints --prune` was not answered with y. Nothing was removed."
@@ -63,9 +65,10 @@ PROBLEMS: dict[str, Entry] = {
         "With a list of ZeRO stages, DeepSpeed's autotuner starts several runs, but a plan describes a single run."
     ),
     "search-needs-a-device": row(
-        "`plan --search` lists the layouts that fit. Without a device, or for a CPU, there is no limit to compare with."
+        "`plan --search` lists the layouts that fit in a GPU's memory. For a CPU, or without a device, the size of "
+        "that memory is not known."
     ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
-    "assumption-value": row("Every assumption of a plan is a number."),
+    "assumption-value": row("The value of every assumption is a number."),
     "unknown-device": row("The plan has no data (memory, speed) for a device with this name."),
 }

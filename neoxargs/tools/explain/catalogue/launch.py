@@ -83,8 +83,8 @@ PROBLEMS: dict[str, Entry] = {
         "different numbers without reporting an error."
     ),
     "host-without-file": row(
-        "A file is missing on a host, whose ranks would stop when they open it. Data and checkpoints must have the "
-        "same paths on all hosts."
+        "A file is missing on a host. The ranks on that host would stop when they open the file. Data and checkpoints "
+        "must have the same paths on all hosts."
     ),
     "host-with-fewer-gpus": row(
         "The hostfile gives a host more slots than it has GPUs. The ranks without a GPU would fail, and the others "
@@ -139,7 +139,7 @@ PROBLEMS: dict[str, Entry] = {
         "password in it would be visible to all of them."
     ),
     "rank-argument-missing": row(
-        "train.py was started without the arguments that deepy passes to every rank, probably by hand."
+        "train.py was started without the arguments that deepy passes to every rank. It was probably started by hand."
     ),
     "rank-argument-unknown-parameter": row(
         "The launcher sent a parameter that the package on this rank does not have: the installed versions differ, or "
@@ -166,7 +166,7 @@ PROBLEMS: dict[str, Entry] = {
         "TF32 nor 16-bit precision takes several times as long, often only because `precision` was forgotten.",
         Example("precision: fp32\n", without=("float32_matmul_precision",)),
     ),
-    "gpu-only": row("The setting needs kernels that exist only for GPUs, and the ranks run on CPUs."),
+    "gpu-only": row("The setting needs kernels that exist only for GPUs, but the ranks run on CPUs."),
     "backend-missing": row(
         "torch was built without this communication backend; every rank would stop before it joins the process group."
     ),
@@ -183,8 +183,8 @@ PROBLEMS: dict[str, Entry] = {
         "its first import. With `pip install neoxargs` alone, deepy can only check and plan."
     ),
     "op-cannot-compile": row(
-        "DeepSpeed compiles this op on first use, but the machine lacks the compiler or the header files for it. Every "
-        "rank would fail to compile the op and stop."
+        "DeepSpeed compiles this op on first use, but the compiler or the header files for it are missing on this "
+        "machine. Every rank would fail to compile the op and stop."
     ),
     "op-lock-held": row(
         "Another process is compiling the same op, or was killed while compiling it and left a stale lock behind. The "

@@ -160,8 +160,8 @@ PROBLEMS: dict[str, Entry] = {
         "read-only."
     ),
     "run-folder-vanished": row(
-        "A folder that the run writes to was removed, renamed or unmounted. The run creates it again, because it would "
-        "otherwise lose everything since its last checkpoint, and continues in it."
+        "A folder that the run writes to was removed, renamed or unmounted. The run creates the folder again "
+        "and continues, because it would otherwise lose everything since its last checkpoint."
     ),
     "base-shapes-unreadable": row(
         "The file with the base model's shapes cannot be read. muP needs these shapes to scale initial weights "

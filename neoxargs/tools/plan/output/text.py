@@ -67,7 +67,7 @@ def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     if experts.share(plan.config):
         held, count = experts.held(plan.config), plan.config.moe.moe_num_experts
         each = f"each rank holds {held} of them" if held < count else "each rank holds all or a part of each"
-        yield "experts", [f"{count} in a layer; {each}; {plan.config.moe.moe_top_k} process each token"]
+        yield "experts", [f"{count} per layer; {each}; {plan.config.moe.moe_top_k} process each token"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 
 

@@ -77,7 +77,7 @@ def _resolve(texts: list[Text], options: PlanOptions, changes: Changes, gpus: in
 def _target(options: PlanOptions, base: RunSpec) -> Target:
     target = choose_target(options, base)
     if target.device.memory is None or target.device.kind != "cuda":
-        what = "--search compares layouts with the memory of a GPU, which is unknown"
+        what = "--search needs the memory size of a GPU, which is unknown"
         hint = f"add --device NAME, such as --device {ASSUMED_DEVICE}"
         raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))
     return target

@@ -95,8 +95,8 @@ def _left_out(result: Result, listed: bool) -> Iterator[str]:
         too_large = sum(left.reason.startswith("needs ") for left in result.left_out)
         forbidden = len(result.left_out) - too_large
         yield (
-            f"{too_large:,} layouts that need too much memory and {forbidden:,} that are impossible, with all larger "
-            "ones;"
+            f"{too_large:,} layouts that need too much memory, {forbidden:,} that are impossible, and larger variants "
+            "of both;"
         )
         yield "--left-out lists them with the reasons"
         return

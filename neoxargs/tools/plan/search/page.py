@@ -18,7 +18,7 @@ COLUMNS = ("step", "memory", "TFLOP/s per GPU", "layout")
 
 def to_html(result: Result, files: Sequence[str]) -> str:
     """Return the whole document."""
-    title = f"Layouts of {result.devices:,} GPUs"
+    title = f"Layouts for {result.devices:,} GPUs"
     counts = f"{result.planned:,} layouts planned, {len(result.fitting):,} fit"
     chart = _chart(result) + _table(result.front) if result.fitting else "<p>No layout fits.</p>"
     return f"""<!DOCTYPE html>
@@ -92,7 +92,7 @@ def _grid(axes: _Axes, usable: int | None) -> Iterator[str]:
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{format_bytes(memory)}</text>'
     yield f'<text class="soft" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">time of a training step</text>'
-    yield f'<text class="soft" x="0" y="14">peak memory per GPU, of {format_bytes(usable or axes.most)} usable</text>'
+    yield f'<text class="soft" x="0" y="14">peak memory per GPU ({format_bytes(usable or axes.most)} is usable)</text>'
 
 
 def _round_numbers(first: float, last: float) -> Iterator[float]:

@@ -110,7 +110,7 @@ class Search:
         if not sizes:
             samples = self.config.batch.train_batch_size
             self.left_out.append(
-                LeftOut(division, f"the batch of {samples:,} samples is not divisible by its replicas")
+                LeftOut(division, f"the batch of {samples:,} samples is not divisible by the number of replicas")
             )
             return None
         layout = Layout(division, *sizes[0], recompute=True)
@@ -160,8 +160,8 @@ def _forbidden(problems: Problems) -> str:
 
 def _too_large(plan: Plan) -> str:
     if not plan.device_fits:
-        return f"needs {format_bytes(plan.fullest.peak)} per rank, of {format_bytes(plan.usable or 0)} usable"
-    return f"needs {format_bytes(plan.host_peak)} on a host, of {format_bytes(plan.usable_host_memory)} usable"
+        return f"needs {format_bytes(plan.fullest.peak)} per rank; {format_bytes(plan.usable or 0)} is usable"
+    return f"needs {format_bytes(plan.host_peak)} on a host; {format_bytes(plan.usable_host_memory)} is usable"
 
 
 def device_counts(most: int, per_host: int) -> Iterator[int]:

@@ -100,7 +100,7 @@ def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
     assert all(each["set"]["zero_optimization.offload_optimizer.device"] == "cpu" for each in offloaded)  # type: ignore[attr-defined]
     file = tmp_path / "layout.yml"
     assert run_search(options(middle, 1, gpu_memory=4.0), SearchOptions(write=str(file), left_out=True)) == 1
-    assert "none fits" in (printed := capsys.readouterr().out) and "of 3.88 GiB usable" in printed
+    assert "none fits" in (printed := capsys.readouterr().out) and "; 3.88 GiB is usable" in printed
     assert not file.exists()
 
 
@@ -138,5 +138,5 @@ def test_the_page_has_a_point_for_each_layout(middle: str, tmp_path: Path, capsy
 
 
 def test_a_search_needs_the_memory_of_a_device(middle: str) -> None:
-    with pytest.raises(Problems, match="--search compares layouts with the memory of a GPU, which is unknown"):
+    with pytest.raises(Problems, match="--search needs the memory size of a GPU, which is unknown"):
         run_search(PlanOptions([middle], gpus=4), SearchOptions())
