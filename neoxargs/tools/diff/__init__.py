@@ -31,17 +31,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("b", metavar="B", help="the run to compare A with, in any of these forms")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for files in DIR first")
     add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs for a run that is given as YAML files")
-    add(
-        "--at",
-        metavar="STEP",
-        type=_step,
-        help="also show learning rate, tokens seen, batch and data mixture at STEP",
-    )
-    add(
-        "--html",
-        metavar="FILE",
-        help="also write an HTML page with the comparison and, for two run folders, the losses",
-    )
+    add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens, batch and data mixture at STEP")
+    add("--html", metavar="FILE", help="also write an HTML page, with the losses if A and B are run folders")
     add("--allow-rounding", action="store_true", help="exit with 0 even if differences can change rounding")
 
 
