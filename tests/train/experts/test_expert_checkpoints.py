@@ -12,11 +12,11 @@ import torch
 
 from neoxargs.train.huggingface import exporting
 from neoxargs.train.huggingface.safetensors import Reader
+from tests.support.experts import BF16, BY_FOUR, BY_TWO, BY_WIDTH, MOE, PIPE, TENSOR, staged
 from tests.support.huggingface import Answer, Difference, answer, imported, made, on_layout
 from tests.support.ranks import run_ranks
+from tests.support.relayout import Curves, read, write
 from tests.support.trials import Trial
-from tests.train.checkpoint.test_relayout import Curves, read, write
-from tests.train.experts.test_layouts_of_experts import BF16, BY_FOUR, BY_TWO, BY_WIDTH, MOE, PIPE, TENSOR, staged
 
 ONE = {"1 process": Trial(MOE)}
 TWO = {

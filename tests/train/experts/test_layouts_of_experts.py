@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.experts import BF16, BY_FOUR, BY_TWO, BY_WIDTH, MOE, PIPE, TENSOR, TWO_STAGES, staged
 from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Trial, resume, train
 
 STEPS = 6
-MOE: dict[str, Any] = {
-    "moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_expert_interval": 1,
-    "moe_aux_loss_coeff": 0.1, "moe_z_loss_coeff": 0.01, "moe_normalize_expert_weights": True,
-    "moe_num_shared_experts": 1,
-}  # fmt: skip
 SINKHORN = {"moe_num_experts": 4, "moe_router_type": "sinkhorn"}
 DEEPSPEED = {
     "moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_type": "deepspeed", "moe_token_dropping": True
 }  # fmt: skip
-PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
-BY_WIDTH = TENSOR | {"enable_expert_tensor_parallelism": True}
-BY_TWO, BY_FOUR = {"moe_expert_parallel_size": 2}, {"moe_expert_parallel_size": 4}
 PARALLEL_RESIDUAL = {"gpt_j_residual": True}
-
-
-def staged(stage: int, config: dict[str, Any] | None = None) -> Trial:
-    changes = {"zero_optimization.stage": stage, **(config or {})}
-    return Trial(MOE | changes, {"zero_optimization": {"stage": stage}})
 
 
 ONE = {
@@ -74,7 +61,6 @@ FOUR = {
     "ep2 x pp2": Trial(MOE | BY_TWO | TWO_STAGES),
     "every second layer, ep2 x pp2": Trial(MOE | BY_TWO | TWO_STAGES | {"moe_expert_interval": 2}),
 }
-BF16 = {"bf16": {"enabled": True}}
 #: Half precision, with and without expert parallelism.
 HALF = {
     f"{name}{suffix}": Trial(MOE | config | experts, json)
