@@ -103,19 +103,19 @@ class TransformerEngine(
 
 
 class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuning"):
-    """Soft prompt tuning: a trained prefix in front of a frozen model."""
+    """Soft prompt tuning: training a prefix of embeddings for a frozen model."""
 
     enabled: bool = param(False)
     """Freezes the model and trains only a prefix of embeddings in front of every sequence (Lester et al. 2021,
-    arXiv:2104.08691). `load` names the model's checkpoint, with `finetune: true`; the run's own checkpoints contain
-    model and prefix, and generate.py uses both."""
+    arXiv:2104.08691). Set `load` to the model's checkpoint, and `finetune: true`. The run's own checkpoints
+    contain the model and the prefix, and generate.py uses both."""
 
     num_tokens: Count = param(10, aliases="n_tokens")
-    """Embeddings in the trained prefix. They take places of `seq_length`: every sample loses as many tokens at its end.
-    """
+    """Number of embeddings in the prefix. They are part of `seq_length`: as many tokens are cut off at the end of every
+    sample."""
 
     init_string: str = param("")
-    """Text whose token embeddings the prefix starts from, repeated or cut to `num_tokens`. Empty: random."""
+    """Text whose token embeddings initialise the prefix, repeated or truncated to `num_tokens`. Empty: random values."""
 
     init_range: Positive = param(0.5)
-    """Random prefixes start uniformly between minus and plus this number."""
+    """Random initial values are uniform between minus and plus this number."""

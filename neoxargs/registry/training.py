@@ -36,8 +36,8 @@ class Training(Group, origin="NeoX", effect="run"):
     with a finite loss do not count."""
 
     char_level_ppl: bool = param(False, effect="log")
-    """Also reports perplexity per character of the text in evaluations during training, by which runs with different
-    tokenizers can be compared. eval.py always reports perplexity per word and per byte."""
+    """Also reports the perplexity per character in evaluations during training, so that runs with different tokenizers
+    can be compared. eval.py always reports perplexity per word and per byte."""
 
     seed: Natural = param(1234, origin="Meg", megatron="seed")
     """Start of all random numbers: initial weights, order of samples, dropout."""

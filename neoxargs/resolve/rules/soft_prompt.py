@@ -9,8 +9,8 @@ from neoxargs.resolve.rules.rule import Finding, check, refuse
 def soft_prompt_leaves_room_for_text(
     soft_prompt_tuning__enabled: bool, soft_prompt_tuning__num_tokens: int, seq_length: int
 ) -> Finding | None:
-    """The prompt takes the first positions of every sample, which loses as many tokens at its end. A prompt that is as
-    long as a sample leaves no text to train on.
+    """The prompt occupies the first positions of every sample, and as many tokens are cut off at the sample's end. If
+    the prompt is as long as a sample, there is no text left to train on.
 
         soft_prompt_tuning: {enabled: true, num_tokens: 64}
         seq_length: 32
@@ -27,8 +27,9 @@ def soft_prompt_leaves_room_for_text(
 def soft_prompt_reaches_every_document(
     soft_prompt_tuning__enabled: bool, reset_attention_mask: bool, reset_position_ids: bool
 ) -> Finding | None:
-    """The prompt is in front of a sample. With a mask for each document, only the first document of the sample would
-    see it; with positions for each document, they would begin at 0 beside the prompt's.
+    """The prompt precedes a sample, which can contain several documents. With attention masks per document, only the
+    first document would see the prompt. With positions per document, a document's positions would start at 0, like the
+    prompt's.
 
         soft_prompt_tuning: {enabled: true}
         reset_attention_mask: true
@@ -42,8 +43,8 @@ def soft_prompt_reaches_every_document(
 
 @check
 def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimization__stage: int) -> Finding | None:
-    """ZeRO-3 stores weights only as partitions of the optimizer, which has none of the frozen weights. They would be
-    missing in checkpoints.
+    """With ZeRO-3, checkpoints contain weights only as the optimizer's partitions. The optimizer has no frozen weights,
+    so these would be missing from checkpoints.
 
         soft_prompt_tuning: {enabled: true}
         zero_optimization: {stage: 3}
@@ -56,8 +57,8 @@ def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimizat
 
 @check
 def soft_prompt_excludes_eval_tasks(soft_prompt_tuning__enabled: bool, eval_tasks: list[str] | None) -> Finding | None:
-    """The harness measures the texts of its tasks by seq_length, and leaves no positions for a prompt in front of them.
-    The end of long texts would be cut off.
+    """lm-eval fits the texts of its tasks into seq_length tokens, and leaves no positions for a prompt before them. The
+    end of long texts would be cut off.
 
         soft_prompt_tuning: {enabled: true}
         eval_tasks: [lambada_openai]

@@ -11,41 +11,40 @@ LAYER_REASONS = {
     "gmlp": _GMLP,
     "amlp": _GMLP,
     "mamba": (
-        "GPT-NeoX's Mamba can neither run in bfloat16 nor evaluate, and with several tensor parallel ranks it computes "
-        "another function than with one"
+        "GPT-NeoX's Mamba supports neither bfloat16 nor evaluation, and with several tensor parallel ranks it computes "
+        "a different function than with one"
     ),
     "rwkv": (
-        "GPT-NeoX's RWKV passes its state from sample to sample of a batch instead of from token to token, so no token "
+        "GPT-NeoX's RWKV passes its state between the samples of a batch instead of between tokens, so no token "
         "depends on earlier ones"
     ),
 }
 #: Name of a parameter, or the beginning of several names that end in `*` -> the reason.
 REASONS = {
-    "te_fp8_mha": "GPT-NeoX's code for fp8 refers to names that do not exist and has never run",
+    "te_fp8_mha": "GPT-NeoX's code for fp8 refers to names that do not exist, so it can never have run",
     "use_bnb_optimizer": (
         "bitsandbytes' optimizer runs only on CUDA, and with it GPT-NeoX adds a norm to the position embedding, which "
         "changes the model"
     ),
     "serve_model_weights": (
-        "GPT-NeoX's server shares GPU memory with one fork of vLLM on the same machine, and sends pickles, which can "
-        "run any code"
+        "GPT-NeoX's server shares GPU memory with a particular fork of vLLM on the same machine, and sends pickles, "
+        "which can run any code"
     ),
-    "amp.enabled": "it needs NVIDIA's Apex, whose mixed precision fp16 and bf16 replace",
+    "amp.enabled": "it needs NVIDIA's Apex; the fp16 and bf16 sections replace Apex's mixed precision",
     "elasticity.enabled": "DeepSpeed then computes the batch size itself and rejects the one that train.py passes",
     "elastic_training": "DeepSpeed then computes the batch size itself and rejects the one that train.py passes",
     "progressive_layer_drop.enabled": (
-        "DeepSpeed passes the fraction of layers to the model's forward pass, which has no such argument, in GPT-NeoX "
-        "either"
+        "DeepSpeed passes the fraction of layers as an argument that neither deepy's nor GPT-NeoX's forward pass has"
     ),
     "compression_training.*": (
-        "DeepSpeed compresses only a model that a script passes to init_compression, which GPT-NeoX does not do either"
+        "DeepSpeed compresses a model only if the script calls init_compression; GPT-NeoX does not call it either"
     ),
     "data_efficiency.*": (
-        "DeepSpeed applies it only with its own data loader and to models that a script converts, which GPT-NeoX does "
-        "not do either"
+        "it works only with DeepSpeed's own data loader and with models that the script converts; GPT-NeoX does not "
+        "support it either"
     ),
-    "zero_optimization.legacy_stage1": "DeepSpeed has removed it",
-    "deepspeed": "train.py trains with DeepSpeed's engine only",
+    "zero_optimization.legacy_stage1": "DeepSpeed no longer has this option",
+    "deepspeed": "train.py trains only with DeepSpeed's engine",
 }
 
 

@@ -132,8 +132,8 @@ def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPat
 def test_generate_checks_only_the_model() -> None:
     config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, te_fp8_mha: true}")
     assert [problem.what for problem in trainer_problems(config, training=False)] == [
-        "te_fp8_mha (true) is not supported by train.py: GPT-NeoX's code for fp8 refers to names that do not exist and "
-        "has never run"
+        "te_fp8_mha (true) is not supported by train.py: GPT-NeoX's code for fp8 refers to names that do not exist, so "
+        "it can never have run"
     ]
 
 

@@ -137,7 +137,7 @@ def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> Non
     assert [config.amp_params for config in read] == [False, {"opt_level": "O2"}]
     assert trainer_problems(before) == []
     (refusal,) = trainer_problems(after)
-    what = "amp.enabled (true) is not supported by train.py: it needs NVIDIA's Apex, whose mixed precision fp16 and "
-    what += "bf16 replace"
+    what = "amp.enabled (true) is not supported by train.py: it needs NVIDIA's Apex; the fp16 and bf16 "
+    what += "sections replace Apex's mixed precision"
     assert (refusal.severity, refusal.what) == ("error", what)
     assert refusal.where and refusal.where.line == 8
