@@ -115,7 +115,7 @@ class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuni
     sample."""
 
     init_string: str = param("")
-    """Text whose token embeddings initialise the prefix, repeated or truncated to `num_tokens`. Empty: random values."""
+    """Text whose token embeddings initialise the prefix, repeated or cut to `num_tokens`. Empty: random values."""
 
     init_range: Positive = param(0.5)
     """Random initial values are uniform between minus and plus this number."""

@@ -143,7 +143,7 @@ def test_generate_checks_only_the_model() -> None:
         (
             'attention_config: [[["rwkv", "global"], "all"]]',
             "attention_config has layer types that train.py does not support: rwkv; GPT-NeoX's RWKV passes its "
-            "state from sample to sample of a batch instead of from token to token, so no token depends on earlier "
+            "state between the samples of a batch instead of between tokens, so no token depends on earlier "
             "ones",
         ),
     ],
@@ -163,11 +163,11 @@ def test_the_quickstart_is_supported(path: Path) -> None:
     ("text", "why"),
     [
         ('attention_config: [[["gmlp"], "all"]]', "has no residual connection"),
-        ('attention_config: [[["mamba", "global"], "all"]]', "can neither run in bfloat16 nor evaluate"),
-        ('{attention_config: [[["rwkv"], "all"]]}', "from sample to sample of a batch"),
+        ('attention_config: [[["mamba", "global"], "all"]]', "supports neither bfloat16 nor evaluation"),
+        ('{attention_config: [[["rwkv"], "all"]]}', "between the samples of a batch"),
         ("use_bnb_optimizer: true", "adds a norm to the position embedding"),
         ("serve_model_weights: true", "sends pickles"),
-        ("data_efficiency: {enabled: true}", "only with its own data loader"),
+        ("data_efficiency: {enabled: true}", "only with DeepSpeed's own data loader"),
     ],
 )
 def test_what_stays_unsupported_has_a_reason(text: str, why: str) -> None:
