@@ -66,6 +66,26 @@ def candidates(folder: Path) -> list[Path]:
     return [named, *(other for other in others if other != named)] if named in others else others
 
 
+def newest_first(folder: Path) -> list[Path]:
+    """Return every checkpoint in the order in which they are worth keeping.
+
+    First the one that `latest` names, then earlier iterations, the last one first. Later iterations belong to an
+    earlier run in this folder and come last. Only among them does the time decide: copying a folder changes the times.
+    """
+    found = candidates(folder)
+    if not found or found[0].name != latest(folder):
+        return found
+    first, *others = found
+    later = [other for other in others if iteration_of(other) > iteration_of(first)]
+    return [first, *(other for other in others if other not in later), *sorted(later, key=written, reverse=True)]
+
+
+def missing_latest(folder: Path) -> str:
+    """Return the name in `latest` if there is no such checkpoint, "" otherwise."""
+    name = latest(folder)
+    return name if name and not (folder / name).is_dir() else ""
+
+
 def newest(folder: Path) -> Path | None:
     """Return the checkpoint to continue from: the one that `latest` names, or the last one with all its files.
 

@@ -8,12 +8,12 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from neoxargs import checkpoint_folder
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.registry import REGISTRY
 from neoxargs.text import format_bytes, format_duration
 
@@ -46,10 +46,9 @@ class Listed:
 
     @property
     def state(self) -> str:
-        if self.damage:
-            return f"damaged: {self.damage}"
         known = {"checksum": "verified" if self.verified else "complete", "size": "complete", "nothing": "not recorded"}
-        return known[self.recorded] + (", latest" if self.latest else "")
+        state = f"damaged: {self.damage}" if self.damage else known[self.recorded]
+        return state + (", latest" if self.latest else "")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -63,29 +62,50 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="the folder of the checkpoints: save")
     parser.add_argument("--verify", action="store_true", help="read all files and verify their checksums")
     parser.add_argument(
-        "--prune", metavar="KEEP", type=int, help="remove all but the KEEP undamaged checkpoints written last"
+        "--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask before --prune removes checkpoints")
 
 
 def run(options: Namespace) -> int:
-    """Print the list and return the exit code: 1 if --verify finds damage."""
+    """Print the list and return the exit code: 1 if a checkpoint is damaged."""
     root = Path(options.folder)
     folders = checkpoint_folder.checkpoints(root)
     if not folders:
         hint = "pass the folder that the run sets as save"
         raise Problems(Problem(f"{root}: there is no checkpoint in this folder", hint=hint, id="checkpoint-missing"))
     if options.prune is not None:
-        return _prune(root, folders, options)
+        return _prune(root, options)
     with _progress(folders if options.verify else []) as verify:
         listed = [examine(folder, verify if options.verify else checkpoint_folder.damage) for folder in folders]
-    failed = options.verify and any(row.damage for row in listed)
+    damaged = any(row.damage for row in listed)
     if options.json:
-        found = {"checkpoints": [row.to_json() for row in listed]}
-        print(json.dumps({"ok": not failed, "problems": [], **found}, indent=2))
+        _print_json(root, not damaged, checkpoints=[row.to_json() for row in listed])
     else:
         print("\n".join([*table(listed, time.time()), *_leftovers(root)]))
-    return int(failed)
+        _print_warnings(root)
+    return int(damaged)
+
+
+def _print_json(root: Path, ok: bool, **found: object) -> None:
+    problems = [problem.to_json() for problem in _warnings(root)]
+    print(json.dumps({"ok": ok, "problems": problems, **found}, indent=2))
+
+
+def _print_warnings(root: Path) -> None:
+    if problems := _warnings(root):
+        print(render(problems), file=sys.stderr)
+
+
+def _warnings(root: Path) -> list[Problem]:
+    name = checkpoint_folder.missing_latest(root)
+    if not name:
+        return []
+    place = Place(str(root / checkpoint_folder.LATEST), 0, 0)
+    found = checkpoint_folder.newest(root)
+    hint = f"a run that loads this folder continues from {found.name}" if found else ""
+    what = f"this file names {name}, which is not in this folder"
+    return [Problem(what, place, hint, severity="warning", id="latest-checkpoint-missing")]
 
 
 def examine(folder: Path, find_damage: Examine) -> Listed:
@@ -116,48 +136,69 @@ def table(listed: Sequence[Listed], now: float) -> list[str]:
     ]  # fmt: skip
 
 
-def to_remove(folders: Sequence[Path], keep: int, verify: Examine) -> list[tuple[Path, str]]:
-    """Return the checkpoints to remove and why: all but the `keep` undamaged ones written last.
+@dataclass
+class Choice:
+    """The checkpoints to keep and to remove; damage: what is wrong with some of them."""
+
+    kept: list[Path] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
+    damage: dict[Path, str] = field(default_factory=dict)
+
+    def reason(self, folder: Path) -> str:
+        """Return why a checkpoint is removed."""
+        return f"damaged: {self.damage[folder]}" if folder in self.damage else "older"
+
+    def kept_line(self) -> str:
+        """Return the names of the checkpoints to keep."""
+        return ", ".join(
+            folder.name + (f" (latest, damaged: {self.damage[folder]})" if folder in self.damage else "")
+            for folder in self.kept
+        )
+
+
+def choose(root: Path, keep: int, verify: Examine) -> Choice:
+    """Choose the `keep` newest undamaged checkpoints to keep, and also the one that `latest` names.
 
     Checkpoints are verified, the newest first, until there are enough to keep.
     """
-    kept, removed = 0, []
-    for folder in sorted(folders, key=checkpoint_folder.written, reverse=True):
-        damage = verify(folder) if kept < keep else ""
-        if damage or kept == keep:
-            removed.append((folder, f"damaged: {damage}" if damage else "older"))
-        else:
-            kept += 1
-    return removed
+    choice, latest, undamaged = Choice(), checkpoint_folder.latest(root), 0
+    for folder in checkpoint_folder.newest_first(root):
+        is_needed = undamaged < keep
+        if is_needed and (damage := verify(folder)):
+            choice.damage[folder] = damage
+        elif is_needed:
+            undamaged += 1
+        stays = folder.name == latest or (is_needed and folder not in choice.damage)
+        (choice.kept if stays else choice.removed).append(folder)
+    return choice
 
 
-def _prune(root: Path, folders: Sequence[Path], options: Namespace) -> int:
+def _prune(root: Path, options: Namespace) -> int:
     if options.prune < 1:
         hint = "write --prune 1 to keep the newest undamaged checkpoint"
         raise Problems(Problem(f"--prune ({options.prune}) would remove every checkpoint", hint=hint, id="prune-all"))
-    with _progress(folders) as verify:
-        removed = to_remove(folders, options.prune, verify)
-    if len(removed) == len(folders):
+    with _progress(checkpoint_folder.checkpoints(root)) as verify:
+        choice = choose(root, options.prune, verify)
+    if all(folder in choice.damage for folder in choice.kept):
         what = f"{root}: every checkpoint is damaged, so --prune removes none of them"
         raise Problems(Problem(what, hint="--verify shows what is damaged", id="checkpoint-all-damaged"))
-    sizes = {folder: examine(folder, checkpoint_folder.damage).size for folder, _ in removed}
+    sizes = {folder: examine(folder, checkpoint_folder.damage).size for folder in choice.removed}
     if not options.json:
-        for folder, reason in removed:
-            print(f"{folder}  {format_bytes(sizes[folder])}  {reason}")
-    if removed and not options.yes:
-        what = f"remove {len(removed)} of {len(folders)} checkpoints ({format_bytes(sum(sizes.values()))})"
+        for folder, size in sizes.items():
+            print(f"{folder}  {format_bytes(size)}  {choice.reason(folder)}")
+        print(f"to keep: {choice.kept_line()}")
+        _print_warnings(root)
+    if choice.removed and not options.yes:
+        total = len(choice.removed) + len(choice.kept)
+        what = f"remove {len(choice.removed)} of {total} checkpoints ({format_bytes(sum(sizes.values()))})"
         _confirm(what, can_ask=sys.stdin.isatty() and not options.json)
-    for folder, _ in removed:
+    for folder in choice.removed:
         checkpoint_folder.remove(folder)
-    if checkpoint_folder.latest(root) in {folder.name for folder, _ in removed}:
-        newest = checkpoint_folder.newest(root)
-        assert newest
-        checkpoint_folder.point_latest_at(newest)
     if options.json:
-        gone = [{"folder": str(folder), "reason": reason} for folder, reason in removed]
-        print(json.dumps({"ok": True, "problems": [], "removed": gone}, indent=2))
+        gone = [{"folder": str(folder), "reason": choice.reason(folder)} for folder in choice.removed]
+        _print_json(root, True, removed=gone, kept=[str(folder) for folder in choice.kept])
     else:
-        print(f"removed: {len(removed)}; kept: {len(folders) - len(removed)}")
+        print(f"removed: {len(choice.removed)}; kept: {len(choice.kept)}")
     return 0
 
 

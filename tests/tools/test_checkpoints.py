@@ -43,7 +43,7 @@ def names(root: Path) -> list[str]:
 
 def test_the_list(root, capsys):
     (root / ".writing-global_step500").mkdir()
-    assert main(["checkpoints", str(root)]) == 0
+    assert main(["checkpoints", str(root)]) == 1
     heading, first, *rest, last, left = capsys.readouterr().out.splitlines()
     assert heading.split() == ["iteration", "age", "size", "layout", "state"]
     assert first == "      100  9 hours  2.18 KiB  tp2 pp0, ZeRO-1, 4 ranks  complete"
@@ -75,11 +75,14 @@ def test_checkpoints_of_older_versions_and_other_programs(tmp_path, capsys):
 
 
 def test_json(root, capsys):
-    assert main(["checkpoints", str(root), "--json"]) == 0
+    assert main(["checkpoints", str(root), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["ok"]
+    assert not found["ok"]
     assert [row["iteration"] for row in found["checkpoints"]] == [100, 200, 300, 400]
     assert [row["latest"] for row in found["checkpoints"]] == [False, False, False, True]
+    (root / "global_step300" / "model.pt").write_bytes(bytes(2048))
+    assert main(["checkpoints", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
     assert main(["checkpoints", str(root), "--json", "--verify"]) == 1
     assert not json.loads(capsys.readouterr().out)["ok"]
 
@@ -92,7 +95,9 @@ def test_a_folder_without_checkpoints_is_a_problem(tmp_path, capsys):
 def test_nothing_is_removed_without_a_question(root, capsys, monkeypatch):
     assert main(["checkpoints", str(root), "--prune", "1"]) == 1
     printed = capsys.readouterr()
-    assert [line.rpartition("  ")[2] for line in printed.out.splitlines()] == ["older"] * 3
+    *lines, last = printed.out.splitlines()
+    assert [line.rpartition("  ")[2] for line in lines] == ["older"] * 3
+    assert last == "to keep: global_step400"
     assert (root / "global_step300").exists()
     assert "error: --prune would remove 3 of 4 checkpoints (" in printed.err
     assert "= add --yes" in printed.err
@@ -103,23 +108,47 @@ def test_nothing_is_removed_without_a_question(root, capsys, monkeypatch):
     assert len(names(root)) == 4
 
 
-def test_prune_keeps_the_undamaged_ones_written_last(root, capsys):
+def test_prune_keeps_the_newest_undamaged_ones(root, capsys):
     """It verifies them first: 200 and 300 are damaged, so 100 is the second one to keep."""
     assert main(["checkpoints", str(root), "--prune", "2", "--yes"]) == 0
     assert names(root) == ["global_step100", "global_step400"]
-    first, second, last = capsys.readouterr().out.splitlines()
+    first, second, kept, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{root}/global_step300  ") and first.endswith("  damaged: model.pt is missing")
     assert "global_step200  " in second and "damaged: model.pt has the checksum " in second
+    assert kept == "to keep: global_step400, global_step100"
     assert last == "removed: 2; kept: 2"
 
 
-def test_latest_follows_when_its_checkpoint_is_removed(root, capsys):
+def test_prune_keeps_the_newest_iteration_of_a_copied_folder(root):
+    for age, iteration in enumerate((100, 400)):  # cp -r copies in any order
+        written = time.time() - age * HOUR
+        os.utime(root / f"global_step{iteration}" / "files.json", (written, written))
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 0
+    assert names(root) == ["global_step400"]
+    assert checkpoint_folder.latest(root) == "global_step400"
+
+
+def test_prune_keeps_the_checkpoint_that_latest_names_even_if_it_is_damaged(root, capsys):
     (root / "global_step400" / "model.pt").unlink()
+    main(["checkpoints", str(root)])
+    assert capsys.readouterr().out.endswith("damaged: model.pt is missing, latest\n")
     assert main(["checkpoints", str(root), "--prune", "1", "--yes", "--json"]) == 0
-    assert names(root) == ["global_step100"]
-    assert checkpoint_folder.latest(root) == "global_step100"
-    removed = json.loads(capsys.readouterr().out)["removed"]
-    assert [Path(row["folder"]).name for row in removed] == ["global_step400", "global_step300", "global_step200"]
+    assert names(root) == ["global_step100", "global_step400"]
+    assert checkpoint_folder.latest(root) == "global_step400"
+    found = json.loads(capsys.readouterr().out)
+    assert [Path(row["folder"]).name for row in found["removed"]] == ["global_step300", "global_step200"]
+    assert [Path(name).name for name in found["kept"]] == ["global_step400", "global_step100"]
+
+
+def test_latest_may_name_a_checkpoint_that_does_not_exist(root, capsys):
+    (root / "latest").write_text("global_step900")
+    what = f"{root / 'latest'}: warning: this file names global_step900, which is not in this folder"
+    for command in ([], ["--prune", "1", "--yes"]):
+        main(["checkpoints", str(root), *command])
+        assert what in capsys.readouterr().err
+    assert names(root) == ["global_step400"]
+    main(["checkpoints", str(root), "--json"])
+    assert [each["id"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["latest-checkpoint-missing"]
 
 
 def test_prune_never_removes_everything(root, capsys):

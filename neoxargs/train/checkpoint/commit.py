@@ -18,13 +18,12 @@ from pathlib import Path
 from neoxargs.checkpoint_folder import (
     REMOVING,
     WRITING,
-    checkpoints,
     hide,
+    newest_first,
     point_latest_at,
     remove,
     tag,
     write_digests,
-    written,
 )
 from neoxargs.checksums import Digest, digest_of
 
@@ -72,12 +71,11 @@ class Removal:
         self.thread: threading.Thread | None = None
 
     def prune(self, folder: Path, keep: int) -> None:
-        """Begin to remove all but the `keep` checkpoints written last."""
+        """Begin to remove all but the `keep` newest checkpoints; the one that was just saved is the newest."""
         self.wait()
-        # By time, not by iteration: a folder may hold later iterations of an earlier run.
-        found = sorted(checkpoints(folder), key=written)
-        if old := found[:-keep]:
-            self.thread = threading.Thread(target=_remove, args=(old, found[-1]), name="removal", daemon=True)
+        found = newest_first(folder)
+        if old := found[keep:]:
+            self.thread = threading.Thread(target=_remove, args=(old, found[0]), name="removal", daemon=True)
             self.thread.start()
 
     def wait(self) -> None:

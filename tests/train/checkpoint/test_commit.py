@@ -116,9 +116,11 @@ def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: p
     assert whole and (whole / "model.pt").read_text() == "newer"
 
 
-def test_prune_keeps_what_was_written_last(tmp_path: Path) -> None:
-    for age, iteration in enumerate((500, 10, 20, 30)):  # 500 is an earlier run's
-        os.utime(write(tmp_path, iteration) / "files.json", (age, age))
+def test_prune_keeps_the_newest_whatever_the_times_of_the_files(tmp_path: Path) -> None:
+    for time, iteration in ((1, 500), (5, 600), (4, 10), (3, 20), (2, 30)):  # 500 and 600 are an earlier run's
+        os.utime(write(tmp_path, iteration) / "files.json", (time, time))
+    order = [30, 20, 10, 600, 500]
+    assert checkpoint_folder.newest_first(tmp_path) == [tmp_path / f"global_step{number}" for number in order]
     removal = commit.Removal()
     removal.prune(tmp_path, 2)
     removal.wait()

@@ -49,6 +49,10 @@ PROBLEMS: dict[str, Entry] = {
         "Different processors add numbers in different orders, so results are not bit-identical."
     ),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
+    "latest-checkpoint-missing": row(
+        "The checkpoint that `latest` names was removed or not copied. A run then continues from the highest iteration "
+        "that is complete."
+    ),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
     "prune-needs-yes": row(
         "`checkpoints --prune` asks for confirmation, but there is no terminal on which to ask. The message lists "
