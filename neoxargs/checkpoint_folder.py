@@ -207,6 +207,10 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
+#: Parameters without which a checkpoint's weights do not fit, with the values of checkpoints that do not record them.
+SHAPE = {"num_layers": None, "hidden_size": None, "num_unique_layers": None, "param_sharing_style": "grouped"}
+
+
 def schedule(checkpoint: Path) -> Get | None:
     """Return a lookup by name of the learning rate parameters that a checkpoint continues with.
 

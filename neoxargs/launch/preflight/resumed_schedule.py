@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import Get, LearningRateCurve, differing
@@ -44,13 +45,8 @@ def chooses_schedule(config: Config) -> bool:
 
 def _resumed_checkpoint(config: Config) -> Path | None:
     """Return the checkpoint whose optimizer state and schedule the run continues, None if there is none."""
-    options, iteration = config.checkpoint, config.training.iteration
-    if not options.load or options.finetune or options.no_load_optim:
-        return None
-    if iteration is None:
-        return checkpoint_folder.newest(Path(options.load))
-    named = Path(options.load, checkpoint_folder.tag(iteration))
-    return named if named.is_dir() else None
+    options = config.checkpoint
+    return None if options.finetune or options.no_load_optim else loaded_checkpoint(config)
 
 
 def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, hint: str) -> Problem:

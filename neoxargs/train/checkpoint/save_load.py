@@ -132,9 +132,8 @@ class Checkpoints(Saver):
         saved = checkpoint_folder.configuration(checkpoint)
         if saved is None:
             return
-        unshared = {"num_unique_layers": None, "param_sharing_style": "grouped"}
-        theirs = unshared | saved
-        names = ["num_layers", "hidden_size", *unshared, *layout]
+        theirs = checkpoint_folder.SHAPE | saved
+        names = [*checkpoint_folder.SHAPE, *layout]
         if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
         _raise_any(

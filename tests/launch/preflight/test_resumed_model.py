@@ -1,0 +1,41 @@
+"""A checkpoint of another model is an error before the ranks start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch.preflight.resumed_model import other_model
+from neoxargs.problems import Problem
+from neoxargs.resolve import Text, complete, draft
+from tests.support import smallest
+
+
+def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
+    """Of the smallest run, which loads a checkpoint of iteration 10 with these values."""
+    checkpoint = folder / "global_step10"
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "config.json").write_text(json.dumps(saved))
+    return list(other_model(complete(draft([Text("my.yml", f"{smallest.YAML}load: {folder}\n{text}")]), 1)))
+
+
+@pytest.mark.parametrize("text", ["", "finetune: true\n", "iteration: 10\n"])
+def test_another_width_is_refused_at_its_line(tmp_path: Path, text: str) -> None:
+    [problem] = told(tmp_path, text, hidden_size=8192)
+    assert (problem.severity, problem.id) == ("error", "checkpoint-other-model")
+    assert "8192 in the checkpoint" in problem.what and str(tmp_path / "global_step10") in problem.what
+    assert problem.where and problem.where.text.startswith("hidden_size")
+
+
+def test_shared_layers_of_another_number_are_refused(tmp_path: Path) -> None:
+    assert [problem.about[0] for problem in told(tmp_path, param_sharing_style="spaced")] == ["param_sharing_style"]
+
+
+def test_the_same_model_and_a_run_without_a_checkpoint_are_fine(tmp_path: Path) -> None:
+    values = dict(line.split(": ") for line in smallest.YAML.splitlines() if line.startswith(("num_l", "hidden_size")))
+    assert len(values) == 2
+    assert told(tmp_path, **{name: int(value) for name, value in values.items()}) == []
+    assert told(tmp_path, "iteration: 20\n", hidden_size=8192) == []
