@@ -1,8 +1,9 @@
-"""Check that the checkpoint in `load` has the shape of the run's model."""
+"""Check which checkpoint in `load` the run continues from, and that it has the shape of the run's model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
@@ -23,6 +24,25 @@ def other_model(config: Config) -> Iterator[Problem]:
             hint = f"set {name} to {theirs}, or load a different checkpoint"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
+
+
+def skipped_checkpoints(config: Config) -> Iterator[Problem]:
+    """A warning for each newer checkpoint that is damaged, and for a `latest` that names none."""
+    folder, chosen = config.checkpoint.load, loaded_checkpoint(config)
+    if not folder or chosen is None or config.training.iteration is not None:
+        return
+    named = checkpoint_folder.latest(Path(folder))
+    if named and not Path(folder, named).is_dir():
+        yield _skipped(config, f"latest names {named}, which does not exist", chosen)
+    for candidate in takewhile(lambda candidate: candidate != chosen, checkpoint_folder.candidates(Path(folder))):
+        damage = checkpoint_folder.damage(candidate)
+        yield _skipped(config, f"the checkpoint {candidate.name} is damaged: {damage}", chosen)
+
+
+def _skipped(config: Config, why: str, chosen: Path) -> Problem:
+    what = f"load ({config.checkpoint.load}): {why}; the run continues from {chosen.name}"
+    hint = "set iteration to load a specific checkpoint"
+    return Problem(what, config.place("load"), hint, severity="warning", id="checkpoint-skipped", about=("load",))
 
 
 def loaded_checkpoint(config: Config) -> Path | None:

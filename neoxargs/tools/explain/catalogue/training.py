@@ -102,6 +102,9 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "checkpoint-not-usable": row("The checkpoint of the requested iteration is missing or damaged."),
     "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find it."),
+    "checkpoint-skipped": row(
+        "The newest checkpoint cannot be loaded, so the run continues from an older one and repeats the steps between."
+    ),
     "checkpoint-other-model": row(
         "The checkpoint belongs to a model with different dimensions, so its weights cannot be loaded into this model."
     ),
