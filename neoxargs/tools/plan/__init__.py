@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run
-from neoxargs.problems import render
+from neoxargs.problems import Problem, Problems, render
 from neoxargs.record import replace
 from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggest_changes
@@ -27,7 +27,19 @@ def run(arguments: argparse.Namespace) -> int:
 
         search = SearchOptions(arguments.fewest, arguments.left_out, arguments.write, arguments.html)
         return run_search(options_of(arguments), search)
+    _refuse_search_options(arguments)
     return print_plan(options_of(arguments), arguments.html)
+
+
+def _refuse_search_options(arguments: argparse.Namespace) -> None:
+    given = {"--write": arguments.write is not None, "--left-out": arguments.left_out}
+    unused = [
+        Problem(f"{name} requires --search or --fewest", hint="add --search", id="search-option-without-search")
+        for name in given
+        if given[name]
+    ]
+    if unused:
+        raise Problems(unused)
 
 
 def print_plan(options: PlanOptions, page: str | None = None) -> int:
@@ -48,8 +60,8 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
     else:
         from neoxargs.tools.plan.output.text import to_text
 
-        if plan.spec.warnings:
-            print(render(plan.spec.warnings), end="\n\n", file=sys.stderr)
+        if plan.warnings:
+            print(render(plan.warnings), end="\n\n", file=sys.stderr)
         print(to_text(plan, suggestions))
     return int(not plan.fits)
 

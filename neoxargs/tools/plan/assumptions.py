@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+import math
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from neoxargs.problems import Problem, Problems, did_you_mean
@@ -21,9 +22,23 @@ ALLREDUCE_BUCKET = 500_000_000
 LOGITS_ON_CPU = 2**25
 
 
+#: The largest value of an assumption that has no other limit.
+MOST = 1e18
+#: Unit of an assumption -> its smallest and largest value. What a time is divided by is never 0.
+RANGES = {
+    "share of memory": (0.01, 1), "share of peak rate": (0.001, 1), "share of bandwidth": (0.001, 1),
+    "share of compute": (0, 1), "share": (0, 100), "ratio": (1, 1000), "factor": (0.001, 1000),
+    "GB/s": (0.001, MOST), "parameters/s": (1, MOST), "GiB": (0, MOST), "bytes": (0, MOST), "numbers": (1, MOST),
+    "tokens": (0, MOST), "s": (0, 3600), "0 or 1": (0, 1), "0, 1 or 2": (0, 2),
+}  # fmt: skip
+#: Value of an assumption that the configuration decides.
+CONFIGURED = -1
+
+
 def assume(default: float, unit: str, meaning: str, source: str) -> Any:
-    """Declare an assumption. default: -1 where the configuration decides unless a value is given."""
-    return field(default=default, metadata={"unit": unit, "meaning": meaning, "source": source})
+    """Declare an assumption, whose unit determines its range. default: CONFIGURED where the configuration decides."""
+    limits = {"unit": unit, "low": RANGES[unit][0], "high": RANGES[unit][1]}
+    return field(default=default, metadata={**limits, "meaning": meaning, "source": source})
 
 
 @dataclass(frozen=True)
@@ -214,22 +229,23 @@ class Assumptions:
 
 #: What a plan assumes unless told otherwise.
 DEFAULT = Assumptions()
-NAMES = tuple(each.name for each in fields(Assumptions))
+FIELDS = {each.name: each for each in fields(Assumptions)}
+NAMES = tuple(FIELDS)
 
 
 def with_changes(changes: list[str], assumed: Assumptions = DEFAULT) -> Assumptions:
-    """Return assumptions with `KEY=VALUE` changes. Raises Problems that name unknown keys and values."""
+    """Return assumptions with `KEY=VALUE` changes. Raises Problems that name unknown keys and values out of range."""
     problems: list[Problem] = []
     values: dict[str, float] = {}
     for change in changes:
         key, _, text = change.partition("=")
         key = key.strip().replace("-", "_")
-        try:
-            values[key] = float(text)
-        except ValueError:
-            problems.append(_not_a_number(key, text))
-        if key not in NAMES:
+        if key not in FIELDS:
             problems.append(_unknown(key))
+            continue
+        values[key] = number = _number(text)
+        if not _allowed(FIELDS[key], number):
+            problems.append(_outside(FIELDS[key], text))
     if problems:
         raise Problems(problems)
     return replace(assumed, **values)
@@ -240,8 +256,38 @@ def _unknown(key: str) -> Problem:
     return Problem(f"unknown assumption: {key}", hint=hint, id="unknown-assumption")
 
 
-def _not_a_number(key: str, text: str) -> Problem:
-    return Problem(f"--assume {key} ({text!r}) must be a number", hint=f"for example {key}=0.5", id="assumption-value")
+def _number(text: str) -> float:
+    """Return the number, or nan, which no range contains."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _allowed(each: Field[Any], number: float) -> bool:
+    if number == CONFIGURED == each.default:
+        return True
+    whole = not each.metadata["unit"].startswith("0") or number.is_integer()
+    return whole and each.metadata["low"] <= number <= each.metadata["high"]
+
+
+def _outside(each: Field[Any], text: str) -> Problem:
+    what = f"--assume {each.name} ({text!r}) must be {_range(each)}"
+    return Problem(what, hint=f"for example --assume {each.name}={_example(each):g}", id="assumption-value")
+
+
+def _example(each: Field[Any]) -> float:
+    example: float = each.metadata["low"] if each.default == CONFIGURED else getattr(DEFAULT, each.name)
+    return example
+
+
+def _range(each: Field[Any]) -> str:
+    """Return the allowed values, such as `a number from 0.001 to 1 (share of bandwidth)`."""
+    about = each.metadata
+    if about["unit"].startswith("0"):
+        return str(about["unit"])
+    limits = f"at least {about['low']:g}" if about["high"] == MOST else f"from {about['low']:g} to {about['high']:g}"
+    return f"a number {limits} ({about['unit']}){', or -1, as configured' if each.default == CONFIGURED else ''}"
 
 
 def list_assumptions(assumed: Assumptions = DEFAULT) -> str:
@@ -250,6 +296,8 @@ def list_assumptions(assumed: Assumptions = DEFAULT) -> str:
     for each in fields(Assumptions):
         about = each.metadata
         value = getattr(assumed, each.name)
-        shown = "as configured" if value == -1 else f"{value:g} {about['unit']}"
-        blocks.append(f"{each.name}: {shown}\n    {about['meaning']}\n    source: {about['source']}")
+        shown = "as configured" if value == CONFIGURED else f"{value:g} {about['unit']}"
+        blocks.append(
+            f"{each.name}: {shown}\n    {about['meaning']}\n    allowed: {_range(each)}\n    source: {about['source']}"
+        )
     return "\n".join(blocks)

@@ -39,6 +39,11 @@ class Plan:
         return self.spec.config
 
     @property
+    def warnings(self) -> list[Problem]:
+        """All warnings about the configuration, the resources and the device."""
+        return [*self.spec.warnings, *self.target.warnings(self.config)]
+
+    @property
     def layout(self) -> Layout:
         return Layout.of(self.config)
 

@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 
 from neoxargs.launch.report.summary import MAX_GPUS_PER_MACHINE
 from neoxargs.launch.run_spec import RunSpec
+from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
 from neoxargs.text import GIB
 from neoxargs.tools.plan.assumptions import DEFAULT, Assumptions, with_changes
 from neoxargs.tools.plan.devices import DEVICES, Device, find_device, unknown_device
 from neoxargs.tools.plan.options import PlanOptions
+
+#: The first generation of GPUs whose tensor cores multiply matrices in bf16: A100.
+BF16_GENERATION = 8
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,14 @@ class Target:
     zero_init: bool = True
     """Whether a ZeRO-3 model is partitioned while it is built, as in our train.py, rather than afterwards."""
     assumed: Assumptions = DEFAULT
+
+    def warnings(self, config: Config) -> list[Problem]:
+        """Return warnings about a configuration on this device."""
+        if self.device.generation >= BF16_GENERATION or config.precision.precision != "bfloat16":
+            return []
+        what = f"{self.device.name} has no tensor cores for bf16 (precision: bfloat16), so the run would be far slower"
+        hint = "set precision to fp16; the planned speed is that of fp16"
+        return [Problem(what, config.place("precision"), hint, id="no-bf16-tensor-cores").as_warning()]
 
 
 def choose_target(options: PlanOptions, spec: RunSpec) -> Target:

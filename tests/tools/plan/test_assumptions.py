@@ -9,8 +9,9 @@ import pytest
 from neoxargs import record
 from neoxargs.problems import Problems
 from neoxargs.tools.plan import plan_and_suggest
-from neoxargs.tools.plan.assumptions import DEFAULT, NAMES, Assumptions, list_assumptions, with_changes
+from neoxargs.tools.plan.assumptions import DEFAULT, FIELDS, NAMES, Assumptions, list_assumptions, with_changes
 from neoxargs.tools.plan.options import PlanOptions
+from neoxargs.tools.plan.output.text import to_text
 from neoxargs.tools.plan.plan import Plan, make_plan
 
 LAYOUT = ("precision=bfloat16", "model_parallel_size=2", "pipe_parallel_size=2", "zero_optimization.stage=1",
@@ -72,7 +73,32 @@ def test_an_unknown_assumption_is_an_error() -> None:
         with_changes(["overlaps=1", "link=fast"])
     messages = str(caught.value)
     assert "unknown assumption: overlaps" in messages and "did you mean overlap" in messages
-    assert "link ('fast') must be a number" in messages
+    assert "link ('fast') must be a number from 0.001 to 1 (share of bandwidth)" in messages
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-5", "1e300", "-0.5", ""])
+def test_no_assumption_accepts_a_value_that_makes_no_sense(name: str, value: str) -> None:
+    with pytest.raises(Problems, match=rf"--assume {name} \('{value}'\) must be "):
+        with_changes([f"{name}={value}"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["link=0", "link=-1", "bandwidth=0", "usable=0", "usable=5", "host_link=0", "cpu_adam=0", "partitioned=0.5"],
+)
+def test_a_value_out_of_range_is_an_error(change: str) -> None:
+    with pytest.raises(Problems, match="must be"):
+        with_changes([change])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_and_the_limits_of_each_range_are_accepted(name: str, middle: str) -> None:
+    about = FIELDS[name].metadata
+    for value in (FIELDS[name].default, about["low"], about["high"]):
+        assert getattr(with_changes([f"{name}={value}"]), name) == value
+        # text, and thus every figure, can be made of the plan
+        assert to_text(plan_with(middle, name, value), [])
 
 
 def test_dashes_are_underscores() -> None:

@@ -60,3 +60,20 @@ def test_an_assumed_device_that_could_not_hold_the_run_is_mentioned(
     large = text("train_micro_batch_size_per_gpu=32")
     assert "usable on an A100-80GB, whose speed is assumed" in large
     assert "speed of an A100-80GB (which could not hold the run), because no --device is given" in large
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "warned"),
+    [("V100", "bfloat16", True), ("V100", "fp16", False), ("A100", "bfloat16", False)],
+)
+def test_bf16_on_a_gpu_without_tensor_cores_for_it_is_a_warning(
+    device: str, precision: str, warned: bool, middle: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_plan(PlanOptions([middle], [f"precision={precision}"], gpus=8, device=device))
+    assert ("V100-32GB has no tensor cores for bf16 (precision: bfloat16)" in capsys.readouterr().err) is warned
+
+
+def test_the_rates_of_a_cpu_have_three_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    print_plan(PlanOptions([str(QUICKSTART)], device="CPU"))
+    output = " ".join(capsys.readouterr().out.split())
+    assert "large matrix multiplications run at 0.07 TFLOP/s, attention 0.0" in output

@@ -73,6 +73,17 @@ PROBLEMS: dict[str, Entry] = {
         "that memory is not known."
     ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
-    "assumption-value": row("The value of every assumption is a number."),
+    "assumption-value": row(
+        "The value of every assumption is a number within its range, which `deepy plan --assumptions` lists. A rate of "
+        "0 or below would never finish."
+    ),
+    "search-option-without-search": row(
+        "`--write` and `--left-out` are about the result of a search, but `plan` searches only with `--search` or "
+        "`--fewest`."
+    ),
+    "no-bf16-tensor-cores": row(
+        "GPUs before the A100, such as the V100, have tensor cores for fp16 but not for bf16. In bf16, their matrix "
+        "multiplications run at the rate of fp32 or slower."
+    ),
     "unknown-device": row("The plan has no data (memory, speed) for a device with this name."),
 }

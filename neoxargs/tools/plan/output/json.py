@@ -20,7 +20,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
     """Return the plan. Sizes in bytes, times in seconds; placements: [host, slot, tensor, pipe, data] of each rank."""
     return {
         "ok": plan.fits,
-        "problems": [problem.to_json() for problem in plan.spec.warnings],
+        "problems": [problem.to_json() for problem in plan.warnings],
         "fits": plan.fits if plan.has_verdict else None,
         "overflows_in": plan.overflows_in,
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},

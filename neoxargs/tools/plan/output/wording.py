@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.text import format_bytes
+from neoxargs.text import format_bytes, format_number
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.assumptions import HALF, SINGLE
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, UNKNOWN_NAME
@@ -88,8 +88,8 @@ def assumption_notes(plan: Plan) -> list[str]:
         f"{unnamed if device.name == UNKNOWN_NAME else device.name}: links of {device.neighbours / 1e9:g} GB/s per "
         f"device within a host and {device.network / 1e9:g} GB/s between hosts, of which collectives achieve "
         f"{assumed.link:.0%}",
-        f"large matrix multiplications run at {rates.products / 1e12:.0f} TFLOP/s, attention "
-        f"{rates.attention / 1e12:.0f}, other kernels {rates.memory / 1e9:,.0f} GB/s; "
+        f"large matrix multiplications run at {format_number(rates.products / 1e12)} TFLOP/s, attention "
+        f"{format_number(rates.attention / 1e12)}, other kernels {rates.memory / 1e9:,.0f} GB/s; "
         "deepy plan --assumptions lists all assumptions",
     ]
     if plan.usable is not None:

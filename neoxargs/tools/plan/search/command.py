@@ -37,12 +37,17 @@ class SearchOptions:
     page: str | None = None
     """The HTML file that is written."""
 
+    @property
+    def name(self) -> str:
+        """The option that asks for the search."""
+        return "--fewest" if self.fewest else "--search"
+
 
 def run_search(options: PlanOptions, search: SearchOptions) -> int:
     """Print the result and return the exit code: 1 if no layout fits, else 0. Raises Problems."""
     texts = read_files(options.files, options.directory)
     base = _resolve(texts, options, {}, options.gpus)
-    target = _target(options, base)
+    target = _target(options, base, search.name)
     with _progress() as tell:
         result = _search(texts, options, (base, target), search.fewest, tell)
     _write(result, options, search)
@@ -74,11 +79,14 @@ def _resolve(texts: list[Text], options: PlanOptions, changes: Changes, gpus: in
     return replace(spec, resources=group_into_hosts(replace(spec.resources, device="cuda"), options.per_host))
 
 
-def _target(options: PlanOptions, base: RunSpec) -> Target:
+def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
+    """Return the GPU and host to plan for. name: the option that asks for the search."""
     target = choose_target(options, base)
-    if target.device.memory is None or target.device.kind != "cuda":
-        what = "--search needs the memory size of a GPU, which is unknown"
-        hint = f"add --device NAME, such as --device {ASSUMED_DEVICE}"
+    on_cpu = target.device.kind != "cuda"
+    if on_cpu or target.device.memory is None:
+        unsuitable = f"a GPU, not {target.device.name}" if on_cpu else "the memory size of a GPU, which is unknown"
+        what = f"{name} needs {unsuitable}"
+        hint = f"{'replace it with' if on_cpu else 'add'} --device NAME, such as --device {ASSUMED_DEVICE}"
         raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))
     return target
 

@@ -140,3 +140,10 @@ def test_the_page_has_a_point_for_each_layout(middle: str, tmp_path: Path, capsy
 def test_a_search_needs_the_memory_of_a_device(middle: str) -> None:
     with pytest.raises(Problems, match="--search needs the memory size of a GPU, which is unknown"):
         run_search(PlanOptions([middle], gpus=4), SearchOptions())
+
+
+def test_a_search_needs_a_gpu(middle: str) -> None:
+    cpu = PlanOptions([middle], gpus=4, device="CPU", gpu_memory=8)
+    for search, name in ((SearchOptions(), "--search"), (SearchOptions(fewest=True), "--fewest")):
+        with pytest.raises(Problems, match=f"{name} needs a GPU, not CPU"):
+            run_search(cpu, search)
