@@ -7,9 +7,9 @@ import json
 import os
 import re
 import shlex
-from typing import Any
+from typing import Any, NoReturn
 
-from neoxargs.problems import Problem, Problems, listed
+from neoxargs.problems import Problem, Problems, did_you_mean, listed
 
 #: GPT-NeoX's options, `--prompt` and `--restarts`; each is short for a `--set` of the parameter `key` (default: the
 #: same name).
@@ -29,7 +29,29 @@ NEOX_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def make_parser(command: str, description: str, **settings: Any) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"deepy {command}", description=description, allow_abbrev=False, **settings)
+    return Parser(prog=f"deepy {command}", description=description, allow_abbrev=False, **settings)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that says what to write instead of an unknown option."""
+
+    def error(self, message: str) -> NoReturn:
+        _, found, words = message.partition("unrecognized arguments: ")
+        unknown = next((word for word in words.split() if word.startswith("-")), "") if found else ""
+        hint = self._instead_of(unknown.partition("=")[0]) if unknown else ""
+        super().error(f"{message}; {hint}" if hint else message)
+
+    def _instead_of(self, option: str) -> str:
+        """Return a hint for an option that is a parameter, or similar to an option of the command."""
+        from neoxargs.registry import REGISTRY, normal
+
+        dashed = option.replace("_", "-")
+        if dashed in self._option_string_actions:
+            return f"write {dashed}"
+        name = normal(option.lstrip("-"))
+        if REGISTRY.find(name) and "--set" in self._option_string_actions:
+            return f"write --set {name}=VALUE"
+        return did_you_mean(dashed, self._option_string_actions)
 
 
 def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:

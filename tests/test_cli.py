@@ -477,3 +477,19 @@ def test_the_data_command_passes_its_arguments_on(folder):
         output, _ = process.communicate(timeout=100)
     assert process.returncode == 0, output
     assert Path("made.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["train.py", "my.yml", "--dry_run"], "write --dry-run"),
+        (["train.py", "my.yml", "--train_iters", "20"], "write --set train_iters=VALUE"),
+        (["check", "my.yml", "--train-iters=3"], "write --set train_iters=VALUE"),
+        (["plan", "my.yml", "--serach"], "did you mean --search?"),
+    ],
+)
+def test_an_unknown_option_says_what_to_write(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"; {hint}")

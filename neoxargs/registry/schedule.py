@@ -26,7 +26,7 @@ class Schedule(Group, origin="Meg", effect="schedule"):
 
     warmup: Fraction = param(0.01, megatron="lr-warmup-fraction", receiver_default=None)
     """Share of `lr_decay_iters` during which the learning rate rises linearly from 0: 0.01 of 320000 iterations is 3200
-    iterations."""
+    iterations. `warmup_from_zero` says whether the first iteration has a learning rate of 0."""
 
     warmup_from_zero: bool = param(True, origin="NeoX", ours=True)
     """The first iteration of the warm-up has a learning rate of 0 and changes no weight. Otherwise it has the learning
