@@ -174,7 +174,7 @@ def check(words: list[str]) -> int:
     if list(map(is_lock, request.files)) == [True]:
         from neoxargs.tools import check_lock
 
-        return check_lock.run(request.files[0], request.as_json)
+        return check_lock.run(request)
     from neoxargs.tools.check import run
 
     return run(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TypeVar
@@ -11,6 +12,7 @@ from neoxargs.record import Record, replace
 Self = TypeVar("Self", bound="Request")
 #: The file in a run folder that records what the run depends on; `launch/lockfile.py` writes it.
 LOCK_FILE = "run.lock.yml"
+LOCK_START = re.compile(r"(#.*\n)*format: \d+\nscript: ")
 
 
 class Request(Record):
@@ -46,5 +48,16 @@ class Request(Record):
 
 
 def is_lock(name: str) -> bool:
-    """Return whether a file on the command line is a LOCK_FILE, which may have been renamed to my.run.lock.yml."""
-    return name.endswith(LOCK_FILE)
+    """Return whether a file on the command line is a LOCK_FILE, by its name or, for a renamed copy, its content."""
+    if name.endswith(LOCK_FILE):
+        return True
+    try:
+        with open(name, encoding="utf-8", errors="replace") as file:
+            return is_lock_text(file.read(1000))
+    except (OSError, ValueError):  # no such file, a folder, or a name that is not a path
+        return False
+
+
+def is_lock_text(text: str) -> bool:
+    """Return whether a text starts as a LOCK_FILE does."""
+    return bool(LOCK_START.match(text))

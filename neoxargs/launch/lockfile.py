@@ -19,7 +19,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
-from neoxargs.resolve.yaml.read import parse, read_files
+from neoxargs.resolve.yaml.read import parse, read_file
 
 SECTIONS = ("code", "packages", "hardware", "files")
 HEAD = """\
@@ -65,7 +65,7 @@ def _lines(sections: Mapping[str, Section]) -> Iterator[str]:
 
 def read_lock(path: str | os.PathLike[str]) -> Lock:
     """Read a file; raises Problems."""
-    (text,) = read_files([path])
+    text = read_file(os.fspath(path))
     tree = parse(text)
     found = tree.to_python()
     sections = {name: found.get(name) or {} for name in (*SECTIONS, "values")}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.launch.fingerprints import environment
 from neoxargs.launch.lockfile import Lock, read_lock
-from neoxargs.problems import SET, Problem, Problems, render
+from neoxargs.problems import SET, Place, Problem, Problems, listed, render
+from neoxargs.request import Request
 from neoxargs.resolve import draft, read_files
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import complete
@@ -24,45 +25,85 @@ SECTIONS = {
 }  # fmt: skip
 
 
-def run(name: str, as_json: bool) -> int:
+#: What the difference of a value can do, for a warning.
+WARNINGS: dict[str, str] = {
+    "rounding": "this can change rounding only", "nothing": "this cannot change training", "unread": "no run reads it",
+}  # fmt: skip
+
+
+def run(request: Request) -> int:
     """Print the differences and return the exit code: 1 if a value or the content of a file is different."""
+    if ignored := list(_ignored_options(request)):
+        raise Problems(ignored)
+    (name,) = request.files
     lock, side = read_lock(name), of_lock(name, name)
-    sources, problems = _settings(lock, side)
+    sources, missing = _sources(side)
+    problems = [_missing_sources(name, missing)] if missing else _settings(lock, side, sources)
+    same = _what_is_the_same(compared=not missing, differ=bool(problems))
     problems += _environment(lock, side.config)
     failed = any(problem.severity == "error" for problem in problems)
-    if as_json:
+    if request.as_json:
         print(json.dumps({"ok": not failed, "problems": [problem.to_json() for problem in problems]}, indent=2))
         return int(failed)
     if problems:
         print(render(problems), file=sys.stderr)
     if not failed:
-        same = "the same values and files" if sources else "the same files"
-        unknown = "" if sources else "; the configuration files were not found, so the values were not compared"
-        print(f"ok\n  {same} as when the run was launched{unknown}")
+        print(f"ok\n  {same}")
     return int(failed)
 
 
-def _settings(lock: Lock, side: Side) -> tuple[list[str], list[Problem]]:
-    """Return the configuration files that exist here, and a problem for each value that they now give."""
-    sources = [value.source.where for value in side.config.values.values() if value.source.where]
+def _ignored_options(request: Request) -> Iterator[Problem]:
+    """Yield a problem for each given option that does not apply to a lock file."""
+    options = {
+        "--gpus": request.gpus and "the number of ranks", "--set": request.overrides and "the --set arguments",
+        "-d": request.directory and "the paths of the configuration files",
+    }  # fmt: skip
+    for option, recorded in options.items():
+        if recorded:
+            what = f"{option} does not apply to a lock file, which records {recorded} of its run"
+            yield Problem(what, hint=f"remove {option}", id="lock-option-not-applicable")
+
+
+def _what_is_the_same(compared: bool, differ: bool) -> str:
+    if not compared:
+        return "the same files as when the run was launched; the values were not compared"
+    if differ:
+        return "no file, and no value that can change the result, has changed since the run was launched"
+    return "the same values and files as when the run was launched"
+
+
+def _sources(side: Side) -> tuple[list[Place], list[str]]:
+    """Return the places that set the values, and the configuration files that do not exist here."""
+    places = [value.source.where for value in side.config.values.values() if value.source.where]
+    files = dict.fromkeys(place.file for place in places if place.file != SET)
+    return places, [file for file in files if not os.path.isfile(file)]
+
+
+def _missing_sources(name: str, missing: Sequence[str]) -> Problem:
+    what = f"the values are not compared, because configuration files of the run do not exist here: {listed(missing)}"
+    hint = (
+        "run this command in the folder in which the run was launched" if not all(map(os.path.isabs, missing)) else ""
+    )
+    return Problem(what, Place(name, 0, 0), hint, severity="warning", id="lock-configuration-missing")
+
+
+def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]:
+    """Return a problem for each value that the configuration files now give."""
     files = list(dict.fromkeys(place.file for place in sources if place.file != SET))
     overrides = list(dict.fromkeys(place.text for place in sources if place.file == SET))
-    if not files or not all(map(os.path.isfile, files)):
-        return [], []
     try:
         config = complete(draft(read_files(files), overrides), side.ranks)
     except Problems as stop:
-        return files, stop.problems
+        return stop.problems
     now = Side("now", "files", config, side.ranks)
-    found = (each for each in differences(side, now) if each.rank in ("result", "rounding"))
-    return files, [_other_value(lock, each) for each in found]
+    return [_other_value(lock, each) for each in differences(side, now)]
 
 
 def _other_value(lock: Lock, found: Difference) -> Problem:
     then, now = map(shown, found.values)
     what = f"{found.name} was {then} when the run was launched; with the current configuration files, it is {now}"
     place, source = lock.places.get(("values", found.name)), found.sources[1]
-    hint = f"its source is now: {source}" if source else ""
+    hint = "; ".join(filter(None, [f"its source is now: {source}" if source else "", WARNINGS.get(found.rank)]))
     severity: Any = "error" if found.rank == "result" else "warning"
     return Problem(what, place, hint, severity=severity, id="lock-value-differs", about=(found.name,))
 

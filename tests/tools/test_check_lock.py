@@ -58,9 +58,57 @@ def test_a_changed_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1
     assert ("lock-value-differs", "error", line_of("seed")) in found
     assert ("lock-value-differs", "warning", line_of("zero_optimization.stage")) in found
-    assert line_of("log_interval") not in [line for *_, line in found]
-    Path("my.yml").unlink()
-    assert check(capsys) == (0, [])
+    assert ("lock-value-differs", "warning", line_of("log_interval")) in found
+
+
+def test_a_value_that_cannot_change_training_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").write_text(Path("my.yml").read_text() + "log_interval: 3\nnum_workers: 5\n")
+    assert check(capsys) == (0, [
+        ("lock-value-differs", "warning", line_of("num_workers")),
+        ("lock-value-differs", "warning", line_of("log_interval")),
+    ])  # fmt: skip
+    main(["check", "run/run.lock.yml"])
+    printed = capsys.readouterr()
+    assert printed.out == (
+        "ok\n  no file, and no value that can change the result, has changed since the run was launched\n"
+    )
+    assert "= its source is now: my.yml:" in printed.err
+    assert printed.err.count("; this cannot change training") == 2
+
+
+def test_missing_configuration_files_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").rename("other.yml")
+    assert main(["check", "run/run.lock.yml"]) == 0
+    printed = capsys.readouterr()
+    assert (
+        "because configuration files of the run do not exist here: my.yml [lock-configuration-missing]" in printed.err
+    )
+    assert printed.out == "ok\n  the same files as when the run was launched; the values were not compared\n"
+
+
+def test_options_that_do_not_apply_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "run/run.lock.yml", "--gpus", "4", "--set", "lr=1", "-d", "."]) == 1
+    text = capsys.readouterr().err
+    assert text.count("[lock-option-not-applicable]") == 3
+    assert "--gpus does not apply to a lock file, which records the number of ranks of its run" in text
+
+
+def test_a_renamed_lock_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run/run.lock.yml").rename("bad.lock.yml")
+    assert main(["check", "bad.lock.yml"]) == 0
+    assert capsys.readouterr().out == "ok\n  the same values and files as when the run was launched\n"
+    assert main(["diff", "bad.lock.yml", "run"]) == 0
+    assert "A  bad.lock.yml  (lock file, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", ["plan LOCK", "explain lr LOCK", "migrate LOCK", "check my.yml LOCK", "train.py LOCK --dry-run"]
+)
+def test_a_lock_is_not_a_configuration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.replace("LOCK", "run/run.lock.yml").split()) == 1
+    first, *hints = capsys.readouterr().err.splitlines()
+    assert first == ("run/run.lock.yml: error: this is the lock file of a run, not a configuration [file-is-lock]")
+    assert len(hints) == 1 and "`deepy check`" in hints[0] and "`deepy diff`" in hints[0]
 
 
 def test_changed_files(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,15 +11,20 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from neoxargs.problems import Place, Problem, Problems, close_matches, listed
+from neoxargs.request import is_lock_text
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.resolve.yaml.line_patterns import line_problem
 from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, is_null
 from neoxargs.shipped import config_folders
 
-__all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
+__all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_file", "read_files"]
 
 SUFFIXES = ("", ".yml", ".yaml", ".json")
 MAX_BYTES = 16_000_000  # the largest published configuration has 6 kB
+LOCK_HINT = (
+    "pass the run's configuration files; `deepy check` with only this file reports what has changed since the launch, "
+    "`deepy diff` compares its run with another one"
+)
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
 
@@ -36,11 +41,18 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
                 _stop(found, "this file is given twice", "name each file once", id="file-given-twice")
             seen.add(os.path.realpath(found))
             texts.append(Text(found, _decode(found, _read(found))))
+            if is_lock_text(texts[-1].text):
+                _stop(found, "this is the lock file of a run, not a configuration", LOCK_HINT, id="file-is-lock")
         except Problems as stop:
             problems += stop.problems
     if problems:
         raise Problems(problems)
     return texts
+
+
+def read_file(path: str) -> Text:
+    """Return the text of a file of any format; raises Problems."""
+    return Text(path, _decode(path, _read(path)))
 
 
 def parse(text: Text) -> Mapping:

@@ -33,6 +33,15 @@ PROBLEMS: dict[str, Entry] = {
     "lock-unreadable": row(
         "The file does not have the format in which this version of deepy writes `run.lock.yml` when it launches a run."
     ),
+    "file-is-lock": row(
+        "The file is the `run.lock.yml` of a run, perhaps under another name. It records values and the environment, "
+        "and is read only by `deepy check`, as its only file, and by `deepy diff`."
+    ),
+    "lock-option-not-applicable": row("`deepy check` of a lock file compares its run with the run's own files."),
+    "lock-configuration-missing": row(
+        "The lock file names the configuration files of its run, and some of them do not exist at these paths. Only "
+        "the environment and the data files are compared."
+    ),
     "lock-value-differs": row(
         "A configuration file, or a default or rule of deepy, has changed since the run was launched, so the same "
         "command would start a run with different settings."
