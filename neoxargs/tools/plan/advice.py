@@ -191,7 +191,12 @@ def _batch(micro: int, steps: int) -> dict[str, object]:
 
 def suggestion_of(changes: Changes, plan: Plan, original: Plan) -> Suggestion:
     """Return the suggestion of these changes, with which `original` becomes `plan`."""
-    return Suggestion(changes, plan, plan.speed.step / original.speed.step)
+    return Suggestion(needed(changes, original.config), plan, plan.speed.step / original.speed.step)
+
+
+def needed(changes: Changes, config: Config) -> Changes:
+    """Return the changes without those to a value that the user has set already."""
+    return {key: value for key, value in changes.items() if not (config.is_set(key) and config.get(key) == value)}
 
 
 def _smallest_of_each_kind(suggestions: list[Suggestion]) -> list[Suggestion]:

@@ -64,6 +64,15 @@ def test_a_suggestion_replaces_an_override(middle: str) -> None:
     assert smaller.plan.config.batch.train_batch_size == plan.config.batch.train_batch_size == 128
 
 
+def test_a_suggestion_does_not_repeat_what_is_set(middle: str) -> None:
+    set_before = ["zero_optimization.stage=2", "gradient_accumulation_steps=1", "train_micro_batch_size_per_gpu=4"]
+    for memory in range(8, 24, 4):
+        _, suggestions = plan_and_suggest(PlanOptions([middle], set_before, gpus=8, gpu_memory=memory))
+        assert suggestions
+        for suggestion in suggestions:
+            assert not set(set_before) & set(suggestion.overrides)
+
+
 def test_without_a_fitting_change_larger_devices_are_suggested(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert print_plan(PlanOptions([middle], gpus=1, gpu_memory=2)) == 1
     assert "no change that was tried makes the run fit" in capsys.readouterr().out

@@ -81,6 +81,10 @@ PROBLEMS: dict[str, Entry] = {
         "`plan --search` lists the layouts that fit in a GPU's memory. For a CPU, or without a device, the size of "
         "that memory is not known."
     ),
+    "search-needs-a-batch": row(
+        "Every layout of a search has the same global batch. If `train_batch_size` is not set, it follows from the "
+        "number of replicas, which is not whole for the layout in the configuration."
+    ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
     "assumption-value": row(
         "The value of every assumption is a number within its range, which `deepy plan --assumptions` lists. A rate of "

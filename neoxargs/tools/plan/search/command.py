@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run_texts
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, render
 from neoxargs.record import replace
-from neoxargs.resolve import Text, read_files
+from neoxargs.resolve import Text, draft, read_files
 from neoxargs.tools.plan.advice import Changes, overrides_of
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE
 from neoxargs.tools.plan.options import PlanOptions
@@ -20,6 +20,7 @@ from neoxargs.tools.plan.placement import group_into_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.search.output import layout_file, to_json, to_text
 from neoxargs.tools.plan.search.search import Result, Search, Tell, device_counts
+from neoxargs.tools.plan.search.subject import Resolve, Start, Subject, start_of
 from neoxargs.tools.plan.target import Target, choose_target
 from neoxargs.tools.write import write_all
 
@@ -46,28 +47,37 @@ class SearchOptions:
 def run_search(options: PlanOptions, search: SearchOptions) -> int:
     """Print the result and return the exit code: 1 if no layout fits, else 0. Raises Problems."""
     texts = read_files(options.files, options.directory)
-    base = _resolve(texts, options, {}, options.gpus)
-    target = _target(options, base, search.name)
+
+    def resolve(changes: Changes, gpus: int | None) -> RunSpec:
+        return _resolve(texts, options, changes, gpus)
+
+    start = start_of(resolve, draft(texts, options.overrides), options.gpus, search.fewest)
+    target = _target(options, start.spec, search.name)
+    if warnings := target.warnings(start.spec.config):
+        print(render(warnings), end="\n\n", file=sys.stderr)
     with _progress() as tell:
-        result = _search(texts, options, (base, target), search.fewest, tell)
-    _write(result, options, search)
+        result = _search(resolve, start, target, options, search.fewest, tell)
+    subject = Subject(start, target, options.files, _host_memory(target, min(result.devices, options.per_host)))
+    _write(result, subject, search)
     if options.as_json:
-        print(json.dumps(to_json(result), indent=1))
+        print(json.dumps(to_json(result, subject), indent=1))
     else:
-        print(to_text(result, base, target, search.left_out, search.write))
+        print(to_text(result, subject, search.left_out, search.write))
     return int(not result.fitting)
 
 
-def _search(texts: list[Text], options: PlanOptions, base: tuple[RunSpec, Target], fewest: bool, tell: Tell) -> Result:
-    spec, target = base
+def _host_memory(target: Target, ranks: int) -> int:
+    return target.host_memory or target.assumed.bytes_of("host_memory") * ranks
 
+
+def _search(resolve: Resolve, start: Start, target: Target, options: PlanOptions, fewest: bool, tell: Tell) -> Result:
     def on(devices: int) -> Search:
         def plan(changes: Changes) -> Plan:
-            return make_plan(_resolve(texts, options, changes, devices), target)
+            return make_plan(resolve(changes, devices), target)
 
-        return Search(spec.config, options.per_host, plan, tell)
+        return Search(start.spec.config, options.per_host, plan, tell, start.samples)
 
-    most = spec.resources.gpus
+    most = options.gpus or start.spec.resources.gpus
     counts = device_counts(most, options.per_host) if fewest else iter([most])
     devices = next((count for count in counts if not fewest or on(count).fits_on(count)), most)
     return on(devices).run(devices)
@@ -91,14 +101,14 @@ def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
     return target
 
 
-def _write(result: Result, options: PlanOptions, search: SearchOptions) -> None:
+def _write(result: Result, subject: Subject, search: SearchOptions) -> None:
     files = []
     if search.write and result.fitting:
-        files.append(Text(search.write, layout_file(result, options.files)))
+        files.append(Text(search.write, layout_file(result, subject.files)))
     if search.page:
         from neoxargs.tools.plan.search.page import to_html
 
-        files.append(Text(search.page, to_html(result, options.files)))
+        files.append(Text(search.page, to_html(result, subject)))
     write_all(files)
 
 

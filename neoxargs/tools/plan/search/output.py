@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from neoxargs.launch.run_spec import RunSpec
 from neoxargs.text import format_bytes, format_duration, format_number, format_percent, wrap
-from neoxargs.tools.plan.search.search import Found, Result
+from neoxargs.tools.plan.advice import overrides_of
+from neoxargs.tools.plan.search.search import Found, LeftOut, Result
+from neoxargs.tools.plan.search.subject import Subject
 from neoxargs.tools.plan.speed import Speed
-from neoxargs.tools.plan.target import Target
 
 LABEL, WIDTH = 11, 100
-#: The most layouts of the front, and of those left out, that are listed.
-MOST_LISTED, MOST_LEFT_OUT = 12, 40
+#: The most layouts of the front that are listed.
+MOST_LISTED = 12
 #: The layouts that are explained in a sentence each.
 EXPLAINED = 3
 #: Component of the step time -> what the ranks do meanwhile. Components below this share are not mentioned.
@@ -28,13 +28,13 @@ MEANWHILE = {
 NOTICEABLE = 0.02
 
 
-def to_text(result: Result, base: RunSpec, target: Target, left_out: bool, written: str | None) -> str:
-    """Return the lines that the command prints. base: the configuration as it is without a search."""
-    rows = [("search", [_searched(result, base, target)]), ("front", list(_front(result)))]
+def to_text(result: Result, subject: Subject, left_out: bool, written: str | None) -> str:
+    """Return the lines that the command prints. written: the file that the fastest layout was written to."""
+    rows = [("search", list(_searched(result, subject))), ("front", list(_front(result)))]
     rows += [("fastest" if not index else "", list(_explained(found))) for index, found in _best(result)]
     rows += [("left out", list(_left_out(result, left_out)))]
     if written and result.fitting:
-        rows.append(("written", [f"{written}: the fastest layout; use it instead of the file with your layout"]))
+        rows.append(("written", list(_written(result, subject, written))))
     return "\n\n".join(_row(label, lines) for label, lines in rows if lines)
 
 
@@ -42,10 +42,28 @@ def _row(label: str, lines: Sequence[str]) -> str:
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 
 
-def _searched(result: Result, base: RunSpec, target: Target) -> str:
-    batch = f"batches of {base.config.batch.train_batch_size:,} samples"
+def counts(result: Result) -> str:
+    """How many layouts were planned, fit and do not. Each layout is counted once."""
     fit = f"{len(result.fitting):,} fit" if result.fitting else "none fits"
-    return f"{result.devices:,} x {target.device.name}, {batch}: {result.planned:,} layouts planned, {fit}"
+    return f"{result.planned:,} layouts planned, {fit}, {sum(left.too_large for left in result.left_out):,} too large"
+
+
+def _searched(result: Result, subject: Subject) -> Iterator[str]:
+    yield f"{result.devices:,} x {subject.target.device.name}, {subject.batch}: {counts(result)}"
+    yield from subject.assumed
+    if result.offloaded and subject.assumed_host_memory:
+        yield subject.assumed_host_memory
+
+
+def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
+    """How to use the file. A file that sets the layout cannot be combined with one that sets it too."""
+    yield f"{file}: the fastest layout; pass it in place of the file with your layout"
+    if len(subject.files) == 1:
+        layout, written = result.front[0].layout.changes(), subject.start.written
+        changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
+        options = " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
+        yield f"{subject.files[0]} has your layout and all else, so do not pass both; instead, add to it"
+        yield options
 
 
 def _front(result: Result) -> Iterator[str]:
@@ -86,32 +104,26 @@ def _memory(found: Found) -> str:
     parts = rank.phases[rank.peak_phase]
     largest = max(parts, key=lambda part: parts[part])
     share = format_percent(rank.peak, plan.usable or rank.peak)
-    return f"{share} of the usable memory is needed, most of it for {largest} ({format_bytes(parts[largest])})"
+    host = f"; a host needs {format_bytes(plan.host_peak)}" if found.layout.division.offload else ""
+    return f"{share} of the usable memory is needed, most of it for {largest} ({format_bytes(parts[largest])}){host}"
 
 
 def _left_out(result: Result, listed: bool) -> Iterator[str]:
     """How many layouts were left out, or which and why."""
     if not listed:
-        too_large = sum(left.reason.startswith("needs ") for left in result.left_out)
+        too_large = sum(left.too_large for left in result.left_out)
         forbidden = len(result.left_out) - too_large
-        yield (
-            f"{too_large:,} layouts that need too much memory, {forbidden:,} that are impossible, and larger variants "
-            "of both;"
-        )
-        yield "--left-out lists them with the reasons"
+        yield f"{too_large:,} layouts that need too much memory, {forbidden:,} that are impossible, and larger variants"
+        yield "of both, which are not planned; --left-out lists them with the reasons"
         return
-    for reason, count in Counter(left.reason for left in result.left_out if not _is_size(left.reason)).items():
-        example = next(str(left.layout) for left in result.left_out if left.reason == reason)
-        yield from wrap(f"{example}{f' and {count - 1} more' if count > 1 else ''}: {reason}", WIDTH - LABEL)
-    sizes = [left for left in result.left_out if _is_size(left.reason)]
-    for left in sizes[:MOST_LEFT_OUT]:
-        yield f"{left.layout}: {left.reason}"
-    if len(sizes) > MOST_LEFT_OUT:
-        yield f"... {len(sizes)} in total; --json lists all"
-
-
-def _is_size(reason: str) -> bool:
-    return reason.startswith("needs ")
+    groups: dict[str, list[LeftOut]] = {}
+    for left in sorted(result.left_out, key=lambda left: left.too_large):
+        groups.setdefault(left.why, []).append(left)
+    for why, members in groups.items():
+        yield f"too much memory {why}:" if members[0].too_large else f"{why}:"
+        for left in members:
+            size = f"{format_bytes(left.needs):>10}" if left.needs is not None else ""
+            yield f"{size}  {left.layout}"
 
 
 def layout_file(result: Result, files: Sequence[str]) -> str:
@@ -137,13 +149,17 @@ def layout_file(result: Result, files: Sequence[str]) -> str:
 OFFLOADED = ", offload_optimizer: {device: cpu}"
 
 
-def to_json(result: Result) -> dict[str, Any]:
+def to_json(result: Result, subject: Subject) -> dict[str, Any]:
     """Return all that was found. Sizes in bytes, times in seconds."""
     front = {id(found) for found in result.front}
     return {
         "ok": bool(result.fitting),
         "devices": result.devices,
         "planned": result.planned,
+        "device": subject.target.device.name,
+        "samples": subject.start.samples,
+        "host_memory": {"bytes": subject.host_memory, "assumed": bool(subject.assumed_host_memory)},
+        "assumptions": subject.assumed,
         "layouts": [_as_json(found, id(found) in front) for found in sorted(result.fitting, key=lambda f: f.seconds)],
         "left_out": [{"layout": str(left.layout), "reason": left.reason} for left in result.left_out],
     }
@@ -156,6 +172,7 @@ def _as_json(found: Found, on_front: bool) -> dict[str, Any]:
         "front": on_front,
         "step": found.seconds,
         "peak": found.memory,
+        "host_peak": found.plan.host_peak,
         "tokens_per_second": speed.tokens_per_second,
         "tflops_per_device": speed.tflops_per_device,
         "shares": {name: getattr(speed, name) / speed.step for name in ("compute", *MEANWHILE)},

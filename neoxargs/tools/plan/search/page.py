@@ -8,18 +8,25 @@ from html import escape
 
 from neoxargs.text import format_bytes, format_duration, format_number
 from neoxargs.tools.plan.output.style import PARTS, STYLE
-from neoxargs.tools.plan.search.search import Found, Result
+from neoxargs.tools.plan.search.output import counts
+from neoxargs.tools.plan.search.search import SLOWEST, Found, Result
+from neoxargs.tools.plan.search.subject import Subject
 
 #: In user units of the SVG: size, margins of the axes, radii of points.
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 1060, 460, 80, 48, 24, 24
 SMALL, LARGE = 3.5, 6
 COLUMNS = ("step", "memory", "TFLOP/s per GPU", "layout")
+#: Steps of the ticks of the logarithmic axis within a power of ten, from few to many, and the fewest ticks.
+TICKS, FEWEST_TICKS = ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)), 3
+#: The vertical axis ends at the usable memory, or at the highest point if that is below this share of it.
+LOW = 0.25
 
 
-def to_html(result: Result, files: Sequence[str]) -> str:
+def to_html(result: Result, subject: Subject) -> str:
     """Return the whole document."""
-    title = f"Layouts for {result.devices:,} GPUs"
-    counts = f"{result.planned:,} layouts planned, {len(result.fitting):,} fit"
+    title = f"Layouts for {result.devices:,} x {subject.target.device.name}"
+    host = [subject.assumed_host_memory] if result.offloaded and subject.assumed_host_memory else []
+    about = "; ".join([subject.batch, *subject.assumed, *host, counts(result)])
     chart = _chart(result) + _table(result.front) if result.fitting else "<p>No layout fits.</p>"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -29,9 +36,11 @@ def to_html(result: Result, files: Sequence[str]) -> str:
 <style>{STYLE}{OWN_STYLE}</style>
 <main>
 <header>
-<p class="files">{escape(", ".join(files))}</p>
+<p class="files">{escape(", ".join(subject.files))}</p>
 <h1>{title}</h1>
-<p>{counts}; the line joins those for which no other is both faster and smaller</p>
+<p>{escape(about)}</p>
+<p>Step times are estimates with an error of about 25 %. The line joins the layouts for which no other is both faster
+and smaller, without those that save next to nothing or take more than {SLOWEST} times as long as the fastest.</p>
 </header>
 <section><h2>Step time and memory</h2>{chart}</section>
 </main>
@@ -56,7 +65,9 @@ class _Axes:
     def __init__(self, fitting: Sequence[Found]) -> None:
         times = [found.seconds for found in fitting]
         self.first, self.last = min(times) * 0.95, max(times) * 1.05
-        self.most = max(found.plan.usable or found.memory for found in fitting) * 1.02
+        usable, highest = fitting[0].plan.usable or 0, max(found.memory for found in fitting)
+        self.top = max(usable, highest) if highest >= LOW * usable else highest
+        self.most = self.top * 1.02
 
     def x(self, seconds: float) -> float:
         share = math.log(seconds / self.first) / math.log(self.last / self.first)
@@ -82,31 +93,40 @@ def _point(found: Found, axes: _Axes, kind: str, radius: float) -> str:
 
 
 def _grid(axes: _Axes, usable: int | None) -> Iterator[str]:
-    for seconds in _round_numbers(axes.first, axes.last):
+    for seconds in _ticks(axes.first, axes.last):
         x = axes.x(seconds)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - 26}" text-anchor="middle">{format_duration(seconds)}</text>'
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        memory = share * (usable or axes.most)
+        memory = share * axes.top
         y = axes.y(memory)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{format_bytes(memory)}</text>'
     yield f'<text class="soft" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">time of a training step</text>'
-    yield f'<text class="soft" x="0" y="14">peak memory per GPU ({format_bytes(usable or axes.most)} is usable)</text>'
+    yield f'<text class="soft" x="0" y="14">peak memory per GPU ({format_bytes(usable or axes.top)} is usable)</text>'
 
 
-def _round_numbers(first: float, last: float) -> Iterator[float]:
-    """Yield 1, 2 and 5 times powers of ten within the limits."""
-    for exponent in range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1):
-        yield from (step * 10.0**exponent for step in (1, 2, 5) if first <= step * 10.0**exponent <= last)
+def _ticks(first: float, last: float) -> list[float]:
+    """Return at least FEWEST_TICKS numbers within the limits: round ones if there are enough."""
+    for steps in TICKS:
+        exponents = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
+        ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
+        within = [tick for tick in ticks if first <= tick <= last]
+        if len(within) >= FEWEST_TICKS:
+            return within
+    return [first * (last / first) ** (part / (FEWEST_TICKS + 1)) for part in range(1, FEWEST_TICKS + 1)]
 
 
 def _table(front: Sequence[Found]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(found))}</tr>" for found in front)
+    offloaded = any(found.layout.division.offload for found in front)
+    columns = [*COLUMNS[:2], *(["memory of a host"] if offloaded else []), *COLUMNS[2:]]
+    head = "".join(f"<th>{name}</th>" for name in columns)
+    cells = (_cells(found, offloaded) for found in front)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 
-def _cells(found: Found) -> tuple[str, ...]:
+def _cells(found: Found, with_host: bool) -> tuple[str, ...]:
     rate = format_number(found.plan.speed.tflops_per_device)
-    return format_duration(found.seconds), format_bytes(found.memory), rate, str(found.layout)
+    host = [format_bytes(found.plan.host_peak)] if with_host else []
+    return format_duration(found.seconds), format_bytes(found.memory), *host, rate, str(found.layout)

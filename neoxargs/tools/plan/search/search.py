@@ -20,6 +20,9 @@ from neoxargs.tools.plan.search.space import RECOMPUTE, Division, Layout, divisi
 #: Plans the run with changed parameters; raises Problems.
 MakePlan = Callable[[Changes], Plan]
 Tell = Callable[[int], None]
+#: Layouts of the front take at most this many times the fastest's step time, and each saves at least this share of the
+#: usable memory.
+SLOWEST, SMALLEST_SAVING = 5, 0.02
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,18 @@ class LeftOut:
     """Layouts that were not planned or do not fit, and why."""
 
     layout: Division | Layout
-    reason: str
+    why: str
+    """What a rule says, or which memory is too small."""
+    needs: int | None = None
+    """Bytes of that memory that a layout needs; None for a layout that a rule forbids."""
+
+    @property
+    def too_large(self) -> bool:
+        return self.needs is not None
+
+    @property
+    def reason(self) -> str:
+        return self.why if self.needs is None else f"needs {format_bytes(self.needs)} {self.why}"
 
 
 @dataclass(frozen=True)
@@ -54,14 +68,25 @@ class Result:
     fitting: list[Found]
     left_out: list[LeftOut]
     planned: int
-    """Layouts that were planned, those that do not fit included."""
+    """Layouts that were planned: those that fit and those that need too much memory."""
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether layouts with an offloaded optimizer were searched."""
+        tried = [*(found.layout for found in self.fitting), *(left.layout for left in self.left_out)]
+        return any((layout.division if isinstance(layout, Layout) else layout).offload for layout in tried)
 
     @property
     def front(self) -> list[Found]:
-        """Layouts for which no other is both faster and needs less memory, fastest first."""
+        """Layouts for which no other is both faster and needs less memory, fastest first.
+
+        Those that save next to nothing, or that are far slower than the fastest, are left out.
+        """
         best: list[Found] = []
         for found in sorted(self.fitting, key=lambda found: (found.seconds, found.memory)):
-            if not best or found.memory < best[-1].memory:
+            if best and found.seconds > SLOWEST * best[0].seconds:
+                break
+            if not best or best[-1].memory - found.memory >= SMALLEST_SAVING * (found.plan.usable or 0):
                 best.append(found)
         return best
 
@@ -69,18 +94,27 @@ class Result:
 class Search:
     """A search with one model, one global batch and one kind of device."""
 
-    def __init__(self, config: Config, per_host: int, make_plan: MakePlan, tell: Tell = lambda planned: None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        per_host: int,
+        make_plan: MakePlan,
+        tell: Tell = lambda planned: None,
+        samples: int | None = None,
+    ) -> None:
         self.config, self.per_host, self.make_plan, self.tell = config, per_host, make_plan, tell
         self.fitting: list[Found] = []
         self.left_out: list[LeftOut] = []
-        self.planned = 0
+        self.plans: dict[Layout, Plan] = {}
+        self.samples = samples or config.batch.train_batch_size
+        """Samples of the global batch, which no layout changes."""
 
     def run(self, devices: int) -> Result:
         """Search all layouts; those that offload the optimizer only if none fits otherwise."""
         self._try(divisions(self.config, devices, self.per_host))
         if not self.fitting:
             self._try(divisions(self.config, devices, self.per_host, offload=True))
-        return Result(devices, self.fitting, self.left_out, self.planned)
+        return Result(devices, self.fitting, self.left_out, len(self.plans))
 
     def fits_on(self, devices: int) -> bool:
         """Return whether any layout of this many devices fits, with the least memory that each can have."""
@@ -89,11 +123,6 @@ class Search:
                 if self._least(division, self._sizes(division)):
                     return True
         return False
-
-    @property
-    def samples(self) -> int:
-        """Samples of the global batch, which no layout changes."""
-        return self.config.batch.train_batch_size
 
     def _sizes(self, division: Division) -> list[tuple[int, int]]:
         return micro_batches(division, self.samples)
@@ -108,10 +137,8 @@ class Search:
     def _least(self, division: Division, sizes: Sequence[tuple[int, int]]) -> Division | None:
         """Return the division if it fits with the least memory, without sequence parallelism if a rule forbids it."""
         if not sizes:
-            samples = self.config.batch.train_batch_size
-            self.left_out.append(
-                LeftOut(division, f"the batch of {samples:,} samples is not divisible by the number of replicas")
-            )
+            why = f"impossible: the batch of {self.samples:,} samples is not divisible by the number of replicas"
+            self.left_out.append(LeftOut(division, why))
             return None
         layout = Layout(division, *sizes[0], recompute=True)
         try:
@@ -122,7 +149,7 @@ class Search:
             self.left_out.append(LeftOut(division, _forbidden(problems)))
             return None
         if not _fits(plan):
-            self.left_out.append(LeftOut(layout, _too_large(plan)))
+            self.left_out.append(_too_large(layout, plan))
             return None
         return division
 
@@ -137,15 +164,15 @@ class Search:
                 self.left_out.append(LeftOut(layout, _forbidden(problems)))
                 return
             if not _fits(plan):
-                self.left_out.append(LeftOut(layout, _too_large(plan)))
+                self.left_out.append(_too_large(layout, plan))
                 return
             self.fitting.append(Found(layout, plan))
 
     def _plan(self, layout: Layout) -> Plan:
-        plan = self.make_plan(layout.changes())
-        self.planned += 1
-        self.tell(self.planned)
-        return plan
+        if layout not in self.plans:
+            self.plans[layout] = self.make_plan(layout.changes())
+            self.tell(len(self.plans))
+        return self.plans[layout]
 
 
 def _fits(plan: Plan) -> bool:
@@ -158,10 +185,10 @@ def _forbidden(problems: Problems) -> str:
     return f"impossible: {names} (deepy explain {problems.problems[0].id})"
 
 
-def _too_large(plan: Plan) -> str:
+def _too_large(layout: Layout, plan: Plan) -> LeftOut:
     if not plan.device_fits:
-        return f"needs {format_bytes(plan.fullest.peak)} per rank; {format_bytes(plan.usable or 0)} is usable"
-    return f"needs {format_bytes(plan.host_peak)} on a host; {format_bytes(plan.usable_host_memory)} is usable"
+        return LeftOut(layout, f"per rank; {format_bytes(plan.usable or 0)} is usable", plan.fullest.peak)
+    return LeftOut(layout, f"on a host; {format_bytes(plan.usable_host_memory)} is usable", plan.host_peak)
 
 
 def device_counts(most: int, per_host: int) -> Iterator[int]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import yaml
 
 from neoxargs.problems import Problems
 from neoxargs.record import replace
+from neoxargs.text import GIB
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.advice import overrides_of
 from neoxargs.tools.plan.options import PlanOptions
@@ -96,11 +99,12 @@ def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
     middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offloaded = found_by(options(middle, 1, gpu_memory=12.0), capsys)["layouts"]
-    assert offloaded
+    assert offloaded and all(each["host_peak"] > 10 * GIB for each in offloaded)  # type: ignore[attr-defined]
     assert all(each["set"]["zero_optimization.offload_optimizer.device"] == "cpu" for each in offloaded)  # type: ignore[attr-defined]
     file = tmp_path / "layout.yml"
     assert run_search(options(middle, 1, gpu_memory=4.0), SearchOptions(write=str(file), left_out=True)) == 1
     assert "none fits" in (printed := capsys.readouterr().out) and "; 3.88 GiB is usable" in printed
+    assert "assuming 128 GiB of memory per host; set it with --host-memory GIB" in printed
     assert not file.exists()
 
 
@@ -119,7 +123,8 @@ def test_what_is_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> Non
     first, *rest = capsys.readouterr().out.splitlines()
     layouts, planned = len(fitting["layouts"]), fitting["planned"]  # type: ignore[arg-type]
     samples = plan_and_suggest(options(middle, 8))[0].config.batch.train_batch_size
-    expected = f"8 x A100-40GB, batches of {samples:,} samples: {planned} layouts planned, {layouts} fit"
+    expected = f"8 x A100-40GB, batches of {samples:,} samples: {planned} layouts planned, {layouts} fit, "
+    expected += f"{planned - layouts} too large"
     assert first == f"search     {expected}"
     assert rest[1].split() == ["front", "step", "memory", "TFLOP/s", "tokens/s", "layout"]
     assert any(line.startswith("fastest    ") and "micro batch" in line for line in rest)
@@ -132,6 +137,8 @@ def test_the_page_has_a_point_for_each_layout(middle: str, tmp_path: Path, capsy
     layouts = found_by(options(middle), capsys, page=str(page))["layouts"]
     text = page.read_text()
     HTMLParser().feed(text)
+    samples = plan_and_suggest(options(middle))[0].config.batch.train_batch_size
+    assert "4 x A100-40GB</h1>" in text and f"batches of {samples} samples" in text and "about 25 %" in text
     front = sum(layout["front"] for layout in layouts)  # type: ignore[attr-defined]
     assert text.count("<circle") == len(layouts) + front  # type: ignore[arg-type]
     assert text.count("<tr>") == front + 1
@@ -147,3 +154,80 @@ def test_a_search_needs_a_gpu(middle: str) -> None:
     for search, name in ((SearchOptions(), "--search"), (SearchOptions(fewest=True), "--fewest")):
         with pytest.raises(Problems, match=f"{name} needs a GPU, not CPU"):
             run_search(cpu, search)
+
+
+def test_each_layout_is_counted_once(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = found_by(options(middle, 2), capsys)
+    left_out = result["left_out"]
+    layouts = [each["layout"] for each in left_out]  # type: ignore[attr-defined]
+    too_large = [each for each in left_out if each["reason"].startswith("needs ")]  # type: ignore[attr-defined]
+    assert too_large and len(layouts) == len(set(layouts))
+    assert result["planned"] == len(result["layouts"]) + len(too_large)  # type: ignore[arg-type]
+    run_search(options(middle, 2), SearchOptions(left_out=True))
+    printed = capsys.readouterr().out
+    assert all(f"  {layout}\n" in f"{printed}\n" for layout in layouts)
+
+
+def test_the_layout_of_an_offloaded_optimizer_shows_the_memory_of_a_host(
+    middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    run_search(options(middle, 1, gpu_memory=12.0), SearchOptions(page=str(page)))
+    assert "assuming 128 GiB of memory per host" in (printed := capsys.readouterr().out)
+    assert "; a host needs " in " ".join(printed.split())
+    assert "assuming 128 GiB of memory per host" in page.read_text() and "memory of a host</th>" in page.read_text()
+    run_search(options(middle, 1, gpu_memory=12.0, host_memory=512.0), SearchOptions())
+    assert "assuming" not in capsys.readouterr().out
+
+
+INDIVISIBLE = ["model_parallel_size=2", "pipe_parallel_size=2"]
+
+
+def test_the_layout_in_the_file_need_not_divide_the_gpus(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    divided = [*INDIVISIBLE, "train_batch_size=24"]
+    result = found_by(options(middle, 6, overrides=divided, gpu_memory=80.0), capsys)
+    assert result["layouts"] and result["samples"] == 24
+    with pytest.raises(Problems, match=r"train_batch_size is not set, and the layout .* on 6 GPUs"):
+        run_search(options(middle, 6, overrides=INDIVISIBLE), SearchOptions())
+    with pytest.raises(Problems, match="hidden_size"):
+        run_search(options(middle, 6, overrides=[*divided, "hidden_size=2047"]), SearchOptions())
+
+
+def test_the_batch_on_the_fewest_gpus_does_not_depend_on_the_most(
+    middle: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    results = [
+        found_by(options(middle, gpus, overrides=INDIVISIBLE, gpu_memory=80.0), capsys, fewest=True)
+        for gpus in (4, 6, 16)
+    ]
+    assert [result["samples"] for result in results] == [8, 8, 8]
+    assert results[0]["assumptions"] == [
+        "assuming the batch of the configuration's layout on 4 GPUs; set it with train_batch_size"
+    ]
+
+
+def test_options_for_a_single_file_select_the_fastest_layout(
+    middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(middle).write_text(f"{Path(middle).read_text()}zero_optimization: {{stage: 2}}\nsequence_parallel: false\n")
+    wanted = options(middle, 2)
+    run_search(wanted, SearchOptions(write=str(tmp_path / "layout.yml")))
+    printed = capsys.readouterr().out.splitlines()
+    flags = shlex.split(printed[-1])
+    assert any("pass it in place of the file with your layout" in line for line in printed)
+    changes = [flag for flag in flags if flag != "--set"]
+    plan, _ = plan_and_suggest(options(middle, 2, overrides=changes))
+    assert plan.speed.step == found_by(wanted, capsys)["layouts"][0]["step"]  # type: ignore[index]
+    assert changes and "sequence_parallel=false" not in changes
+
+
+def test_the_front_leaves_out_what_saves_nothing_or_takes_far_longer(
+    middle: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layouts = found_by(options(middle, 4, gpu_memory=80.0), capsys)["layouts"]
+    front = [layout for layout in layouts if layout["front"]]  # type: ignore[attr-defined]
+    assert len(front) > 1 and front[-1]["step"] <= 5 * front[0]["step"]
+    usable = 0.97 * 80 * GIB
+    assert all(first["peak"] - second["peak"] >= 0.02 * usable for first, second in pairwise(front))
+    assert min(layout["peak"] for layout in layouts) < front[-1]["peak"]  # type: ignore[attr-defined]

@@ -1,0 +1,115 @@
+"""What a search is about: a model, its global batch, and a kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from neoxargs.launch.run_spec import RunSpec
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve import Draft
+from neoxargs.sizes.layout import ranks_of_replica
+from neoxargs.text import format_bytes
+from neoxargs.tools.plan.advice import Changes
+from neoxargs.tools.plan.search.space import Division, Layout
+from neoxargs.tools.plan.target import Target
+
+#: Resolves the configuration with changes on a number of GPUs, or on those that it names; raises Problems.
+Resolve = Callable[[Changes, int | None], RunSpec]
+BATCH = "train_batch_size"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The configuration that a search starts from. Its layout is not used."""
+
+    spec: RunSpec
+    samples: int
+    """Samples of the global batch, which no layout changes."""
+    written: Mapping[str, object]
+    """What the user sets."""
+    batch_of: int | None = None
+    """The GPUs on which the configuration's layout has this batch; None if the batch is set."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was searched for, for the output."""
+
+    start: Start
+    target: Target
+    files: Sequence[str]
+    host_memory: int
+    """Bytes of a host."""
+
+    @property
+    def batch(self) -> str:
+        return f"batches of {self.start.samples:,} samples"
+
+    @property
+    def assumed(self) -> list[str]:
+        """What the search assumes because it is not given: the batch."""
+        gpus = self.start.batch_of
+        if gpus is None:
+            return []
+        plural = "s" if gpus > 1 else ""
+        return [f"assuming the batch of the configuration's layout on {gpus:,} GPU{plural}; set it with {BATCH}"]
+
+    @property
+    def assumed_host_memory(self) -> str:
+        """What an offloaded optimizer was compared with, if that was assumed; else empty."""
+        if self.target.host_memory is not None:
+            return ""
+        return f"assuming {format_bytes(self.host_memory)} of memory per host; set it with --host-memory GIB"
+
+
+def start_of(resolve: Resolve, drafted: Draft, gpus: int | None, fewest: bool) -> Start:
+    """Return what a search starts from. Raises Problems, but not about a layout that does not divide the GPUs."""
+    set_samples = drafted.values.get(BATCH)
+    samples = set_samples.value if set_samples else None
+    if not isinstance(samples, int):
+        return _batch_of_layout(resolve, drafted, gpus, fewest)
+    try:
+        spec = resolve({}, gpus)
+    except Problems as problems:
+        spec = _without_layout(resolve, samples, gpus, problems)
+    return Start(spec, samples, _written(drafted))
+
+
+def _written(drafted: Draft) -> Mapping[str, object]:
+    return {key: value.value for key, value in drafted.values.items()}
+
+
+def _batch_of_layout(resolve: Resolve, drafted: Draft, gpus: int | None, fewest: bool) -> Start:
+    """Return the batch that the written layout has on `gpus`; for the fewest, on the GPUs that the files name."""
+    try:
+        if not fewest:
+            spec = resolve({}, gpus)
+            return Start(spec, spec.config.batch.train_batch_size, _written(drafted))
+        spec = _on_own_gpus(resolve, drafted)
+        return Start(spec, spec.config.batch.train_batch_size, _written(drafted), spec.resources.gpus)
+    except Problems as problems:
+        _without_layout(resolve, 1, gpus, problems)
+        what = f"{BATCH} is not set, and the layout in the configuration does not determine it on {gpus:,} GPUs"
+        raise Problems(Problem(what, hint=f"add --set {BATCH}=N", id="search-needs-a-batch")) from problems
+
+
+def _on_own_gpus(resolve: Resolve, drafted: Draft) -> RunSpec:
+    """Resolve for the GPUs that the files or this machine give, or else for one replica."""
+    try:
+        return resolve({}, None)
+    except Problems:
+        sizes = (drafted.values.get(name) for name in ("model_parallel_size", "pipe_parallel_size"))
+        tensor, pipe = (size.value if size and isinstance(size.value, int) else 1 for size in sizes)
+        return resolve({}, ranks_of_replica(tensor, pipe))
+
+
+def _without_layout(resolve: Resolve, samples: int, gpus: int | None, problems: Problems) -> RunSpec:
+    """Resolve for one GPU, without the layout in the files. Raises `problems` if that is not what they are about."""
+    if gpus is None:
+        raise problems
+    one = Layout(Division(tensor=1, pipe=0, data=1, zero=0), micro=1, steps=samples, recompute=True)
+    try:
+        return resolve(one.changes(), 1)
+    except Problems:
+        raise problems from None
