@@ -24,6 +24,9 @@ from neoxargs.tools.plan.search.subject import Resolve, Start, Subject, start_of
 from neoxargs.tools.plan.target import Target, choose_target
 from neoxargs.tools.write import write_all
 
+#: Parameters that must equal the number of GPUs.
+GPU_COUNTS = ("global_num_gpus", "world_size")
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -48,10 +51,14 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     """Print the result and return the exit code: 1 if no layout fits, else 0. Raises Problems."""
     texts = read_files(options.files, options.directory)
 
-    def resolve(changes: Changes, gpus: int | None) -> RunSpec:
-        return _resolve(texts, options, changes, gpus)
+    drafted = draft(texts, options.overrides)
 
-    start = start_of(resolve, draft(texts, options.overrides), options.gpus, search.fewest)
+    def resolve(changes: Changes, gpus: int | None) -> RunSpec:
+        # the fewest GPUs are not those that the files count
+        counts = {name: gpus for name in GPU_COUNTS if search.fewest and gpus and name in drafted.values}
+        return _resolve(texts, options, {**changes, **counts}, gpus)
+
+    start = start_of(resolve, drafted, options.gpus, search.fewest)
     target = _target(options, start.spec, search.name)
     if warnings := target.warnings(start.spec.config):
         print(render(warnings), end="\n\n", file=sys.stderr)

@@ -82,15 +82,21 @@ def _written(drafted: Draft) -> Mapping[str, object]:
 
 def _batch_of_layout(resolve: Resolve, drafted: Draft, gpus: int | None, fewest: bool) -> Start:
     """Return the batch that the written layout has on `gpus`; for the fewest, on the GPUs that the files name."""
-    try:
-        if not fewest:
-            spec = resolve({}, gpus)
-            return Start(spec, spec.config.batch.train_batch_size, _written(drafted))
+    if fewest:
         spec = _on_own_gpus(resolve, drafted)
         return Start(spec, spec.config.batch.train_batch_size, _written(drafted), spec.resources.gpus)
+    try:
+        spec = resolve({}, gpus)
+        return Start(spec, spec.config.batch.train_batch_size, _written(drafted))
     except Problems as problems:
+        replica = _replica(drafted)
+        if gpus is None or gpus % replica == 0:
+            raise
         _without_layout(resolve, 1, gpus, problems)
-        what = f"{BATCH} is not set, and the layout in the configuration does not determine it on {gpus:,} GPUs"
+        because = (
+            f"{gpus:,} GPUs cannot be divided into replicas of {replica} (model_parallel_size x pipe_parallel_size)"
+        )
+        what = f"{BATCH} is not set, and the layout in the configuration does not determine it: {because}"
         raise Problems(Problem(what, hint=f"add --set {BATCH}=N", id="search-needs-a-batch")) from problems
 
 
@@ -99,9 +105,14 @@ def _on_own_gpus(resolve: Resolve, drafted: Draft) -> RunSpec:
     try:
         return resolve({}, None)
     except Problems:
-        sizes = (drafted.values.get(name) for name in ("model_parallel_size", "pipe_parallel_size"))
-        tensor, pipe = (size.value if size and isinstance(size.value, int) else 1 for size in sizes)
-        return resolve({}, ranks_of_replica(tensor, pipe))
+        return resolve({}, _replica(drafted))
+
+
+def _replica(drafted: Draft) -> int:
+    """Return the number of GPUs of a replica in the written layout."""
+    sizes = (drafted.values.get(name) for name in ("model_parallel_size", "pipe_parallel_size"))
+    tensor, pipe = (size.value if size and isinstance(size.value, int) else 1 for size in sizes)
+    return ranks_of_replica(tensor, pipe)
 
 
 def _without_layout(resolve: Resolve, samples: int, gpus: int | None, problems: Problems) -> RunSpec:

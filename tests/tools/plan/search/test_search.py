@@ -187,10 +187,12 @@ def test_the_layout_in_the_file_need_not_divide_the_gpus(middle: str, capsys: py
     divided = [*INDIVISIBLE, "train_batch_size=24"]
     result = found_by(options(middle, 6, overrides=divided, gpu_memory=80.0), capsys)
     assert result["layouts"] and result["samples"] == 24
-    with pytest.raises(Problems, match=r"train_batch_size is not set, and the layout .* on 6 GPUs"):
+    with pytest.raises(Problems, match=r"train_batch_size is not set, .*: 6 GPUs cannot be divided into replicas of 4"):
         run_search(options(middle, 6, overrides=INDIVISIBLE), SearchOptions())
     with pytest.raises(Problems, match="hidden_size"):
         run_search(options(middle, 6, overrides=[*divided, "hidden_size=2047"]), SearchOptions())
+    with pytest.raises(Problems, match=r"zero_optimization\.stage"):
+        run_search(options(middle, 8, overrides=[*INDIVISIBLE, "zero_optimization.stage=2"]), SearchOptions())
 
 
 def test_the_batch_on_the_fewest_gpus_does_not_depend_on_the_most(
@@ -205,6 +207,12 @@ def test_the_batch_on_the_fewest_gpus_does_not_depend_on_the_most(
     assert results[0]["assumptions"] == [
         "assuming the batch of the configuration's layout on 4 GPUs; set it with train_batch_size"
     ]
+
+
+def test_the_fewest_gpus_are_not_those_that_the_file_counts(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    counted = ["global_num_gpus=8"]
+    result = found_by(options(middle, 16, overrides=counted, gpu_memory=80.0), capsys, fewest=True)
+    assert result["devices"] == 1 and result["samples"] == 64
 
 
 def test_options_for_a_single_file_select_the_fastest_layout(
