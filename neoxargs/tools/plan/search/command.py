@@ -50,7 +50,6 @@ class SearchOptions:
 def run_search(options: PlanOptions, search: SearchOptions) -> int:
     """Print the result and return the exit code: 1 if no layout fits, else 0. Raises Problems."""
     texts = read_files(options.files, options.directory)
-
     drafted = draft(texts, options.overrides)
 
     def resolve(changes: Changes, gpus: int | None) -> RunSpec:

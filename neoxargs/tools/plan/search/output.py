@@ -62,7 +62,8 @@ def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
         layout, written = result.front[0].layout.changes(), subject.start.written
         changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
         options = " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
-        yield f"{subject.files[0]} has your layout and all else, so do not pass both; instead, add to it"
+        yield f"{subject.files[0]} is your only file: to keep it, pass it with these options instead of {file},"
+        yield "in place of any other --set of the same parameters:"
         yield options
 
 
