@@ -20,7 +20,7 @@ from neoxargs.tools.plan.placement import group_into_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.search.output import layout_file, to_json, to_text
 from neoxargs.tools.plan.search.search import Result, Search, Tell, device_counts
-from neoxargs.tools.plan.search.subject import Resolve, Start, Subject, start_of
+from neoxargs.tools.plan.search.subject import Resolve, Start, Subject, start_of, under_all_names
 from neoxargs.tools.plan.target import Target, choose_target
 from neoxargs.tools.write import write_all
 
@@ -55,7 +55,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     def resolve(changes: Changes, gpus: int | None) -> RunSpec:
         # the fewest GPUs are not those that the files count
         counts = {name: gpus for name in GPU_COUNTS if search.fewest and gpus and name in drafted.values}
-        return _resolve(texts, options, {**changes, **counts}, gpus)
+        return _resolve(texts, options, {**under_all_names(changes, drafted.values), **counts}, gpus)
 
     start = start_of(resolve, drafted, options.gpus, search.fewest)
     target = _target(options, start.spec, search.name)

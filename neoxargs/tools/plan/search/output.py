@@ -9,7 +9,7 @@ from typing import Any
 from neoxargs.text import format_bytes, format_duration, format_number, format_percent, wrap
 from neoxargs.tools.plan.advice import overrides_of
 from neoxargs.tools.plan.search.search import Found, LeftOut, Result
-from neoxargs.tools.plan.search.subject import Subject
+from neoxargs.tools.plan.search.subject import Subject, under_all_names
 from neoxargs.tools.plan.speed import Speed
 
 LABEL, WIDTH = 11, 100
@@ -59,7 +59,8 @@ def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
     """How to use the file. A file that sets the layout cannot be combined with one that sets it too."""
     yield f"{file}: the fastest layout; pass it in place of the file with your layout"
     if len(subject.files) == 1:
-        layout, written = result.front[0].layout.changes(), subject.start.written
+        written = subject.start.written
+        layout = under_all_names(result.front[0].layout.changes(), written)
         changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
         options = " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
         yield f"{subject.files[0]} is your only file: to keep it, pass it with these options instead of {file},"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from neoxargs.launch.run_spec import RunSpec
@@ -17,6 +17,8 @@ from neoxargs.tools.plan.target import Target
 #: Resolves the configuration with changes on a number of GPUs, or on those that it names; raises Problems.
 Resolve = Callable[[Changes, int | None], RunSpec]
 BATCH = "train_batch_size"
+#: Another name of a parameter that a layout sets; a configuration may set either.
+OTHER_NAMES = {"batch_size": "train_micro_batch_size_per_gpu", "gas": "gradient_accumulation_steps"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,12 @@ class Subject:
         if self.target.host_memory is not None:
             return ""
         return f"assuming {format_bytes(self.host_memory)} of memory per host; set it with --host-memory GIB"
+
+
+def under_all_names(changes: Changes, written: Container[str]) -> Changes:
+    """Return the changes, also under the other names that the user has set."""
+    others = {name: changes[key] for name, key in OTHER_NAMES.items() if name in written and key in changes}
+    return {**changes, **others}
 
 
 def start_of(resolve: Resolve, drafted: Draft, gpus: int | None, fewest: bool) -> Start:

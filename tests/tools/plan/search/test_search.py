@@ -215,6 +215,12 @@ def test_the_fewest_gpus_are_not_those_that_the_file_counts(middle: str, capsys:
     assert result["devices"] == 1 and result["samples"] == 64
 
 
+def test_the_batch_sizes_may_have_other_names(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(middle).write_text(f"{Path(middle).read_text()}gas: 2\n")
+    result = found_by(options(middle, 2), capsys)
+    assert result["layouts"] and result["samples"] == 32
+
+
 def test_options_for_a_single_file_select_the_fastest_layout(
     middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
