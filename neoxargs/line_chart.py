@@ -43,6 +43,8 @@ class Chart:
     """Whether the vertical axis starts near the smallest value instead of at 0."""
     level: tuple[str, float] | None = None
     """Name and value of a horizontal reference line."""
+    steps: tuple[float, float] | None = None
+    """The first and last iteration of the horizontal axis; None: those of the series."""
 
 
 def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
@@ -52,7 +54,7 @@ def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     values = [*_without_outliers(bins), *([chart.level[1]] if chart.level else [])]
     factor, unit = scaled(chart.unit, max(values))
     ends = (min(values) if chart.floats else min(0.0, *values)) * factor, max(values) * factor
-    plane = Plane.around([bin.x for bin in bins], ends, chart.floats, factor, width, height)
+    plane = Plane.around([*(chart.steps or ()), *(bin.x for bin in bins)], ends, chart.floats, factor, width, height)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
     level = _level(plane, chart.level[1]) if chart.level else ""
     drawn = _axes(plane, unit) + level + _clipped(plane, curves)

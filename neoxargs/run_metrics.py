@@ -8,13 +8,39 @@ from pathlib import Path
 from typing import Any
 
 FILE = "metrics.jsonl"
+#: No row is longer, in bytes.
+LONGEST_LINE = 1_000_000
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a metrics file, without an incomplete last line, which a killed run may leave."""
+    """Yield the rows of a metrics file, without an incomplete last line, which a killed run may leave.
+
+    Raises ValueError if another line, or the only one, is not JSON.
+    """
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
-        for text in file:
-            if text.endswith("\n"):
-                yield json.loads(text)
+        for number, text in enumerate(file):
+            if not text.endswith("\n"):
+                return
+            try:
+                row = json.loads(text)
+            except ValueError:
+                if number and not next(file, ""):
+                    return
+                raise
+            yield row
+
+
+def ends_incomplete(path: Path) -> bool:
+    """Return whether `read` drops the last line of a metrics file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LONGEST_LINE))
+        *_, line, after = b"", *file.read().split(b"\n")
+    if after:
+        return True
+    try:
+        json.loads(line or b"{}")
+    except ValueError:
+        return True
+    return False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from neoxargs.options import gpu_count
+from neoxargs.problems import Problem, Problems, listed, render
 from neoxargs.tools.diff import at_step, text
 from neoxargs.tools.diff.differences import Difference, differences
 from neoxargs.tools.diff.losses import read_losses
@@ -29,6 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("a", metavar="A", help="a YAML file (or several, joined with +), a run folder, a run.lock.yml or a checkpoint")
     add("b", metavar="B", help="the run to compare A with, in any of these forms")
+    add("more", nargs="*", help=SUPPRESS)  # so that the message can say how files are merged
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for files in DIR first")
     add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs for a run that is given as YAML files")
     add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens, batch and data mixture at STEP")
@@ -38,15 +41,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the comparison and return the exit code; raises Problems if A or B cannot be read."""
+    if options.more:
+        raise Problems(_too_many([options.a, options.b, *options.more]))
     a, b = read_sides((options.a, options.b), options.conf_dir, options.gpus)
     found, losses = differences(a, b), read_losses(a, b)
     code = exit_code(found, options.allow_rounding)
     at = at_step.rows(a, b, options.at) if options.at else []
     if options.html:
         _write_page(options.html, page(a, b, found, losses, at, options.at))
+    warnings = losses.warnings if losses else ()
     if options.json:
         more: dict[str, object] = {"at": {label: {"a": one, "b": other} for label, one, other in at}} if at else {}
         more |= {"losses": losses.to_json()} if losses else {}
+        more["problems"] = [problem.to_json() for problem in warnings]
         print(_as_json(a, b, found, code, more))
         return code
     print("\n".join(text.lines(a, b, found)))
@@ -54,7 +61,16 @@ def run(options: Namespace) -> int:
         print("\n".join(text.section(f"at step {options.at}", [("", "A", "B"), *at])))
     if losses:
         print("\n".join(text.section("losses", [[line] for line in losses.lines()])))
+    if warnings:
+        print(render(warnings), file=sys.stderr)
     return code
+
+
+def _too_many(names: Sequence[str]) -> Problem:
+    what = f"deepy diff compares two runs, but {len(names)} names are given: {listed(names, 'and')}"
+    half = len(names) // 2
+    hint = f"join the YAML files of a run with +, such as {'+'.join(names[:half])} {'+'.join(names[half:])}"
+    return Problem(what, hint=hint, id="diff-of-two-runs")
 
 
 def _write_page(name: str, html: str) -> None:
@@ -78,7 +94,7 @@ def _as_json(a: Side, b: Side, found: Sequence[Difference], code: int, more: Map
     sides = {letter: _side_to_json(side) for letter, side in (("a", a), ("b", b))}
     verdict = next((rank for rank in ("result", "rounding", "nothing") if any(each.rank == rank for each in found)), "")
     answer = {"ok": not code, "verdict": verdict or "same", **sides, "differences": [each.to_json() for each in found]}
-    return json.dumps({**answer, **more, "problems": []}, indent=2, default=str)
+    return json.dumps({**answer, **more}, indent=2, default=str)
 
 
 def _side_to_json(side: Side) -> dict[str, object]:

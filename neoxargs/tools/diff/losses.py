@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from neoxargs import run_metrics
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.record import Record
@@ -16,6 +19,8 @@ class Losses(Record):
 
     a: dict[int, float | None]
     b: dict[int, float | None]
+    warnings: tuple[Problem, ...] = ()
+    """Lines of the files that are not read."""
 
     @property
     def common(self) -> list[int]:
@@ -47,7 +52,12 @@ class Losses(Record):
         ]
 
     def _pair(self, step: int) -> str:
-        a, b = ("not finite" if loss is None else f"{loss:.7g}" for loss in (self.a[step], self.b[step]))
+        """Return both losses, with as many digits as show that they differ."""
+        pair = self.a[step], self.b[step]
+        for digits in (7, 10, 17):
+            a, b = ("not finite" if loss is None else f"{loss:.{digits}g}" for loss in pair)
+            if a != b or pair[0] == pair[1]:
+                break
         return f"A {a}, B {b}"
 
     def to_json(self) -> dict[str, int | None]:
@@ -58,7 +68,15 @@ class Losses(Record):
 def read_losses(a: Side, b: Side) -> Losses | None:
     """Return the losses of two runs; None if either side has none."""
     first, second = (_losses(side) for side in (a, b))
-    return Losses(first, second) if first and second else None
+    warnings = tuple(warning for side in (a, b) for warning in _incomplete_line(side))
+    return Losses(first, second, warnings) if first and second else None
+
+
+def _incomplete_line(side: Side) -> Iterator[Problem]:
+    path = side.folder / run_metrics.FILE if side.folder else None
+    if path and path.exists() and run_metrics.ends_incomplete(path):
+        what = "the last line of this file is incomplete and is not read; a run that is killed may leave one"
+        yield Problem(what, Place(str(path), 0, 0), severity="warning", id="diff-losses-incomplete")
 
 
 def _losses(side: Side) -> dict[int, float | None]:
@@ -66,7 +84,12 @@ def _losses(side: Side) -> dict[int, float | None]:
         return {}
     path = side.folder / run_metrics.FILE
     try:
-        return {row["step"]: row["loss"] for row in run_metrics.read(path) if row["event"] == "step"}
+        return {row["step"]: _finite(row["loss"]) for row in run_metrics.read(path) if row["event"] == "step"}
     except (OSError, ValueError, KeyError, TypeError):
         what, hint = "this file does not contain the losses of a run", "remove it to compare only the configurations"
         raise Problems(Problem(what, Place(str(path), 0, 0), hint, id="diff-losses-unreadable")) from None
+
+
+def _finite(loss: float | None) -> float | None:
+    """Return the loss, or None if it is not finite; other programs write NaN, which Python reads as a number."""
+    return loss if loss is not None and math.isfinite(loss) else None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from neoxargs import checkpoint_folder
 from neoxargs.launch.prepare import RECORD_FILE
 from neoxargs.neox_checkpoint.contents import Contents
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Place, Problem, Problems, did_you_mean
+from neoxargs.record import replace
 from neoxargs.request import is_lock
 from neoxargs.resolve import Draft, draft, read_files
 from neoxargs.resolve.derive import complete
@@ -80,8 +82,22 @@ def _read(name: str, directory: str | None) -> Side | Drafted:
     paths = [name] if os.path.exists(name) else name.split("+")
     if not all(paths):
         raise Problems(Problem(f'"{name}" does not name a file', hint=EXPECTED, id="diff-without-file"))
-    drafted = draft(read_files(paths, directory))
+    try:
+        texts = read_files(paths, directory)
+    except Problems as stop:
+        raise Problems(map(_with_near_names, stop.problems)) from None
+    drafted = draft(texts)
     return Drafted(name, "files" if len(paths) > 1 else "file", drafted, _declared_ranks(drafted))
+
+
+def _with_near_names(problem: Problem) -> Problem:
+    """Add a hint to a missing path: similar names in its folder, such as those of run folders."""
+    if problem.id != "file-missing" or problem.hint or problem.where is None:
+        return problem
+    folder, wanted = os.path.split(os.path.normpath(problem.where.file))
+    with suppress(OSError):
+        return replace(problem, hint=did_you_mean(wanted, os.listdir(folder or ".")) or EXPECTED)
+    return problem
 
 
 def _declared_ranks(drafted: Draft) -> int | None:

@@ -11,6 +11,10 @@ from neoxargs.tools.diff.losses import Losses
 from neoxargs.tools.diff.side import Side, shown
 from neoxargs.tools.diff.text import HEADINGS, described, verdict
 
+UNIT = "nats per token"
+#: Characters of a short cell; the values of parameters are shown with no more.
+MAX_SHORT = 36
+
 
 def page(
     a: Side, b: Side, found: Sequence[Difference], losses: Losses | None, at: Sequence[tuple[str, str, str]], step: int
@@ -47,10 +51,17 @@ def _losses(losses: Losses) -> str:
         one, other = losses.a[step], losses.b[step]
         if one is not None and other is not None:
             apart.append((step, abs(one - other)))
-    charts = [draw(Chart("Training loss", "nats per token", series, floats=True), 1140, 340)]
-    if apart:
-        charts.append(draw(Chart("Difference", "nats per token", [Series("difference", "test", apart)]), 1140, 200))
-    figures = "".join(f'<figure class="wide">{chart}</figure>' for chart in charts)
+    steps = min(losses.a | losses.b), max(losses.a | losses.b)  # both charts have the same horizontal axis
+    curve = Series("absolute difference", "test", apart)
+    charts = [
+        (Chart("Training loss", UNIT, series, floats=True, steps=steps), 340),
+        (Chart("Absolute difference of the losses", UNIT, [curve], steps=steps), 200),
+    ]
+    figures = "".join(
+        f'<figure class="wide">{draw(chart, 1140, height)}</figure>'
+        for chart, height in charts
+        if any(curve.points for curve in chart.series)
+    )
     return f"<h2>Losses</h2>{_list(losses.lines())}{figures}"
 
 
@@ -59,9 +70,14 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _table(heading: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     return f"<h2>{escape(heading)}</h2><div class=scroll><table><tr>{titles}</tr>{body}</table></div>"
+
+
+def _cell(text: str) -> str:
+    """Return a cell; a short text, such as a number, is never broken into lines."""
+    return f"<td{' class=short' * (len(text) <= MAX_SHORT)}>{escape(text)}</td>"
 
 
 TABLES = """
@@ -70,7 +86,7 @@ h2 { font-size: 17px; margin: 24px 0 8px; } ul { margin: 0 0 12px; padding-left:
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--line); vertical-align: top; }
 tr:first-child th { border: 0; color: var(--soft); font-weight: 500; }
-td:nth-child(1) { color: var(--soft); white-space: nowrap; } td:nth-child(n+3) { overflow-wrap: anywhere; }
+td:nth-child(1) { color: var(--soft); } td { overflow-wrap: anywhere; } td.short { white-space: nowrap; }
 """
 
 PAGE = """<!doctype html>

@@ -136,3 +136,24 @@ def test_every_exception_is_a_parameter_whose_effect_says_something_else() -> No
 
 def test_every_parameter_has_a_kind() -> None:
     assert {kind_of(parameter) for parameter in REGISTRY.parameters.values()} <= RANKS.keys()
+
+
+def test_several_names_are_joined_with_plus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "new.yml", "layers.yml", "old.yml", "layers.yml"]) == 2
+    text = capsys.readouterr().err
+    assert "deepy diff compares two runs, but 4 names are given: new.yml, layers.yml, old.yml and layers.yml" in text
+    assert "= join the YAML files of a run with +, such as new.yml+layers.yml old.yml+layers.yml" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("runs/my-rnu", "did you mean my-run?"),
+        ("runs/xyz", "pass YAML files "),
+        ("layer.yml", "did you mean layers.yml?"),
+    ],
+)
+def test_a_missing_path_has_a_hint(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs/my-run").mkdir(parents=True)
+    assert main(["diff", "a.yml", name]) == 2
+    assert f"there is no such file [file-missing]\n  = {hint}" in capsys.readouterr().err

@@ -50,14 +50,18 @@ def test_where_the_losses_part(runs: Path, capsys: pytest.CaptureFixture[str]) -
 def test_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "a", "b", "--at", "5", "--html", "out.html"]) == 1
     text = Path("out.html").read_text(encoding="utf-8")
-    assert re.findall('class="title"[^>]*>([^<]*)<', text) == ["Training loss", "Difference"]
+    assert re.findall('class="title"[^>]*>([^<]*)<', text) == [
+        "Training loss",
+        "Absolute difference of the losses",
+    ]
     assert re.findall("<h2>([^<]*)<", text) == [
         "Losses",
         "At step 5",
         "Can change the result",
         "Cannot change training",
     ]
-    assert "<td>optimizer</td><td>lr</td><td>0.001</td><td>0.1</td>" in text
+    cells = ("optimizer", "lr", "0.001", "0.1")
+    assert "".join(f"<td class=short>{cell}</td>" for cell in cells) in text
     assert not re.search(r"<script|https?://(?!www\.w3\.org)", text)
     used = set(re.findall(r"var\(--(\w+)\)", text))
     assert used <= set(re.findall(r"--(\w+):", text))
@@ -71,7 +75,48 @@ def test_a_damaged_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().err.startswith("b/metrics.jsonl: error: this file does not contain the losses")
 
 
+@pytest.mark.parametrize("end", ['{"event": "st', '{"event": "st\n'])
+def test_an_incomplete_last_line_is_a_warning(end: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("b/metrics.jsonl")
+    path.write_text(path.read_text().rpartition("\n")[0] + "\n")  # without the incomplete line
+    Path("a/metrics.jsonl").write_text(path.read_text())
+    main(["diff", "a", "b"])
+    assert not capsys.readouterr().err
+    path.write_text(path.read_text() + end)
+    assert main(["diff", "a", "b"]) == 1
+    printed = capsys.readouterr()
+    assert "identical at all 39 common steps" in printed.out
+    assert printed.err.startswith("b/metrics.jsonl: warning: the last line of this file is incomplete")
+    main(["diff", "a", "b", "--json"])
+    assert [each["id"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["diff-losses-incomplete"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_differs(number: float, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("b"), lambda step: number if step >= 7 else 5 - step / 20)
+    main(["diff", "a", "b", "--html", "out.html"])
+    assert "first differ at step 7: A 4.65, B not finite" in capsys.readouterr().out
+
+
+def test_both_charts_have_the_same_horizontal_axis(runs: Path) -> None:
+    write_run(Path("b"), lambda step: 3.0 if step < 12 else None)
+    main(["diff", "a", "b", "--html", "out.html"])
+    axes = [
+        [text for text in re.findall(r'text-anchor="middle">([^<]*)<', chart)]
+        for chart in re.findall("<figure.*?</figure>", Path("out.html").read_text())
+    ]
+    assert axes == [["10", "20", "30"]] * 2
+
+
+def test_a_run_whose_losses_are_all_not_finite(runs: Path) -> None:
+    for name in ("a", "b"):
+        write_run(Path(name), lambda step: None)
+    assert main(["diff", "a", "b", "--html", "out.html"]) == 0
+    assert "<figure" not in Path("out.html").read_text()
+
+
 def test_other_ends() -> None:
+    assert Losses({1: 2.0}, {1: 2.0 + 1e-12}).lines()[0] == "first differ at step 1: A 2, B 2.0000000000010001"
     assert Losses({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}).lines() == [
         "identical at all 2 common steps; at the last, step 2: A 1, B 1"
     ]

@@ -25,6 +25,13 @@ PROBLEMS: dict[str, Entry] = {
     "output-file-exists": row("The output file already exists, and its content would be lost."),
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
     "diff-without-file": row("An argument of `deepy diff` is empty, or a file name before or after a `+` is missing."),
+    "diff-of-two-runs": row(
+        "`deepy diff` takes exactly two names. The files of a run that is given as several YAML files are joined with "
+        "`+`: `deepy diff a.yml+b.yml c.yml+d.yml`."
+    ),
+    "diff-losses-incomplete": row(
+        "The process was killed while it wrote the last line of its metrics.jsonl. All other lines are compared."
+    ),
     "diff-folder-unknown": row(
         "`deepy diff` reads a folder only if it contains a run's record or a checkpoint that stores its configuration."
     ),
