@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,12 +91,14 @@ def _read(name: str, directory: str | None) -> Side | Drafted:
 
 def _with_near_names(problem: Problem) -> Problem:
     """Add a hint to a missing path: similar names in its folder, such as those of run folders."""
-    if problem.id != "file-missing" or problem.hint or problem.where is None:
+    if problem.id != "file-missing" or problem.where is None:
         return problem
     folder, wanted = os.path.split(os.path.normpath(problem.where.file))
-    with suppress(OSError):
-        return replace(problem, hint=did_you_mean(wanted, os.listdir(folder or ".")) or EXPECTED)
-    return problem
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return problem
+    return replace(problem, hint=did_you_mean(wanted, names) or EXPECTED)
 
 
 def _declared_ranks(drafted: Draft) -> int | None:
