@@ -160,7 +160,7 @@ def data_ranks(config: Config) -> int:
 
 def table(chosen: Sequence[Run], layouts: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the table, and print each as soon as it is known."""
-    head = ("Run", "In GPT-NeoX", "In deepy", "Tokens", "Losses from the beginning", "Losses resumed", "Logits")
+    head = ("Run", "In GPT-NeoX", "In deepy", "Tokens", "Losses from the start", "Losses after resuming", "Logits")
     for line in (head, ("---",) * len(head)):
         yield _line(line)
     for run in chosen:

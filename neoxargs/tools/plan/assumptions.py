@@ -52,8 +52,8 @@ class Assumptions:
     )  # fmt: skip
     context: float = assume(
         0.75, "GiB", "CUDA's context and torch's kernels on a GPU; not seen by torch's allocator",
-        "CUDA programming guide, lazy loading: since CUDA 11.7, kernels are loaded on first use. Earlier, torch 1.x "
-        "loaded all kernels: about 1.6 GiB on an A100",
+        "CUDA programming guide, lazy loading: since CUDA 11.7, kernels are loaded on first use. Before that, torch "
+        "1.x loaded all kernels: about 1.6 GiB on an A100",
     )  # fmt: skip
     workspace: float = assume(
         0.03, "GiB", "cuBLAS workspace, allocated by torch's allocator",
@@ -181,7 +181,7 @@ class Assumptions:
     )  # fmt: skip
     compiled: float = assume(
         0.6, "factor",
-        "memory traffic of kernels other than matrix multiplications and attention with compile_layers, relative to "
+        "with compile_layers, memory traffic of kernels other than matrix multiplications and attention, relative to "
         "the counted traffic",
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B is 16 % faster compiled",
     )  # fmt: skip

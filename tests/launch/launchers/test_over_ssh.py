@@ -17,8 +17,8 @@ BEGIN = [sys.executable, "-m", "neoxargs.launch.launchers.over_ssh"]
 def test_ssh_passes_secrets_without_a_command_line(tmp_path: Path, hosts: cluster.Environ) -> None:
     """The command sees the key; no process's arguments do, on either side."""
     look = (
-        "import os, psutil, sys; print(os.environ['WANDB_API_KEY'], os.environ['HF_TOKEN'], *sys.argv[1:]);"
-        "print(any('hun' 'ter2' in word for process in psutil.process_iter(['cmdline'])"
+        "import os, psutil, sys; print('seen:', os.environ['WANDB_API_KEY'], os.environ['HF_TOKEN'], *sys.argv[1:]);"
+        "print('in arguments:', any('hun' 'ter2' in word for process in psutil.process_iter(['cmdline'])"
         " for word in process.info['cmdline'] or []))"
     )
     (tmp_path / ".deepspeed_env").write_text("NCCL_IB_HCA=mlx5\n\nHF_TOKEN = hunter3\n")
@@ -27,15 +27,16 @@ def test_ssh_passes_secrets_without_a_command_line(tmp_path: Path, hosts: cluste
     words = [*begin, look, "n=%n", "c=%c", "d=%d", "/data/50%data"]
     environ = hosts | {"WANDB_API_KEY": "hunter2", "PYTHONPATH": str(cluster.ROOT)}
     done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    told = sorted(done.stdout.splitlines())
+    # a login shell may print lines of its own
+    told = sorted(line for line in done.stdout.splitlines() if "seen: " in line or "in arguments: " in line)
     fail = "import os, sys; sys.exit(3 + ('1' in sys.argv[1]) if os.getcwd() == sys.argv[2] else 1)"
     failed = subprocess.run([*begin, fail, "n=%n", str(tmp_path)], env=environ, cwd=tmp_path, timeout=60)
     assert done.returncode == 0, done.stderr
     assert told == [
-        "127.0.0.1: False",
-        "127.0.0.1: hunter2 hunter3 n=0 c=2 d=4,5 /data/50%data",
-        "127.0.0.2: False",
-        "127.0.0.2: hunter2 hunter3 n=1 c=2 d=4,5 /data/50%data",
+        "127.0.0.1: in arguments: False",
+        "127.0.0.1: seen: hunter2 hunter3 n=0 c=2 d=4,5 /data/50%data",
+        "127.0.0.2: in arguments: False",
+        "127.0.0.2: seen: hunter2 hunter3 n=1 c=2 d=4,5 /data/50%data",
     ]
     assert failed.returncode in (3, 4)
 

@@ -173,8 +173,8 @@ PROBLEMS: dict[str, Entry] = {
     "base-shapes-malformed": row("The file does not contain a base model's weight shapes."),
     "base-shapes-weight-missing": row("A weight of this model is missing from the base model, so muP cannot scale it."),
     "tracker-refuses": row(
-        "The experiment tracker rejects the run, for example because the API key is missing or wrong, or because the "
-        "network is unavailable."
+        "The experiment tracker cannot be used: it rejects the run, for example because the API key is missing or "
+        "wrong, or it cannot be reached."
     ),
     # sampling and evaluation
     "generation-type-unsupported": row("generate.py does not support this text_gen_type."),

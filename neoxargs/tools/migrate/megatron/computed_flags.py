@@ -271,7 +271,7 @@ def warmup(reading: Reading, option: Option) -> None:
         unit = "samples" if kind == "samples" else "iterations"
         reading.set("warmup", given / until, f"{option.text} of {until:.12g} {unit}")
     else:
-        hint = "set warmup in the new file to warm-up iterations / all iterations"
+        hint = "set warmup in the new file to warm-up iterations / total iterations"
         reading.leave_to_write(option, "warmup", hint)
 
 

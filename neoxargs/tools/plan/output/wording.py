@@ -36,9 +36,8 @@ def verdict(plan: Plan) -> str:
     peak = f"peak memory is {format_bytes(fullest.peak)} per rank, {where}{DURING[fullest.peak_phase]}"
     if usable is None:
         if plan.has_verdict:
-            return (
-                f"fits: {peak}; a host with {ranks_per_host(plan)} needs at most {host_peak}; it can use {host_limit}"
-            )
+            needed = f"a host with {ranks_per_host(plan)} needs at most {host_peak}"
+            return f"fits: {peak}; {needed}; the run can use {host_limit}"
         return f"no verdict: {peak}{_unfit_for_assumed_device(plan)}; {_missing_memory(plan)}"
     limit = f"{format_bytes(usable)} of the device's {format_bytes(device.memory or 0)}"
     if not plan.device_fits:
