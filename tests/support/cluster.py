@@ -58,6 +58,8 @@ def two_hosts(folder: Path, apart: bool = False) -> Iterator[Environ]:
     (folder / "sshd_config").write_text(
         f"Port {port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nPidFile none\n"
         "UsePAM no\nStrictModes no\nPasswordAuthentication no\nMaxStartups 100\n"
+        # bash then skips ~/.bashrc, which may print, take seconds, or wait for another login
+        "SetEnv SHLVL=2\n"
     )
     (folder / "ssh_config").write_text(
         f"Host *\n  Port {port}\n  IdentityFile {folder}/user\n  StrictHostKeyChecking no\n"
