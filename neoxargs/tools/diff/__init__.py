@@ -16,7 +16,7 @@ from neoxargs.tools.diff.losses import read_losses
 from neoxargs.tools.diff.operands import read_sides
 from neoxargs.tools.diff.page import page
 from neoxargs.tools.diff.side import Side
-from neoxargs.tools.write import os_error_as_problem
+from neoxargs.tools.write import PAGE, os_error_as_problem, require_replaceable
 
 DESCRIPTION = (
     "Compare two runs and list the resolved values that differ, each with its source, ranked by what the difference "
@@ -43,6 +43,7 @@ def run(options: Namespace) -> int:
     """Print the comparison and return the exit code; raises Problems if A or B cannot be read."""
     if options.more:
         raise Problems(_too_many([options.a, options.b, *options.more]))
+    require_replaceable(options.html, PAGE)
     a, b = read_sides((options.a, options.b), options.conf_dir, options.gpus)
     found, losses = differences(a, b), read_losses(a, b)
     code = exit_code(found, options.allow_rounding)

@@ -18,6 +18,7 @@ from neoxargs.tools.plan.options import PlanOptions, options_of
 from neoxargs.tools.plan.placement import group_into_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import choose_device, choose_target
+from neoxargs.tools.write import PAGE, require_replaceable, write_all
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,10 +48,10 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
     page: the path of an HTML file to write as well.
     """
+    require_replaceable(page, PAGE)
     plan, suggestions = plan_and_suggest(options)
     if page:
         from neoxargs.tools.plan.output.html import to_html
-        from neoxargs.tools.write import write_all
 
         write_all([Text(page, to_html(plan, suggestions, options.files))])
     if options.as_json:

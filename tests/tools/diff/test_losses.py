@@ -49,6 +49,8 @@ def test_where_the_losses_part(runs: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "a", "b", "--at", "5", "--html", "out.html"]) == 1
+    assert main(["diff", "a", "b", "--html", "out.html"]) == 1  # a page replaces an older one
+    assert main(["diff", "a", "b", "--at", "5", "--html", "out.html"]) == 1
     text = Path("out.html").read_text(encoding="utf-8")
     assert re.findall('class="title"[^>]*>([^<]*)<', text) == [
         "Training loss",

@@ -15,7 +15,7 @@ import yaml
 from neoxargs.problems import Problems
 from neoxargs.record import replace
 from neoxargs.text import GIB
-from neoxargs.tools.plan import plan_and_suggest
+from neoxargs.tools.plan import plan_and_suggest, print_plan
 from neoxargs.tools.plan.advice import overrides_of
 from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.plan import Plan
@@ -245,3 +245,20 @@ def test_the_front_leaves_out_what_saves_nothing_or_takes_far_longer(
     usable = 0.97 * 80 * GIB
     assert all(first["peak"] - second["peak"] >= 0.02 * usable for first, second in pairwise(front))
     assert min(layout["peak"] for layout in layouts) < front[-1]["peak"]  # type: ignore[attr-defined]
+
+
+def test_no_file_is_overwritten(middle: str, tmp_path: Path) -> None:
+    before = Path(middle).read_text()
+    for search in (SearchOptions(write=middle), SearchOptions(page=middle)):
+        with pytest.raises(Problems, match="this file already exists"):
+            run_search(options(middle), search)
+    with pytest.raises(Problems, match="this file already exists"):
+        print_plan(options(middle), middle)
+    assert Path(middle).read_text() == before
+
+
+def test_a_page_replaces_an_older_one(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    print_plan(options(middle), str(page))
+    run_search(options(middle, 1), SearchOptions(page=str(page)))
+    assert "Layouts" in page.read_text()
