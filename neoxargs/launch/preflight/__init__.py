@@ -25,7 +25,7 @@ from neoxargs.launch.preflight.packages import (
     missing_trainer,
     untested_packages,
 )
-from neoxargs.launch.preflight.resumed_model import other_model, skipped_checkpoints
+from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_model, skipped_checkpoints
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Program
@@ -52,7 +52,9 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *unnamed_files(config), *missing_checkpoint(config)]
-    problems += [*skipped_checkpoints(config), *other_model(config), *other_schedule(config)]
+    checkpoint = loaded_checkpoint(config)
+    for check in (skipped_checkpoints, other_model, other_schedule):
+        problems += check(config, checkpoint)
     if config.checkpoint.load:
         from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it
 

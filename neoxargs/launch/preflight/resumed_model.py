@@ -11,9 +11,8 @@ from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 
 
-def other_model(config: Config) -> Iterator[Problem]:
+def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """The error that every rank would raise for a checkpoint of another model."""
-    checkpoint = loaded_checkpoint(config)
     saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
     if saved is None:
         return
@@ -26,13 +25,12 @@ def other_model(config: Config) -> Iterator[Problem]:
             yield Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
 
 
-def skipped_checkpoints(config: Config) -> Iterator[Problem]:
+def skipped_checkpoints(config: Config, chosen: Path | None) -> Iterator[Problem]:
     """A warning for each newer checkpoint that is damaged, and for a `latest` that names none."""
-    folder, chosen = config.checkpoint.load, loaded_checkpoint(config)
+    folder = config.checkpoint.load
     if not folder or chosen is None or config.training.iteration is not None:
         return
-    named = checkpoint_folder.latest(Path(folder))
-    if named and not Path(folder, named).is_dir():
+    if named := checkpoint_folder.missing_latest(Path(folder)):
         yield _skipped(config, f"latest names {named}, which does not exist", chosen)
     for candidate in takewhile(lambda candidate: candidate != chosen, checkpoint_folder.candidates(Path(folder))):
         damage = checkpoint_folder.damage(candidate)
@@ -46,7 +44,7 @@ def _skipped(config: Config, why: str, chosen: Path) -> Problem:
 
 
 def loaded_checkpoint(config: Config) -> Path | None:
-    """Return the checkpoint that the run loads, None if there is none."""
+    """Return the checkpoint that the run loads, None if there is none. Looks at every file of a checkpoint."""
     folder, iteration = config.checkpoint.load, config.training.iteration
     if not folder:
         return None

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
-from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import Get, LearningRateCurve, differing
 
 
-def other_schedule(config: Config) -> Iterator[Problem]:
+def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """The error that every rank would raise for another schedule, or a warning about a jump of the learning rate."""
-    checkpoint = None if chooses_schedule(config) else _resumed_checkpoint(config)
-    theirs = checkpoint_folder.schedule(checkpoint) if checkpoint else None
-    if checkpoint is None or theirs is None:
+    if checkpoint is None or chooses_schedule(config) or not _resumes_optimizer(config):
+        return
+    theirs = checkpoint_folder.schedule(checkpoint)
+    if theirs is None:
         return
     iteration = checkpoint_folder.iteration_of(checkpoint)
     before, after = (LearningRateCurve.of(get).rate(iteration) for get in (theirs, config.get))
@@ -43,10 +43,9 @@ def chooses_schedule(config: Config) -> bool:
     return options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None
 
 
-def _resumed_checkpoint(config: Config) -> Path | None:
-    """Return the checkpoint whose optimizer state and schedule the run continues, None if there is none."""
-    options = config.checkpoint
-    return None if options.finetune or options.no_load_optim else loaded_checkpoint(config)
+def _resumes_optimizer(config: Config) -> bool:
+    """Return whether the run continues the optimizer state and the schedule of the checkpoint that it loads."""
+    return not (config.checkpoint.finetune or config.checkpoint.no_load_optim)
 
 
 def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, hint: str) -> Problem:

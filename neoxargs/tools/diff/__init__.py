@@ -6,17 +6,17 @@ import json
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from neoxargs.options import gpu_count
 from neoxargs.problems import Problem, Problems, listed, render
+from neoxargs.resolve import Text
 from neoxargs.tools.diff import at_step, text
 from neoxargs.tools.diff.differences import Difference, differences
 from neoxargs.tools.diff.losses import read_losses
 from neoxargs.tools.diff.operands import read_sides
 from neoxargs.tools.diff.page import page
 from neoxargs.tools.diff.side import Side
-from neoxargs.tools.write import PAGE, os_error_as_problem, require_replaceable
+from neoxargs.tools.write import PAGE, require_replaceable, write_all
 
 DESCRIPTION = (
     "Compare two runs and list the resolved values that differ, each with its source, ranked by what the difference "
@@ -49,7 +49,7 @@ def run(options: Namespace) -> int:
     code = exit_code(found, options.allow_rounding)
     at = at_step.rows(a, b, options.at) if options.at else []
     if options.html:
-        _write_page(options.html, page(a, b, found, losses, at, options.at))
+        write_all([Text(options.html, page(a, b, found, losses, at, options.at))])
     warnings = losses.warnings if losses else ()
     if options.json:
         more: dict[str, object] = {"at": {label: {"a": one, "b": other} for label, one, other in at}} if at else {}
@@ -72,11 +72,6 @@ def _too_many(names: Sequence[str]) -> Problem:
     half = len(names) // 2
     hint = f"join the YAML files of a run with +, such as {'+'.join(names[:half])} {'+'.join(names[half:])}"
     return Problem(what, hint=hint, id="diff-of-two-runs")
-
-
-def _write_page(name: str, html: str) -> None:
-    with os_error_as_problem(name):
-        Path(name).write_text(html, encoding="utf-8")
 
 
 def _step(word: str) -> int:

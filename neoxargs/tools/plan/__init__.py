@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
-from neoxargs.record import replace
 from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggest_changes
 from neoxargs.tools.plan.levers import suggest_faster
 from neoxargs.tools.plan.options import PlanOptions, options_of
-from neoxargs.tools.plan.placement import group_into_hosts
+from neoxargs.tools.plan.placement import on_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import choose_device, choose_target
 from neoxargs.tools.write import PAGE, require_replaceable, write_all
@@ -81,5 +80,5 @@ def _resolve(options: PlanOptions, changes: Sequence[str]) -> RunSpec:
     spec = resolve_run(options.with_overrides(changes), os.environ)
     kind, resources = choose_device(options, spec).kind, spec.resources
     if options.gpus or kind != resources.device:
-        return replace(spec, resources=group_into_hosts(replace(resources, device=kind), options.per_host))
+        return on_hosts(spec, kind, options.per_host)
     return spec

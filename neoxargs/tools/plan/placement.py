@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.record import replace
 from neoxargs.sizes.layout import Layout
 
@@ -32,6 +33,11 @@ def rank_placements(resources: Resources, layout: Layout) -> Iterator[RankPlacem
         rest, tensor = divmod(rank, layout.tensor)
         pipe, data = divmod(rest, layout.data)
         yield RankPlacement(rank, host, slot, tensor, pipe, data)
+
+
+def on_hosts(spec: RunSpec, device: Literal["cuda", "cpu"], per_host: int) -> RunSpec:
+    """Return a run on devices of this kind, with `per_host` of them in each host."""
+    return replace(spec, resources=group_into_hosts(replace(spec.resources, device=device), per_host))
 
 
 def group_into_hosts(resources: Resources, per_host: int) -> Resources:

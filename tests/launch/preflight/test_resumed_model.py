@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch.preflight.resumed_model import other_model, skipped_checkpoints
+from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_model, skipped_checkpoints
 from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
@@ -20,7 +20,8 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     checkpoint = folder / "global_step10"
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "config.json").write_text(json.dumps(saved))
-    return list(other_model(resolved(folder, text)))
+    config = resolved(folder, text)
+    return list(other_model(config, loaded_checkpoint(config)))
 
 
 def resolved(folder: Path, text: str = "") -> Config:
@@ -46,16 +47,21 @@ def test_the_same_model_and_a_run_without_a_checkpoint_are_fine(tmp_path: Path) 
     assert told(tmp_path, "iteration: 20\n", hidden_size=8192) == []
 
 
+def skipped(folder: Path, text: str = "") -> list[Problem]:
+    config = resolved(folder, text)
+    return list(skipped_checkpoints(config, loaded_checkpoint(config)))
+
+
 def test_checkpoints_that_are_skipped_are_warned_of(tmp_path: Path) -> None:
     for iteration in (10, 20):
         (tmp_path / f"global_step{iteration}").mkdir()
         (tmp_path / f"global_step{iteration}" / "config.json").write_text("{}")
     (tmp_path / "latest").write_text("global_step20")
-    assert list(skipped_checkpoints(resolved(tmp_path))) == []
+    assert skipped(tmp_path) == []
     (tmp_path / "global_step20" / "config.json").unlink()
-    [damaged] = skipped_checkpoints(resolved(tmp_path))
+    [damaged] = skipped(tmp_path)
     assert "global_step20 is damaged: it is empty; the run continues from global_step10" in damaged.what
     (tmp_path / "latest").write_text("global_step99")
-    [missing, _] = skipped_checkpoints(resolved(tmp_path))
+    [missing, _] = skipped(tmp_path)
     assert missing.severity == "warning" and "latest names global_step99, which does not exist" in missing.what
-    assert list(skipped_checkpoints(resolved(tmp_path, "iteration: 10\n"))) == []
+    assert skipped(tmp_path, "iteration: 10\n") == []

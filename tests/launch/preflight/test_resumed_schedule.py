@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
@@ -22,7 +23,8 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "config.json").write_text(json.dumps(SAVED | saved))
     yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_iters: 20')}lr: 6.0e-4\nload: {folder}\n{text}"
-    return list(other_schedule(complete(draft([Text("my.yml", yaml)]), 1)))
+    config = complete(draft([Text("my.yml", yaml)]), 1)
+    return list(other_schedule(config, loaded_checkpoint(config)))
 
 
 def test_a_longer_run_warns_about_the_jump(tmp_path: Path) -> None:
@@ -62,4 +64,5 @@ def test_checkpoints_without_a_schedule_are_not_checked(saved: str, tmp_path: Pa
     told(tmp_path)
     (tmp_path / "global_step10" / "config.json").write_text(saved)
     yaml = f"{smallest.YAML}load: {tmp_path}\n"
-    assert not list(other_schedule(complete(draft([Text("my.yml", yaml)]), 1)))
+    config = complete(draft([Text("my.yml", yaml)]), 1)
+    assert not list(other_schedule(config, loaded_checkpoint(config)))

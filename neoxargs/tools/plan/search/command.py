@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run_texts
 from neoxargs.problems import Problem, Problems, render
-from neoxargs.record import replace
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.tools.plan.advice import Changes, overrides_of
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE
 from neoxargs.tools.plan.options import PlanOptions
-from neoxargs.tools.plan.placement import group_into_hosts
+from neoxargs.tools.plan.placement import on_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.search.output import layout_file, to_json, to_text
 from neoxargs.tools.plan.search.search import Result, Search, Tell, device_counts
@@ -93,8 +92,7 @@ def _search(resolve: Resolve, start: Start, target: Target, options: PlanOptions
 
 def _resolve(texts: list[Text], options: PlanOptions, changes: Changes, gpus: int | None) -> RunSpec:
     overrides = options.with_overrides(overrides_of(changes)).overrides
-    spec = resolve_run_texts(texts, overrides, os.environ, gpus)
-    return replace(spec, resources=group_into_hosts(replace(spec.resources, device="cuda"), options.per_host))
+    return on_hosts(resolve_run_texts(texts, overrides, os.environ, gpus), "cuda", options.per_host)
 
 
 def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:

@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from neoxargs.launch.report.summary import LABEL, WIDTH
 from neoxargs.text import format_bytes, format_duration, format_number, format_percent, wrap
 from neoxargs.tools.plan.advice import overrides_of
 from neoxargs.tools.plan.search.search import Found, LeftOut, Result
 from neoxargs.tools.plan.search.subject import Subject, under_all_names
 from neoxargs.tools.plan.speed import Speed
 
-LABEL, WIDTH = 11, 100
 #: The most layouts of the front that are listed.
 MOST_LISTED = 12
 #: The layouts that are explained in a sentence each.

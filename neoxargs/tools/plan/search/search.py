@@ -130,9 +130,9 @@ class Search:
     def _try(self, tried: Iterator[Division]) -> None:
         for division in tried:
             sizes = self._sizes(division)
-            allowed = self._least(division, sizes)
-            for recompute in RECOMPUTE if allowed else ():
-                self._grow(allowed, sizes, recompute)
+            if allowed := self._least(division, sizes):
+                for recompute in RECOMPUTE:
+                    self._grow(allowed, sizes, recompute)
 
     def _least(self, division: Division, sizes: Sequence[tuple[int, int]]) -> Division | None:
         """Return the division if it fits with the least memory, without sequence parallelism if a rule forbids it."""
@@ -153,9 +153,8 @@ class Search:
             return None
         return division
 
-    def _grow(self, division: Division | None, sizes: Sequence[tuple[int, int]], recompute: bool | str) -> None:
+    def _grow(self, division: Division, sizes: Sequence[tuple[int, int]], recompute: bool | str) -> None:
         """Plan larger and larger micro batches until one does not fit."""
-        assert division
         for micro, steps in sizes:
             layout = Layout(division, micro, steps, recompute)
             try:
