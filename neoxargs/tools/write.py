@@ -55,16 +55,12 @@ def write_all(texts: Sequence[Text], *, replace: bool = True) -> None:
                 stream.write(text)
 
 
-#: What a page begins with: a newer page may replace an older one.
-PAGE = "<!doctype html>"
-
-
 def require_replaceable(name: str | None, beginning: str = "") -> None:
     """Raise Problems if a file exists whose content would be lost. beginning: what files begin with that may be."""
     if not name or not os.path.isfile(name):
         return
     with os_error_as_problem(name), open(name, encoding="utf-8", errors="replace") as file:
-        if beginning and file.read(len(beginning)).lower() == beginning:
+        if beginning and file.read(len(beginning)).lower() == beginning.lower():
             return
     what, hint = "this file already exists", "use a different name, or remove the file first"
     raise Problems([Problem(what, Place(name, 0, 0), hint, id="output-file-exists")])

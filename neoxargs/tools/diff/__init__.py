@@ -7,6 +7,7 @@ import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 
+from neoxargs.html_page import BEGINNING
 from neoxargs.options import gpu_count
 from neoxargs.problems import Problem, Problems, listed, render
 from neoxargs.resolve import Text
@@ -16,7 +17,7 @@ from neoxargs.tools.diff.losses import read_losses
 from neoxargs.tools.diff.operands import read_sides
 from neoxargs.tools.diff.page import page
 from neoxargs.tools.diff.side import Side
-from neoxargs.tools.write import PAGE, require_replaceable, write_all
+from neoxargs.tools.write import require_replaceable, write_all
 
 DESCRIPTION = (
     "Compare two runs and list the resolved values that differ, each with its source, ranked by what the difference "
@@ -43,7 +44,7 @@ def run(options: Namespace) -> int:
     """Print the comparison and return the exit code; raises Problems if A or B cannot be read."""
     if options.more:
         raise Problems(_too_many([options.a, options.b, *options.more]))
-    require_replaceable(options.html, PAGE)
+    require_replaceable(options.html, BEGINNING)
     a, b = read_sides((options.a, options.b), options.conf_dir, options.gpus)
     found, losses = differences(a, b), read_losses(a, b)
     code = exit_code(found, options.allow_rounding)

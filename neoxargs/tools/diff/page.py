@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from neoxargs.html_page import html_page
 from neoxargs.line_chart import STYLE, Chart, Series, centred, draw
 from neoxargs.tools.diff.differences import Difference
 from neoxargs.tools.diff.losses import Losses
@@ -32,13 +33,10 @@ def page(
             head = ("kind", "parameter", "A", "B", "source of A", "source of B", "")
             sections.append(_table(heading[:1].upper() + heading[1:], head, rows))
     sides = "".join(f"<dt>{letter}</dt><dd>{escape(described(side))}</dd>" for letter, side in (("A", a), ("B", b)))
-    return PAGE.format(
-        title=escape(f"{a.name} and {b.name}"),
-        verdict=escape(verdict(a, b, found)),
-        sides=sides,
-        sections="".join(sections),
-        style=STYLE + TABLES,
-    )
+    title = f"{a.name} and {b.name}"
+    header = f"<header><h1>{escape(title)}</h1><span>{escape(verdict(a, b, found))}</span></header>"
+    content = f'{header}\n<dl class="description">{sides}</dl>\n{"".join(sections)}'
+    return html_page(title, STYLE + TABLES, content)
 
 
 def _losses(losses: Losses) -> str:
@@ -87,16 +85,4 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--line); vertical-align: top; }
 tr:first-child th { border: 0; color: var(--soft); font-weight: 500; }
 td:nth-child(1) { color: var(--soft); } td { overflow-wrap: anywhere; } td.short { white-space: nowrap; }
-"""
-
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-<header><h1>{title}</h1><span>{verdict}</span></header>
-<dl class="description">{sides}</dl>
-{sections}
-</html>
 """

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from neoxargs.html_page import BEGINNING
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve import Text
@@ -17,7 +18,7 @@ from neoxargs.tools.plan.options import PlanOptions, options_of
 from neoxargs.tools.plan.placement import on_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import choose_device, choose_target
-from neoxargs.tools.write import PAGE, require_replaceable, write_all
+from neoxargs.tools.write import require_replaceable, write_all
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,7 +48,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
     page: the path of an HTML file to write as well.
     """
-    require_replaceable(page, PAGE)
+    require_replaceable(page, BEGINNING)
     plan, suggestions = plan_and_suggest(options)
     if page:
         from neoxargs.tools.plan.output.html import to_html

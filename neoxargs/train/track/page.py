@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from neoxargs.html_page import html_page
 from neoxargs.line_chart import STYLE, Chart, Point, Series, centred, draw
 from neoxargs.run_metrics import FILE, read
 from neoxargs.train.track.console import duration, ending
@@ -73,7 +74,7 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
         for column, (title, unit) in CHARTS.items()
         if (points := _points(steps, column))
     ]
-    return PAGE.format(
+    content = CONTENT.format(
         name=escape(name),
         state=escape(state),
         tiles="".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for what, value in _tiles(rows)),
@@ -81,8 +82,8 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
         loss=charts[0],
         charts="".join(f"<figure>{chart}</figure>" for chart in charts[1:]),
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
-        style=STYLE,
     )
+    return html_page(name, STYLE, content)
 
 
 def _points(rows: Rows, column: str) -> list[Point]:
@@ -122,17 +123,11 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
     return tiles
 
 
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name}</title>
-<style>{style}</style>
+CONTENT = """
 <header><h1>{name}</h1><span>{state}</span></header>
 <section class="tiles">{tiles}</section>
 <dl class="description">{description}</dl>
 <figure class="wide">{loss}</figure>
 <section class="charts">{charts}</section>
 <footer>{links}</footer>
-</html>
 """

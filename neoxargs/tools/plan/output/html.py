@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from neoxargs.html_page import html_page
 from neoxargs.launch.report import summary
 from neoxargs.text import format_bytes, format_count, format_duration, format_number, format_percent
 from neoxargs.tools.plan.advice import Suggestion
@@ -18,12 +19,7 @@ def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str])
     """Return the whole document. files: the configuration files, which its header names."""
     title = f"{format_count(sum(plan.parts.values()))} parameters on {plan.layout.ranks} x {plan.target.device.name}"
     sections = "\n".join(_sections(plan, suggestions))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
+    content = f"""
 <main>
 <header>
 <p class="files">{escape(", ".join(files))}</p>
@@ -33,8 +29,8 @@ def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str])
 {_cards(plan)}
 {sections}
 </main>
-</html>
 """
+    return html_page(title, STYLE, content)
 
 
 def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:

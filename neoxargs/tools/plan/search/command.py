@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from neoxargs.html_page import BEGINNING
 from neoxargs.launch.run_spec import RunSpec, resolve_run_texts
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve import Text, draft, read_files
@@ -21,7 +22,7 @@ from neoxargs.tools.plan.search.output import layout_file, to_json, to_text
 from neoxargs.tools.plan.search.search import Result, Search, Tell, device_counts
 from neoxargs.tools.plan.search.subject import Resolve, Start, Subject, start_of, under_all_names
 from neoxargs.tools.plan.target import Target, choose_target
-from neoxargs.tools.write import PAGE, require_replaceable, write_all
+from neoxargs.tools.write import require_replaceable, write_all
 
 #: Parameters that must equal the number of GPUs.
 GPU_COUNTS = ("global_num_gpus", "world_size")
@@ -48,7 +49,7 @@ class SearchOptions:
 
 def run_search(options: PlanOptions, search: SearchOptions) -> int:
     """Print the result and return the exit code: 1 if no layout fits, else 0. Raises Problems."""
-    require_replaceable(search.page, PAGE)
+    require_replaceable(search.page, BEGINNING)
     require_replaceable(search.write)
     texts = read_files(options.files, options.directory)
     drafted = draft(texts, options.overrides)

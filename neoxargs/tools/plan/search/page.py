@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from neoxargs.html_page import html_page
 from neoxargs.text import format_bytes, format_duration, format_number
 from neoxargs.tools.plan.output.style import PARTS, STYLE
 from neoxargs.tools.plan.search.output import counts
@@ -28,12 +29,7 @@ def to_html(result: Result, subject: Subject) -> str:
     host = [subject.assumed_host_memory] if result.offloaded and subject.assumed_host_memory else []
     about = "; ".join([subject.batch, *subject.assumed, *host, counts(result)])
     chart = _chart(result) + _table(result.front) if result.fitting else "<p>No layout fits.</p>"
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{STYLE}{OWN_STYLE}</style>
+    content = f"""
 <main>
 <header>
 <p class="files">{escape(", ".join(subject.files))}</p>
@@ -44,8 +40,8 @@ and smaller, without those that save next to nothing or take more than {SLOWEST}
 </header>
 <section><h2>Step time and memory</h2>{chart}</section>
 </main>
-</html>
 """
+    return html_page(title, STYLE + OWN_STYLE, content)
 
 
 OWN_STYLE = f"""
