@@ -3,7 +3,8 @@
 `plain` is a GPT in plain torch, written for this comparison: fused attention, weights of the output layer tied to those
 of the embedding, learned positions. `transformers` is its GPTNeoX of the same shape, which has rotary positions, and
 `mixtral` its Mixtral. All run in one process with a loop of a few lines: torch's fused AdamW, gradient clipping, and
-one line of output per step.
+one line of output per step. `kernels` is not a trainer: its steps consist of a step's matrix products and attention,
+forward and backward, and nothing else. It is an upper bound for any trainer that uses torch's kernels.
 """
 
 from __future__ import annotations
@@ -90,6 +91,30 @@ def mixtral(config: dict[str, Any], vocabulary: int) -> tuple[nn.Module, Callabl
     return model, lambda tokens: model(input_ids=tokens).logits
 
 
+def kernels(config: dict[str, Any], vocabulary: int) -> Callable[[], None]:
+    """Return a function that computes a step's matrix products and attention and discards the results."""
+    hidden, heads, seq = config["hidden_size"], config["num_attention_heads"], config["seq_length"]
+    layers, batch = config["num_layers"], config["train_batch_size"]
+    outputs = [3 * hidden, hidden, 4 * hidden], [vocabulary]
+    shapes = [(rows, hidden) for rows in outputs[0] * layers + outputs[1]] + [(hidden, 4 * hidden)] * layers
+    products = [
+        (torch.randn(batch * seq, columns), torch.randn(rows, columns), torch.randn(batch * seq, rows))
+        for rows, columns in shapes
+    ]
+    query, key, value = (torch.randn(batch, heads, seq, hidden // heads, requires_grad=True) for _ in range(3))
+
+    def step() -> None:
+        for x, weight, gradient in products:
+            torch.mm(x, weight.T)
+            torch.mm(gradient, weight)
+            torch.mm(gradient.T, x)
+        for _ in range(layers):
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            torch.autograd.grad(attended, (query, key, value), attended)
+
+    return step
+
+
 #: Name -> the model and a function from tokens to logits.
 KINDS = {"plain": plain, "transformers": transformers, "mixtral": mixtral}
 
@@ -97,8 +122,21 @@ KINDS = {"plain": plain, "transformers": transformers, "mixtral": mixtral}
 def main() -> None:
     kind, file = sys.argv[1:]
     config = json.loads(Path(file).read_text())
-    vocabulary = len(json.loads(Path(config["vocab_file"]).read_text())["model"]["vocab"])
-    model, logits_of = KINDS[kind](config, -(-vocabulary // 64) * 64)
+    vocabulary = -(-len(json.loads(Path(config["vocab_file"]).read_text())["model"]["vocab"]) // 64) * 64
+    if kind == "kernels":
+        repeat(kernels(config, vocabulary), config["train_iters"])
+    else:
+        train(kind, config, vocabulary)
+
+
+def repeat(step: Callable[[], None], steps: int) -> None:
+    for number in range(1, steps + 1):
+        step()
+        print(f"iteration {number}/{steps}", flush=True)
+
+
+def train(kind: str, config: dict[str, Any], vocabulary: int) -> None:
+    model, logits_of = KINDS[kind](config, vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), config["optimizer"]["params"]["lr"], fused=True)
     tokens = torch.from_numpy(np.fromfile(config["data_path"] + ".bin", np.uint16).astype(np.int64))
     seq, batch, steps = config["seq_length"], config["train_batch_size"], config["train_iters"]

@@ -5,11 +5,12 @@
     python bench/train_cpu.py --profile [--layouts pp2]
 
 For each layout, all runs that are compared are started and paused. Then they take turns: each run continues for a few
-steps, alone, and is paused again. One process is compared with peers.py (a GPT in plain torch, and transformers'; with
-experts, transformers' Mixtral), each other layout with deepy in one process on the same cores. `--experts` measures all
-layouts of a model with experts. `--against` adds a checkout whose deepy.py reads the same file: GPT-NeoX, or another
-version of deepy. A turn is repeated if other processes use much of the CPU meanwhile. Each figure is a median over the
-turns; ratios are of the tokens per second in the same round. cpu_runs.py has the model and the layouts.
+steps, alone, and is paused again. One process is compared with peers.py: a GPT in plain torch, transformers', and a
+step's matrix products and attention alone; with experts, transformers' Mixtral. Each other layout is compared with
+deepy in one process on the same cores. `--experts` measures all layouts of a model with experts. `--against` adds a
+checkout whose deepy.py reads the same file: GPT-NeoX, or another version of deepy. A turn is repeated if other
+processes use much of the CPU meanwhile. Each figure is a median over the turns; ratios are of the tokens per second in
+the same round. cpu_runs.py has the model and the layouts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from cpu_runs import LAYOUTS, ROOT, TOKENS_PER_STEP, command, configuration_file
 #: The same in one process: of the dense model, and of the one with experts.
 ALONE, EXPERTS_ALONE = "1 process", "1 process, experts"
 #: Layout in one process -> the programs of peers.py with the same model.
-PEERS = {ALONE: ("plain", "transformers"), EXPERTS_ALONE: ("mixtral",)}
+PEERS = {ALONE: ("plain", "transformers", "kernels"), EXPERTS_ALONE: ("mixtral",)}
 #: The line after each step of all trainers.
 STEP = re.compile(rb"\biteration\s+\d+\s*/")
 #: Steps before the first turn, in which a run allocates memory; and more steps than a run ever makes.
