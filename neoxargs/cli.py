@@ -35,6 +35,7 @@ python deepy.py explain PROBLEM_ID                                        descri
 python deepy.py diff A B                                                  compare two runs
 python deepy.py migrate SOURCE ...                                        convert to a current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                      tokenise text
+python deepy.py data --chat FILE ... --output-prefix PREFIX               tokenise conversations, with labels
 python deepy.py export FILE ... --to FOLDER                               convert to other formats
 python deepy.py import FOLDER --to FOLDER                                 convert from other formats
 python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]              list checkpoints
@@ -246,8 +247,8 @@ def migrate(words: list[str]) -> int:
 
 
 def data(words: list[str]) -> int:
-    """`deepy data TEXT ...`: tokenise text; the arguments are parsed by the builder, which imports torch."""
-    _become_module("neoxargs.train.data.build", words)
+    """`deepy data TEXT ...`: tokenise text, or with --chat conversations; the programs parse their arguments."""
+    _become_module("neoxargs.train.chat.command" if "--chat" in words else "neoxargs.train.data.build", words)
 
 
 def export(words: list[str]) -> int:

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.data import indexed, text
-from neoxargs.train.data.encode import Recipe, encode, stored_type, worker_count
+from neoxargs.train.data.encode import Recipe, encode, stored_type
 from neoxargs.train.data.meter import Meter
+from neoxargs.train.data.parallel import worker_count
 from neoxargs.train.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 
 #: Version of the output; increase it when the same text and recipe would give different files.
@@ -77,11 +78,11 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
                 )
             )
         summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe))
-        _sidecar(prefix).unlink(missing_ok=True)
+        sidecar(prefix).unlink(missing_ok=True)
         writer.finish()
     finally:
         writer.discard()
-    _write(_sidecar(prefix), asdict(summary))
+    write_json(sidecar(prefix), asdict(summary))
     return summary
 
 
@@ -140,7 +141,7 @@ def summary_of(prefix: str | Path) -> Summary | None:
     """Return the summary beside a token file; None if it is missing or another program wrote the token file."""
     prefix = Path(prefix)
     try:
-        values = json.loads(_sidecar(prefix).read_text())
+        values = json.loads(sidecar(prefix).read_text())
         return Summary(**values) if indexed.exists(prefix) else None
     except (OSError, ValueError, TypeError):
         return None
@@ -148,24 +149,27 @@ def summary_of(prefix: str | Path) -> Summary | None:
 
 def fingerprint(files: Sequence[Path], recipe: Recipe) -> str:
     """Hash of the recipe and of the names, sizes and modification times of the text and tokenizer files."""
-    made_from = [_identity(file) for file in files]
-    tokenizer = [_identity(Path(file)) for file in (recipe.vocab_file, recipe.merge_file) if file]
+    made_from = [identity(file) for file in files]
+    tokenizer = [identity(Path(file)) for file in (recipe.vocab_file, recipe.merge_file) if file]
     content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe)])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _identity(file: Path) -> tuple[str, int, int]:
+def identity(file: Path) -> tuple[str, int, int]:
+    """Return what changes when a file does."""
     if not file.exists():  # vocab_file may be the name of a tokenizer instead of a path
         return str(file), 0, 0
     status = file.stat()
     return str(file.resolve()), status.st_size, status.st_mtime_ns
 
 
-def _sidecar(prefix: Path) -> Path:
+def sidecar(prefix: Path) -> Path:
+    """Return the path of the record beside a token file."""
     return prefix.with_name(prefix.name + ".json")
 
 
-def _write(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write a JSON file that appears under its name only once it is complete."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.write_text(json.dumps(values, indent=1) + "\n")
     os.replace(part, path)
@@ -175,7 +179,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data",
         description="Tokenise text and write a token file (.bin and .idx), to which `data_path` can be set.",
-        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or the full text of any other file.",
+        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or the full text of any other file. "
+        "For conversations, with labels for instruction tuning, see: deepy data --chat --help",
     )
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help=f"tokenise a file, a folder, a pattern, or {text.STDLIB}")
@@ -222,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
         summary = existing or build(texts, recipe, prefix, args.workers)
     except Problems as problems:
-        print(_as_flags(str(problems)), file=sys.stderr)
+        print(as_flags(str(problems)), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -233,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _as_flags(message: str) -> str:
+def as_flags(message: str) -> str:
     """Replace the names of parameters in a message by this command's flags: `vocab_file` by `--vocab-file`."""
     names = r"(?<![\w/.-])(tokenizer_type(?::(?= \w))?|vocab_file|merge_file)(?![\w/.])"
     return re.sub(names, lambda match: f"--{match[1].rstrip(':').replace('_', '-')}", message)

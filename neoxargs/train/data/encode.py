@@ -1,31 +1,19 @@
-"""Encode documents to token ids, in this process or in several; the result is in the order of the documents.
-
-Workers are started by a fork server, because a fork of a process in which torch or another library runs threads may
-hang. They import neither torch nor Megatron, so starting one takes 0.1 s.
-"""
+"""Encode documents to token ids, in this process or in several; the result is in the order of the documents."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems
-from neoxargs.train.data.text import MIB, Raw, decode
+from neoxargs.train.data.parallel import chunks, in_parallel
+from neoxargs.train.data.text import Raw, decode
 from neoxargs.train.data.tokenizer import Ids, Tokenizer, build_tokenizer
-
-#: Limits of a chunk, the unit of work of a worker: large enough to hide the cost of the transfer between processes,
-#: small enough to balance the load.
-CHUNK_BYTES, CHUNK_DOCUMENTS = MIB, 2048
-#: With fewer bytes of text per worker, starting one takes longer than it saves.
-MIN_BYTES_PER_WORKER = 4 * MIB
 
 
 @dataclass(frozen=True)
@@ -58,66 +46,23 @@ class Encoded(NamedTuple):
     problems: list[Problem]
 
 
-@dataclass
-class _Chunk:
-    raws: list[Raw] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, raw: Raw) -> None:
-        self.raws.append(raw)
-        self.size += raw.size if raw.line is None else len(raw.line)
-
-    @property
-    def full(self) -> bool:
-        return self.size >= CHUNK_BYTES or len(self.raws) >= CHUNK_DOCUMENTS
-
-
 def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encoded]:
     """Yield the ids of each chunk, in order; raise Problems with all problems of the first chunk that has any."""
-    chunks = _chunks(raws)
-    results = _in_parallel(chunks, recipe, workers) if workers > 1 else _in_this_process(chunks, recipe)
+    units = chunks(raws)
+    if workers > 1:
+        results = in_parallel(units, _start_worker, (recipe,), _work, workers)
+    else:
+        results = _in_this_process(units, recipe)
     for result in results:
         if result.problems:
             raise Problems(result.problems)
         yield result
 
 
-def worker_count(total_bytes: int, requested: int | None) -> int:
-    """Return the requested number of workers, or else one per core but at least 4 MiB of text for each."""
-    return requested or max(1, min(len(os.sched_getaffinity(0)), total_bytes // MIN_BYTES_PER_WORKER))
-
-
-def _chunks(raws: Iterable[Raw]) -> Iterator[list[Raw]]:
-    chunk = _Chunk()
-    for raw in raws:
-        chunk.add(raw)
-        if chunk.full:
-            yield chunk.raws
-            chunk = _Chunk()
-    if chunk.raws:
-        yield chunk.raws
-
-
-def _in_this_process(chunks: Iterator[list[Raw]], recipe: Recipe) -> Iterator[Encoded]:
+def _in_this_process(units: Iterator[list[Raw]], recipe: Recipe) -> Iterator[Encoded]:
     tokenizer = build_tokenizer(recipe)
-    for chunk in chunks:
+    for chunk in units:
         yield _encode(chunk, recipe, tokenizer)
-
-
-def _in_parallel(chunks: Iterator[list[Raw]], recipe: Recipe, workers: int) -> Iterator[Encoded]:
-    """Yield the results in order; at most 3 chunks per worker are in flight, however large the text is."""
-    context = multiprocessing.get_context("forkserver")
-    waiting: deque[Future[Encoded]] = deque()
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(recipe,)) as pool:
-        try:
-            for chunk in chunks:
-                waiting.append(pool.submit(_work, chunk))
-                if len(waiting) >= 3 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Worker:

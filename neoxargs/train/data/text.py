@@ -60,33 +60,31 @@ class Raw(NamedTuple):
     """Whether the document ends with this piece."""
 
 
-def find(texts: Sequence[str]) -> list[Path]:
+def find(texts: Sequence[str], endings: tuple[str, ...] = FOLDER_ENDINGS) -> list[Path]:
     """Return the files that paths, folders and patterns select: in the given order, sorted within each, without
-    duplicates.
+    duplicates. endings: of the files that are read from a folder.
 
     Raises Problems with every text that selects no file, and every binary file.
     """
     problems: list[Problem] = []
     selected: dict[Path, None] = {}
     for text in texts:
-        files = _files(text)
-        problems += [_no_files(text)] if not files else [_binary(f) for f in files if _is_binary(f)]
+        files = _files(text, endings)
+        problems += [_no_files(text, endings)] if not files else [_binary(f) for f in files if _is_binary(f)]
         selected |= dict.fromkeys(files)
     if not texts:
-        problems.append(
-            Problem("no text is given", hint=f"pass files, folders, patterns or {STDLIB}", id="text-not-given")
-        )
+        problems.append(Problem("no text is given", hint=f"pass {_selectable(endings)}", id="text-not-given"))
     if problems:
         raise Problems(problems)
     return list(selected)
 
 
-def _files(text: str) -> list[Path]:
-    if text == STDLIB:
+def _files(text: str, endings: tuple[str, ...]) -> list[Path]:
+    if text == STDLIB and ".py" in endings:
         return _standard_library()
     path = Path(text).expanduser()
     if path.is_dir():
-        files = (file for file in path.rglob("*") if file.name.endswith(FOLDER_ENDINGS) and file.is_file())
+        files = (file for file in path.rglob("*") if file.name.endswith(endings) and file.is_file())
         return sorted(file for file in files if not _hidden(file, path))
     if path.is_file():
         return [path]
@@ -106,15 +104,20 @@ def _hidden(file: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def _no_files(text: str) -> Problem:
+def _no_files(text: str, endings: tuple[str, ...]) -> Problem:
     path = Path(text).expanduser()
     if path.is_dir():
-        what = f"the folder {text} contains no files that end in {listed(FOLDER_ENDINGS)}"
+        what = f"the folder {text} contains no files that end in {listed(endings)}"
         hint = "pass a pattern such as 'FOLDER/*.md' to select files with other extensions"
         return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
         return Problem(f"the pattern {text} matches no file", id="text-pattern-matches-nothing")
-    return Problem(f"{text} does not exist", hint=f"pass a file, a folder, a pattern, or {STDLIB}", id="text-missing")
+    return Problem(f"{text} does not exist", hint=f"pass {_selectable(endings)}", id="text-missing")
+
+
+def _selectable(endings: tuple[str, ...]) -> str:
+    """Return in words what can be passed as text."""
+    return "a file, a folder, " + (f"a pattern, or {STDLIB}" if ".py" in endings else "or a pattern")
 
 
 def _is_binary(file: Path) -> bool:
@@ -244,16 +247,21 @@ def _not_utf8(path: str, offset: int, byte: int) -> Problem:
 
 
 def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
+    tree = json_tree(raw, line)
+    return tree if isinstance(tree, Problem) else _text_under(tree, key) or _no_text(raw, line, tree, key)
+
+
+def json_tree(raw: Raw, line: bytes) -> Any | Problem:
+    """Return the value of a JSON line, or the problem with it."""
     try:
-        tree = json.loads(line)
+        return json.loads(line)
     except UnicodeDecodeError as error:
         return _not_utf8(f"{raw.path}:{raw.start}", error.start, line[error.start])
     except ValueError as error:
         column = getattr(error, "colno", 1)
         return Problem(
-            f"invalid JSON: {getattr(error, 'msg', error)}", where=_place(raw, line, column), id="text-line-not-json"
+            f"invalid JSON: {getattr(error, 'msg', error)}", where=place(raw, line, column), id="text-line-not-json"
         )
-    return _text_under(tree, key) or _no_text(raw, line, tree, key)
 
 
 def _text_under(tree: Any, key: str) -> str | None:
@@ -270,13 +278,14 @@ def _no_text(raw: Raw, line: bytes, tree: Any, key: str) -> str | Problem:
     if not isinstance(tree, dict):
         what = "this line is not a JSON object"
         hint = f'write {{"{key}": "..."}}'
-        return Problem(what, where=_place(raw, line), hint=hint, id="text-line-not-an-object")
+        return Problem(what, where=place(raw, line), hint=hint, id="text-line-not-an-object")
     names = [name for name, value in tree.items() if isinstance(value, str)]
     hint = f"set --json-key to a key with text: {listed(names)}" if names else ""
     return Problem(
-        f'this line has no text under the key "{key}"', where=_place(raw, line), hint=hint, id="text-line-without-key"
+        f'this line has no text under the key "{key}"', where=place(raw, line), hint=hint, id="text-line-without-key"
     )
 
 
-def _place(raw: Raw, line: bytes, column: int = 1) -> Place:
+def place(raw: Raw, line: bytes, column: int = 1) -> Place:
+    """Return the place of a JSON line, or of a column in it."""
     return Place(raw.path, raw.start, column, line.decode("utf-8", errors="replace").rstrip("\n"))

@@ -77,11 +77,11 @@ class FastTokenizer:
         self.eod = _end_of_document(inner.token_to_id, name)
 
     def tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self.inner.encode(_valid(text)).ids
+        ids: list[int] = self.inner.encode(valid(text)).ids
         return ids
 
     def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
-        encodings = self.inner.encode_batch_fast([_valid(text) for text in texts])
+        encodings = self.inner.encode_batch_fast([valid(text) for text in texts])
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def detokenize(self, ids: Iterable[int]) -> str:
@@ -89,7 +89,7 @@ class FastTokenizer:
         return text
 
 
-def _valid(text: str) -> str:
+def valid(text: str) -> str:
     """Replace unpaired surrogates, for which `tokenizers` would reject the text."""
     return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
 

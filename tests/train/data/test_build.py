@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from neoxargs.problems import Problems
-from neoxargs.train.data import build, encode, indexed, text
+from neoxargs.train.data import build, encode, indexed, parallel, text
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.tokenizer import build_tokenizer
 
@@ -124,7 +124,7 @@ def test_a_long_line_is_left_whole(tmp_path) -> None:
 
 
 def test_parallel_equals_serial(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(encode, "CHUNK_BYTES", 5000)
+    monkeypatch.setattr(parallel, "CHUNK_BYTES", 5000)
     path = tmp_path / "x.jsonl"
     path.write_bytes(lines(f"document {i} " * (i % 40) for i in range(400)))
     results = [build.build([str(path)], BYTES, tmp_path / str(n), workers=n) for n in (1, 2)]
@@ -247,7 +247,7 @@ class TestProblems:
         )
         assert (
             self.what()
-            == "error: no text is given [text-not-given]\n  = pass files, folders, patterns or python-stdlib"
+            == "error: no text is given [text-not-given]\n  = pass a file, a folder, a pattern, or python-stdlib"
         )
 
     def test_a_binary_file(self) -> None:

@@ -1,0 +1,181 @@
+"""Conversations to token files: `<prefix>.bin` and `.idx` with the tokens, `<prefix>_label` with the labels.
+
+`<prefix>.json` records what they were made from, so that `--if-missing` can tell whether they are up to date, and the
+statistics that are printed. Tokens and labels are int32, so the files are byte for byte those of GPT-NeoX's tool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.train.chat import sources, tokenizer_folder
+from neoxargs.train.chat.recipe import ChatRecipe
+from neoxargs.train.chat.tokens import IGNORED
+from neoxargs.train.chat.worker import Drops, Encoded, Encoder, Sample, encode
+from neoxargs.train.data import indexed
+from neoxargs.train.data.build import identity, sidecar, write_json
+from neoxargs.train.data.meter import Meter
+from neoxargs.train.data.parallel import worker_count
+
+#: Version of the output; increase it when the same conversations and recipe would give different files.
+FORMAT = 1
+#: After so many problems, no more lines are read.
+MAX_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of a token file with labels, as `<prefix>.json` stores them."""
+
+    conversations: int
+    tokens: int
+    trained_tokens: int
+    median_length: int
+    """In tokens, like the next two; before conversations were cut or dropped for their length."""
+    length_95: int
+    """95 % of the conversations are not longer."""
+    longest: int
+    longer_than_max: int
+    """Conversations of more than `max_length` tokens."""
+    max_length: int | None
+    overlong: str
+    dropped: dict[str, dict[str, Any]]
+    """Reason -> number of conversations, and the first one's file and line."""
+    notes: dict[str, int]
+    split_markers: list[str]
+    """The template's markers that are not tokens of the vocabulary."""
+    forms: list[str]
+    """Where the lines have their conversations."""
+    chat_template: str
+    tokenizer_type: str
+    vocab_size: int
+    fingerprint: str
+    """Identifies the files, the template and the recipe (`fingerprint`)."""
+
+
+@dataclass
+class _Totals:
+    lengths: array[int] = field(default_factory=lambda: array("i"))
+    tokens: int = 0
+    trained: int = 0
+    drops: dict[str, Drops] = field(default_factory=dict)
+    notes: Counter[str] = field(default_factory=Counter)
+    sample: Sample | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, chunk: Encoded) -> None:
+        self.lengths.extend(chunk.uncut)
+        self.tokens += len(chunk.ids)
+        self.trained += int((chunk.labels != IGNORED).sum())
+        for reason, drops in chunk.drops.items():
+            earlier = self.drops.get(reason, drops._replace(conversations=0))
+            self.drops[reason] = earlier._replace(conversations=earlier.conversations + drops.conversations)
+        self.notes += chunk.notes
+        self.sample = self.sample or chunk.sample
+        self.problems += chunk.problems
+
+
+def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int | None = None) -> tuple[Summary, Sample]:
+    """Write the token files and return their statistics and a sample; the result does not depend on `workers`.
+
+    Raises Problems if files are missing or have malformed lines, the tokenizer or the template cannot be used, or no
+    conversation is left.
+    """
+    files = sources.find(texts)
+    now = datetime.now()
+    encoder = Encoder(recipe, sources.forms_of(files, recipe.json_keys), now)
+    size, totals = sum(file.stat().st_size for file in files), _Totals()
+    with ExitStack() as stack:
+        writers = []
+        for path in (prefix, label_prefix(prefix)):
+            writers.append(indexed.Writer(path, np.int32))
+            stack.callback(writers[-1].discard)
+        meter = stack.enter_context(Meter(size, f"tokenising {size / 1e6:.1f} MB"))
+        for chunk in encode(sources.conversations(files), encoder, now, worker_count(size, workers)):
+            totals.add(chunk)
+            if len(totals.problems) >= MAX_PROBLEMS:
+                break
+            last = [True] * len(chunk.lengths)
+            for writer, values in zip(writers, (chunk.ids, chunk.labels), strict=True):
+                writer.add(values, chunk.lengths, last)
+            meter.advance(chunk.size)
+        if totals.problems:
+            raise Problems(totals.problems[:MAX_PROBLEMS])
+        if totals.sample is None:
+            raise Problems(_nothing_left(texts, totals))
+        summary = _summary(writers[0].documents, totals, encoder, fingerprint(files, recipe))
+        sidecar(prefix).unlink(missing_ok=True)
+        for writer in writers:
+            writer.finish()
+    write_json(sidecar(prefix), asdict(summary))
+    return summary, totals.sample
+
+
+def label_prefix(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + "_label")
+
+
+def _nothing_left(texts: Sequence[str], totals: _Totals) -> Problem:
+    reasons = [f"{drops.conversations:,} {reason} (first: {drops.first})" for reason, drops in totals.drops.items()]
+    what = f"{', '.join(texts)}: no conversation is left: {', '.join(reasons) or 'there are none'}"
+    return Problem(what, hint=_HINTS.get(next(iter(totals.drops), ""), ""), id="chat-empty")
+
+
+_HINTS = {
+    "no trained token": "set --train-on to the role whose turns the model should learn",
+    "too long": "set a larger --max-length, or --overlong cut",
+}
+
+
+def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint: str) -> Summary:
+    lengths, recipe, template = np.array(totals.lengths), encoder.recipe, encoder.templates["default"].source
+    return Summary(
+        conversations=conversations,
+        tokens=totals.tokens,
+        trained_tokens=totals.trained,
+        median_length=int(np.percentile(lengths, 50, method="inverted_cdf")),
+        length_95=int(np.percentile(lengths, 95, method="inverted_cdf")),
+        longest=int(lengths.max()),
+        longer_than_max=int((lengths > recipe.max_length).sum()) if recipe.max_length else 0,
+        max_length=recipe.max_length,
+        overlong=recipe.overlong,
+        dropped={reason: drops._asdict() for reason, drops in sorted(totals.drops.items())},
+        notes={name: count for name, count in sorted(totals.notes.items()) if count},
+        split_markers=encoder.tokenizer.split_markers(template.text),
+        forms=list(dict.fromkeys(map(str, encoder.forms.values()))),
+        chat_template=template.name,
+        tokenizer_type=recipe.tokenizer.tokenizer_type,
+        vocab_size=encoder.tokenizer.vocab_size,
+        fingerprint=fingerprint,
+    )
+
+
+def up_to_date(texts: Sequence[str], recipe: ChatRecipe, prefix: Path) -> Summary | None:
+    """Return the summary of the token files if they were made from the same files with the same recipe."""
+    try:
+        summary = Summary(**json.loads(sidecar(prefix).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    complete = indexed.exists(prefix) and indexed.exists(label_prefix(prefix))
+    return summary if complete and summary.fingerprint == fingerprint(sources.find(texts), recipe) else None
+
+
+def fingerprint(files: Sequence[Path], recipe: ChatRecipe) -> str:
+    """Hash of the recipe, and of the names, sizes and modification times of all files that it reads."""
+    tokenizer = recipe.tokenizer
+    named = [Path(file) for file in (tokenizer.vocab_file, tokenizer.merge_file, recipe.chat_template) if file]
+    read = [*files, *named, *tokenizer_folder.files(tokenizer)]
+    content = json.dumps([FORMAT, [identity(file) for file in read], asdict(recipe)])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -1,0 +1,180 @@
+"""`deepy data --chat FILE ...`: conversations to token files and label files for instruction tuning."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.train.chat import report
+from neoxargs.train.chat.build import build, up_to_date
+from neoxargs.train.chat.builtin import BUILT_IN
+from neoxargs.train.chat.recipe import ChatRecipe
+from neoxargs.train.data.build import as_flags
+from neoxargs.train.data.encode import Recipe
+from neoxargs.train.data.neox_flags import add_neox_flags, inputs, refused
+from neoxargs.train.data.tokenizer import BUILDERS
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deepy data --chat",
+        description="Tokenise conversations with a chat template. Write their tokens, and labels that say which tokens "
+        "are trained: by default, what the assistant writes.",
+        epilog="GPT-NeoX's flags of preprocess_data_with_chat_template.py are accepted as well: "
+        "see docs/from-gpt-neox.md.",
+    )
+    parser.add_argument("--chat", action="store_true", help=argparse.SUPPRESS)
+    _add_files(parser)
+    _add_tokenizer(parser)
+    _add_masks(parser)
+    _add_lengths(parser)
+    add_neox_flags(parser)
+    return parser
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("texts", nargs="*", metavar="FILE", help="read conversations from a .jsonl, .jsonl.gz or .jsonl.zst file, a "
+        "folder or a pattern, one JSON object per line")  # fmt: skip
+    add("--output-prefix", required=True, metavar="PREFIX",
+        help="write PREFIX.bin, PREFIX.idx, PREFIX_label.bin, PREFIX_label.idx and PREFIX.json")  # fmt: skip
+    add("--json-key", metavar="KEY", help="read the list of messages from KEY, or questions and answers from two keys, "
+        "KEY,KEY (default: detected in the first lines)")  # fmt: skip
+    add("--workers", type=int, metavar="N",
+        help="use N processes (default: one per core, or fewer if there is little text)")  # fmt: skip
+    add("--if-missing", action="store_true", help="do nothing if the files were written from the same conversations "
+        "with the same options")  # fmt: skip
+    add("--json", action="store_true", help="print the statistics, or the problems, as JSON")
+
+
+def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("tokenizer and chat template").add_argument
+    add("--tokenizer-path", metavar="FOLDER",
+        help="use the tokenizer in a Hugging Face folder, with its chat template")  # fmt: skip
+    add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME",
+        help=f"or use one of {', '.join(BUILDERS)}")  # fmt: skip
+    add("--vocab-file", metavar="FILE", help="with the vocabulary in FILE: vocab.json or tokenizer.json")
+    add("--merge-file", metavar="FILE", help="and GPT2BPETokenizer's merges in FILE, a merges.txt")
+    add("--chat-template", metavar="TEMPLATE", help="use a Jinja file, one of the tokenizer's templates by name, or "
+        f"one of deepy's: {', '.join(BUILT_IN)} (default: the tokenizer's)")  # fmt: skip
+    add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
+        help="append the end token to each conversation; it is trained if the last turn is (default: on)")  # fmt: skip
+
+
+def _add_masks(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what is trained").add_argument
+    add("--train-on", nargs="+", metavar="ROLE", help="train the turns of these roles (default: assistant)")
+    add("--only-last", action="store_true", help="train only the last turn, if it is of such a role")
+    add("--tool-calls", action=argparse.BooleanOptionalAction, default=True,
+        help="train the turns that call tools (default: on)")  # fmt: skip
+    add("--no-mask", action="store_true", help="train everything")
+    add("--mask-by", choices=("turns", "marks"), default="turns", help="train whole turns, as GPT-NeoX does, or what "
+        "is in the template's {%% generation %%} marks, as transformers does (default: %(default)s)")  # fmt: skip
+
+
+def _add_lengths(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("long conversations").add_argument
+    add("--max-length", type=int, metavar="N", help="count the conversations of more than N tokens")
+    add("--overlong", choices=("keep", "drop", "cut"), default="keep",
+        help="what to do with them (default: %(default)s)")  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `deepy data --chat`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
+    args = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that `build` removes its partial files
+    try:
+        _run(args)
+    except Problems as problems:
+        if args.json:
+            print(json.dumps({"problems": [problem.to_json() for problem in problems.problems]}, indent=1))
+        else:
+            print(as_flags(str(problems)), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _run(args: argparse.Namespace) -> None:
+    recipe = _recipe(args)
+    texts, prefix = [*args.texts, *inputs(args)], Path(args.output_prefix)
+    started = time.perf_counter()
+    summary = up_to_date(texts, recipe, prefix) if args.if_missing else None
+    if summary:
+        done = f"{prefix}: up to date, {summary.conversations:,} conversations, made with the same options"
+    else:
+        summary, sample = build(texts, recipe, prefix, args.workers)
+        style = report.TERMINAL if sys.stdout.isatty() else report.PLAIN
+        statistics = report.summary_text(summary, args.output_prefix, time.perf_counter() - started)
+        done = f"{report.sample_text(sample, style)}\n{statistics}"
+    print(json.dumps(asdict(summary), indent=1) if args.json else done)
+
+
+def _recipe(args: argparse.Namespace) -> ChatRecipe:
+    """Return the recipe of the options; raise Problems if they contradict each other."""
+    problems = [*refused(args), *_contradictions(args)]
+    if problems:
+        raise Problems(problems)
+    roles = args.train_on or ([args.generation_role] if args.generation_role else ["assistant"])
+    keys = args.json_key.split(",") if args.json_key else (args.jsonl_keys or [])
+    return ChatRecipe(
+        tokenizer=_tokenizer(args),
+        chat_template=args.chat_template,
+        json_keys=tuple(keys),
+        masking="none" if args.no_mask else args.mask_by,
+        train_on=tuple(roles),
+        only_last=args.only_last,
+        tool_calls=args.tool_calls,
+        max_length=args.max_length,
+        overlong=args.overlong,
+    )
+
+
+def _contradictions(args: argparse.Namespace) -> list[Problem]:
+    partly = args.only_last or args.train_on or not args.tool_calls or args.mask_by == "marks"
+    checks = {
+        "--no-mask trains everything, so it cannot be combined with options that select what is trained": (
+            args.no_mask and partly
+        ),
+        "--mask-by marks trains what the template marks, so --train-on and --no-tool-calls have no effect": (
+            args.mask_by == "marks" and (args.train_on or not args.tool_calls)
+        ),
+        "--overlong needs --max-length": args.overlong != "keep" and args.max_length is None,
+        f"--max-length ({args.max_length}) must be at least 1": args.max_length is not None and args.max_length < 1,
+        f"--workers ({args.workers}) must be at least 1": args.workers is not None and args.workers < 1,
+        "--tokenizer-path already says which tokenizer it is, so --vocab-file and --merge-file have no effect": (
+            args.tokenizer_path and (args.vocab_file or args.merge_file)
+        ),
+        f"--json-key ({args.json_key}) must be one key, or two with a comma between them": (
+            args.json_key is not None and len(list(filter(None, args.json_key.split(",")))) not in (1, 2)
+        ),
+    }
+    return [Problem(what, id="chat-options-contradict") for what, wrong in checks.items() if wrong]
+
+
+def _tokenizer(args: argparse.Namespace) -> Recipe:
+    if not args.tokenizer_path:
+        kind = args.tokenizer_type or "GPT2BPETokenizer"
+        return Recipe(kind, args.vocab_file, args.merge_file, args.append_eod)
+    folder = Path(args.tokenizer_path)
+    file = folder if folder.is_file() else folder / "tokenizer.json"
+    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
+    if file.is_file():
+        return Recipe("HFTokenizer", str(file), None, args.append_eod)
+    if vocabulary.is_file() and merges.is_file():
+        return Recipe("GPT2BPETokenizer", str(vocabulary), str(merges), args.append_eod)
+    what = f"--tokenizer-path ({folder}) must be a folder with a tokenizer.json"
+    hint = "download one with: hf download NAME --local-dir FOLDER" if not folder.exists() else ""
+    raise Problems(Problem(what, hint=hint, id="tokenizer-folder-missing"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

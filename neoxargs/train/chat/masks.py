@@ -1,0 +1,174 @@
+"""Which characters of a conversation are trained.
+
+`turns` is GPT-NeoX's rule. Turn i is the text that the template adds when message i is appended:
+
+    turn i = template(messages[:i+1], with a generation prompt if turn i+1 is trained)[length of the turns before:]
+
+so the generation prompt, such as `<|im_start|>assistant`, belongs to the turn before the answer and is not trained.
+Only the boundaries between trained and untrained turns matter, so only those are rendered. GPT-NeoX slices tokens; here
+characters are sliced, which gives the same labels wherever tokens end at the boundaries, and loses no token where they
+do not.
+
+The rule needs a template that renders the first messages of a conversation in the same way, however many follow. Some
+templates do not: they remove a model's reasoning from all turns but the last, for example. `_by_content` then finds the
+boundary in the complete text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from neoxargs.train.chat.conversation import Conversation, Dropped, Message, calls_tools, joined
+from neoxargs.train.chat.recipe import ChatRecipe
+from neoxargs.train.chat.template import CLOSE, OPEN, Template, TemplateError
+
+Span = tuple[int, int]
+#: A character that no text contains, to find the end of a message's content.
+END = "\ufdd3"
+
+
+@dataclass
+class Marked:
+    """The text of a conversation, and which of its characters are trained."""
+
+    text: str
+    spans: list[Span]
+    """Start and end of each trained range, in order."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """What the summary counts: `relocated` boundaries and trained `headers`."""
+
+
+class _Chat(NamedTuple):
+    """A conversation with its template."""
+
+    template: Template
+    messages: list[Message]
+    variables: dict[str, Any]
+
+    def render(self, messages: list[Message], **options: Any) -> str:
+        return self.template.render(messages, **{**self.variables, **options})
+
+
+def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -> Marked:
+    """Return the text and its trained ranges; raise TemplateError, or Dropped if nothing is trained."""
+    messages = conversation.messages if template.takes_parts else joined(conversation.messages)
+    chat = _Chat(template, messages, conversation.variables)
+    if recipe.masking == "marks":
+        return _by_marks(chat, recipe, conversation.given)
+    text = chat.render(messages)
+    if recipe.masking == "none":
+        return Marked(text, [(0, len(text))])
+    trained = [_is_trained(conversation, index, recipe) for index in range(len(messages))]
+    if not any(trained):
+        raise Dropped("no trained token")
+    return _by_turns(chat, text, trained)
+
+
+def _is_trained(conversation: Conversation, index: int, recipe: ChatRecipe) -> bool:
+    message = conversation.messages[index]
+    if index < conversation.given or (recipe.only_last and index < len(conversation.messages) - 1):
+        return False
+    return message["role"] in recipe.train_on and (recipe.tool_calls or not calls_tools(message))
+
+
+def _by_turns(chat: _Chat, text: str, trained: list[bool]) -> Marked:
+    result, start = Marked(text, []), 0
+    last = len(trained) - 1
+    for index, is_trained in enumerate(trained):
+        if index < last and trained[index + 1] == is_trained:
+            continue
+        end = len(text) if index == last else _boundary(chat, text, index, trained[index + 1], result.notes)
+        if is_trained and end > start:
+            result.spans.append((start, end))
+        start = max(start, end)
+    return result
+
+
+def _boundary(chat: _Chat, text: str, index: int, next_trained: bool, notes: Counter[str]) -> int:
+    """Return where the turn after message `index` begins in the text; raise TemplateError if it cannot be found.
+
+    Tried in this order: GPT-NeoX's rule, the same without a generation prompt (of templates whose prompt is not how a
+    turn begins), and the two with the place of the message's content.
+    """
+    failure = TemplateError("")
+    prompts = (True, False) if next_trained else (False,)
+    for find in (_by_prefix, _by_content):
+        for prompt in prompts:
+            try:
+                end = find(chat, text, index, prompt)
+            except TemplateError as error:
+                failure = error
+                continue
+            if end is not None:
+                notes["headers"] += next_trained and not prompt
+                notes["relocated"] += find is _by_content
+                return end
+    reason = f" ({failure})" if str(failure) else ""
+    what = (
+        f"the template renders the first {index + 1} messages differently if more messages follow{reason}, so it is "
+        f"unknown where turn {index + 2} begins"
+    )
+    raise TemplateError(what, hint=_UNSTABLE)
+
+
+_UNSTABLE = (
+    "use --only-last, or put {% generation %} ... {% endgeneration %} around the trained text in a copy of the "
+    "template, and set --chat-template to it and --mask-by to marks"
+)
+
+
+def _by_prefix(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
+    turns = chat.render(chat.messages[: index + 1], add_generation_prompt=prompt)
+    return len(turns) if text.startswith(turns) else None
+
+
+def _by_content(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
+    """Find the end of the message's content, and after it what the template writes there at the end of a chat."""
+    first, all_messages = (_with_end(messages, index) for messages in (chat.messages[: index + 1], chat.messages))
+    turns = chat.render(first, add_generation_prompt=prompt)
+    whole = chat.render(all_messages)
+    if turns.count(END) != 1 or whole.count(END) != 1 or whole.replace(END, "") != text:
+        return None
+    after = turns.partition(END)[2]
+    end = whole.index(END)
+    return end + len(after) if text.startswith(after, end) else None
+
+
+def _with_end(messages: list[Message], index: int) -> list[Message]:
+    """Return the messages with END after the last visible character of a content."""
+    content = messages[index].get("content")
+    if not isinstance(content, str) or not content.strip():
+        return messages
+    visible = len(content.rstrip())
+    marked_message = {**messages[index], "content": content[:visible] + END + content[visible:]}
+    return [*messages[:index], marked_message, *messages[index + 1 :]]
+
+
+def _by_marks(chat: _Chat, recipe: ChatRecipe, given: int) -> Marked:
+    """Return the ranges inside the template's `generation` marks. given: number of messages that are a prompt."""
+    with_marks = chat.render(chat.messages, marks=True)
+    text, spans = _without_marks(with_marks)
+    if text != chat.render(chat.messages):
+        raise TemplateError("the template treats generated text differently if it is marked")
+    if recipe.only_last:
+        spans = spans[-1:] if chat.messages[-1]["role"] in recipe.train_on else []
+    if given:
+        start = _boundary(chat, text, given - 1, True, Counter())
+        spans = [span for span in spans if span[0] >= start]
+    if not spans:
+        raise Dropped("no trained token")
+    return Marked(text, spans)
+
+
+def _without_marks(text: str) -> tuple[str, list[Span]]:
+    """Return the text without OPEN and CLOSE, and the ranges that they enclosed."""
+    parts, spans, position = [], [], 0
+    for number, piece in enumerate(text.split(OPEN)):
+        inside, _, outside = piece.partition(CLOSE) if number else ("", "", piece)
+        if inside:
+            spans.append((position, position + len(inside)))
+        parts += [inside, outside]
+        position += len(inside) + len(outside)
+    return "".join(parts), spans

@@ -1,0 +1,33 @@
+"""The options of `deepy data --chat` that determine what is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from neoxargs.train.data.encode import Recipe
+
+#: How the trained parts of a conversation are found: turn by turn, by the template's generation marks, or everything.
+Masking = Literal["turns", "marks", "none"]
+#: What happens to conversations that are longer than `max_length`.
+Overlong = Literal["keep", "drop", "cut"]
+
+
+@dataclass(frozen=True)
+class ChatRecipe:
+    """How a conversation becomes token ids and labels. Together with the conversations, it determines the files."""
+
+    tokenizer: Recipe
+    chat_template: str | None = None
+    """A Jinja file, a name from the tokenizer's folder, or a built-in name; None for the tokenizer's own template."""
+    json_keys: tuple[str, ...] = ()
+    """Where a line has its messages (one key), or its question and its answer (two keys); empty to detect them."""
+    masking: Masking = "turns"
+    train_on: tuple[str, ...] = ("assistant",)
+    """The roles whose turns are trained."""
+    only_last: bool = False
+    """Train only the last turn, if its role is trained."""
+    tool_calls: bool = True
+    """Train the turns that call tools."""
+    max_length: int | None = None
+    overlong: Overlong = "keep"

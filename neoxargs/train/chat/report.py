@@ -1,0 +1,101 @@
+"""What `deepy data --chat` prints: a sample with its trained tokens marked, then statistics."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from neoxargs.problems import printable
+from neoxargs.train.chat.build import Summary
+from neoxargs.train.chat.worker import Sample
+
+#: Characters of a sample that are printed.
+SHOWN = 3000
+
+
+class Style(NamedTuple):
+    """How trained text begins and ends."""
+
+    begin: str
+    end: str
+    name: str
+
+
+TERMINAL = Style("\x1b[7m", "\x1b[0m", "highlighted")
+PLAIN = Style("«", "»", "between « and »")
+
+#: Note of the workers -> sentence; {} is the number of conversations.
+NOTES = {
+    "crossing": "in {}, a token contains both trained and untrained text; it is trained",
+    "relocated": "in {}, the template renders earlier turns differently once others follow (without reasoning, for "
+    "example); their boundaries were found by the messages' contents",
+    "headers": "in {}, the template's generation prompt is not how a trained turn begins, so the turn's header is "
+    "trained too",
+    "two ends": "{} have two end tokens, because the template writes one already; --no-append-eod appends none",
+}
+
+
+def sample_text(sample: Sample, style: Style) -> str:
+    """Return the conversation with its trained tokens marked."""
+    parts, position = [], 0
+    for start, end in sample.spans:
+        parts += [_lines(sample.text[position:start], None), _lines(sample.text[start:end], style)]
+        position = end
+    parts += [_lines(sample.text[position:], None), _lines(sample.end, style if sample.end_trained else None)]
+    title = f"{sample.place}, with the trained tokens {style.name}:"
+    return f"{title}\n\n{_shortened(''.join(parts))}\n"
+
+
+def _lines(text: str, style: Style | None) -> str:
+    """Return printable text; a style begins and ends in each line, as some terminals do not continue it."""
+    lines = [printable(line) for line in text.split("\n")]
+    if style is TERMINAL:
+        lines = [f"{style.begin}{line}{style.end}" if line else line for line in lines]
+    body = "\n".join(lines)
+    return f"{style.begin}{body}{style.end}" if style is PLAIN and text else body
+
+
+def _shortened(text: str) -> str:
+    left = len(text) - SHOWN
+    if left <= 0:
+        return text
+    end = TERMINAL.end if TERMINAL.end in text else ""
+    return f"{text[:SHOWN]}{end}\n... {left:,} more characters"
+
+
+def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
+    """Return the statistics, one per line."""
+    share = summary.trained_tokens / summary.tokens
+    rows = [
+        ("read", "; ".join(summary.forms)),
+        ("template", summary.chat_template),
+        ("tokenizer", f"{summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens"),
+        ("conversations", f"{summary.conversations:,}"),
+        ("tokens", f"{summary.tokens:,}, of which {summary.trained_tokens:,} ({share:.1%}) are trained"),
+        ("length", f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,}"),
+        *_overlong(summary),
+        *_split_markers(summary),
+        *(("dropped", f"{drops['conversations']:,}: {reason} (first: {drops['first']})")
+          for reason, drops in summary.dropped.items()),
+        *(("note", NOTES[name].format(_conversations(count))) for name, count in summary.notes.items()),
+        ("time", f"{seconds:.1f} s"),
+        ("to use them", f'train_data_paths: ["{prefix}"]'),
+        ("", f'train_label_data_paths: ["{prefix}_label"]'),
+    ]  # fmt: skip
+    return "\n".join(f"{name:<14} {value}" for name, value in rows)
+
+
+def _overlong(summary: Summary) -> list[tuple[str, str]]:
+    if summary.max_length is None:
+        return []
+    done = {"keep": "kept", "drop": "dropped", "cut": "cut"}[summary.overlong]
+    count = summary.longer_than_max
+    return [("too long", f"{_conversations(count)} longer than {summary.max_length:,} tokens, {done}")]
+
+
+def _split_markers(summary: Summary) -> list[tuple[str, str]]:
+    names = ", ".join(summary.split_markers)
+    return [("note", f"not in the vocabulary, so tokenised as ordinary text: {names}")] if names else []
+
+
+def _conversations(count: int) -> str:
+    return f"{count:,} conversation{'' if count == 1 else 's'}"

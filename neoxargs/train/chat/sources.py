@@ -1,0 +1,78 @@
+"""Where conversations are read from: files with one JSON object per line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from neoxargs.problems import Problem, Problems, listed
+from neoxargs.train.chat.conversation import Form, detect
+from neoxargs.train.data import text
+from neoxargs.train.data.text import Raw
+
+#: Lines that are searched for a conversation of a known form.
+SEARCHED = 100
+
+
+def find(texts: Sequence[str]) -> list[Path]:
+    """Return the files that paths, folders and patterns select; raise Problems if one has no JSON lines."""
+    files = text.find(texts, text.JSON_LINES)
+    problems = [_not_lines(file) for file in files if not file.name.endswith(text.JSON_LINES)]
+    if problems:
+        raise Problems(problems)
+    return files
+
+
+def _not_lines(file: Path) -> Problem:
+    hint = f"write one conversation per line, in a file that ends in {listed(text.JSON_LINES)}"
+    if file.suffix == ".json":
+        hint += f"; a JSON list is converted by: jq -c '.[]' {file} > {file.with_suffix('.jsonl')}"
+    return Problem(f"{file} is not a file of JSON lines", hint=hint, id="chat-file-not-json-lines")
+
+
+def conversations(files: Sequence[Path]) -> Iterator[Raw]:
+    """Yield the lines of all files."""
+    return text.documents(files)
+
+
+def forms_of(files: Sequence[Path], keys: Sequence[str]) -> dict[str, Form]:
+    """Return for each file where its lines have their conversations: under the given keys, or else as detected.
+
+    Raises Problems with every file that has no conversation in its first lines.
+    """
+    if keys:
+        return {str(file): Form(tuple(keys)) for file in files}
+    forms: dict[str, Form] = {}
+    problems = []
+    for file in files:
+        found = _form(file)
+        if isinstance(found, Form):
+            forms[str(file)] = found
+        elif found is not None:
+            problems.append(found)
+    if problems:
+        raise Problems(problems)
+    return forms
+
+
+def _form(file: Path) -> Form | Problem | None:
+    """Return the form of the first line that has a known one; None if the file is empty."""
+    unknown = None
+    for raw in islice(conversations([file]), SEARCHED):
+        row = text.json_tree(raw, raw.line or b"")
+        form = detect(row) if isinstance(row, dict) else None
+        if form:
+            return form
+        unknown = unknown or (row if isinstance(row, Problem) else _unknown_form(raw, row))
+    return unknown
+
+
+def _unknown_form(raw: Raw, row: Any) -> Problem:
+    where = text.place(raw, raw.line or b"")
+    if not isinstance(row, dict):
+        return Problem("this line is not a JSON object", where=where, id="text-line-not-an-object")
+    what = f"this line has no conversation: its keys are {listed(row, 'and')}"
+    hint = "set --json-key to the key with a list of messages, or to two keys: --json-key QUESTION,ANSWER"
+    return Problem(what, where=where, hint=hint, id="chat-form-unknown")

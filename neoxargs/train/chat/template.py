@@ -1,0 +1,238 @@
+"""Chat templates: Jinja in a sandbox, with the variables and functions that Hugging Face's transformers provides.
+
+A template comes with a downloaded tokenizer, so it is untrusted: the sandbox hides Python's internals, and limits stop
+a template that does not end or that writes without end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from neoxargs.problems import Place, Problem, Problems
+
+#: CPU seconds that rendering may take, and characters that a template may write. Both are far beyond real use.
+MAX_SECONDS, MAX_CHARACTERS = 10.0, 50_000_000
+#: Characters that enclose generated text while a template is rendered with marks. Unicode reserves them for use inside
+#: a program, so they are in no text.
+OPEN, CLOSE = "\ufdd0", "\ufdd1"
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+class TemplateError(Exception):
+    """A template cannot render a conversation. line: of the template, 0 if unknown."""
+
+    def __init__(self, what: str, line: int = 0, hint: str = "") -> None:
+        super().__init__(what)
+        self.line, self.advice = line, hint
+
+
+class TemplateSource(NamedTuple):
+    """The text of a template and where it is from."""
+
+    text: str
+    name: str
+    """A path, or words such as `chat_template in tokenizer_config.json`."""
+    first_line: int = 1
+    """Where in a file of this name the text begins; 0 if the file holds it as a JSON string."""
+
+
+class Template:
+    """A compiled template.
+
+    special: the names and texts of the tokenizer's special tokens, such as `eos_token`.
+    now: the time that the template may write, the same for all conversations of a run.
+    Raises Problems if the text is not valid Jinja.
+    """
+
+    def __init__(self, source: TemplateSource, special: Mapping[str, str], now: datetime) -> None:
+        self.source, self.special = source, special
+        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Marks, "jinja2.ext.loopcontrols"])
+        environment.filters["tojson"] = _to_json
+        environment.globals |= {
+            "raise_exception": _raise,
+            "strftime_now": now.strftime,
+            "namespace": _SafeNamespace,
+            "dict": _Dict(),
+        }
+        try:
+            self._compiled = environment.from_string(source.text)
+        except jinja2.TemplateSyntaxError as error:
+            raise Problems(self._invalid(error)) from error
+        self.has_marks = bool(_GENERATION.search(source.text))
+        self.takes_parts = self._takes_parts()
+
+    def render(self, messages: list[dict[str, Any]], *, marks: bool = False, **variables: Any) -> str:
+        """Return the text of the messages; with `marks`, generated text is enclosed in OPEN and CLOSE.
+
+        Raises TemplateError.
+        """
+        given = {"tools": None, "documents": None, "add_generation_prompt": False, **self.special, **variables}
+        try:
+            with time_limit(MAX_SECONDS):
+                return "".join(_limited(self._compiled.generate(messages=messages, **given, **{_MARKS: marks})))
+        except TemplateError as error:
+            error.line = error.line or _template_line(error.__traceback__)
+            raise
+        except Exception as error:  # any error of Python can occur in a template
+            raise TemplateError(_sentence(error), _template_line(error.__traceback__)) from error
+
+    def _invalid(self, error: jinja2.TemplateSyntaxError) -> Problem:
+        lines = self.source.text.splitlines()
+        text = lines[error.lineno - 1] if error.lineno <= len(lines) else ""
+        where = Place(self.source.name, error.lineno if self.source.first_line else 0, 1, text, max(1, len(text)))
+        inside = "" if self.source.first_line else f", line {error.lineno} of the template"
+        return Problem(f"the chat template is not valid Jinja{inside}: {error.message}", where=where,
+                       id="chat-template-not-jinja")  # fmt: skip
+
+    def _takes_parts(self) -> bool:
+        """Whether the template expects a message's content as a list of parts instead of printing the list."""
+        probe = "\ufdd2"
+        try:
+            text = self.render([{"role": "user", "content": [{"type": "text", "text": probe}]}])
+        except TemplateError:
+            return False
+        return probe in text and "'text'" not in text and '"text"' not in text
+
+
+_MARKS = "_generation_marks"
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Refuse products that would be too large for the memory."""
+        if operator == "**" and max(abs(left), abs(right)) > 1000:
+            raise OverflowError(f"{left} ** {right} is too large")
+        if operator == "*":
+            _check_product(left, right)
+            _check_product(right, left)
+        return super().call_binop(context, operator, left, right)
+
+
+def _check_product(repeated: Any, times: Any) -> None:
+    if isinstance(repeated, (str, list, tuple)) and isinstance(times, int) and len(repeated) * times > MAX_CHARACTERS:
+        raise OverflowError(f"a product of {len(repeated)} characters or items and {times} is too long")
+
+
+class _Marks(Extension):
+    """`{% generation %} ... {% endgeneration %}`, which encloses what the model writes."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        marked = nodes.ContextReference()
+        return nodes.CallBlock(self.call_method("_enclose", [marked]), [], [], body).set_lineno(line)
+
+    def _enclose(self, context: Any, caller: Macro) -> str:
+        text: str = caller()
+        return f"{OPEN}{text}{CLOSE}" if context.get(_MARKS) else text
+
+
+class _SafeNamespace(Namespace):
+    """Jinja's namespace without attributes that begin with an underscore."""
+
+    def __init__(*args: Any, **values: Any) -> None:
+        self, args = args[0], args[1:]
+        values = dict(*args, **values)
+        for name in values:
+            _no_underscore(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _no_underscore(name)
+        Namespace.__setitem__(self, name, value)
+
+
+def _no_underscore(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"an attribute of a namespace must not begin with _: {name}")
+
+
+class _Dict:
+    """`dict` in a template: makes dictionaries, and has none of the class's own attributes but `fromkeys`."""
+
+    def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*args, **values)
+
+    def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Return JSON without the HTML escapes of Jinja's own filter."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: object) -> None:
+    raise TemplateError(f"the template reports: {message}")
+
+
+def _limited(pieces: Iterator[str]) -> Iterator[str]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > MAX_CHARACTERS:
+            raise TemplateError(f"the template writes more than {MAX_CHARACTERS:,} characters")
+        yield piece
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TemplateError after so many seconds of this process's CPU time. Only the main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGVTALRM, _out_of_time)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    except _OutOfTime as error:
+        line = _template_line(error.__traceback__)
+        raise TemplateError(f"the template does not end within {seconds:g} s", line) from None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
+def _out_of_time(_number: int, _frame: FrameType | None) -> None:
+    raise _OutOfTime
+
+
+def _sentence(error: Exception) -> str:
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    return text if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {text}"
+
+
+def _template_line(trace: TracebackType | None) -> int:
+    """Return the innermost line of the template in a traceback, 0 if there is none."""
+    line = 0
+    while trace:
+        if trace.tb_frame.f_code.co_filename in ("<template>", "<unknown>"):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

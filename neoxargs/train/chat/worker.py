@@ -1,0 +1,202 @@
+"""Lines with conversations to token ids and labels, in this process or in several."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neoxargs.problems import Place, Problem
+from neoxargs.train.chat import tokenizer_folder
+from neoxargs.train.chat.conversation import Conversation, Dropped, DropReason, Form, Rejected, read
+from neoxargs.train.chat.masks import Marked, Span, marked
+from neoxargs.train.chat.recipe import ChatRecipe
+from neoxargs.train.chat.template import Template, TemplateError
+from neoxargs.train.chat.tokens import IGNORED, ChatTokenizer, Labelled
+from neoxargs.train.data import text
+from neoxargs.train.data.parallel import chunks, in_parallel
+from neoxargs.train.data.text import Raw
+from neoxargs.train.data.tokenizer import Ids
+
+
+class Sample(NamedTuple):
+    """A conversation for people to look at."""
+
+    place: str
+    text: str
+    spans: list[Span]
+    """The characters of trained tokens."""
+    end: str
+    """The text of the appended end token, "" if none was appended."""
+    end_trained: bool
+
+
+class Drops(NamedTuple):
+    """The conversations that were left out for one reason."""
+
+    conversations: int
+    first: str
+    """File and line of the first one."""
+
+
+@dataclass
+class Encoded:
+    """A chunk of conversations as tokens."""
+
+    size: int
+    """Bytes on disk, for the progress bar."""
+    ids: Ids = field(default_factory=lambda: np.empty(0, np.int32))
+    labels: Ids = field(default_factory=lambda: np.empty(0, np.int32))
+    lengths: list[int] = field(default_factory=list)
+    """Number of tokens of each conversation that is kept."""
+    uncut: list[int] = field(default_factory=list)
+    """Number of tokens of each conversation before it was cut or dropped for its length."""
+    problems: list[Problem] = field(default_factory=list)
+    drops: dict[DropReason, Drops] = field(default_factory=dict)
+    notes: Counter[str] = field(default_factory=Counter)
+    """Conversations that are unusual in some way; `report.NOTES` has the ways."""
+    sample: Sample | None = None
+
+    def drop(self, reason: DropReason, raw: Raw) -> None:
+        drops = self.drops.get(reason, Drops(0, f"{raw.path}:{raw.start}"))
+        self.drops[reason] = drops._replace(conversations=drops.conversations + 1)
+
+
+class Encoder:
+    """Encodes chunks of lines.
+
+    forms: file -> where its lines have their conversations. now: the time for templates that write the date.
+    Raises Problems if the tokenizer or the template cannot be used.
+    """
+
+    def __init__(self, recipe: ChatRecipe, forms: dict[str, Form], now: datetime) -> None:
+        self.recipe, self.forms = recipe, forms
+        settings = tokenizer_folder.read(recipe.tokenizer)
+        self.tokenizer = ChatTokenizer(recipe.tokenizer, settings)
+        sources = tokenizer_folder.choose(settings, recipe.chat_template)
+        self.templates = {name: Template(source, self.tokenizer.special, now) for name, source in sources.items()}
+
+    def encode(self, chunk: list[Raw]) -> Encoded:
+        result = Encoded(sum(raw.size for raw in chunk))
+        rendered: list[tuple[Raw, Marked]] = []
+        for raw in chunk:
+            try:
+                rendered.append((raw, self._render(raw, result)))
+            except Dropped as dropped:
+                result.drop(dropped.reason, raw)
+            except _Bad as bad:
+                result.problems.append(bad.problem)
+        labelled = self.tokenizer.label([text for _, text in rendered], self.recipe.tokenizer.append_eod)
+        kept: list[Labelled] = []
+        for (raw, conversation), tokens in zip(rendered, labelled, strict=True):
+            try:
+                fitting = self._fitting(tokens, result)
+            except Dropped as dropped:
+                result.drop(dropped.reason, raw)
+                continue
+            kept.append(fitting)
+            self._note(conversation, tokens, result)
+            result.sample = result.sample or self._sample(raw, conversation, fitting)
+        result.ids = np.concatenate([result.ids, *(tokens.ids for tokens in kept)])
+        result.labels = np.concatenate([result.labels, *(tokens.labels for tokens in kept)])
+        result.lengths = [len(tokens.ids) for tokens in kept]
+        return result
+
+    def _render(self, raw: Raw, result: Encoded) -> Marked:
+        line = raw.line or b""
+        row = text.json_tree(raw, line)
+        if isinstance(row, Problem):
+            raise _Bad(row)
+        where = text.place(raw, line)
+        if not isinstance(row, dict):
+            raise _Bad(Problem("this line is not a JSON object", where=where, id="text-line-not-an-object"))
+        try:
+            conversation = read(row, self.forms[raw.path])
+        except Rejected as error:
+            raise _Bad(Problem(str(error), where=where, hint=error.advice, id="chat-line-malformed")) from error
+        template = self._template(conversation)
+        try:
+            return marked(conversation, template, self.recipe)
+        except TemplateError as error:
+            raise _Bad(_template_problem(error, template, where)) from error
+
+    def _template(self, conversation: Conversation) -> Template:
+        name = "tool_use" if "tools" in conversation.variables and "tool_use" in self.templates else "default"
+        return self.templates[name]
+
+    def _fitting(self, tokens: Labelled, result: Encoded) -> Labelled:
+        """Return the tokens, cut if they are too long and the recipe says so; raise Dropped."""
+        if not len(tokens.ids):
+            raise Dropped("empty")
+        limit = self.recipe.max_length
+        result.uncut.append(len(tokens.ids))
+        if limit is not None and len(tokens.ids) > limit:
+            if self.recipe.overlong == "drop":
+                raise Dropped("too long")
+            if self.recipe.overlong == "cut":
+                tokens = tokens.cut(limit)
+        if not tokens.has_loss:
+            raise Dropped("no trained token")
+        return tokens
+
+    def _note(self, conversation: Marked, tokens: Labelled, result: Encoded) -> None:
+        result.notes.update(name for name, count in conversation.notes.items() if count)
+        result.notes["crossing"] += tokens.crossing
+        end = self.tokenizer.end
+        if self.recipe.tokenizer.append_eod and end is not None and tokens.ids[-2:].tolist() == [end, end]:
+            result.notes["two ends"] += 1
+
+    def _sample(self, raw: Raw, conversation: Marked, tokens: Labelled) -> Sample:
+        has_end = len(tokens.ids) > len(tokens.located.ids)
+        return Sample(
+            place=f"{raw.path}:{raw.start}",
+            text=conversation.text[: tokens.end],
+            spans=tokens.trained_spans(),
+            end=(self.tokenizer.text_of_end() or "<end of document>") if has_end else "",
+            end_trained=has_end and int(tokens.labels[-1]) != IGNORED,
+        )
+
+
+class _Bad(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.id)
+        self.problem = problem
+
+
+def _template_problem(error: TemplateError, template: Template, where: Place) -> Problem:
+    source = template.source
+    also: tuple[Place, ...] = ()
+    if error.line and source.first_line:
+        lines = source.text.splitlines()
+        also = (Place(source.name, error.line, 1, lines[error.line - 1] if error.line <= len(lines) else ""),)
+    inside = f" (line {error.line} of the template)" if error.line and not also else ""
+    what = f"the chat template cannot be used for this conversation: {error}{inside}"
+    return Problem(what, where=where, also=also, hint=error.advice, id="chat-template-failed")
+
+
+def encode(raws: Iterable[Raw], encoder: Encoder, now: datetime, workers: int) -> Iterator[Encoded]:
+    """Yield the tokens of each chunk, in order."""
+    if workers > 1:
+        arguments = (encoder.recipe, encoder.forms, now)
+        return in_parallel(chunks(raws), _start, arguments, _work, workers)
+    return map(encoder.encode, chunks(raws))
+
+
+class _Worker:
+    """The global of a worker process, set by `_start`."""
+
+    encoder: Encoder
+
+
+def _start(*arguments: Any) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is one worker per core already
+    _Worker.encoder = Encoder(*arguments)
+
+
+def _work(chunk: list[Raw]) -> Encoded:
+    return _Worker.encoder.encode(chunk)
