@@ -98,7 +98,11 @@ class TransformerEngine(
     te_fp8_margin: Natural = param(0, megatron="fp8-margin")
     """Powers of two that the fp8 scaling factor stays below the largest that would fit."""
 
-    te_fp8_mha: bool = param(False, effect="not built")
+    te_fp8_mha: bool = param(
+        False,
+        effect="not built",
+        refused="GPT-NeoX's code for fp8 refers to names that do not exist, so it can never have run",
+    )
     """Also runs the dot products of Transformer Engine's attention in fp8."""
 
 

@@ -63,10 +63,26 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     finetune: bool = param(False, megatron="finetune")
     """Loads only the weights from `load`: iteration 0, fresh optimizer, schedule and random numbers."""
 
-    checkpoint_validation_with_forward_pass: bool = param(False, origin="NeoX", effect="not built")
+    checkpoint_validation_with_forward_pass: bool = param(
+        False,
+        origin="NeoX",
+        effect="not built",
+        refused=(
+            "the checksums of all files, which are compared before a checkpoint is loaded, find every change of it"
+        ),
+    )
     """After saving, loads the checkpoint again and compares its outputs with the model's on one batch."""
 
-    s3_path: str | None = param(None, origin="NeoX", effect="not built")
+    s3_path: str | None = param(
+        None,
+        origin="NeoX",
+        effect="not built",
+        refused=(
+            "GPT-NeoX uploads every checkpoint while the training waits; a program beside the run uploads it "
+            "without a pause, because the folder of a checkpoint gets its name only when it is complete"
+        ),
+        instead="upload with `aws s3 sync SAVE S3_PATH --exclude '.*'`",
+    )
     """S3 address to which checkpoints are uploaded after saving, such as `s3://bucket/run`."""
 
     s3_chunk_size: Count = param(

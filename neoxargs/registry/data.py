@@ -79,7 +79,14 @@ class Data(Group, origin="NeoX", effect="data"):
     """How token files are read: `mmap` maps them into memory, `cached` loads what is needed, `lazy` reads each sample;
     `infer` looks at the file."""
 
-    dataset_impl: Literal["gpt2", "pairwise", "online"] = param("gpt2", effect="not built")
+    dataset_impl: Literal["gpt2", "pairwise", "online"] = param(
+        "gpt2",
+        effect="not built",
+        refused={
+            "pairwise": "only dpo and rm read pairs of answers, and train.py supports only train_impl: normal",
+            "online": "only reinforce reads samples from a server, and train.py supports only train_impl: normal",
+        },
+    )
     """Kind of samples: `gpt2` plain token sequences, `pairwise` preferred and rejected answers, `online` generated
     during training."""
 

@@ -19,8 +19,8 @@ Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]
 
 #: What a parameter affects. `engine`: DeepSpeed's engine, through a key of its JSON. `config`: only parameters that are
-#: derived from it. `not built`: not supported yet, `check` refuses every value but the default. `none`: nothing, no
-#: run of train.py reads it; the declaration gives the reason.
+#: derived from it. `not built`: train.py supports only the default; `check` refuses every other value. `none`: nothing,
+#: no run of train.py reads it. For the last two, the declaration gives the reason.
 Effect = Literal[
     "launcher", "layout", "engine", "model", "optimizer", "schedule", "data", "memory", "checkpoint", "log", "run",
     "generation", "config", "not built", "none",
@@ -53,8 +53,8 @@ class Parameter:
 
     __slots__ = (
         "aliases", "annotation", "attribute", "default", "derived", "effect", "extra_choices", "group",
-        "inherits_to", "megatron", "name", "no_effect_reason", "origins", "ours", "receiver_default", "replaced_by",
-        "to", "used_by_types",
+        "inherits_to", "instead", "megatron", "name", "no_effect_reason", "origins", "ours", "receiver_default",
+        "refused", "replaced_by", "to", "used_by_types",
     )  # fmt: skip
 
     name: str
@@ -74,6 +74,8 @@ class Parameter:
     inherits_to: bool
     effect: Effect
     no_effect_reason: str
+    refused: str | Mapping[str, str]
+    instead: str
     extra_choices: tuple[Any, ...]
     """Choices that plugins add to those of the type."""
 
@@ -115,6 +117,8 @@ def param(  # noqa: PLR0913 - the columns of the registry
     to: tuple[Destination, ...] | None = None,
     effect: Effect | None = None,
     no_effect_reason: str = "",
+    refused: str | Mapping[str, str] = "",
+    instead: str = "",
 ) -> Any:
     """Declare a parameter; name and type are on the same line, the description is the string below it.
 
@@ -130,6 +134,9 @@ def param(  # noqa: PLR0913 - the columns of the registry
     to: destinations, by default those of its origin; `()` means that only deepy itself uses it.
     effect: what it affects, by default the group's.
     no_effect_reason: the reason for the effect `none`: a clause that follows "has no effect:".
+    refused: why train.py refuses the values that it does not support: a clause that follows "is not supported by
+        train.py:". If the reasons differ, value -> clause; the clause of "" is for all other unsupported values.
+    instead: what to write instead of a refused value: an imperative.
     """
     parameter = Parameter()
     parameter.default = default
@@ -146,6 +153,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     if effect is not None:
         parameter.effect = effect
     parameter.no_effect_reason = no_effect_reason
+    parameter.refused, parameter.instead = refused, instead
     parameter.extra_choices = ()
     return parameter
 

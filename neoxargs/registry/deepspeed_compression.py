@@ -12,6 +12,11 @@ from typing import Any, Literal
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, Natural, NonNegative, Positive
 
+_NOT_COMPRESSED = (
+    "DeepSpeed compresses only the torch.nn.Linear layers of a model for which the script calls init_compression; "
+    "GPT-NeoX does not call it either"
+)
+
 
 class LayerReduction(
     Group,
@@ -23,7 +28,11 @@ class LayerReduction(
 ):
     """Start a shallower model from some layers of a deeper one."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NOT_COMPRESSED,
+    )
     """Turn this section on."""
 
     keep_number_layer: Count | None = param(None)
@@ -62,7 +71,11 @@ class QuantizedWeightsShared(
 ):
     """Settings common to all quantised weights."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NOT_COMPRESSED,
+    )
     """Quantise weights."""
 
     quantizer_kernel: bool = param(False)
@@ -126,7 +139,11 @@ class QuantizedActivationsShared(
 ):
     """Settings common to all quantised activations."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NOT_COMPRESSED,
+    )
     """Quantise activations."""
 
     quantization_type: Literal["symmetric", "asymmetric"] = param("symmetric")
@@ -162,7 +179,11 @@ class SparsePruningShared(
 ):
     """Settings common to all weights set to zero."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NOT_COMPRESSED,
+    )
     """Prune single weights."""
 
     method: Literal["l1", "topk", "snip_momentum"] = param("l1")
@@ -210,7 +231,11 @@ class RowPruningShared(
 ):
     """Settings common to all removed rows."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NOT_COMPRESSED,
+    )
     """Turn row pruning on."""
 
     method: Literal["l1", "topk"] = param("l1")
@@ -243,7 +268,11 @@ class HeadPruningShared(
 ):
     """Settings common to all removed heads."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NOT_COMPRESSED,
+    )
     """Turn head pruning on."""
 
     method: Literal["l1", "topk"] = param("topk")
@@ -279,7 +308,11 @@ class ChannelPruningShared(
 ):
     """Settings common to all removed channels."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NOT_COMPRESSED,
+    )
     """Prune channels."""
 
     method: Literal["l1", "topk"] = param("l1")
@@ -299,7 +332,11 @@ class Eigenvalue(
     """Curvature of the loss as the timetable of quantisation. DeepSpeed keeps the settings and currently refuses to
     turn it on."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused="DeepSpeed has switched it off and stops with an error",
+    )
     """Use it; true is an error in current DeepSpeed."""
 
     verbose: bool = param(False)
@@ -345,7 +382,15 @@ class WeightQuantization(
     q_groups: Count = param(1)
     """Groups of weights with separate ranges."""
 
-    quantized_initialization: dict[str, Any] = param({}, effect="not built")
+    quantized_initialization: dict[str, Any] = param(
+        {},
+        effect="not built",
+        refused=(
+            "ZeRO-3 would hold the weights of torch.nn.Linear and torch.nn.Embedding as 4-bit or 8-bit "
+            "integers, which is for inference: integers have no gradient, and deepy's layers are neither of the "
+            "two"
+        ),
+    )
     """Settings for weights that are quantised while the model is built: num_bits, group_size, group_dim, symmetric."""
 
     post_init_quant: dict[str, Any] = param({})

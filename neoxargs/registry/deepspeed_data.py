@@ -10,6 +10,16 @@ from typing import Any, Literal
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
+_SAMPLING = (
+    "DeepSpeed draws the samples only in its own data loader, and by measures that its analyzer has written; train.py "
+    "reads token files with a loader of its own, as GPT-NeoX does"
+)
+_ROUTING = (
+    "DeepSpeed drops tokens only in layers that the script has converted with convert_to_random_ltd, which neither "
+    "deepy nor GPT-NeoX calls"
+)
+_NEITHER = "its parts, data_sampling and data_routing, need DeepSpeed's data loader and layers that the script converts"
+
 
 class CurriculumLearning(
     Group,
@@ -21,7 +31,15 @@ class CurriculumLearning(
 ):
     """Begin with short sequences and lengthen them during training."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "the sequences would become longer during the run, but DeepSpeed only passes the current length to "
+            "the forward pass, and deepy's model does not cut the sequences to it"
+        ),
+        instead="train with a shorter seq_length first, and load that checkpoint with the full seq_length",
+    )
     """Turn this section on."""
 
     curriculum_type: Literal["seqlen"] = param("seqlen")
@@ -51,7 +69,11 @@ class DataEfficiency(
 ):
     """DeepSpeed's data efficiency library."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_NEITHER,
+    )
     """Turn this section on."""
 
     seed: int = param(1234)
@@ -67,7 +89,11 @@ class DataSampling(
 ):
     """Which samples are drawn."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_SAMPLING,
+    )
     """Let DeepSpeed draw them."""
 
     num_epochs: Count = param(1000)
@@ -90,7 +116,11 @@ class SamplingCurriculum(
 ):
     """Draw easy samples first, by measures taken beforehand."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_SAMPLING,
+    )
     """Turn this section on."""
 
     data_cluster_path: str | None = param(None)
@@ -110,7 +140,11 @@ class DynamicBatching(
 ):
     """Batches of about equally many tokens, whatever the sequences' lengths."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_SAMPLING,
+    )
     """Turn this section on."""
 
     max_tokens: Count | None = param(None)
@@ -144,7 +178,11 @@ class DataRouting(
 ):
     """Which tokens go through which layers."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_ROUTING,
+    )
     """Turn this section on."""
 
 
@@ -158,7 +196,11 @@ class RandomLtd(
 ):
     """Random layerwise token dropping: middle layers see a random part of each sequence, a growing one."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=_ROUTING,
+    )
     """Turn this section on."""
 
     total_layer_num: Count | None = param(None)
@@ -213,7 +255,11 @@ class LayerTokenLr(
 ):
     """A learning rate that follows the tokens the layers have seen; DeepSpeed has not finished it."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused="DeepSpeed has not finished it and stops with an error",
+    )
     """Use it; true is an error in current DeepSpeed."""
 
     total_layer_tokens: Count | None = param(None)

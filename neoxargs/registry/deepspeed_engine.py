@@ -44,7 +44,15 @@ class Gradients(Group, origin="DSC", effect="engine"):
     )
     """Communicate only the touched rows of embedding gradients; for layers built with torch's `sparse=True`."""
 
-    managed_gradient_accumulation: bool = param(True, effect="not built")
+    managed_gradient_accumulation: bool = param(
+        True,
+        effect="not built",
+        refused=(
+            "the training script would have to count micro batches and divide the loss by their number itself; "
+            "train.py leaves this to DeepSpeed, which also refuses false with pipeline parallelism"
+        ),
+        instead="set the micro batches of a step with gradient_accumulation_steps",
+    )
     """DeepSpeed counts micro batches and steps after the last; false leaves the counting to the training script."""
 
     disable_allgather: bool = param(False, effect="none", no_effect_reason="DeepSpeed accepts it but does not read it")
@@ -54,7 +62,13 @@ class Gradients(Group, origin="DSC", effect="engine"):
 class Engine(Group, origin="DSC", effect="engine"):
     """Switches of DeepSpeed's engine as a whole."""
 
-    deepspeed: bool = param(True, to=("train",), effect="not built")
+    deepspeed: bool = param(
+        True,
+        to=("train",),
+        effect="not built",
+        refused="train.py trains only with DeepSpeed's engine, and GPT-NeoX refuses false as well",
+        instead="set zero_stage: 0 to train without ZeRO",
+    )
     """Train with DeepSpeed. Always true: train.py has no other engine."""
 
     deepspeed_extra_args: dict[str, Any] | None = param(None)
@@ -67,7 +81,15 @@ class Engine(Group, origin="DSC", effect="engine"):
     zero_force_ds_cpu_optimizer: bool = param(True)
     """With the optimizer's state on the CPU, refuse optimizers other than DeepSpeed's own CPU ones."""
 
-    sequence_parallel_size: Count = param(1, effect="not built")
+    sequence_parallel_size: Count = param(
+        1,
+        effect="not built",
+        refused=(
+            "DeepSpeed would divide each sequence among ranks, but only a model whose attention exchanges heads "
+            "through DeepSpeed's DistributedAttention then computes the same result, and deepy's does not"
+        ),
+        instead="divide activations along the sequence with model_parallel_size and sequence_parallel: true",
+    )
     """Ranks that share one sequence (Ulysses), for models without a parallel layout of their own. Not the same as
     `sequence_parallel`, which shards activations across the tensor parallel ranks."""
 
@@ -111,7 +133,16 @@ class Compile(
 ):
     """DeepCompile: ZeRO inside torch.compile's graphs."""
 
-    deepcompile: bool = param(False, effect="not built")
+    deepcompile: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "DeepSpeed applies it only to a model that torch.compile captures as one graph, and stays without "
+            "it until the script calls engine.compile(); deepy's layers communicate between their parts, so "
+            "they are compiled one by one"
+        ),
+        instead="set compile_layers: true",
+    )
     """Use it; training then calls `engine.compile()`."""
 
     passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = param(None)
@@ -173,7 +204,14 @@ class HybridEngine(
 ):
     """One engine that trains and generates in turn, as reinforcement learning needs."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "DeepSpeed's engine for reinforcement learning replaces the layers of the Hugging Face models that "
+            "it knows with inference kernels, and deepy's model is none of them"
+        ),
+    )
     """Turn this section on."""
 
     max_out_tokens: Count = param(512)

@@ -63,7 +63,14 @@ class ProgressiveLayerDrop(
 ):
     """Skip layers at random, more of them over time. The model must implement it; train.py's GPT does not."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "DeepSpeed passes the share of layers to keep as an argument of the forward pass, which neither "
+            "deepy's model nor GPT-NeoX's has"
+        ),
+    )
     """Turn this section on."""
 
     theta: Fraction = param(0.5)

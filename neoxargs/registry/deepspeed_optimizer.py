@@ -32,7 +32,15 @@ _NO_EPS = ("lion", "sgd", "musgd", "asgd", "rprop", "adafactor")
 class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
     """Which optimizer updates the weights."""
 
-    type: str | None = param(None)
+    type: str | None = param(
+        None,
+        refused={
+            "LBFGS": "each of its steps computes the loss several times, and DeepSpeed's engine computes it once",
+            "SparseAdam": "it needs sparse gradients, and deepy's embedding has dense ones",
+            "Adafactor": "it needs whole rows and columns of a matrix, which ZeRO's ranks do not hold",
+            "": "it is not an optimizer of DeepSpeed, torch, GPT-NeoX or deepy",
+        },
+    )
     """Its name: Adam, AdamW, Lamb, OneBitAdam, ZeroOneAdam, OneBitLamb, Lion, Adagrad, Muon, MuAdam, MuAdamW, MuSGD,
     cpu_adam, cpu_torch_adam, sm3, madgrad_wd, or an optimizer of torch such as SGD. `optimizer_type` is the same
     setting."""
@@ -128,7 +136,15 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     cuda_aware: bool = param(False, used_by_types=ONEBIT)
     """The MPI library can send GPU memory directly. Only read with `comm_backend_name: mpi`."""
 
-    comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param("nccl", used_by_types=ONEBIT)
+    comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param(
+        "nccl",
+        used_by_types=ONEBIT,
+        refused={
+            "mpi": "DeepSpeed's code for it needs cupy and mpi4py, and sends the same bits as nccl",
+            "hccl": "it is the library of Huawei's NPUs, which deepy does not support",
+            "compressed": "DeepSpeed has the operator that it needs only for Intel's GPUs",
+        },
+    )
     """Backend of the compressed communication: torch's process groups with `nccl` and `gloo`, DeepSpeed's code with the
     others. train.py uses the one of the first two that the run has, on CPUs too, and supports no other."""
 

@@ -51,7 +51,15 @@ class TensorParallel(
 ):
     """AutoTP: divide the matrices of a model that knows nothing of it."""
 
-    autotp_size: Natural = param(0, effect="not built")
+    autotp_size: Natural = param(
+        0,
+        effect="not built",
+        refused=(
+            "DeepSpeed divides the torch.nn.Linear layers of a Hugging Face model by their names, and deepy's "
+            "model has its own tensor parallel layers"
+        ),
+        instead="set model_parallel_size",
+    )
     """Ranks that share each matrix; 0 is off."""
 
     tp_overlap_comm: bool = param(False)
@@ -100,7 +108,15 @@ class ExpertParallel(
     """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from
     the model."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "DeepSpeed replaces the experts of the Hugging Face models that it knows, and deepy's model has its "
+            "own layer of experts"
+        ),
+        instead="set moe_expert_parallel_size",
+    )
     """Turn this section on."""
 
     autoep_size: Count = param(1)

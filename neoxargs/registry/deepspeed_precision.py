@@ -123,7 +123,12 @@ class Amp(
     """NVIDIA apex's automatic mixed precision. Needs apex; excludes ZeRO, `fp16` and `bf16`. The keys besides
     `enabled` are arguments of `apex.amp.initialize`, and None leaves the choice to `opt_level`."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused="it needs NVIDIA's Apex; the fp16 and bf16 sections replace Apex's mixed precision",
+        instead="set precision: fp16 or precision: bf16",
+    )
     """Wrap model and optimizer with apex amp."""
 
     opt_level: Literal["O0", "O1", "O2", "O3"] = param("O1")
@@ -170,7 +175,16 @@ class TorchAutocast(
     """torch's own automatic mixed precision: weights stay fp32 and operations choose their type. Excludes `fp16`,
     `bf16` and `amp`."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "autocast chooses the type of each operation of torch, but deepy's tensor parallel layers, "
+            "recomputation and cross entropy are operations of their own, which compute in the type of the "
+            "weights"
+        ),
+        instead="set precision: bf16, which also keeps fp32 weights for the optimizer",
+    )
     """Run forward and loss under `torch.autocast`."""
 
     dtype: Dtype | None = param(None)

@@ -99,7 +99,12 @@ class Elasticity(
 ):
     """A global batch size that many numbers of GPUs can share out; replaces the batch keys."""
 
-    enabled: bool = param(False, effect="not built")
+    enabled: bool = param(
+        False,
+        effect="not built",
+        refused="DeepSpeed then computes the batch size itself and rejects the one that train.py passes",
+        instead="set train_batch_size, from which the other batch keys are derived for any number of GPUs",
+    )
     """Let DeepSpeed choose the batch size."""
 
     max_train_batch_size: Count = param(2000)

@@ -98,7 +98,12 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     ignore_unused_parameters: bool = param(True)
     """Continue if a weight has no gradient; false stops the run. Stages 1 and 2."""
 
-    legacy_stage1: bool = param(False, effect="not built")
+    legacy_stage1: bool = param(
+        False,
+        effect="not built",
+        refused="DeepSpeed has had no such code since 0.5.9 and stops with an error",
+        instead="zero_stage: 1 selects the current implementation",
+    )
     """Asks for the first implementation of stage 1, which DeepSpeed has since removed: it stops with an error."""
 
     round_robin_gradients: bool = param(False)
@@ -254,7 +259,14 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     update_interval: Count | Literal["auto"] = param("auto")
     """How many steps the other columns' gradients add up before the CPU applies them."""
 
-    overlap_step: bool = param(False, effect="not built")
+    overlap_step: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "DeepSpeed then updates the weights in a second process of each rank, whose result arrives a step "
+            "late and at a time that no checkpoint records, so that a resumed run would differ"
+        ),
+    )
     """Overlap the CPU's update with forward and backward."""
 
     offload: bool = param(False)

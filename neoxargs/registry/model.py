@@ -16,6 +16,12 @@ Activation = Literal[
 ]  # fmt: skip
 
 
+_GMLP = (
+    "GPT-NeoX's gMLP has no residual connection and starts only if a micro batch has at least seq_length samples, so "
+    "no model of this kind was trained with it"
+)
+
+
 class Shape(Group, origin="Meg", effect="model"):
     """How wide and deep the transformer is."""
 
@@ -214,7 +220,21 @@ class Norm(Group, origin="NeoX", effect="model"):
 class Attention(Group, origin="NeoX", effect="model"):
     """What each layer attends with."""
 
-    attention_config: list[Any] = param(derived=True)
+    attention_config: list[Any] = param(
+        derived=True,
+        refused={
+            "gmlp": _GMLP,
+            "amlp": _GMLP,
+            "mamba": (
+                "GPT-NeoX's Mamba supports neither bfloat16 nor evaluation, and with several tensor parallel ranks it "
+                "computes a different function than with one"
+            ),
+            "rwkv": (
+                "GPT-NeoX's RWKV passes its state between the samples of a batch instead of between tokens, so no "
+                "token depends on earlier ones"
+            ),
+        },
+    )
     """Kind of each layer, as a pattern and how often it repeats: `[[[global], 12]]`, `[[[local, global], all]]`. Kinds:
     `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`, `bigbird`, `bslongformer`, and
     `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`. `flash` layers differ from these only in that

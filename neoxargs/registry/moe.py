@@ -76,7 +76,15 @@ class Moe(Group, origin="NeoX", effect="model"):
     """Retired in May 2025: a dense feed-forward layer in parallel to the experts, the two mixed by learned weights.
     Only read by `moe_type: deepspeed`."""
 
-    moe_glu: bool = param(False, effect="not built")
+    moe_glu: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "it gates the experts but not the dense feed-forward layers between them; in deepy, all have the "
+            "same activation"
+        ),
+        instead="set activation: geglu",
+    )
     """Retired in May 2025: gate the experts. Set `activation` to a gated one, such as `geglu`."""
 
     moe_type: Literal["deepspeed", "megablocks"] = param("megablocks")

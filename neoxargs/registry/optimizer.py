@@ -35,7 +35,19 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """Maximum norm of the gradient of all weights; a larger gradient is scaled down to it. The same as
     `gradient_clipping`, which reaches DeepSpeed; if both are set they must be equal."""
 
-    use_bnb_optimizer: bool = param(False, origin="NeoX", effect="not built")
+    use_bnb_optimizer: bool = param(
+        False,
+        origin="NeoX",
+        effect="not built",
+        refused=(
+            "bitsandbytes' optimizer runs only on CUDA, and with it GPT-NeoX adds a norm to the position "
+            "embedding, which changes the model"
+        ),
+        instead=(
+            "partition the optimizer state with zero_stage: 1, or keep it in host memory with "
+            "zero_optimization.offload_optimizer"
+        ),
+    )
     """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, a quarter of the memory.
     """
 

@@ -7,6 +7,11 @@ from typing import Literal
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, NonNegative, Paths
 
+_REFERENCE = (
+    "its loss needs pairs or ratings of answers and the log-probabilities of a second, frozen model, and deepy has "
+    "neither; in GPT-NeoX it has ended in a NameError since 2025-05-09"
+)
+
 
 class PostTraining(
     Group,
@@ -16,7 +21,23 @@ class PostTraining(
 ):
     """Objectives after pretraining, and the data only they read."""
 
-    train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param("normal", effect="not built")
+    train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param(
+        "normal",
+        effect="not built",
+        refused={
+            "dpo": _REFERENCE,
+            "kto": _REFERENCE,
+            "reinforce": (
+                "a server generates and rates its answers while the model trains, and deepy has no client for one; in "
+                "GPT-NeoX it has ended in a NameError since 2025-05-09"
+            ),
+            "rm": "its loss needs pairs of answers and a head with one output, and deepy has neither",
+        },
+        instead=(
+            "continue from a model that `deepy export` has written for Hugging Face, with TRL's DPOTrainer, "
+            "KTOTrainer, RLOOTrainer or RewardTrainer"
+        ),
+    )
     """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
 
     dpo_beta: NonNegative = param(0.1)
@@ -109,7 +130,15 @@ class PostTraining(
     online_dataserver_ports: list[Count] | Count = param(10000)
     """Port or ports of those hosts, in the same order; one per data parallel rank."""
 
-    serve_model_weights: bool = param(False, effect="not built")
+    serve_model_weights: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "GPT-NeoX's server shares GPU memory with a particular fork of vLLM on the same machine, and sends "
+            "pickles, which can run any code"
+        ),
+        instead="serve a saved checkpoint instead, which `deepy export` writes for Hugging Face",
+    )
     """Serves the current weights to inference processes while training, for online REINFORCE."""
 
     weight_server_port: list[Count] | Count = param(6000)

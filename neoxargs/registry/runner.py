@@ -88,7 +88,15 @@ class Runner(Group, origin="DSL", effect="launcher"):
     bind_core_list: str | None = param(None)
     """The cores that `bind_cores_to_rank` distributes, such as `0-15,32-47`; left out, all cores."""
 
-    elastic_training: bool = param(False, effect="not built")
+    elastic_training: bool = param(
+        False,
+        effect="not built",
+        refused=(
+            "with another number of machines, DeepSpeed computes the batch size itself and rejects the one that "
+            "train.py passes"
+        ),
+        instead="set restarts: 1 or more to start the ranks again from the last checkpoint after one has failed",
+    )
     """Let machines come and go during the run between `min_elastic_nodes` and `max_elastic_nodes`. Needs the
     `elasticity` section and `master_addr`, and excludes `no_local_rank`."""
 

@@ -57,7 +57,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     monkeypatch.setattr(
         "neoxargs.launch.restarts.start", lambda launched, *_, **__: started.append(launched.words) or Ended(0)
     )
-    Path("my.yml").write_text(smallest.BILLION + "checkpoint_validation_with_forward_pass: true\ndata_path: nowhere\n")
+    Path("my.yml").write_text(smallest.BILLION + "te_fp8_mha: true\ndata_path: nowhere\n")
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     words = ["train.py", "my.yml", "--device", "V100-16GB"]
     assert main(words) == 1
@@ -65,7 +65,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     assert main([*words, "--force"]) == 1
     refused = capsys.readouterr().err
     assert "error: data_path: there is no nowhere.bin" in refused
-    assert "error: checkpoint_validation_with_forward_pass (true) is not supported by train.py yet" in refused
+    assert "error: te_fp8_mha (true) is not supported by train.py" in refused
     assert main([*words, "--dry-run", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["ok"] is False
 
@@ -73,7 +73,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     assert main(words) == 0
     told = capsys.readouterr().err
     assert "warning: data_path: there is no nowhere.bin" in told
-    assert "not built into train.py" not in told
+    assert "te_fp8_mha" not in told
     assert "train.py" in started[0]
     assert main([*words, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True

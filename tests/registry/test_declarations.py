@@ -84,6 +84,25 @@ def test_effect_is_declared(parameter: Parameter) -> None:
     assert not parameter.no_effect_reason.endswith(".")
 
 
+#: Refused parameters whose support is in progress, and which therefore need no reason.
+IN_PROGRESS = (
+    "train_epochs", "train_label_data_paths", "valid_label_data_paths", "test_label_data_paths", "pack_impl",
+    "allow_chopped",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+def test_a_refused_parameter_has_a_reason(parameter: Parameter) -> None:
+    """A parameter with the effect `not built` says why: a clause that follows "is not supported by train.py:"."""
+    if parameter.effect == "not built":
+        assert parameter.refused or parameter.name in IN_PROGRESS
+    clauses = [parameter.refused] if isinstance(parameter.refused, str) else [*parameter.refused.values()]
+    for clause in (*clauses, parameter.instead):
+        assert not clause.endswith(".") and "yet" not in clause.split()
+    if parameter.instead:
+        assert parameter.refused
+
+
 def test_a_group_without_an_effect_is_refused() -> None:
     with pytest.raises(TypeError, match="effect"):
         type("Nameless", (Group,), {"__annotations__": {}}, origin="Meg")

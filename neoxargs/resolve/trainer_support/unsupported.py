@@ -1,8 +1,8 @@
 """Settings that train.py and generate.py do not support, which are reported instead of silently ignored.
 
 This is separate from the rules, because a user's own script may support it. A parameter that the registry declares
-`not built` must keep its default; the tables here list parameters of which only some values are supported. Remove a row
-once all of its values are implemented.
+`not built` must keep its default; the tables here list parameters of which only some values are supported. The reasons
+are in the declarations (`refused`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.problems import Problem, close_matches, listed
-from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe
+from neoxargs.registry import ABSENT, REGISTRY, Parameter, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
-from neoxargs.resolve.trainer_support.reasons import LAYER_REASONS, reason
 from neoxargs.sizes.optimizer_state import is_onebit
 
 #: Supported optimizers: ours, those of torch and of DeepSpeed.
@@ -105,9 +104,20 @@ def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
     if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
         what = f"optimizer.type ({config.get(name)}) is not a known optimizer"
         return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
-    what = f"{name} ({yaml_form(config.get(name))}) is not supported by train.py"
-    what += f": {why}" if (why := reason(name)) else " yet"
+    value = config.get(name)
+    what = f"{name} ({yaml_form(value)}) is not supported by train.py"
+    if why := reason(REGISTRY.parameters[name], value):
+        what += f": {why}"
     return Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))
+
+
+def reason(parameter: Parameter, value: object) -> str:
+    """Return why train.py does not support a value; for a list, the reasons of its entries joined by `;`."""
+    if isinstance(parameter.refused, str):
+        return parameter.refused
+    by_value = {name.lower(): why for name, why in parameter.refused.items()}
+    values = value if isinstance(value, list) else [value]
+    return "; ".join(dict.fromkeys(by_value.get(str(each).lower(), by_value.get("", "")) for each in values))
 
 
 def _meant(kind: str) -> str:
@@ -118,10 +128,11 @@ def _meant(kind: str) -> str:
 
 
 def _instead(name: str, values: tuple[Any, ...]) -> str:
-    """Return the hint: remove the parameter, or the supported values."""
+    """Return the hint: the supported values, or remove the parameter and what to write instead."""
     choices = [yaml_form(value) for value in values if value is not None]
     if not choices or choices == [yaml_form(REGISTRY.parameters[name].default)]:
-        return f"remove {name}"
+        instead = REGISTRY.parameters[name].instead
+        return f"remove {name}; {instead}" if instead else f"remove {name}"
     return f"set {name} to {listed(choices)}"
 
 
@@ -129,7 +140,7 @@ def _other_layers(config: Config) -> Iterator[Problem]:
     kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check reports unknown ones
     other = sorted(kinds - set(ATTENTION_LAYERS))
     if other:
-        what = f"attention_config has layer types that train.py does not support: {listed(other, 'and')}"
-        what += "".join(f"; {why}" for why in dict.fromkeys(LAYER_REASONS[kind] for kind in other))
         name, hint = "attention_config", f"use {listed(ATTENTION_LAYERS)}"
+        what = f"attention_config has layer types that train.py does not support: {listed(other, 'and')}; "
+        what += reason(REGISTRY.parameters[name], other)
         yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

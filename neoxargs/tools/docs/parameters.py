@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from neoxargs.launch.targets.neox_compat import DEEPSPEED, is_known
+from neoxargs.problems import listed
 from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
 from neoxargs.resolve.values.describe_type import describe_type
@@ -30,8 +31,9 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
 - **Effect**: what the value changes in a run of `train.py`: the processes that the `launcher` starts; the `layout` of
   the model on the ranks; the behaviour of DeepSpeed's `engine`; the `model`, `optimizer`, learning rate `schedule`,
   `data`, `memory` use, `checkpoint` files, `log` and reports, progress of the `run`, or text `generation`. `config`:
-  only other parameters, which are derived from it. `not built`: not supported yet, `train.py` accepts only the default.
-  `none`: nothing, for the given reason; `check` warns if the value is not the default.
+  only other parameters, which are derived from it. `not built`: `train.py` accepts only the default, for the given
+  reason. `none`: nothing, for the given reason; `check` warns if the value is not the default. A reason behind another
+  effect is why `train.py` refuses some values.
 - **Sent to**: the programs that receive the value. `train.py` receives it on every rank; `--emit megatron` writes the
   flags of Megatron-LM. If the cell is empty, only deepy uses the value.
 - **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if never. deepy reads every name
@@ -152,8 +154,19 @@ def _default(value: Any) -> str:
 
 
 def effect_words(parameter: Parameter) -> str:
-    """Return the effect of a parameter; for a parameter without effect, `none` and the reason."""
-    return f"none: {parameter.no_effect_reason}" if parameter.no_effect_reason else parameter.effect
+    """Return the effect of a parameter and, if it has none or train.py refuses values, the reason."""
+    reasons = parameter.no_effect_reason or refusal_words(parameter)
+    return f"{parameter.effect}: {reasons}" if reasons else parameter.effect
+
+
+def refusal_words(parameter: Parameter) -> str:
+    """Return why train.py refuses values of a parameter, such as "`gmlp` or `amlp`: ..."; empty if it refuses none."""
+    if isinstance(parameter.refused, str):
+        return parameter.refused
+    values: dict[str, list[str]] = {}
+    for value, why in parameter.refused.items():
+        values.setdefault(why, []).append(f"`{value}`" if value else "any other value")
+    return "; ".join(f"{listed(names)}: {why}" for why, names in values.items())
 
 
 def destination_words(parameter: Parameter) -> str:

@@ -10,7 +10,7 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.values.describe_type import describe_type
-from neoxargs.tools.docs.parameters import default_words, destination_words, neox_dates
+from neoxargs.tools.docs.parameters import default_words, destination_words, neox_dates, refusal_words
 from neoxargs.tools.explain import keyword_search
 from neoxargs.tools.explain.destinations import destinations
 from neoxargs.tools.explain.provenance import json_words, origin, reasons
@@ -58,6 +58,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
     reason = parameter.no_effect_reason.replace("`", "")
     yield "affects", f"nothing: {reason}" if reason else EFFECTS.get(parameter.effect, parameter.effect)
+    yield from _refusal(parameter)
     yield "origin", _origin(parameter)
     if asked_years := neox_dates(asked if REGISTRY.find(asked) else parameter.name):
         yield "in GPT-NeoX", asked_years
@@ -84,6 +85,14 @@ def _origin(parameter: Parameter) -> str:
     if plugin := plugins.DECLARED.get(parameter.name):
         return f"plugin {plugin}"
     return "deepy" if parameter.ours else ", ".join(ORIGINS[origin] for origin in parameter.origins)
+
+
+def _refusal(parameter: Parameter) -> Iterator[tuple[str, str]]:
+    """Yield why train.py refuses values, and what to write instead."""
+    if refused := refusal_words(parameter):
+        yield "refused", refused.replace("`", "")
+    if parameter.instead:
+        yield "instead", parameter.instead
 
 
 def _yaml_words(new: Mapping[str, Any]) -> str:

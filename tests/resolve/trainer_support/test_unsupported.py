@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import supported_values, trainer_problems
+from neoxargs.resolve.rules.model import LAYER_KINDS
+from neoxargs.resolve.trainer_support.unsupported import (
+    ATTENTION_LAYERS,
+    OPTIMIZERS,
+    reason,
+    supported_values,
+    trainer_problems,
+)
 from tests.support.configure import configure
 from tests.support.paths import CONFIGS
 
@@ -57,7 +64,8 @@ def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
 @pytest.mark.parametrize("kind", ["Shampoo", "AdaBound"])
 def test_another_optimizer_is_not_supported(kind: str) -> None:
     (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
-    assert problem.what == f"optimizer.type ({kind}) is not supported by train.py yet"
+    why = "it is not an optimizer of DeepSpeed, torch, GPT-NeoX or deepy"
+    assert problem.what == f"optimizer.type ({kind}) is not supported by train.py: {why}"
 
 
 def nested(name: str, value: Any) -> str:
@@ -110,6 +118,29 @@ def test_what_is_not_supported_is_reported(name: str) -> None:
     assert problem.where
     assert problem.hint
     assert problem.severity == "error"
+
+
+@pytest.mark.parametrize("name", supported_values())
+def test_every_refused_choice_has_a_reason(name: str) -> None:
+    parameter, supported = REGISTRY.parameters[name], supported_values()[name]
+    for choice in get_args(parameter.type):
+        if isinstance(choice, str) and choice not in supported:
+            assert reason(parameter, choice), choice
+
+
+def test_every_refused_layer_and_optimizer_of_torch_has_a_reason() -> None:
+    layers = REGISTRY.parameters["attention_config"]
+    assert all(reason(layers, [kind]) for kind in set(LAYER_KINDS) - set(ATTENTION_LAYERS))
+    assert reason(layers, ["gmlp", "amlp"]) == reason(layers, ["gmlp"])
+    assert set(layers.refused) == set(LAYER_KINDS) - set(ATTENTION_LAYERS)
+    kinds = REGISTRY.parameters["optimizer.type"].refused
+    assert not {kind.lower() for kind in kinds} & {kind.lower() for kind in OPTIMIZERS}
+
+
+def test_a_reason_is_followed_by_what_to_write_instead() -> None:
+    (problem,) = trainer_problems(configure("sequence_parallel_size: 2"))
+    assert problem.what.startswith("sequence_parallel_size (2) is not supported by train.py: DeepSpeed would divide")
+    assert problem.hint.startswith("remove sequence_parallel_size; divide activations along the sequence with ")
 
 
 def test_a_layer_that_does_not_exist_is_one_problem() -> None:

@@ -60,7 +60,8 @@ def test_cells_of_rows() -> None:
     assert rows_by_name["zero_optimization.stage"][6] == "DeepSpeed JSON `zero_optimization.stage`, train.py"
     assert rows_by_name["bias_gelu_fusion"][6] == "train.py, Megatron-LM `--no-bias-gelu-fusion` when false"
     assert rows_by_name["mask_prob"][5] == "none: only BERT, ICT and REALM read it"
-    assert rows_by_name["moe_glu"][5] == "not built"
+    assert rows_by_name["moe_glu"][5].startswith("not built: it gates the experts")
+    assert rows_by_name["attention_config"][5].startswith("model: `gmlp` or `amlp`: GPT-NeoX's gMLP")
     assert rows_by_name["attention_dropout"][2] == "`0.1`, `0.0` from 2023-12-26"
     assert rows_by_name["pipe_partition_method"][2].startswith("`type:transformer\\|mlp`")
     assert rows_by_name["save_interval"][3] == "Retired in December 2022: use `checkpoint_factor`."

@@ -213,8 +213,16 @@ def test_what_a_parameter_affects() -> None:
     assert affects("num-layers") == "model"
     assert affects("master_port") == "which processes are started, and how"
     assert affects("mask-prob") == "nothing: only BERT, ICT and REALM read it"
-    not_built = next(p.name for p in REGISTRY.parameters.values() if p.effect == "not built")
-    assert affects(not_built) == "nothing: train.py accepts only the default"
+    assert affects("sequence_parallel_size") == "nothing: train.py accepts only the default"
+
+
+def test_a_refused_parameter_shows_the_reason_and_what_to_write_instead() -> None:
+    described = json.loads(explain("sequence_parallel_size", Request([], as_json=True)))
+    assert described["refused"].startswith("DeepSpeed would divide each sequence among ranks")
+    assert described["instead"].endswith("sequence_parallel: true")
+    kinds = json.loads(explain("attention_config", Request([], as_json=True)))
+    assert kinds["refused"].startswith("gmlp or amlp: GPT-NeoX's gMLP has no residual")
+    assert "refused" not in json.loads(explain("num_layers", Request([], as_json=True)))
 
 
 def test_a_section_shows_what_is_in_the_files() -> None:
