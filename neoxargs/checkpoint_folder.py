@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.checksums import Digest, digest_of
+from neoxargs.created_files import replace_text
 from neoxargs.registry import REGISTRY
 from neoxargs.sizes.lr_schedule import Get
 
@@ -232,10 +233,7 @@ def latest(folder: Path) -> str | None:
 
 def point_latest_at(checkpoint: Path) -> None:
     """Let `latest` name a checkpoint of its folder."""
-    # Written beside and renamed, because a rename is atomic and a write is not.
-    part = checkpoint.with_name(f".{LATEST}")
-    part.write_text(checkpoint.name, encoding="utf-8")
-    os.replace(part, checkpoint.with_name(LATEST))
+    replace_text(checkpoint.with_name(LATEST), checkpoint.name)
 
 
 def remove(checkpoint: Path) -> None:

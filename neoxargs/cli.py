@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
+from neoxargs.created_files import never_writable_for_all
 from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, strip_key_dashes
-from neoxargs.permissions import never_writable_for_all
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 from neoxargs.record import replace
 from neoxargs.request import Request, is_lock

@@ -51,13 +51,15 @@ def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     """Return the chart as an `<svg>` element. width, height: in pixels."""
     thinned = [(series, thin(series.points)) for series in chart.series if series.points]
     bins = [bin for _, of_series in thinned for bin in of_series]
-    values = [*_without_outliers(bins), *([chart.level[1]] if chart.level else [])]
+    limit = _limit(bins)
+    values = [min(y, limit) for bin in bins for y in (bin.low, bin.high)]
+    values += [chart.level[1]] if chart.level else []
     factor, unit = scaled(chart.unit, max(values))
     ends = (min(values) if chart.floats else min(0.0, *values)) * factor, max(values) * factor
     plane = Plane.around([*(chart.steps or ()), *(bin.x for bin in bins)], ends, chart.floats, factor, width, height)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
     level = _level(plane, chart.level[1]) if chart.level else ""
-    drawn = _axes(plane, unit) + level + _clipped(plane, curves)
+    drawn = _axes(plane, unit) + level + _clipped(plane, curves) + _beyond(plane, thinned, limit)
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}">'
         f'<text class="title" x="{LEFT}" y="18">{escape(chart.title)}</text>{drawn}{_legend(chart, width)}</svg>'
@@ -159,15 +161,14 @@ class Plane:
         return f"{self.height - BELOW - share * (self.height - ABOVE - BELOW):.1f}"
 
 
-def _without_outliers(bins: Sequence[Bin]) -> list[float]:
-    """Return the bins' values with outliers limited: a slow first step or an exploding gradient would flatten the rest.
+def _limit(bins: Sequence[Bin]) -> float:
+    """Return the largest value to show without outliers: a slow first step or a peak would flatten all other values.
 
-    Outliers are drawn beyond the plot, where they are clipped.
+    Outliers are drawn beyond the plot, where they are clipped; `_beyond` marks them.
     """
     highs = sorted(bin.high for bin in bins)
     typical = highs[math.ceil(0.97 * (len(highs) - 1))]  # with few points, the largest one
-    most = highs[-1] if highs[-1] <= 3 * abs(typical) else typical
-    return [min(value, most) for bin in bins for value in (bin.low, bin.high)]
+    return highs[-1] if highs[-1] <= 3 * abs(typical) else typical
 
 
 def _axes(plane: Plane, unit: str) -> str:
@@ -219,6 +220,21 @@ def _clipped(plane: Plane, curves: str, room: int = 5) -> str:
     width, height = plane.width - LEFT - RIGHT + 2 * room, plane.height - ABOVE - BELOW + 2 * room
     place = f'x="{x}" y="{y}" width="{width}" height="{height}"'
     return f'<svg class="plot" {place} viewBox="{x} {y} {width} {height}">{curves}</svg>'
+
+
+def _beyond(plane: Plane, thinned: Sequence[tuple[Series, Sequence[Bin]]], limit: float) -> str:
+    """Return a triangle at the upper edge for each outlier beyond the plot, and a note with the largest value."""
+    outliers = [(series, bin) for series, bins in thinned for bin in bins if bin.high > limit]
+    if not outliers:
+        return ""
+    most, right = max(bin.high for _, bin in outliers) * plane.factor, plane.width - RIGHT
+    note = f"\N{BLACK UP-POINTING TRIANGLE} beyond the axis, up to {most:,.4g}"
+    marks = "".join(
+        f'<path class="beyond" fill="var(--{series.colour})" d="M{plane.x(bin.x)} {ABOVE - 6}l5 8h-10z">'
+        f"<title>{escape(series.name)} near iteration {bin.x:.0f}: {bin.high:.4g}</title></path>"
+        for series, bin in outliers
+    )
+    return f'<text class="note" x="{right}" y="34" text-anchor="end">{note}</text>{marks}'
 
 
 def _line(plane: Plane, bins: Sequence[Bin]) -> str:

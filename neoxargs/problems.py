@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -170,6 +171,16 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return `did you mean a or b?`, or "" if no choice is similar."""
     found = close_matches(word, choices)
     return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def similar_folders(folder: str) -> str:
+    """Return `did you mean a or b?` with the similar names of folders beside a missing folder, or ""."""
+    beside, wanted = os.path.split(os.path.normpath(folder))
+    try:
+        names = [entry.name for entry in os.scandir(beside or ".") if entry.is_dir()]
+    except OSError:
+        return ""
+    return did_you_mean(wanted, names)
 
 
 def listed(words: Iterable[str], last: str = "or", most: int = 12) -> str:

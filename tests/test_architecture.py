@@ -70,7 +70,9 @@ def table() -> dict[str, Row]:
     text = PAGE.read_text(encoding="utf-8").split("## Who may import whom")[1].split("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     cells = [[frozenset(re.findall(r"`([^`]+)`", cell)) for cell in line.split("|")[1:-1]] for line in lines]
-    return {next(iter(part)): Row(*rest) for part, *rest in cells}
+    rows = [(next(iter(part)), Row(*rest)) for part, *rest in cells]
+    assert sorted({part for part, _ in rows}) == sorted(part for part, _ in rows), "a part has several rows"
+    return dict(rows)
 
 
 @cache

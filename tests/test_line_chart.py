@@ -81,6 +81,16 @@ def test_one_outlier_does_not_flatten_the_rest() -> None:
     assert calm == wild
 
 
+def test_an_outlier_beyond_the_axis_is_marked_with_its_value() -> None:
+    points = [(number, 1.0 + number % 2) for number in range(200)]
+    svg = drawn(Chart("x", "nats", [Series("loss", "train", [*points[:50], (50, 1234.5), *points[51:]])]))
+    (mark,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == "beyond")
+    assert float(mark.attrib["d"].removeprefix("M").split()[0]) == pytest.approx(64 + 50 / 199 * 470, abs=0.1)
+    assert [title.text for title in mark] == ["loss near iteration 50: 1234"]
+    assert texts(svg, "note") == ["▲ beyond the axis, up to 1,234"]
+    assert texts(drawn(Chart("x", "nats", [Series("loss", "train", points)])), "note") == []
+
+
 def test_a_constant_curve_is_drawn() -> None:
     assert len(texts(drawn(Chart("x", "", [Series("x", "train", [(1, 0.0), (2, 0.0)])])), "tick")) > 2
     assert draw(Chart("x", "", [Series("x", "train", [(5, 7.0)])], floats=True))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from neoxargs.created_files import replace_text
 from neoxargs.launch.fingerprints import Section, environment
 from neoxargs.launch.preflight.secrets import secret_values
 from neoxargs.launch.prepare import recorded_values
@@ -44,7 +45,7 @@ def write_lock(config: Config, script: str) -> Path:
     """Write the file to the run folder, and return its path."""
     path = Path(config.logging.run_dir, LOCK_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(lock_text(config, script, environment(config, script)), encoding="utf-8")
+    replace_text(path, lock_text(config, script, environment(config, script)))
     return path
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from neoxargs.created_files import replace_text
 from neoxargs.launch import compiled_ops
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.compiled_ops import Say
@@ -111,5 +112,5 @@ def write_record(config: Config) -> Path:
     lines = [f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in recorded_values(config).items()]
     path = Path(config.logging.run_dir, RECORD_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    replace_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     return path

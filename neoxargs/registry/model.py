@@ -14,8 +14,6 @@ InitMethod = Literal[
 Activation = Literal[
     "gelu", "geglu", "geglu_tanh", "relu", "softsign", "swish", "mish", "silu", "reglu", "swiglu", "bilinear", "glu",
 ]  # fmt: skip
-
-
 _GMLP = (
     "GPT-NeoX's gMLP has no residual connection and starts only if a micro batch has at least seq_length samples, so "
     "no model of this kind was trained with it"
@@ -149,9 +147,9 @@ class Embedding(Group, origin="NeoX", effect="model"):
     rpe: bool = param(False, replaced_by={True: {"pos_emb": "rpe"}, False: {}})
     """Retired in March 2021: use `pos_emb: rpe`."""
 
-    rpe_causal: bool = param(False, replaced_by={True: {}})
-    """Retired in March 2021: remove it, and all buckets of `pos_emb: rpe` hold past tokens. An explicit `false`
-    reserves half of them for later tokens, which a GPT never attends to."""
+    rpe_causal: bool = param(False)
+    """Uses all buckets of `pos_emb: rpe` for past tokens; false reserves half of them for later tokens, which a GPT
+    never attends to. GPT-NeoX removed it in March 2021; in a dialect from then on, the default is true."""
 
 
 class Norm(Group, origin="NeoX", effect="model"):

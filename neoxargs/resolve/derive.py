@@ -99,6 +99,7 @@ class _Completion:
             "sections": draft.sections,
             "auto": draft.auto,
             "default": self.default,
+            "day": draft.dialect.date,
         }
         self.places = _written_places(draft)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs import checkpoint_folder
-from neoxargs.problems import Place, Problem, Problems, render
+from neoxargs.problems import Place, Problem, Problems, render, similar_folders
 from neoxargs.registry import REGISTRY
 from neoxargs.text import format_bytes, format_duration
 
@@ -72,8 +73,7 @@ def run(options: Namespace) -> int:
     root = Path(options.folder)
     folders = checkpoint_folder.checkpoints(root)
     if not folders:
-        hint = "pass the folder that the run sets as save"
-        raise Problems(Problem(f"{root}: there is no checkpoint in this folder", hint=hint, id="checkpoint-missing"))
+        raise Problems(_none_in(root))
     if options.prune is not None:
         return _prune(root, options)
     with _progress(folders if options.verify else []) as verify:
@@ -85,6 +85,20 @@ def run(options: Namespace) -> int:
         print("\n".join([*table(listed, time.time()), *_leftovers(root)]))
         _print_warnings(root)
     return int(damaged)
+
+
+def _none_in(root: Path) -> Problem:
+    """Return the problem of a path without checkpoints: it does not exist, is a file, or has none."""
+    hint = "pass the folder that the run sets as save"
+    if os.path.isdir(root):
+        what = "there is no checkpoint in this folder"
+        if root in checkpoint_folder.checkpoints(root.parent):
+            what, hint = "this folder is one checkpoint, not the folder of all", f"pass {root.parent}"
+    elif os.path.exists(root):
+        what = "this is a file, not a folder with checkpoints"
+    else:
+        what, hint = "there is no such folder", similar_folders(str(root)) or hint
+    return Problem(f"{root}: {what}", hint=hint, id="checkpoint-missing")
 
 
 def _print_json(root: Path, ok: bool, **found: object) -> None:

@@ -42,12 +42,12 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
 
     torch is imported after the log is open, so that errors of the import are in it.
     """
+    from neoxargs.created_files import never_writable_for_all
     from neoxargs.launch.processes import failures
     from neoxargs.launch.processes.console_filter import shows_all
     from neoxargs.launch.processes.run_lock import inherited_lock
     from neoxargs.launch.processes.supervisor import run_supervised
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
-    from neoxargs.permissions import never_writable_for_all
     from neoxargs.problems import Problems
     from neoxargs.train.process import gpu_environment, mpi
 

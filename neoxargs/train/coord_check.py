@@ -17,6 +17,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from neoxargs.created_files import replace_text
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
 from neoxargs.train.kernels.cross_entropy import Vocabulary
@@ -66,9 +67,8 @@ def save_base_shapes(config: Config) -> Path:
     """Write `base_shapes_file` in the format of the package mup and return its path."""
     path = Path(str(config.mup.base_shapes_file))
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(yaml.safe_dump(dict(base_shapes(config)), default_flow_style=None), encoding="utf-8")
-    return part.replace(path)
+    replace_text(path, yaml.safe_dump(dict(base_shapes(config)), default_flow_style=None))
+    return path
 
 
 def base_shapes(config: Config) -> BaseShapes:

@@ -59,10 +59,6 @@ def test_default_conforms_to_type(parameter: Parameter) -> None:
         assert coerce(parameter.default, parameter.type) == parameter.default
 
 
-#: Only one of their values is retired; the other, if written, still says what nothing else does.
-HALF_RETIRED = ("rpe_causal",)
-
-
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
 def test_replacements_are_current_parameters_with_legal_values(parameter: Parameter) -> None:
     """Every legal value of a retired parameter is replaced by current parameters with legal values."""
@@ -73,7 +69,7 @@ def test_replacements_are_current_parameters_with_legal_values(parameter: Parame
             coerce(successor, REGISTRY.parameters[name].type)
     if parameter.replaced_by:
         assert parameter.description.startswith("Retired")
-        assert parameter.default is None or parameter.default in parameter.replaced_by or parameter.name in HALF_RETIRED
+        assert parameter.default is None or parameter.default in parameter.replaced_by
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)

@@ -88,8 +88,17 @@ def test_json(root, capsys):
 
 
 def test_a_folder_without_checkpoints_is_a_problem(tmp_path, capsys):
-    assert main(["checkpoints", str(tmp_path / "missing")]) == 1
-    assert "missing: there is no checkpoint in this folder [checkpoint-missing]" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "run" / "global_step5").mkdir(parents=True)
+    for name, what in {
+        "empty": "there is no checkpoint in this folder [checkpoint-missing]\n  = pass the folder that",
+        "file": "this is a file, not a folder with checkpoints [checkpoint-missing]\n  = pass the folder that",
+        "emty": "there is no such folder [checkpoint-missing]\n  = did you mean empty?",
+        "run/global_step5": "this folder is one checkpoint, not the folder of all [checkpoint-missing]\n  = pass ",
+    }.items():
+        assert main(["checkpoints", str(tmp_path / name)]) == 1
+        assert f"{name}: {what}" in capsys.readouterr().err
 
 
 def test_nothing_is_removed_without_a_question(root, capsys, monkeypatch):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from neoxargs.problems import did_you_mean
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.model import KIND_OF_MODE
-from neoxargs.resolve.rules.rule import DERIVATIONS, Contradiction, Finding, Rule, check, refuse, warn
+from neoxargs.resolve.rules.rule import DERIVATIONS, Contradiction, Finding, Rule, check, derive, refuse, warn
 from neoxargs.resolve.rules.shared_findings import multiple_of
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 
@@ -17,6 +18,8 @@ SECTION = "sparse_attention"
 #: What problems of the pattern are about; sparsity_config is derived from the `sparse_attention` section.
 ABOUT_PATTERN = ("sparsity_config",)
 SPARSE_KINDS = (*list(KIND_OF_MODE.values())[1:], "local")
+#: The day from which GPT-NeoX divides all buckets of `pos_emb: rpe` among past tokens.
+ALWAYS_CAUSAL = date(2021, 3, 4)
 #: The keys that describe a pattern, both in the `sparse_attention` section and in `sparsity_config`.
 PATTERN_KEYS = tuple(
     name.removeprefix(f"{SECTION}.")
@@ -193,9 +196,15 @@ def _sparse_layers(attention_config: Sequence[str]) -> list[str]:
     return [kind for kind in attention_config if kind in SPARSE_KINDS]
 
 
+@derive
+def rpe_causal(pos_emb: str, day: date) -> bool | None:
+    """GPT-NeoX has had only causal buckets since March 2021"""
+    return True if pos_emb == "rpe" and day >= ALWAYS_CAUSAL else None
+
+
 @check
 def rpe_buckets_reach_max_distance(
-    pos_emb: str, rpe_num_buckets: int, rpe_max_distance: int, rpe_causal: bool, written: Collection[str]
+    pos_emb: str, rpe_num_buckets: int, rpe_max_distance: int, rpe_causal: bool
 ) -> Finding | None:
     """With `pos_emb: rpe`, the first half of the buckets for past tokens hold one distance each, and the ranges of the
     others grow logarithmically up to rpe_max_distance. With too few buckets, or an rpe_max_distance within the first
@@ -204,15 +213,14 @@ def rpe_buckets_reach_max_distance(
         pos_emb: rpe
         rpe_max_distance: 16
     """
-    causal = rpe_causal or "rpe_causal" not in written
-    past = rpe_num_buckets if causal else rpe_num_buckets // 2
+    past = rpe_num_buckets if rpe_causal else rpe_num_buckets // 2
     if pos_emb != "rpe":
         return None
     if past < 2:
-        what = f"rpe_num_buckets ({rpe_num_buckets}) must be at least {2 if causal else 4}"
+        what = f"rpe_num_buckets ({rpe_num_buckets}) must be at least {2 if rpe_causal else 4}"
         return refuse(what, "remove rpe_num_buckets to use the default of 32", about=["rpe_num_buckets"])
     if rpe_max_distance <= past // 2:
-        share = 2 if causal else 4
+        share = 2 if rpe_causal else 4
         limit = f"rpe_num_buckets ({rpe_num_buckets}) / {share}"
         what = f"rpe_max_distance ({rpe_max_distance}) must be greater than {limit} (rounded down)"
         advice = f"set rpe_max_distance to {past // 2 + 1} or more"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import date
 
 from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
@@ -10,9 +11,10 @@ from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import divisible_by
-from neoxargs.resolve.rules.synonyms import Default
 from neoxargs.sizes.layout import ranks_of_replica
 
+#: The day on which GPT-NeoX replaced DeepSpeed's and MegaBlocks' experts.
+REPLACED = date(2025, 5, 9)
 #: Optimizers that support experts which data parallel ranks divide among them.
 AVERAGING = (
     "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "MuAdam", "MuAdamW",
@@ -21,21 +23,20 @@ AVERAGING = (
 
 
 @derive
-def moe_router_type(moe_num_experts: int, written: Collection[str], default: Default) -> str | None:
+def moe_router_type(moe_num_experts: int, written: Collection[str], day: date) -> str | None:
     """GPT-NeoX had only this router until May 2025"""
-    return "topk" if moe_num_experts > 1 and _is_older(written, default) else None
+    return "topk" if moe_num_experts > 1 and _is_older(written, day) else None
 
 
 @derive
-def moe_expert_interval(moe_num_experts: int, written: Collection[str], default: Default) -> int | None:
+def moe_expert_interval(moe_num_experts: int, written: Collection[str], day: date) -> int | None:
     """GPT-NeoX's default until May 2025"""
-    return 2 if moe_num_experts > 1 and _is_older(written, default) else None
+    return 2 if moe_num_experts > 1 and _is_older(written, day) else None
 
 
-def _is_older(written: Collection[str], default: Default) -> bool:
+def _is_older(written: Collection[str], day: date) -> bool:
     """Whether a file is for GPT-NeoX before May 2025: by its dialect, or by parameters that were retired then."""
-    # The same version changed this default.
-    return default("rms_norm_epsilon_under_root") is not True or _is_dated(written)
+    return day < REPLACED or _is_dated(written)
 
 
 def _is_dated(written: Collection[str]) -> bool:

@@ -20,7 +20,7 @@ takes the names of its results as `@derives("lr", "optimizer.params.lr")`; its d
 always runs and receives the value that is set, or None (`train_batch_size` = a x b x c is solved that way for
 whichever is missing). A result of `None` keeps the default. Further inputs are `gpus` (the number of processes),
 `written` (the names that the user set), `sections` (the sections that the user wrote), `auto` (the names set to
-`auto`) and `default` (name -> its default in the dialect).
+`auto`), `day` (the date of the dialect) and `default` (name -> its default in the dialect).
 
 A rule that can report a problem is named after the constraint: `rotary_dims_even` reports `rotary-dims-even`. Its
 docstring says what would go wrong on the GPUs and ends with an example, some lines of YAML to add to the smallest

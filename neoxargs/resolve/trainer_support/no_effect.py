@@ -307,7 +307,7 @@ SWITCHED_OFF = (
         {"norm": Is(("scalenorm", "non_parametric_layernorm"))},
         "this norm has no per-channel weights",
     ),
-    SwitchedOff("rpe_num_buckets rpe_max_distance", {"pos_emb": IsNot(("rpe",))}, "pos_emb is not rpe"),
+    SwitchedOff("rpe_num_buckets rpe_max_distance rpe_causal", {"pos_emb": IsNot(("rpe",))}, "pos_emb is not rpe"),
     SwitchedOff("opt_pos_emb_offset", {"pos_emb": IsNot(("learned",))}, "pos_emb is not learned"),
     SwitchedOff(
         "layernorm_epsilon",

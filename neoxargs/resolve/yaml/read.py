@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from neoxargs.problems import Place, Problem, Problems, close_matches, listed
+from neoxargs.problems import Place, Problem, Problems, close_matches, listed, similar_folders
 from neoxargs.request import is_lock_text
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.resolve.yaml.line_patterns import line_problem
@@ -94,7 +94,8 @@ def _find(path: str, directory: str | None) -> str:
         hint = f"pass one of its files: {listed(inside, most=6)}" if inside else "pass a YAML file"
         _stop(found[0], "this is a folder, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
-        _stop(directory, "-d points to this folder, but it does not exist", id="directory-missing")
+        what = "-d points to this folder, but it does not exist"
+        _stop(directory, what, similar_folders(directory), id="directory-missing")
     _stop(bases[0], "there is no such file", _nearest(bases, path), id="file-missing")
 
 

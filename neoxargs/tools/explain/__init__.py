@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from neoxargs.launch.preflight.secrets import secret_values
 from neoxargs.launch.prepare import with_value
 from neoxargs.launch.run_spec import RunSpec, resolve_run
-from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.problems import SET, Place, Problem, Problems, listed
 from neoxargs.record import replace
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.request import Request
@@ -23,14 +25,15 @@ NO_MATCH_HINT = "look it up in docs/parameters.md; no parameter has this word in
 
 def explain(key: str, request: Request) -> str:
     """Return the answer as text or JSON. Raises Problems if the name is unknown or the files have problems."""
-    name, as_json = normal(key), request.as_json
+    name, as_json = normal(key.replace(" ", "_")), request.as_json
     found = REGISTRY.find(name)
     if found is None and problem.is_problem(key):
         return _json(problem.to_json(key)) if as_json else problem.to_text(key)
     if found is None and keyword_search.is_file(key):
         what = f"explain: expected a parameter name first, got the file {key}"
         raise Problems([Problem(what, hint=USAGE_HINT, id="explain-needs-a-name")])
-    spec = _resolve(request) if request.files else None
+    with _words_of_a_name(key, request.files):
+        spec = _resolve(request) if request.files else None
     config = spec.config if spec else None
     if found is None and name in REGISTRY.sections:
         return _json(section.to_json(name, config), spec) if as_json else section.to_text(name, config)
@@ -40,6 +43,21 @@ def explain(key: str, request: Request) -> str:
     if found is None:
         return _mentioning(name, key, as_json)
     return _json(parameter.to_json(found, name, config), spec) if as_json else parameter.to_text(found, name, config)
+
+
+@contextmanager
+def _words_of_a_name(key: str, files: Sequence[str]) -> Iterator[None]:
+    """Within this, a missing file that is probably the next word of a name, as in `learning rate`, says so."""
+    try:
+        yield
+    except Problems as stop:
+        missing = any(problem.id == "file-missing" for problem in stop.problems)
+        joined = "_".join([key, *files])
+        if not (missing and (REGISTRY.find(joined) or keyword_search.by_last_part(normal(joined)))):
+            raise
+        what = f"explain: expected one name, got the words {listed([key, *files], 'and')}, and no such files exist"
+        hint = f"write `explain {joined}`"
+        raise Problems([Problem(what, hint=hint, id="explain-needs-a-name")]) from None
 
 
 def explain_everything(request: Request) -> str:

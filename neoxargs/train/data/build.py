@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import re
 import signal
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neoxargs.created_files import replace_text
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type
@@ -170,9 +170,7 @@ def sidecar(prefix: Path) -> Path:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file that appears under its name only once it is complete."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(values, indent=1) + "\n")
-    os.replace(part, path)
+    replace_text(path, json.dumps(values, indent=1) + "\n")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -28,9 +28,9 @@ class RelativeBias(nn.Module):
     All layers share one table. As in GPT-NeoX, its values are multiplied by the square root of the head dimension.
     """
 
-    def __init__(self, shape: Shape, embedding: Embedding, make: Make, causal: bool = True) -> None:
+    def __init__(self, shape: Shape, embedding: Embedding, make: Make) -> None:
         super().__init__()
-        self.embedding, self.causal = embedding, causal
+        self.embedding = embedding
         self.bias: Tensor | None = None
         self.tables = make.tables
         self.scale = math.sqrt(head_dim(shape))
@@ -56,15 +56,14 @@ class RelativeBias(nn.Module):
 
     def _buckets(self, seq: int, device: torch.device) -> Tensor:
         options = self.embedding
-        return bucket(_back(seq, device), options.rpe_num_buckets, options.rpe_max_distance, self.causal)
+        return bucket(_back(seq, device), options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal)
 
 
 def relative_bias(config: Config, make: Make) -> RelativeBias | None:
     """Make the table that all layers share; None unless `pos_emb` is rpe."""
     if config.embedding.pos_emb != "rpe":
         return None
-    causal = config.embedding.rpe_causal or "rpe_causal" not in config.values  # only a false set by the user counts
-    table = RelativeBias(config.shape, config.embedding, make.at("relative"), causal)
+    table = RelativeBias(config.shape, config.embedding, make.at("relative"))
     table.scale *= multipliers(config)[1]
     return table
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from neoxargs.created_files import replace_text
 from neoxargs.run_metrics import read
 from neoxargs.train.track.console import tflops
 from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
@@ -87,9 +88,7 @@ def truncate(path: Path, iteration: int, with_evaluations: bool = True) -> None:
     rows = [row for row in read(path) if 0 < iteration >= row["step"]]
     if not with_evaluations:
         rows = [row for row in rows if (row["event"], row["step"]) != ("evaluation", iteration)]
-    part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    os.replace(part, path)
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def elapsed(path: Path, iteration: int) -> float:

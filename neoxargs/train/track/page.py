@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from neoxargs.created_files import replace_text
 from neoxargs.html_page import html_page
 from neoxargs.line_chart import STYLE, Chart, Point, Series, centred, draw
 from neoxargs.run_metrics import FILE, read
@@ -57,9 +57,7 @@ class Page(Tracker):
         folder = self.run.folder
         text = page(list(read(folder / FILE)), state, self.description, folder)
         if text:
-            part = folder / f"{REPORT}.part"
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, folder / REPORT)
+            replace_text(folder / REPORT, text)
 
 
 def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder: Path) -> str:

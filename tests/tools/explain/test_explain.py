@@ -268,3 +268,15 @@ def test_an_unknown_name_is_a_problem_with_a_hint(key: str, files: list[str], wh
         explain(key, Request(files))
     (problem,) = raised.value.problems
     assert (problem.what, problem.hint) == (what, hint)
+
+
+def test_the_words_of_a_name_are_suggested_as_one_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Problems) as raised:
+        explain("learning", Request(["rate"]))
+    (problem,) = raised.value.problems
+    assert problem.what == "explain: expected one name, got the words learning and rate, and no such files exist"
+    assert problem.hint == "write `explain learning_rate`"
+    assert "lr" in explain("learning_rate", Request([])).split()
+    assert explain("learning rate", Request([])) == explain("learning_rate", Request([]))
+    with pytest.raises(Problems, match="there is no such file"):
+        explain("lr", Request(["nowhere"]))

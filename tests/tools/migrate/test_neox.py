@@ -51,7 +51,7 @@ FORWARD = {
     "geglu: false\nseed: 1\n": "seed: 1\n",
     "openai-gelu: true\n": "activation: gelu\nbias-gelu-fusion: true\n",
     '"rms-norm": true\n': '"norm": "rmsnorm"\n',
-    "rpe: true\nrpe-causal: true # why not\n": "pos-emb: rpe\n# why not\n",
+    "rpe: true\nrpe-causal: true # why not\n": "pos-emb: rpe\nrpe-causal: true # why not\n",
     "sinusoidal-pos-emb: true\n": "pos-emb: sinusoidal\n",
     "sparsity: none\nseed: 1\n": "seed: 1\n",
     "sparsity: all\n": "attention-config: [[[sparse_variable], all]]\n",
@@ -128,6 +128,12 @@ def test_migrating_to_2021(new: str) -> None:
     result = migrated(new, "neox-2021", OF_2021)
     assert lines(result) == TO_2021[new]
     assert result.problems == []
+
+
+def test_buckets_of_rpe_that_a_gpt_never_reads_are_kept_only_with_rpe() -> None:
+    assert "rpe-causal: false" in lines(migrated("rpe: true\n", sizes=OF_2021))
+    assert "rpe-causal" not in lines(migrated("rpe: true\nseed: 1\n"))
+    assert "rpe-causal" not in lines(migrated("sinusoidal-pos-emb: true\n", sizes=OF_2021))
 
 
 def test_an_error_before_and_after_is_a_warning() -> None:

@@ -213,13 +213,10 @@ def test_settings_that_train_py_cannot_run_are_warnings(capsys) -> None:
     Path(source).write_text(REDUCED)
     assert main(["migrate", source, "-o", "new.yml"]) == 0
     err = capsys.readouterr().err
-    assert f"warning: {name} is not supported by train.py: DeepSpeed compresses a model only" in err
+    assert f"warning: {name} is not supported by train.py: DeepSpeed compresses only" in err
     where = err.partition(f": warning: {name}")[0].splitlines()[-1]
     assert main(["check", "new.yml", "--gpus", "1"]) == 1
-    assert (
-        f"{where}: error: {name} is not supported by train.py: DeepSpeed compresses a model only"
-        in capsys.readouterr().err
-    )
+    assert f"{where}: error: {name} is not supported by train.py: DeepSpeed compresses only" in capsys.readouterr().err
     assert main(["migrate", source, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     about = [problem for problem in answer["problems"] if problem["what"].startswith(name)]

@@ -103,10 +103,12 @@ def test_relative_positions() -> None:
         return len(bias[-1].unique())
 
     # 8 buckets for 16 distances: the widest begins at rpe-max-distance.
-    assert classes("rpe-max-distance: 16") == 8
-    assert classes("rpe-max-distance: 128") == 6
     assert classes("rpe-max-distance: 16\nrpe-causal: true") == 8
+    assert classes("rpe-max-distance: 128\nrpe-causal: true") == 6
     assert classes("rpe-max-distance: 16\nrpe-causal: false") == 4
+    # GPT-NeoX's default at the time of `rpe: true`, and what it has always done since.
+    assert classes("rpe-max-distance: 16") == 4
+    assert classes("rpe-max-distance: 16\ndialect: 2021-03-04") == 8
 
 
 def test_the_bias_is_added_to_the_scores() -> None:

@@ -7,7 +7,7 @@ from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 PROBLEMS: dict[str, Entry] = {
     "explain-needs-a-name": row(
         "The first argument of `explain` is the name of a parameter, a section or a problem; the files follow. In "
-        "this command, the first argument is a file."
+        "this command, the first argument is a file, or the name is divided into several words."
     ),
     "set-without-value": Entry(
         "The argument of --set is `KEY=VALUE`. Without `=`, nothing would be set, and the value in the file would be "

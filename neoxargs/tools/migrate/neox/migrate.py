@@ -12,7 +12,7 @@ from typing import Any
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.record import replace
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.registry.history import NEWEST, changes, default_at, introduced
+from neoxargs.registry.history import NEWEST, changes, introduced
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.yaml.nodes import format_node, node_of
@@ -245,22 +245,21 @@ class _Migration:
 
     def write_defaults(self, document: Document) -> None:
         comment = f"defaults of {self.drafted.dialect.name} that differ in {self.to}"
-        for name, value in list(self.changed_defaults()):
+        for name, value, now in list(self.changed_defaults()):
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
-            then = default_at(name, self.day)
-            default = "derived" if then is ABSENT else format_node(node_of(then))
+            default = "derived" if now is ABSENT else format_node(node_of(now))
             why = f"the default changed to {default}" if self.day == NEWEST else f"the default was {default}"
             place = Place(document.name, 0, 0)
             self.changes.append(Change(place, "", f"{name}: {format_node(node_of(value))}", why, _changed(name)))
 
-    def changed_defaults(self) -> Iterator[tuple[str, Any]]:
-        """Yield each parameter that would change with the new dialect's defaults, and its old value."""
+    def changed_defaults(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield each parameter that would change with the new dialect's defaults, its old and its new value."""
         after, _ = resolved(draft(self.files.texts, [f"dialect={self.to}"]), self.gpus)
-        for name, then, _ in differences(self.before, after):
+        for name, then, now in differences(self.before, after):
             changed = changes(name) or name in DERIVED_FROM_DIALECT
             if changed and name not in (*NOT_PINNED, *self.values) and then is not ABSENT:
-                yield name, then
+                yield name, then, now
 
     def spelled_like(self, document: Document, name: str) -> str:
         if "DSC" in REGISTRY.parameters[name].origins:

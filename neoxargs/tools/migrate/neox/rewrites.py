@@ -232,8 +232,8 @@ def _back() -> dict[tuple[str, Any], New]:
     return by_result
 
 
-#: Parameters whose default a rule derives from the dialect (resolve/rules/moe.py). They are newer than that default.
-DERIVED_FROM_DIALECT = ("moe_expert_interval", "moe_router_type")
+#: Parameters whose default a rule derives from the dialect (resolve/rules/moe.py, attention.py).
+DERIVED_FROM_DIALECT = ("moe_expert_interval", "moe_router_type", "rpe_causal")
 
 
 def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite | None:

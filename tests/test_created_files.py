@@ -1,17 +1,24 @@
-"""Nothing that a run creates is writable for every user, whatever the umask of the shell; no secret is in its files."""
+"""Nothing that a run creates is writable for every user, whatever the umask of the shell; no secret is in its files.
+
+A text file is replaced as a whole: readers see the old or the new one.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from neoxargs import train
 from neoxargs.cli import main
-from neoxargs.permissions import never_writable_for_all
+from neoxargs.created_files import never_writable_for_all, replace_text
+from neoxargs.launch.lockfile import write_lock
+from neoxargs.launch.prepare import write_record
+from neoxargs.resolve.config import Config
+from tests.support.configure import configure
 from tests.support.processes import rank_arguments, train_on_rank
 from tests.support.ranks import run_ranks
 
@@ -67,3 +74,26 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert not [path for path in created if path.stat().st_mode & stat.S_IWOTH]
     assert not [path for path in created if path.is_file() and b"hunter" in path.read_bytes()]
     assert "hunter" not in output + errors + " ".join(arguments)
+
+
+def test_a_text_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    replace_text(tmp_path / "file", "old")
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        replace_text(tmp_path / "file", "new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
+
+
+@pytest.mark.parametrize("write", [write_record, lambda config: write_lock(config, "train.py")])
+def test_the_record_and_the_lock_file_of_a_run_are_replaced(tmp_path: Path, write: Callable[[Config], Path]) -> None:
+    """Who reads the file of an earlier start meanwhile reads it to its end."""
+    config = configure(f"run_dir: {tmp_path}")
+    earlier = write(config).read_text()
+    with write(config).open() as reader:
+        write(config)
+        assert reader.read() == earlier
+        assert not os.path.samestat(os.fstat(reader.fileno()), write(config).stat())
+    assert len(list(tmp_path.iterdir())) == 1
