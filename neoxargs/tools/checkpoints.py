@@ -60,7 +60,7 @@ class Listed:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the folder of the checkpoints: save")
+    parser.add_argument("folder", metavar="FOLDER", help="the folder that contains the checkpoints, which `save` names")
     parser.add_argument("--verify", action="store_true", help="read all files and verify their checksums")
     parser.add_argument(
         "--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints"

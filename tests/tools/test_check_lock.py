@@ -140,7 +140,7 @@ def test_diff_of_a_run_and_a_lock(capsys: pytest.CaptureFixture[str]) -> None:
     launch("lr=0.25", "data_path=e", folder="other", packages={"torch": "0.1"})
     assert main(["diff", "run/run.lock.yml", "other/run.lock.yml", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["differences"]
-    assert [(each["name"], each["kind"], each["rank"]) for each in found] == [
+    assert [(each["name"], each["kind"], each["impact"]) for each in found] == [
         ("lr", "optimizer", "result"), ("data_path", "data", "result"), ("data_path", "content", "result"),
         ("torch", "package", "rounding"),
     ]  # fmt: skip

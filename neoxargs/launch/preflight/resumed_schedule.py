@@ -29,8 +29,9 @@ def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]
         yield _refusal(config, theirs, names, iteration, hint)
     elif before != after:
         what = (
-            f"train_iters ({config.training.train_iters}) is {theirs('train_iters')} in the checkpoint, which changes "
-            f"the decay: at iteration {iteration} the learning rate jumps from {before:.3g} to {after:.3g}"
+            f"train_iters is {config.training.train_iters}, but was {theirs('train_iters')} when the checkpoint was "
+            f"saved. This changes the decay: at iteration {iteration} the learning rate jumps from {before:.3g} to "
+            f"{after:.3g}"
         )
         about = ("train_iters", "lr_decay_iters", "load")
         place = config.place("train_iters")

@@ -84,12 +84,14 @@ def _step(word: str) -> int:
 def exit_code(found: Sequence[Difference], allow_rounding: bool) -> int:
     """Return 1 if a difference can change a number in training."""
     matter = {"result"} if allow_rounding else {"result", "rounding"}
-    return int(any(each.rank in matter for each in found))
+    return int(any(each.impact in matter for each in found))
 
 
 def _as_json(a: Side, b: Side, found: Sequence[Difference], code: int, more: Mapping[str, object]) -> str:
     sides = {letter: _side_to_json(side) for letter, side in (("a", a), ("b", b))}
-    verdict = next((rank for rank in ("result", "rounding", "nothing") if any(each.rank == rank for each in found)), "")
+    verdict = next(
+        (impact for impact in ("result", "rounding", "nothing") if any(each.impact == impact for each in found)), ""
+    )
     answer = {"ok": not code, "verdict": verdict or "same", **sides, "differences": [each.to_json() for each in found]}
     return json.dumps({**answer, **more}, indent=2, default=str)
 

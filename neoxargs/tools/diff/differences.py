@@ -11,7 +11,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
-from neoxargs.tools.diff.kinds import Rank, kind_of, rank_of
+from neoxargs.tools.diff.kinds import Impact, impact_of, kind_of
 from neoxargs.tools.diff.side import Side, set_names
 from neoxargs.tools.explain.provenance import source_of
 
@@ -24,8 +24,8 @@ SETTINGS = (("train_batch_size",), ("train_micro_batch_size_per_gpu", "batch_siz
             ("gradient_accumulation_steps", "gas"), ("world_size", "global_num_gpus"))  # fmt: skip
 #: The name to show if the names of a setting have different values.
 WHOLE = ("optimizer.params.betas", "precision", "optimizer.type")
-#: Section of a run.lock.yml -> kind and rank of a difference in it.
-ENVIRONMENT: dict[str, tuple[str, Rank]] = {
+#: Section of a run.lock.yml -> kind and impact of a difference in it.
+ENVIRONMENT: dict[str, tuple[str, Impact]] = {
     "code": ("code", "result"), "files": ("content", "result"), "packages": ("package", "rounding"),
     "hardware": ("hardware", "rounding"),
 }  # fmt: skip
@@ -40,7 +40,7 @@ class Difference(Record):
 
     name: str
     kind: str
-    rank: Rank
+    impact: Impact
     values: tuple[Any, Any]
     sources: tuple[str, str]
     is_set: bool
@@ -49,14 +49,14 @@ class Difference(Record):
 
     def to_json(self) -> dict[str, Any]:
         a, b = ({"value": value, "source": source} for value, source in zip(self.values, self.sources, strict=True))
-        return {"name": self.name, "rank": self.rank, "kind": self.kind, "note": self.note, "a": a, "b": b}
+        return {"name": self.name, "impact": self.impact, "kind": self.kind, "note": self.note, "a": a, "b": b}
 
 
 def differences(a: Side, b: Side) -> list[Difference]:
-    """Return all differences; within a rank, those that are set come first, in the registry's order."""
+    """Return all differences; for each impact, those that are set come first, in the registry's order."""
     found = [*_differences(a, b), *_environment(a, b)]
     order = ("result", "rounding", "nothing", "unread")
-    return sorted(found, key=lambda each: (order.index(each.rank), not each.is_set))
+    return sorted(found, key=lambda each: (order.index(each.impact), not each.is_set))
 
 
 def spellings(a: Side, b: Side) -> str:
@@ -81,24 +81,24 @@ def _differences(a: Side, b: Side) -> Iterator[Difference]:
             continue
         name = _name_shown(differing, a, b)
         parameter = REGISTRY.parameters[name]
-        rank, note = rank_of(parameter, (a, b))
+        impact, note = impact_of(parameter, (a, b))
         if _same_content(name, a, b):
-            rank, note = "nothing", "the files have the same content"
+            impact, note = "nothing", "the files have the same content"
         is_set = any(_is_set(side.config, each) for side in (a, b) for each in names)
-        if rank == "unread" and not is_set:
+        if impact == "unread" and not is_set:
             continue
         values, sources = (a.get(name), b.get(name)), (_source(a, name, names), _source(b, name, names))
-        yield Difference(name, kind_of(parameter), rank, values, sources, is_set, note)
+        yield Difference(name, kind_of(parameter), impact, values, sources, is_set, note)
 
 
 def _environment(a: Side, b: Side) -> Iterator[Difference]:
     """Yield the differences of two runs in code, packages, hardware and the content of files."""
-    for section, (kind, rank) in ENVIRONMENT.items():
+    for section, (kind, impact) in ENVIRONMENT.items():
         of_a, of_b = a.environment.get(section, {}), b.environment.get(section, {})
         for name in [name for name in of_a if name in of_b and contents(of_a[name]) != contents(of_b[name])]:
             values = (_abbreviated(of_a[name]), _abbreviated(of_b[name]))
             yield Difference(
-                name, kind, "nothing" if name == "commit" else rank, values, (LOCK_FILE, LOCK_FILE), is_set=True
+                name, kind, "nothing" if name == "commit" else impact, values, (LOCK_FILE, LOCK_FILE), is_set=True
             )
 
 

@@ -14,9 +14,9 @@ from neoxargs.tools.diff.side import Side
 
 #: result: changes weights and losses. rounding: only in the last digits, by other kernels, precision or order of sums.
 #: nothing: neither. unread: no run of train.py reads the parameter.
-Rank = Literal["result", "rounding", "nothing", "unread"]
+Impact = Literal["result", "rounding", "nothing", "unread"]
 
-RANKS: dict[str, Rank] = {
+IMPACTS: dict[str, Impact] = {
     "model": "result", "data": "result", "batch": "result", "optimizer": "result", "schedule": "result",
     "seed": "result", "run": "result", "start": "result", "engine keys": "result", "not built": "result",
     "precision": "rounding", "kernels": "rounding", "layout": "rounding", "memory": "rounding", "engine": "rounding",
@@ -90,7 +90,7 @@ PADDING = frozenset({"padded_vocab_size", "make_vocab_size_divisible_by"})
 
 
 def kind_of(parameter: Parameter) -> str:
-    """Return the kind of a parameter, a key of RANKS."""
+    """Return the kind of a parameter, a key of IMPACTS."""
     table, name = _exceptions(), parameter.name
     parts = name.split(".")
     above = (".".join(parts[:end]) + "." for end in range(len(parts) - 1, 0, -1))
@@ -100,18 +100,18 @@ def kind_of(parameter: Parameter) -> str:
     return found
 
 
-def rank_of(parameter: Parameter, sides: tuple[Side, Side]) -> tuple[Rank, str]:
+def impact_of(parameter: Parameter, sides: tuple[Side, Side]) -> tuple[Impact, str]:
     """Return what a difference in this parameter can do, and why if that depends on other values."""
-    rank, name = RANKS[kind_of(parameter)], parameter.name
-    if rank != "rounding":
-        return rank, ""
+    impact, name = IMPACTS[kind_of(parameter)], parameter.name
+    if impact != "rounding":
+        return impact, ""
     if name in PADDING and _any(sides, "softmax_over_padding"):
         return "result", "with softmax_over_padding, the loss includes the padding"
     if name in WHO_DRAWS and (drawn := [each for each in DRAWS if _any(sides, each)]):
         return "result", f"different random numbers are drawn, because {drawn[0]} is above 0"
     if name in SEEN_TOGETHER and _any(sides, "moe_num_experts", above=1):
         return "result", "the router balances the tokens of each micro batch separately"
-    return rank, ""
+    return impact, ""
 
 
 def _any(sides: tuple[Side, Side], name: str, above: float = 0) -> bool:

@@ -23,11 +23,11 @@ def page(
     """Return the page as HTML. at: the rows of `--at`, for this step."""
     sections = [_losses(losses)] if losses else []
     sections += [_table(f"At step {step}", ("", "A", "B"), at)] if at else []
-    for rank, heading in HEADINGS.items():
+    for impact, heading in HEADINGS.items():
         rows = [
             (each.kind, each.name, *map(shown, each.values), *each.sources, each.note)
             for each in found
-            if each.rank == rank
+            if each.impact == impact
         ]
         if rows:
             head = ("kind", "parameter", "A", "B", "source of A", "source of B", "")

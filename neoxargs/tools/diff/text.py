@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from neoxargs.registry import REGISTRY
 from neoxargs.tools.diff.differences import Difference, first_names, spellings
-from neoxargs.tools.diff.kinds import RANKS, Rank, kind_of
+from neoxargs.tools.diff.kinds import IMPACTS, Impact, kind_of
 from neoxargs.tools.diff.side import Side, shown
 
-HEADINGS: dict[Rank, str] = {
+HEADINGS: dict[Impact, str] = {
     "result": "can change the result",
     "rounding": "can change rounding only",
     "nothing": "cannot change training",
@@ -30,13 +30,13 @@ def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
     """Yield the lines of the comparison."""
     yield from (f"{letter}  {described(side)}" for letter, side in (("A", a), ("B", b)))
     yield f"=> {verdict(a, b, found)}"
-    for rank, heading in HEADINGS.items():
-        of_rank = [each for each in found if each.rank == rank]
-        if of_rank and rank == "unread":
-            yield f"\n{heading}: {', '.join(each.name for each in of_rank)}"
-        elif of_rank:
-            yield f"\n{heading}: {len(of_rank)}"
-            yield from _table(of_rank)
+    for impact, heading in HEADINGS.items():
+        of_impact = [each for each in found if each.impact == impact]
+        if of_impact and impact == "unread":
+            yield f"\n{heading}: {', '.join(each.name for each in of_impact)}"
+        elif of_impact:
+            yield f"\n{heading}: {len(of_impact)}"
+            yield from _table(of_impact)
     hidden = [not_compared(side) for side in (a, b)]
     if hidden[0] and hidden[0] == hidden[1]:
         yield f"\nnot recorded in either: {first_names(hidden[0])}"
@@ -49,17 +49,17 @@ def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
 def not_compared(side: Side) -> list[str]:
     """Return the parameters with an effect on training that are missing from a run's record."""
     names = (name for name in REGISTRY.parameters if name in side.unknown and side.has_sources)
-    return [name for name in names if RANKS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
+    return [name for name in names if IMPACTS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
 
 
 def verdict(a: Side, b: Side, found: Sequence[Difference]) -> str:
     """Return what all differences together can do, in a sentence."""
-    ranks = {each.rank for each in found}
-    if "result" in ranks:
+    impacts = {each.impact for each in found}
+    if "result" in impacts:
         return "the differences can change the result"
-    if "rounding" in ranks:
+    if "rounding" in impacts:
         return "the differences cannot change the result, except by rounding"
-    if "nothing" in ranks:
+    if "nothing" in impacts:
         return "the differences cannot change training"
     spelled = spellings(a, b) if a.has_sources and b.has_sources else ""
     return f"the same run{f', written differently: {spelled}' if spelled else ''}"

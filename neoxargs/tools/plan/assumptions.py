@@ -74,7 +74,7 @@ class Assumptions:
         "experiments/gpt2-meg)",
     )  # fmt: skip
     logits_at_once: float = assume(
-        2**27, "numbers", "logits that the loss computes at once on a GPU; 1e15 for all",
+        2**27, "numbers", "logits that the loss computes in one chunk on a GPU; with 1e15, all of them at once",
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all logits at once",
     )  # fmt: skip
     logit_bytes: float = assume(

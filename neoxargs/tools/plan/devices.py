@@ -90,8 +90,8 @@ def find_device(name: str) -> Device:
     """Return the device of this name or alias, ignoring case and punctuation; raises Problems if there is none."""
     device = _by_spelling().get(normalized(name))
     if device is None:
-        hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}"
-        hint = f"{hint}; for a device that is not listed, use deepy plan --gpu-memory GIB"
+        hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}."
+        hint = f"{hint} For a device that is not listed, use deepy plan --gpu-memory GIB"
         raise Problems([Problem(f"unknown device: {name}", hint=hint, id="unknown-device")])
     return device
 

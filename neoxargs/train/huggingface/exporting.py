@@ -112,7 +112,7 @@ def _require_same_model(export: Export, pieces: Sequence[Piece]) -> None:
     used, saved = {piece.ours for piece in pieces}, set(export.saved.slices)
     subject = f"load ({export.saved.folder})"
     reasons = [f": the model has no weight {name}" for name in sorted(saved - used)[:3]]
-    reasons = [f": weight {name} is missing from it" for name in sorted(used - saved)[:3]] + reasons
+    reasons = [f": weight {name} is missing from the checkpoint" for name in sorted(used - saved)[:3]] + reasons
     problems = [
         Problem(
             f"{subject}: the checkpoint does not fit this model{reason}",

@@ -13,7 +13,7 @@ from neoxargs.launch.prepare import write_record
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
-from neoxargs.tools.diff.kinds import EXCEPTIONS, RANKS, kind_of
+from neoxargs.tools.diff.kinds import EXCEPTIONS, IMPACTS, kind_of
 from neoxargs.tools.diff.side import recorded_source
 from tests.support.smallest import YAML
 
@@ -93,7 +93,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     first, *_ = answer["differences"]
     assert (code, answer["ok"], answer["verdict"]) == (1, False, "result")
     assert first == {
-        "name": "lr", "rank": "result", "kind": "optimizer", "note": "",
+        "name": "lr", "impact": "result", "kind": "optimizer", "note": "",
         "a": {"value": 0.001, "source": REASON}, "b": {"value": 0.01, "source": "lr.yml:11:1"},
     }  # fmt: skip
     assert answer["a"] == {"name": "a.yml", "kind": "file", "ranks": 1, "not_recorded": []}
@@ -128,14 +128,14 @@ def test_sources_of_a_record() -> None:
 
 def test_every_exception_is_a_parameter_whose_effect_says_something_else() -> None:
     for kind, names in EXCEPTIONS.items():
-        assert kind in RANKS
+        assert kind in IMPACTS
         for name in names.split():
             found = [p for p in REGISTRY.parameters.values() if p.name == name or (name[-1] == "." and name in p.name)]
             assert any(p.effect != kind for p in found), name
 
 
 def test_every_parameter_has_a_kind() -> None:
-    assert {kind_of(parameter) for parameter in REGISTRY.parameters.values()} <= RANKS.keys()
+    assert {kind_of(parameter) for parameter in REGISTRY.parameters.values()} <= IMPACTS.keys()
 
 
 def test_several_names_are_joined_with_plus(capsys: pytest.CaptureFixture[str]) -> None:

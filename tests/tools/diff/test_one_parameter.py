@@ -1,4 +1,4 @@
-"""Pairs that differ in one parameter of GPT-NeoX's first table: no difference is missed, and its rank is right.
+"""Pairs that differ in one parameter of GPT-NeoX's first table: no difference is missed, and its impact is right.
 
 docs/effects.md lists the same parameters and their effects.
 """
@@ -30,7 +30,7 @@ BY_EFFECT = {
     "schedule": "result", "data": "result", "memory": "rounding", "checkpoint": "nothing", "log": "nothing",
     "run": "result", "not built": "result", "none": "unread",
 }  # fmt: skip
-#: What a difference does in finer words than the effect's -> its rank, and the parameters.
+#: What a difference does in finer words than the effect's -> its impact, and the parameters.
 FINER = {
     "changes the samples of a step or limits the gradient": ("result", "train_batch_size gradient_clipping"),
     "begins elsewhere": ("result", "load no-load-optim no-load-rng finetune"),
@@ -48,7 +48,7 @@ FINER = {
         "synchronize-each-layer profile-backward zero_allow_untested_optimizer",
     ),
 }
-RANK = {name: rank for rank, listed in FINER.values() for name in listed.split()}
+IMPACT = {name: impact for impact, listed in FINER.values() for name in listed.split()}
 #: Parameter -> what both configurations set beside it, where it needs other values.
 BESIDE: dict[str, dict[str, Any]] = {
     "batch-size": {"train_micro_batch_size_per_gpu": None, "batch-size": 2},
@@ -125,11 +125,11 @@ def test_the_difference_is_found_and_ranked(name: str) -> None:
     found = differences(*pair(name))
     of_parameter = [each for each in found if each.name in names_shown(name)]
     assert len(of_parameter) == 1, found
-    rank = RANK.get(name, BY_EFFECT[effect(name).partition(":")[0]])
-    assert of_parameter[0].rank == rank
-    assert found[0].rank == rank, "what follows from the difference has no higher rank"
+    impact = IMPACT.get(name, BY_EFFECT[effect(name).partition(":")[0]])
+    assert of_parameter[0].impact == impact
+    assert found[0].impact == impact, "what follows from the difference has no higher impact"
 
 
 def test_finer_words_are_needed() -> None:
-    assert set(RANK) <= set(names())
-    assert not {name for name in RANK if BY_EFFECT[effect(name).partition(":")[0]] == RANK[name]}
+    assert set(IMPACT) <= set(names())
+    assert not {name for name in IMPACT if BY_EFFECT[effect(name).partition(":")[0]] == IMPACT[name]}

@@ -47,8 +47,8 @@ PROBLEMS: dict[str, Entry] = {
         "include: worker-1\n",
     ),
     "filter-unknown-slot": _hostfile(
-        "exclude lists a slot that the host does not have. The slot that was meant would not be excluded, and the run "
-        "would use it.",
+        "`exclude` names a slot that the host does not have, so the slot that was meant would not be excluded and the "
+        "run would use it.",
         "worker-0 slots=4\n",
         "exclude: worker-0:7\n",
     ),

@@ -234,7 +234,7 @@ def tokenizer(reading: Reading, option: Option) -> None:
     name = ours.get(option.text)
     null = option.text == "NullTokenizer" and reading.number("vocab-size") != 256
     if name is None or null:
-        hint = "" if null else f"set tokenizer_type in the new file: {', '.join(TOKENIZERS)}"
+        hint = "" if null else f"in the new file, set tokenizer_type to one of {', '.join(TOKENIZERS)}"
         reading.leave_out(option, "" if null else "this tokenizer is not supported", hint)
     else:
         reading.set("tokenizer_type", name)

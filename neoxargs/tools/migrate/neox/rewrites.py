@@ -142,8 +142,8 @@ SPECIAL_REWRITES = (
     Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists each layer's attention type"),
     Rewrite("mlp_type", "llama", _llama,
             "llama stood for a gated activation, no biases and a width of 8/3 x hidden_size"),
-    Rewrite("fp16.fp16", ANY_VALUE, {}, "no effect: DeepSpeed reads fp16.enabled and now rejects this key"),
-    Rewrite("bf16.bf16", ANY_VALUE, {}, "no effect: DeepSpeed reads bf16.enabled and rejects this key"),
+    Rewrite("fp16.fp16", ANY_VALUE, {}, "DeepSpeed reads only fp16.enabled, and now rejects this key"),
+    Rewrite("bf16.bf16", ANY_VALUE, {}, "DeepSpeed reads only bf16.enabled, and rejects this key"),
     *(Rewrite("fp16.type", word, _format, "precision replaces this key")
       for word in ("bfloat16", "bf16", "fp16", "float16", "fp32")),
     *(Rewrite("precision", word, {"precision": Overwrite(known)}, f"GPT-NeoX accepts only the spelling {known}")

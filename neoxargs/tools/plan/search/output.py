@@ -63,8 +63,8 @@ def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
         layout = under_all_names(result.front[0].layout.changes(), written)
         changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
         options = " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
-        yield f"{subject.files[0]} is your only file: to keep it, pass it with these options instead of {file},"
-        yield "in place of any other --set of the same parameters:"
+        yield f"{subject.files[0]} sets a layout itself, so it cannot be combined with {file}; to keep it, run it with"
+        yield "these options, which replace any --set of the same parameters:"
         yield options
 
 

@@ -55,7 +55,8 @@ class Subject:
         if gpus is None:
             return []
         plural = "s" if gpus > 1 else ""
-        return [f"assuming the batch of the configuration's layout on {gpus:,} GPU{plural}; set it with {BATCH}"]
+        batch = f"the global batch size that the configuration's own layout gives on {gpus:,} GPU{plural}"
+        return [f"assuming {batch}; set {BATCH} to choose another"]
 
     @property
     def assumed_host_memory(self) -> str:
