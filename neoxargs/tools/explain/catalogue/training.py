@@ -51,6 +51,10 @@ PROBLEMS: dict[str, Entry] = {
     "text-line-without-key": row("The JSON object in this line has no text under the configured key."),
     "tokenizer-unknown": row("There is no tokenizer with this name."),
     "tokenizer-unknown-encoding": row("tiktoken has no encoding with this name."),
+    "tokenizer-without-offsets": row(
+        "`deepy data --chat` marks the characters of a conversation that are trained on, so it has to know which "
+        "characters each token covers. This tokenizer does not tell."
+    ),
     "tokenizer-file-unreadable": row("The tokenizer's file does not have the format that this tokenizer reads."),
     "tokenizer-not-fetched": row(
         "The tokenizer has to be downloaded from the Hugging Face Hub, which could not be reached."

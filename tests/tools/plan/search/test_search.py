@@ -205,7 +205,8 @@ def test_the_batch_on_the_fewest_gpus_does_not_depend_on_the_most(
     ]
     assert [result["samples"] for result in results] == [8, 8, 8]
     assert results[0]["assumptions"] == [
-        "assuming the batch of the configuration's layout on 4 GPUs; set it with train_batch_size"
+        "assuming the global batch size that the configuration's own layout gives on 4 GPUs; set train_batch_size to "
+        "choose another"
     ]
 
 
