@@ -19,7 +19,7 @@ from neoxargs.launch.launchers.command import command
 from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.preflight import secrets
 from neoxargs.launch.preflight.data_files import certainly_missing
-from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
+from neoxargs.launch.prepare import compile_ops, load_tasks, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.processes.run_lock import RunLock, lock_run
 from neoxargs.launch.report.dry_run import Form, dry_run, emit, to_json
 from neoxargs.launch.restarts import is_requeued, requeued, start_ranks
@@ -134,6 +134,8 @@ def prepare(script: Script, spec: RunSpec) -> int:
     if script.program not in ("generate", "eval") and not is_requeued(os.environ):
         write_record(config)
     if script.program != "generate" and (failed := tokenise(config, environ)):
+        return failed
+    if script.program == "train" and (failed := load_tasks(config, resources, environ, say)):
         return failed
     if script.program not in ("generate", "eval") and not is_requeued(os.environ):
         from neoxargs.launch.lockfile import write_lock  # a dry run does without its imports

@@ -1,4 +1,4 @@
-"""Steps that run once before the ranks start: record the configuration, tokenise text, compile C++ ops."""
+"""Steps that run once before the ranks start: record the configuration, tokenise text, load tasks, compile C++ ops."""
 
 from __future__ import annotations
 
@@ -75,8 +75,22 @@ def with_value(config: Config, name: str, value: object, source: Source) -> Conf
 def tokenise(config: Config, environ: Mapping[str, str]) -> int:
     """Create the token file of `text_path` if it does not exist; returns the exit code."""
     command = data_command(config)
-    if not command:
+    return _run(command, environ) if command else 0
+
+
+def load_tasks(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> int:
+    """Load the tasks that training runs, with their data; returns the exit code, 1 if there is no such task."""
+    options = config.generation
+    if not options.eval_tasks or not options.eval_tasks_interval or resources.remote:
         return 0
+    say(f"loading the tasks {', '.join(options.eval_tasks)}")
+    folder = [f"--folder={options.eval_tasks_path}"] if options.eval_tasks_path else []
+    command = [sys.executable, "-m", "neoxargs.train.lm_eval_tasks", *folder, "--", *options.eval_tasks]
+    return _run(command, environ)
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a step in a process of its own and return its exit code."""
     process = subprocess.Popen(command, env=dict(environ))
     try:
         return process.wait()

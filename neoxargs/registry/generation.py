@@ -9,7 +9,7 @@ from neoxargs.registry.types import Count, Fraction, Natural, NonNegative
 
 
 class Generation(Group, origin="NeoX", effect="generation"):
-    """What `generate.py` reads, and where it writes."""
+    """What `generate.py` and `eval.py` read and write, and what a run in training measures with generated text."""
 
     text_gen_type: Literal["unconditional", "input-file", "interactive", "precompute"] | None = param(None)
     """What generation starts from: nothing (`unconditional`), the lines of `sample_input_file` (`input-file`), or a
@@ -59,7 +59,22 @@ class Generation(Group, origin="NeoX", effect="generation"):
 
     eval_tasks: list[str] | None = param(None, effect="run")
     """Tasks that `eval.py` runs in addition to measuring perplexity: names in EleutherAI's lm-evaluation-harness (`pip
-    install lm_eval`), or paths of YAML files that describe tasks as it does."""
+    install lm_eval`), or paths of YAML files that describe tasks as it does. `train.py` runs them if
+    `eval_tasks_interval` is set."""
+
+    eval_tasks_interval: Natural = param(0, ours=True, effect="run")
+    """Iterations between two runs of `eval_tasks` during training, on the layout that trains; they also run before the
+    first step and after the last one. 0 runs none while training."""
+
+    eval_tasks_limit: Count | None = param(None, ours=True, effect="run")
+    """Most examples of each of `eval_tasks` that are used, the first ones. Left out: all."""
+
+    eval_tasks_path: str | None = param(None, ours=True, effect="run")
+    """Folder with YAML files of your own tasks, which `eval_tasks` can then list by name."""
+
+    eval_prompts: list[str] | None = param(None, ours=True, effect="run")
+    """Texts that the model continues before the first step, at every evaluation and after the last step; `report.html`
+    shows the answers by iteration. `temperature`, `top_k`, `top_p` and `maximum_tokens` apply."""
 
     eval_results_prefix: str = param("", effect="run")
     """Prefix of the name of the JSON file that `eval.py` writes; `_eval_results_`, date and time follow. Left empty,

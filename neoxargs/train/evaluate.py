@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
 from neoxargs.train.kernels.cross_entropy import IGNORED
+from neoxargs.train.lm_eval_tasks import Tasks, require_installed
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import build_mesh, destroy_groups
 
@@ -35,9 +36,9 @@ from neoxargs.train.process.mesh import build_mesh, destroy_groups
 def run(arguments: RankArguments) -> None:
     """Evaluate as the rank's command line says. Raises Problems."""
     config = for_evaluation(arguments.config)
-    tasks = config.generation.eval_tasks or []
-    if tasks:
-        lm_eval_harness.require_installed()
+    tasks = Tasks.of(config)
+    if tasks.names:
+        require_installed()
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
@@ -47,9 +48,9 @@ def run(arguments: RankArguments) -> None:
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
         results["validation"] = perplexity(scorer, data, micro_batches(config), tokenizer).to_json()
-    if tasks:
+    if tasks.names:
         model = lm_eval_harness.Model(scorer, make_generator(model_engine, config, tokenizer, mesh, process))
-        results |= evaluate_tasks(tasks, model, config.training.seed, process.main)
+        results |= lm_eval_harness.run_tasks(tasks, model)
     if process.main:
         print("\n".join([*result_lines(results), f"results written to {write_results(results, config)}"]), flush=True)
     destroy_groups()
@@ -136,20 +137,6 @@ def _sums(scored: Iterable[Scored], tokenizer: Tokenizer) -> torch.Tensor:
     return sums
 
 
-def evaluate_tasks(tasks: Sequence[str], model: lm_eval_harness.Model, seed: int, main: bool) -> dict[str, Any]:
-    """Run the harness on rank 0 and return its results; the other ranks serve its requests and return {}."""
-    if not main:
-        model.serve()
-        return {}
-    try:
-        results = lm_eval_harness.run_tasks(tasks, model, seed)
-    except Problems:  # raised between requests; after any other error a rank may be inside a request
-        model.call("end")
-        raise
-    model.call("end")
-    return results
-
-
 def result_lines(results: dict[str, Any]) -> Iterator[str]:
     """Yield the results as lines of text."""
     yield f"{results['checkpoint']}"
@@ -157,8 +144,8 @@ def result_lines(results: dict[str, Any]) -> Iterator[str]:
     if validation:
         counts = ", ".join(f"{value:,} {name}" for name, value in validation.items() if isinstance(value, int))
         yield f"validation | {_format(validation)} | {counts}"
-    for task, values in results.get("results", {}).items():
-        yield f"{task} | {_format({name.removesuffix(',none'): value for name, value in values.items()})}"
+    for task, values in lm_eval_harness.measured(results).items():
+        yield f"{task} | {_format(values)}"
 
 
 def _format(values: dict[str, Any]) -> str:

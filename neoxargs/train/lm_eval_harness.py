@@ -6,20 +6,18 @@ the model are broadcast to all ranks, which compute them together.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from neoxargs.launch.preflight.packages import harness_missing
-from neoxargs.problems import Problem, Problems, did_you_mean
+from neoxargs.problems import Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.generate import ROWS
 from neoxargs.train.generation.generator import Generator
 from neoxargs.train.generation.logprobs import Scorer, ScoringRow, windows
+from neoxargs.train.lm_eval_tasks import Tasks, harness
 from neoxargs.train.process.from_rank0 import FromRank0
 
 #: Number of generated tokens between checks for a stop string.
@@ -96,60 +94,36 @@ def text_before_stop(text: str, stops: Sequence[str]) -> str:
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
-def run_tasks(tasks: Sequence[str], model: Model, seed: int) -> dict[str, Any]:
-    """Run the harness on rank 0 and return its results. Raises Problems if a task cannot be loaded."""
-    loaded = _loaded(tasks)
+def run_tasks(tasks: Tasks, model: Model) -> dict[str, Any]:
+    """Run tasks on rank 0 and return the harness's results; the other ranks return {}. Raises Problems."""
+    if not model.requests.leads:
+        model.serve()
+        return {}
+    try:
+        loaded = tasks.load()
+    except Problems:  # after any other error a rank may be inside a request
+        model.call("end")
+        raise
     for task in loaded["tasks"].values():
-        task.set_fewshot_seed(seed)
-    evaluate = _harness("evaluator").evaluate
-    results = evaluate(lm=_adapter(model), task_dict=loaded, log_samples=False, bootstrap_iters=BOOTSTRAP_ITERATIONS)
+        task.set_fewshot_seed(tasks.seed)
+    evaluate = harness("evaluator").evaluate
+    options = {"log_samples": False, "bootstrap_iters": BOOTSTRAP_ITERATIONS, "limit": tasks.limit}
+    results = evaluate(lm=_adapter(model), task_dict=loaded, **options)
+    model.call("end")
     return {key: results[key] for key in RESULT_KEYS if results.get(key)}
 
 
-def require_installed() -> None:
-    """Raise Problems if the harness is not installed."""
-    _harness("evaluator")
-
-
-def _harness(module: str) -> Any:
-    try:
-        return importlib.import_module(f"lm_eval.{module}")
-    except ImportError as error:
-        raise Problems(harness_missing(str(error))) from error
-
-
-def _loaded(tasks: Sequence[str]) -> dict[str, Any]:
-    """Load the tasks and groups by their names or files, with their data."""
-    manager = _harness("tasks").TaskManager()
-    available = set(manager.all_tasks)
-    unknown = [name for name in tasks if name not in available and not Path(name).is_file()]
-    if unknown:
-        raise Problems(_unknown(name, available) for name in unknown)
-    try:
-        loaded: dict[str, Any] = manager.load(list(tasks))
-    except Exception as error:  # an invalid task YAML, missing data or no network each raise another type
-        what = f"eval_tasks ({', '.join(tasks)}) cannot be loaded: {type(error).__name__}: {error}"
-        raise Problems(Problem(what, id="evaluation-task-not-loadable", about=("eval_tasks",))) from error
-    return loaded
-
-
-def _unknown(name: str, available: Collection[str]) -> Problem:
-    if name.endswith((".yaml", ".yml")):
-        return Problem(
-            f"eval_tasks ({name}): there is no such file", id="evaluation-task-file-missing", about=("eval_tasks",)
-        )
-    hint = (
-        did_you_mean(name, available)
-        or "set eval_tasks to lm_eval task names, or to paths of YAML files that define tasks"
-    )
-    return Problem(
-        f"eval_tasks ({name}): lm_eval has no such task", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
-    )
+def measured(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the measured values of the harness's results: task -> metric -> value."""
+    return {
+        task: {name.removesuffix(",none"): x for name, x in values.items() if isinstance(x, float)}
+        for task, values in results.get("results", {}).items()
+    }
 
 
 def _adapter(model: Model) -> Any:
     """Return the model with the interface of the harness, `lm_eval.api.model.LM`."""
-    base: Any = _harness("api.model").LM
+    base: Any = harness("api.model").LM
 
     class Adapter(base):  # type: ignore[misc]
         def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:

@@ -30,6 +30,7 @@ from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Track
 if TYPE_CHECKING:
     from neoxargs.train.characters import CharacterCounter
     from neoxargs.train.engine.steps import Result
+    from neoxargs.train.questions import Questions
 
 #: The id of the problem that a checkpoint cannot be written.
 NOT_SAVED = "checkpoint-not-saved"
@@ -108,12 +109,16 @@ class Loop:
     """The warnings about trackers that could not write, each of which is printed once."""
     characters: CharacterCounter | None = None
     """With `char_level_ppl`, counts the characters of evaluations."""
+    questions: Questions | None = None
+    """Tasks and prompts, if there are any."""
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
         saves = save_iterations(self.checkpoint, self.training.train_iters)
         batches = self.data.train(self.position.samples)
         reason = ""
+        if not self.position.iteration and self._has_iterations_left():
+            self._ask(everything=True)
         with StopRequest(self.device, self.stop_file) as request:
             while self._has_iterations_left() and not reason:
                 self.progress.step(self.position.iteration + 1)
@@ -123,6 +128,8 @@ class Loop:
                 # The evaluation of the last iteration and every save before an exit happen after the loop.
                 if self._due(self.training.eval_interval) and iteration < self.training.train_iters:
                     self._evaluate("validation", self._intervals() - 1)
+                if iteration < self.training.train_iters:
+                    self._ask()
                 reason = request.answer() or self._exit_reason()
                 if self.saver.pending and not request.busy:
                     self._complete(self.saver.finish)
@@ -132,6 +139,7 @@ class Loop:
             # GPT-NeoX evaluates the last iteration twice if its number is a multiple of the interval.
             self._evaluate("validation", self._intervals())
             self._evaluate("test")
+            self._ask(everything=True)
         self._save(last=True)
         self.progress.long("the end of the last save")
         self._complete(self.saver.finish, last=True)
@@ -203,6 +211,14 @@ class Loop:
             self.position.iteration, split, loss, characters.perplexity(loss) if characters else None
         )
         self._notify(lambda tracker: tracker.on_eval(evaluation))
+
+    def _ask(self, everything: bool = False) -> None:
+        """Run the tasks and continue the prompts that are due, or all of them, and report."""
+        iteration = self.position.iteration
+        if self.questions and (everything or self.questions.due(iteration)):
+            self.progress.long(f"the tasks and prompts after step {iteration}")
+            for found in self.questions.ask(iteration, everything):
+                self._notify(found.tell)
 
     def _save(self, last: bool = False) -> None:
         if not self.checkpoint.save or self.position == self.saved:

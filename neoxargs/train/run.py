@@ -25,6 +25,7 @@ from neoxargs.train.engine import build as engine
 from neoxargs.train.loop import Loop
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
+from neoxargs.train.questions import questions
 from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.soft_prompt.from_text import starting_from_text
 from neoxargs.train.track import Run, Tracker, metrics
@@ -80,6 +81,7 @@ def run(arguments: RankArguments) -> None:
         run_dir=run.folder,
         folders=RunFolders(_folders(config) if process.main else {}),
         characters=CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None,
+        questions=questions(trained, config, tokenizer, mesh, process),
     )
     loop.run()
     destroy_groups()

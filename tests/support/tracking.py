@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neoxargs.train.track import Evaluation, Outcome, Run, Step, Tracker
+from neoxargs.train.track import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 DONE = Outcome(4, "", Path("ckpt/global_step4"))
 
@@ -19,6 +19,10 @@ def step(iteration: int, **changes: Any) -> Step:
     values = {"loss": 4.0 - iteration, "lr": 1e-3, "grad_norm": 0.5, "seconds": 0.5, "elapsed": 0.5 * iteration,
               "memory": 2**30}  # fmt: skip
     return Step(iteration, **values | changes)
+
+
+TASKS = TaskResults(2, {"letters": {"acc": 0.25, "acc_stderr": 0.125}})
+ANSWERS = Answers(2, [Answer("a <b>", "\n  c & d", finished=True), Answer("é", "f", finished=False)])
 
 
 def play(tracker: Tracker, folder: Path, start: int = 0) -> None:

@@ -23,6 +23,7 @@ from neoxargs.train.evaluate import Perplexity
 from neoxargs.train.generation.logprobs import Scorer, ScoringLoss, ScoringRow, windows
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.lm_eval_harness import Model
+from neoxargs.train.lm_eval_tasks import Tasks, require_installed
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
@@ -233,7 +234,7 @@ def test_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*(name for name in sys.modules if name.startswith("lm_eval.")), "lm_eval", "lm_eval.evaluator"]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(Problems) as caught:
-        lm_eval_harness.require_installed()
+        require_installed()
     assert "eval_tasks needs the Python package lm_eval, which cannot be imported" in str(caught.value)
     assert "pip install -c constraints.txt lm_eval" in str(caught.value)
 
@@ -274,7 +275,7 @@ class TestHarness:
         return [str(tmp_path / f"{name}.yaml") for name in TASKS]
 
     def test_local_tasks(self, files: list[str]) -> None:
-        found = evaluate.evaluate_tasks(files, model(), seed=1, main=True)["results"]
+        found = lm_eval_harness.run_tasks(Tasks(files, seed=1), model())["results"]
         assert found["mine_choose"]["acc,none"] == 1
         assert found["mine_continue"]["exact_match,none"] == 1
         texts = ["abc", "xy", "hellofyou"]
@@ -283,9 +284,19 @@ class TestHarness:
         bits = nats / math.log(2) / sum(map(len, texts))
         assert found["mine_read"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)
 
+    def test_tasks_of_a_folder_and_the_first_examples(self, files: list[str]) -> None:
+        folder = str(Path(files[0]).parent)
+        tasks = Tasks(["mine_choose", "mine_read"], seed=1, folder=folder, limit=2)
+        found = lm_eval_harness.run_tasks(tasks, model())
+        assert found["n-samples"]["mine_choose"] == {"original": 3, "effective": 2}
+        again = lm_eval_harness.run_tasks(tasks, model())  # the tasks that are loaded already
+        assert lm_eval_harness.measured(again) == lm_eval_harness.measured(found)
+        with pytest.raises(Problems, match="did you mean mine_choose"):
+            Tasks(["mine_chose"], seed=1, folder=folder).load()
+
     def test_unknown_tasks(self, files: list[str]) -> None:
         with pytest.raises(Problems) as caught:
-            evaluate.evaluate_tasks([*files, "helaswag", "absent.yaml"], model(), seed=1, main=True)
+            lm_eval_harness.run_tasks(Tasks([*files, "helaswag", "absent.yaml"], seed=1), model())
         assert (
             "eval_tasks (helaswag): lm_eval has no such task [evaluation-task-unknown]\n  = did you mean hellaswag?"
             in str(caught.value)

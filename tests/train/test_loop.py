@@ -21,7 +21,7 @@ from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.engine.steps import Result
 from neoxargs.train.loop import Loop, save_iterations
 from neoxargs.train.run_folders import RunFolders
-from neoxargs.train.track import Evaluation, Outcome, Step, Tracker
+from neoxargs.train.track import Answers, Evaluation, Outcome, Step, TaskResults, Tracker
 
 
 class Recorder(Tracker):
@@ -33,6 +33,12 @@ class Recorder(Tracker):
 
     def on_eval(self, evaluation: Evaluation) -> None:
         self.events.append((evaluation.split, evaluation.iteration))
+
+    def on_tasks(self, results: TaskResults) -> None:
+        self.events.append(("tasks", results.iteration))
+
+    def on_answers(self, answers: Answers) -> None:
+        self.events.append(("answers", answers.iteration))
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self.events.append(("save", iteration))
@@ -116,6 +122,18 @@ def happened(run: Loop, *kinds: str) -> list[tuple[Any, ...]]:
     return [event for event in recorder.events if not kinds or event[0] in kinds]
 
 
+class Questions:
+    """Prompts are continued every two iterations, tasks run every four."""
+
+    def due(self, iteration: int) -> bool:
+        return iteration % 2 == 0
+
+    def ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:
+        if everything or iteration % 4 == 0:
+            yield TaskResults(iteration, {})
+        yield Answers(iteration, [])
+
+
 @pytest.mark.shows("train-iters")
 def test_training_takes_train_iters_steps() -> None:
     for iterations in (2, 6):
@@ -132,6 +150,27 @@ def test_evaluations_are_counted_from_the_begin_of_the_run(start: int, before: l
     run.run()
     assert isinstance(run.data, Data)
     assert run.data.evaluations == [("validation", number) for number in before]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "asked"),
+    [
+        (0, None, [(0, "both"), (2, "answers"), (4, "both"), (6, "both")]),
+        (0, 4, [(0, "both"), (2, "answers"), (4, "both")]),
+        (4, None, [(6, "both")]),
+        (6, None, [(6, "both")]),
+    ],
+)
+def test_questions_before_the_first_step_in_between_and_after_the_last(
+    start: int, stop: int | None, asked: list[tuple[int, str]]
+) -> None:
+    run = loop(start=start, exit_interval=stop)
+    run.questions = Questions()  # type: ignore[assignment]
+    run.run()
+    expected = [
+        (kind, iteration) for iteration, kinds in asked for kind in (["tasks"] * (kinds == "both") + ["answers"])
+    ]
+    assert happened(run, "tasks", "answers") == expected
 
 
 def test_evaluations_at_the_interval_and_once_at_the_end() -> None:

@@ -62,6 +62,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     problems += [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources)]
     if not resources.remote and can_train_here():
         problems += [*untested_packages(), *missing_packages(config), *missing_backend(config)]
+        problems += missing_harness(config, training=True)
         problems += ops_that_cannot_compile(config, resources.device)
         problems += layers_that_cannot_compile(config, resources.device)
         problems += [*nvme_problems(config, resources.device), *gpu_only_kernels(config, resources.device)]

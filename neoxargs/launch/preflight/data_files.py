@@ -34,8 +34,8 @@ LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
 
 
 def missing_files(config: Config) -> list[Problem]:
-    """Return a problem for each data and tokenizer file that a parameter names and that is missing or damaged."""
-    return [*_token_files(config), *_texts(config), *_absent_vocabulary(config)]
+    """Return a problem for each file that a parameter names and that is missing or damaged."""
+    return [*_token_files(config), *_texts(config), *_absent_vocabulary(config), *_absent_tasks(config)]
 
 
 def certainly_missing(certain: Config, broken: frozenset[str]) -> list[Problem]:
@@ -167,3 +167,12 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
         if path and not os.path.exists(path):
             what = f"{name} ({path}): there is no such file"
             yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))
+
+
+def _absent_tasks(config: Config) -> Iterator[Problem]:
+    folder = config.generation.eval_tasks_path
+    if folder and not os.path.isdir(folder):
+        what = f"eval_tasks_path ({folder}): there is no such folder"
+        hint = "set eval_tasks_path to a folder with YAML files of tasks, or remove it"
+        where = config.source("eval_tasks_path").where
+        yield Problem(what, where, hint, id="evaluation-task-folder-missing", about=("eval_tasks_path",))

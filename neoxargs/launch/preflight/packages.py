@@ -86,9 +86,13 @@ def _missing(package: str, name: str, config: Config) -> Problem:
     return Problem(what, config.place(name), hint, id="package-missing", about=(name,))
 
 
-def missing_harness(config: Config) -> Iterator[Problem]:
-    """The package lm_eval, which the tasks of eval.py need; only looked up, because importing it takes seconds."""
-    if config.generation.eval_tasks and is_missing("lm_eval"):
+def missing_harness(config: Config, training: bool = False) -> Iterator[Problem]:
+    """The package lm_eval, which tasks need; only looked up, because importing it takes seconds.
+
+    training: whether tasks only run if `eval_tasks_interval` is set.
+    """
+    wanted = config.generation.eval_tasks and (config.generation.eval_tasks_interval or not training)
+    if wanted and is_missing("lm_eval"):
         yield harness_missing("No module named 'lm_eval'", config.place("eval_tasks"))
 
 

@@ -72,6 +72,19 @@ def _names_in_rules() -> set[str]:
 
 
 @check
+def eval_tasks_interval_needs_tasks(eval_tasks_interval: int, eval_tasks: list[str] | None) -> Finding | None:
+    """eval_tasks_interval says how often training runs eval_tasks. Without tasks, the run would end without the results
+    that were expected.
+
+        eval_tasks_interval: 100
+    """
+    if not eval_tasks_interval or eval_tasks:
+        return None
+    what = f"eval_tasks_interval ({eval_tasks_interval}) needs eval_tasks, which is not set"
+    return refuse(what, "set eval_tasks to names of lm_eval tasks, for example [lambada_openai]")
+
+
+@check
 def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> Finding | None:
     """The profiler starts at profile_step_start and writes its trace at profile_step_stop. In the opposite order the
     trace is never written, and the profiler collects events until the host runs out of memory.

@@ -81,7 +81,7 @@ def find(texts: Sequence[str], endings: tuple[str, ...] = FOLDER_ENDINGS) -> lis
 
 def _files(text: str, endings: tuple[str, ...]) -> list[Path]:
     if text == STDLIB and ".py" in endings:
-        return _standard_library()
+        return standard_library()
     path = Path(text).expanduser()
     if path.is_dir():
         files = (file for file in path.rglob("*") if file.name.endswith(endings) and file.is_file())
@@ -91,7 +91,7 @@ def _files(text: str, endings: tuple[str, ...]) -> list[Path]:
     return [Path(f) for f in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(f)]
 
 
-def _standard_library() -> list[Path]:
+def standard_library() -> list[Path]:
     root = sysconfig.get_paths()["stdlib"]
     sources = []
     for folder, below, files in os.walk(root):

@@ -34,22 +34,23 @@ class PlainModel:
     def __init__(self, gpt: GPT, run: Callable[[Tensor], Tensor], device: torch.device) -> None:
         self.module, self.run, self.device = gpt, run, device
         self.documents = gpt.embedding.eod is not None
-        # The output layer is the largest layer, so it is applied to the last position of each row only.
-        self.last: Tensor | None = None
-        gpt.output.register_forward_pre_hook(self._pick_last)
 
     def logits(self, tokens: Tensor, last: Tensor) -> Tensor:
         """Return the logits (batch, vocabulary) at each row's last position.
 
         tokens: (batch, seq). last: (batch), positions in `tokens`.
         """
-        self.last = last.to(self.device)
-        logits = self.run(tokens.to(self.device))[:, 0]
-        self.last = None
-        return logits
+        positions = last.to(self.device)
 
-    def _pick_last(self, _: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return inputs if self.last is None else (_pick(inputs[0], self.last), *inputs[1:])
+        # The output layer is the largest layer, so it is applied to the last position of each row only.
+        def pick_last(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (_pick(inputs[0], positions), *inputs[1:])
+
+        hook = self.module.output.register_forward_pre_hook(pick_last)
+        try:
+            return self.run(tokens.to(self.device))[:, 0]
+        finally:
+            hook.remove()
 
 
 class PipelinedModel:
@@ -68,18 +69,25 @@ class PipelinedModel:
         self.module, self.loss, self.axis, self.device = pipeline, loss, mesh.pipe, device
         self.hidden_size, self.documents = hidden_size, documents
         self.dtype = next(pipeline.parameters()).dtype
-        pipeline.activation_checkpoint_interval = 0
 
     def logits(self, tokens: Tensor, last: Tensor) -> Tensor | None:
         """Return what `PlainModel.logits` returns on the last stage; None on the others."""
         first, end = self.axis.rank == 0, self.axis.rank == self.axis.size - 1
         entered = tokens.to(self.device) if first else self._receive(tokens.shape)
-        left = self.module(entered)
+        left = self._left(entered)
         if end:
             return self.loss.logits(Readout(_pick(left.hidden, last.to(self.device)), left.weight))[:, 0]
         for tensor in (left,) if isinstance(left, Tensor) else left:
             dist.send(tensor.contiguous(), member(self.axis, self.axis.rank + 1), group=self.axis.group)
         return None
+
+    def _left(self, entered: LayerInput) -> Any:
+        """Return what leaves this stage, hidden states or a Readout, without recomputation of activations."""
+        interval, self.module.activation_checkpoint_interval = self.module.activation_checkpoint_interval, 0
+        try:
+            return self.module(entered)
+        finally:
+            self.module.activation_checkpoint_interval = interval
 
     def _receive(self, shape: torch.Size) -> LayerInput:
         """Receive the previous stage's output. shape: (batch, seq)."""

@@ -1,12 +1,13 @@
 """Log-probabilities of given tokens, from a model with any layout.
 
-The model runs as in an evaluation during training, but its loss is replaced by `ScoringLoss`, which stores the
+The model runs as in an evaluation during training, but with `ScoringLoss` in place of its loss, which stores the
 log-probability of every label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -67,6 +68,11 @@ class ScoringLoss:
         return logs.masked_fill(ignored, 0), (logits.argmax(-1) == labels) | ignored
 
 
+def loss_name(built: Pipelined | Plain) -> str:
+    """Return the attribute of the engine's module that is its loss."""
+    return "loss_fn" if isinstance(built, Pipelined) else "loss"
+
+
 class Scorer:
     """Scores token sequences with a loaded model. Collective: every rank makes the same calls."""
 
@@ -77,22 +83,32 @@ class Scorer:
         self.in_flight = IN_FLIGHT * mesh.pipe.size
         #: Whether this rank returns scores: one rank of those that have computed the same ones.
         self.reports = mesh.tensor.rank == 0 and mesh.pipe.rank == mesh.pipe.size - 1
-        module, name = built.deepspeed.module, "loss_fn" if self.pipelined else "loss"
-        self.loss = ScoringLoss(getattr(module, name))
-        setattr(module, name, self.loss)
 
     @torch.no_grad()
     def run(self, batches: Iterator[MicroBatch] | None, count: int) -> list[Scored]:
         """Score `count` micro batches of equal shape; return the scores on ranks that report, others an empty list."""
-        self.loss.results, model = [], self.built.deepspeed
-        if self.pipelined:
-            model.reset_activation_shape()  # earlier micro batches may have had another shape
-            model.eval_batch(batches, num_micro_batches=count)
-        else:
-            assert batches is not None
-            for tokens, labels in islice(batches, count):
-                model(tokens.to(model.device), labels.to(model.device))
-        return self.loss.results if self.reports else []
+        model = self.built.deepspeed
+        with self._scoring() as loss:
+            if self.pipelined:
+                model.reset_activation_shape()  # earlier micro batches may have had another shape
+                model.eval_batch(batches, num_micro_batches=count)
+            else:
+                assert batches is not None
+                for tokens, labels in islice(batches, count):
+                    model(tokens.to(model.device), labels.to(model.device))
+        return loss.results if self.reports else []
+
+    @contextmanager
+    def _scoring(self) -> Iterator[ScoringLoss]:
+        """Replace the model's loss."""
+        module, name = self.built.deepspeed.module, loss_name(self.built)
+        loss = getattr(module, name)
+        scoring = ScoringLoss(loss)
+        setattr(module, name, scoring)
+        try:
+            yield scoring
+        finally:
+            setattr(module, name, loss)
 
     def score(self, rows: Sequence[ScoringRow]) -> list[tuple[float, bool]]:
         """Return for each row the log-probability (nats) of its last `scored` tokens, and whether each of these was the

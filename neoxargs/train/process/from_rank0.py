@@ -24,6 +24,11 @@ class FromRank0:
         several = dist.is_initialized() and dist.get_world_size() > 1
         self.group = dist.new_group(backend="gloo", timeout=UNLIMITED) if several else None
 
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.group is None or dist.get_rank() == 0
+
     def broadcast(self, item: T | None = None) -> T | None:
         """Return rank 0's item on every rank; the items of other ranks are ignored."""
         items = [item]

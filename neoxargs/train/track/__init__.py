@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+from neoxargs.train.track.tracker import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
-__all__ = ["Evaluation", "Outcome", "Run", "Step", "Tracker"]
+__all__ = ["Answer", "Answers", "Evaluation", "Outcome", "Run", "Step", "TaskResults", "Tracker"]

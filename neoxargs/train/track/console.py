@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 
 class Console(Tracker):
@@ -39,6 +39,16 @@ class Console(Tracker):
             perplexity += f" | perplexity per character {evaluation.character_perplexity:.4g}"
         self._say(f"{evaluation.split} after iteration {evaluation.iteration} | loss {evaluation.loss:.4f}{perplexity}")
 
+    def on_tasks(self, results: TaskResults) -> None:
+        for task, values in results.values.items():
+            shown = [f"{name.replace('_', ' ')} {x:.4g}" for name, x in values.items() if not is_error(name)]
+            self._say(" | ".join((f"{task} after iteration {results.iteration}", *shown)))
+
+    def on_answers(self, answers: Answers) -> None:
+        for answer in answers.answers:
+            prompt, text = one_line(answer.prompt, end=True), one_line(answer.text)
+            self._say(f"answer after iteration {answers.iteration} | {prompt} \N{RIGHTWARDS ARROW} {text}")
+
     def on_save(self, iteration: int, folder: Path) -> None:
         self._say(f"saved iteration {iteration} to {folder}")
 
@@ -55,6 +65,19 @@ class Console(Tracker):
         if self.log:
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(text + "\n")
+
+
+def is_error(metric: str) -> bool:
+    """Whether a metric of a task is the standard error of another one."""
+    return "_stderr" in metric
+
+
+def one_line(text: str, length: int = 60, end: bool = False) -> str:
+    """Return a text on one line, cut to a length. end: whether to keep its end instead of its start."""
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    if len(line) <= length:
+        return line
+    return f"…{line[1 - length :]}" if end else f"{line[: length - 1]}…"
 
 
 def ending(outcome: Outcome) -> str:

@@ -1,7 +1,7 @@
 """metrics.jsonl in `run_dir`: the record of a run, one JSON object per line; the source of report.html and loss.png.
 
-Every row has `event` (start, step, evaluation or save) and `step`. A resumed run first drops the rows of the iterations
-that it will repeat, so that the file has no duplicates.
+Every row has `event` (start, step, evaluation, tasks, answers or save) and `step`. A resumed run first drops the
+rows of the iterations that it will repeat, so that the file has no duplicates.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from neoxargs.created_files import replace_text
 from neoxargs.run_metrics import read
 from neoxargs.train.track.console import tflops
-from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+
+#: The events that a finished run repeats when it is started again.
+EVALUATIONS = ("evaluation", "tasks", "answers")
 
 
 class Metrics(Tracker):
@@ -38,7 +42,7 @@ class Metrics(Tracker):
 
     def on_step(self, step: Step) -> None:
         row: dict[str, Any] = {
-            "loss": step.loss if math.isfinite(step.loss) else None,  # JSON has no infinity and NaN
+            "loss": _finite(step.loss),
             "lr": step.lr,
             "tokens_per_second": round(self.run.tokens_per_step / step.seconds, 2),
             "tflops": float(f"{tflops(self.run, step.seconds):.6g}"),
@@ -46,7 +50,7 @@ class Metrics(Tracker):
             "samples": step.iteration * self.run.samples_per_step,
         }
         if step.grad_norm is not None:
-            row["grad_norm"] = step.grad_norm if math.isfinite(step.grad_norm) else None
+            row["grad_norm"] = _finite(step.grad_norm)
         if step.memory is not None:
             row["memory"] = step.memory
         if step.skipped:
@@ -59,6 +63,13 @@ class Metrics(Tracker):
         if evaluation.character_perplexity is not None:
             row["character_perplexity"] = evaluation.character_perplexity
         self._write("evaluation", evaluation.iteration, row)
+
+    def on_tasks(self, results: TaskResults) -> None:
+        values = {task: {name: _finite(x) for name, x in of.items()} for task, of in results.values.items()}
+        self._write("tasks", results.iteration, {"results": values})
+
+    def on_answers(self, answers: Answers) -> None:
+        self._write("answers", answers.iteration, {"answers": [asdict(answer) for answer in answers.answers]})
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._write("save", iteration, {"checkpoint": str(folder)})
@@ -80,6 +91,11 @@ class Metrics(Tracker):
             return True
 
 
+def _finite(x: float) -> float | None:
+    """Return the number, or None for infinity and NaN, which JSON does not have."""
+    return x if math.isfinite(x) else None
+
+
 def truncate(path: Path, iteration: int, with_evaluations: bool = True) -> None:
     """Remove the rows after this iteration; 0 removes all.
 
@@ -87,7 +103,7 @@ def truncate(path: Path, iteration: int, with_evaluations: bool = True) -> None:
     """
     rows = [row for row in read(path) if 0 < iteration >= row["step"]]
     if not with_evaluations:
-        rows = [row for row in rows if (row["event"], row["step"]) != ("evaluation", iteration)]
+        rows = [row for row in rows if row["step"] != iteration or row["event"] not in EVALUATIONS]
     replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -12,7 +12,8 @@ from neoxargs.created_files import replace_text
 from neoxargs.html_page import html_page
 from neoxargs.line_chart import STYLE, Chart, Point, Series, centred, draw
 from neoxargs.run_metrics import FILE, read
-from neoxargs.train.track.console import duration, ending
+from neoxargs.train.track import answers
+from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 REPORT = "report.html"
@@ -24,6 +25,8 @@ CHARTS = {
     "tokens_per_second": ("Throughput", "tokens/s"),
     "memory": ("Peak memory on rank 0", "bytes"),
 }
+#: Maximum number of charts of tasks; metrics.jsonl has the results of all.
+MAX_TASK_CHARTS = 12
 #: Files of `run_dir` that the page links to, if they exist.
 FILES = {
     "config.json": "configuration",
@@ -72,6 +75,7 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
         for column, (title, unit) in CHARTS.items()
         if (points := _points(steps, column))
     ]
+    charts += [draw(chart) for chart in _tasks(rows)]
     content = CONTENT.format(
         name=escape(name),
         state=escape(state),
@@ -79,9 +83,10 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
         description="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
         loss=charts[0],
         charts="".join(f"<figure>{chart}</figure>" for chart in charts[1:]),
+        answers=answers.section(rows),
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
     )
-    return html_page(name, STYLE, content)
+    return html_page(name, STYLE + answers.STYLE, content)
 
 
 def _points(rows: Rows, column: str) -> list[Point]:
@@ -98,6 +103,20 @@ def _loss(rows: Rows, steps: Rows) -> Chart:
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     level = ("unigram entropy", entropy) if entropy is not None else None
     return Chart("Loss", "nats per token", series, floats=True, level=level)
+
+
+def _tasks(rows: Rows) -> list[Chart]:
+    """Return a chart of each metric of each task, up to MAX_TASK_CHARTS."""
+    points: dict[tuple[str, str], list[Point]] = {}
+    for row in (row for row in rows if row["event"] == "tasks"):
+        for task, values in row["results"].items():
+            for metric, value in values.items():
+                if value is not None and not is_error(metric):
+                    points.setdefault((task, metric), []).append((row["step"], value))
+    return [
+        Chart(task, metric.replace("_", " "), [Series(f"{task}, {metric}", "validation", of, dots=True)], floats=True)
+        for (task, metric), of in list(points.items())[:MAX_TASK_CHARTS]
+    ]
 
 
 def _tiles(rows: Rows) -> list[tuple[str, str]]:
@@ -126,6 +145,6 @@ CONTENT = """
 <section class="tiles">{tiles}</section>
 <dl class="description">{description}</dl>
 <figure class="wide">{loss}</figure>
-<section class="charts">{charts}</section>
+{answers}<section class="charts">{charts}</section>
 <footer>{links}</footer>
 """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from neoxargs.train.track.console import tflops
-from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+from neoxargs.train.track.tracker import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 
 class TensorBoard(Tracker):
@@ -31,6 +32,14 @@ class TensorBoard(Tracker):
         for name, value in evaluation.series.items():
             self.writer.add_scalar(name, value, evaluation.iteration)
 
+    def on_tasks(self, results: TaskResults) -> None:
+        for name, value in results.series.items():
+            self.writer.add_scalar(name, value, results.iteration)
+
+    def on_answers(self, answers: Answers) -> None:
+        for number, answer in enumerate(answers.answers, 1):
+            self.writer.add_text(f"answers/{number}", as_markdown(answer), answers.iteration)
+
     def on_end(self, outcome: Outcome) -> None:
         self.writer.close()
 
@@ -48,3 +57,8 @@ def scalars(run: Run, step: Step) -> dict[str, float]:
     if step.grad_norm is not None:
         values["train/grad_norm"] = step.grad_norm
     return {**values, **step.reports}
+
+
+def as_markdown(answer: Answer) -> str:
+    """Return the prompt and the answer as blocks of code, in which Markdown changes nothing."""
+    return "\n\n".join(textwrap.indent(text, "    ", lambda line: True) for text in (answer.prompt, answer.text))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -74,6 +74,44 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class TaskResults:
+    """The results of `eval_tasks` after `iteration` iterations."""
+
+    iteration: int
+    values: Mapping[str, Mapping[str, float]]
+    """Task -> metric -> value; the standard error of `acc` is `acc_stderr`."""
+
+    @property
+    def series(self) -> dict[str, float]:
+        """The values by GPT-NeoX's names."""
+        return {f"eval/{task}_{name}": value for task, values in self.values.items() for name, value in values.items()}
+
+    def tell(self, tracker: Tracker) -> None:
+        tracker.on_tasks(self)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the model continues a prompt."""
+
+    prompt: str
+    text: str
+    finished: bool
+    """Whether the model ended the text before `maximum_tokens`."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The continuations of all prompts after `iteration` iterations."""
+
+    iteration: int
+    answers: Sequence[Answer]
+
+    def tell(self, tracker: Tracker) -> None:
+        tracker.on_answers(self)
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
 
@@ -92,6 +130,10 @@ class Tracker:
     def on_step(self, step: Step) -> None: ...
 
     def on_eval(self, evaluation: Evaluation) -> None: ...
+
+    def on_tasks(self, results: TaskResults) -> None: ...
+
+    def on_answers(self, answers: Answers) -> None: ...
 
     def on_save(self, iteration: int, folder: Path) -> None: ...
 

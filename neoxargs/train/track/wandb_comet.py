@@ -9,7 +9,7 @@ from typing import Any
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track.tensorboard import scalars
-from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 
 class WandbTracker(Tracker):
@@ -47,6 +47,14 @@ class WandbTracker(Tracker):
     def on_eval(self, evaluation: Evaluation) -> None:
         self.session.log(evaluation.series, step=evaluation.iteration)
 
+    def on_tasks(self, results: TaskResults) -> None:
+        self.session.log(results.series, step=results.iteration)
+
+    def on_answers(self, answers: Answers) -> None:
+        rows = [[answers.iteration, answer.prompt, answer.text] for answer in answers.answers]
+        table = self.wandb.Table(columns=["iteration", "prompt", "answer"], data=rows)
+        self.session.log({"answers": table}, step=answers.iteration)
+
     def on_end(self, outcome: Outcome) -> None:
         self.session.finish()
 
@@ -76,6 +84,13 @@ class CometTracker(Tracker):
 
     def on_eval(self, evaluation: Evaluation) -> None:
         self.experiment.log_metrics(evaluation.series, step=evaluation.iteration)
+
+    def on_tasks(self, results: TaskResults) -> None:
+        self.experiment.log_metrics(results.series, step=results.iteration)
+
+    def on_answers(self, answers: Answers) -> None:
+        for answer in answers.answers:
+            self.experiment.log_text(answer.text, step=answers.iteration, metadata={"prompt": answer.prompt})
 
     def on_end(self, outcome: Outcome) -> None:
         self.experiment.end()

@@ -146,6 +146,14 @@ def test_tasks_need_the_harness(capsys, started, monkeypatch):
     assert len(started) == 1
 
 
+def test_so_do_tasks_during_training(capsys, started, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    Path("a.yml").write_text(Path("a.yml").read_text() + "eval_tasks: [piqa]\n")
+    assert main(["check", "a.yml"]) == 0
+    assert main(["check", "a.yml", "--set", "eval_tasks_interval=10"]) == 1
+    assert "error: eval_tasks needs the Python package lm_eval" in capsys.readouterr().err
+
+
 def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
     cpu = tmp_path / "cpuinfo"
     monkeypatch.setattr("neoxargs.launch.preflight.hardware.CPU", cpu)

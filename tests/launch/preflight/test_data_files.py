@@ -52,6 +52,12 @@ def test_token_files(data, name, problem, hint):
     assert [(p.what, p.hint, p.where) for p in found] == expected
 
 
+def test_a_folder_of_tasks(tmp_path):
+    assert missing_files(config(eval_tasks_path=str(tmp_path))) == []
+    (found,) = missing_files(config(eval_tasks_path=str(tmp_path / "none")))
+    assert (found.what, found.where) == (f"eval_tasks_path ({tmp_path}/none): there is no such folder", HERE)
+
+
 def test_token_files_are_created_with_the_tokenizer_of_the_configuration(data):
     made = {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": __file__, "merge_file": __file__}
     (found,) = missing_files(config(data_path=data + "c", **made))

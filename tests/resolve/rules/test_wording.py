@@ -35,6 +35,7 @@ CASES = [
     "{soft_prompt_tuning: {enabled: true}, reset_attention_mask: true}",
     "{soft_prompt_tuning: {enabled: true}, zero_optimization: {stage: 3}}",
     "{soft_prompt_tuning: {enabled: true}, eval_tasks: [lambada_openai]}",
+    "eval_tasks_interval: 100",
     "{te_layernorm_mlp: true, use_bias_in_mlp: false}",
     "{te_layernorm_mlp: true, activation: mish}",
     "{te_mha: true, use_bias_in_attn_linear: false}",

@@ -191,6 +191,7 @@ PROBLEMS: dict[str, Entry] = {
         "An lm-eval task cannot be loaded, because its data, its code or a package is missing."
     ),
     "evaluation-task-file-missing": row("A task is given as the path to a file that does not exist."),
+    "evaluation-task-folder-missing": row("The folder with tasks of your own does not exist."),
     # Hugging Face
     "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
     "output-folder-unwritable": row("The output folder cannot be written to."),

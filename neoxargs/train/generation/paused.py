@@ -1,0 +1,68 @@
+"""Scoring and generating with the engine of a run in training, which then continues as if nothing had happened.
+
+Text has other lengths than training samples, and a task may draw random numbers. What depends on either is restored:
+generators of random numbers, shapes that the pipeline has announced, compiled layers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.generation.logprobs import loss_name
+from neoxargs.train.process.mesh import ALONE
+
+
+@contextmanager
+def paused(built: Pipelined | Plain) -> Iterator[None]:
+    """Let the engine process texts of any length within this. Collective: every rank enters and leaves it."""
+    engine, module = built.deepspeed, built.deepspeed.module
+    trained = module.training
+    with _same_random_numbers(engine.device), _whole_sequences(module, loss_name(built)), _uncompiled(module):
+        engine.eval()
+        yield
+    engine.train(trained)
+    if isinstance(built, Pipelined):
+        engine.reset_activation_shape()
+
+
+@contextmanager
+def _same_random_numbers(device: torch.device) -> Iterator[None]:
+    """Restore the state of all random number generators."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+@contextmanager
+def _whole_sequences(module: nn.Module, loss_name: str) -> Iterator[None]:
+    """Turn off sequence parallelism: generation passes one token at a time, which cannot be sharded."""
+    sharded = [(layer, layer.shards) for layer in module.modules() if hasattr(layer, "shards")]
+    loss = getattr(module, loss_name)
+    for layer, _ in sharded:
+        setattr(layer, "shards", ALONE)  # noqa: B010
+    setattr(module, loss_name, replace(loss, shards=ALONE))
+    try:
+        yield
+    finally:
+        setattr(module, loss_name, loss)
+        for layer, shards in sharded:
+            setattr(layer, "shards", shards)  # noqa: B010
+
+
+def _uncompiled(module: nn.Module) -> AbstractContextManager[object]:
+    """Do not use compiled layers: torch would compile them for every length, and give up after eight of them."""
+    compiled = any(layer._compiled_call_impl for layer in module.modules())
+    # Only then, because the first call imports torch's compiler.
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

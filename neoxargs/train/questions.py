@@ -1,0 +1,75 @@
+"""What a run in training is asked besides its loss: tasks of the lm-evaluation-harness, and prompts to continue.
+
+Both use the model where and how it is trained. Random numbers are drawn anew at each iteration, in the same way, so
+that answers differ because the model does, and a resumed run gives the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neoxargs.resolve.config import Config
+from neoxargs.train.data.tokenizer import Tokenizer
+from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.generate import make_generator
+from neoxargs.train.generation.logprobs import Scorer
+from neoxargs.train.generation.paused import paused
+from neoxargs.train.lm_eval_harness import Model, measured, run_tasks
+from neoxargs.train.lm_eval_tasks import Tasks
+from neoxargs.train.process.mesh import Mesh
+from neoxargs.train.process.setup import Process, suppress_output
+from neoxargs.train.track.tracker import Answer, Answers, TaskResults
+
+
+class Questions:
+    """Asks the model of a run. Collective: every rank makes the same calls and gets the answers; rank 0 the results.
+
+    Raises Problems if a task cannot be loaded.
+    """
+
+    def __init__(self, built: Pipelined | Plain, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process):
+        self.built, self.options = built, config.generation
+        self.every = config.training.eval_interval
+        self.tasks = Tasks.of(config) if config.generation.eval_tasks_interval else None
+        self.generator = make_generator(built, config, tokenizer, mesh, process)
+        if self.tasks:
+            self.model = Model(Scorer(built, mesh, config.batch.train_micro_batch_size_per_gpu), self.generator)
+            if process.main:
+                self.tasks.load()
+
+    def due(self, iteration: int) -> bool:
+        """Whether anything is asked after this iteration. It is always before the first step and after the last one."""
+        return self._tasks_due(iteration) or bool(self.options.eval_prompts and self._evaluated(iteration))
+
+    def ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:
+        """Yield what the model answers. everything: whether to run the tasks although they are not due."""
+        if self.tasks and (everything or self._tasks_due(iteration)):
+            with paused(self.built), suppress_output():
+                results = run_tasks(self.tasks, self.model)
+            yield TaskResults(iteration, measured(results))
+        if self.options.eval_prompts:
+            yield Answers(iteration, self._answers(self.options.eval_prompts))
+
+    def _tasks_due(self, iteration: int) -> bool:
+        return bool(self.tasks) and iteration % self.options.eval_tasks_interval == 0
+
+    def _evaluated(self, iteration: int) -> bool:
+        """Whether the loss on validation data, or a task, is evaluated after this iteration."""
+        return self._tasks_due(iteration) or bool(self.every and iteration % self.every == 0)
+
+    def _answers(self, prompts: list[str]) -> list[Answer]:
+        generator = self.generator
+        generator.options, generator.count = self.options, 0
+        samples = [generator.sample(prompt) for prompt in prompts]
+        with paused(self.built):
+            generator.finish(samples)
+        texts = (generator.tokenizer.detokenize(sample.ids) for sample in samples)
+        return [Answer(sample.context, text, sample.finished) for sample, text in zip(samples, texts, strict=True)]
+
+
+def questions(
+    built: Pipelined | Plain, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process
+) -> Questions | None:
+    """Return what the configuration asks, or None. Raises Problems if a task cannot be loaded."""
+    asked = config.generation.eval_tasks_interval or config.generation.eval_prompts
+    return Questions(built, config, tokenizer, mesh, process) if asked else None
