@@ -112,14 +112,16 @@ def read(file: Path) -> Any:
                 raise unreadable(file, "it is a zip archive, but torch.save did not write it")
             if members[program].compress_type != zipfile.ZIP_STORED:
                 raise unreadable(file, "it is compressed")
-            with archive.open(program) as stream:
+            if not members[program].CRC:  # torch.save writes 0 if it computes no checksums, as in deepy's checkpoints
+                del members[program].CRC  # without the attribute, zipfile does not compare it
+            with archive.open(members[program]) as stream:
                 return _Reader(stream, file, members, program.removesuffix("data.pkl")).load()
     except Problems:
         raise
     except _Refused as refused:
         raise _refusal(file, str(refused)) from None
-    except zipfile.BadZipFile:
-        raise unreadable(file, _why_no_archive(file)) from None
+    except zipfile.BadZipFile as error:
+        raise unreadable(file, _why_no_archive(file, error)) from None
     except OSError as error:
         raise unreadable(file, error.strerror or str(error)) from None
     except Exception as error:  # a damaged pickle can raise any exception
@@ -138,9 +140,11 @@ def _refusal(file: Path, name: str) -> Problems:
     return Problems(Problem(what, hint=hint, id="checkpoint-file-refused", about=("load",)))
 
 
-def _why_no_archive(file: Path) -> str:
+def _why_no_archive(file: Path, error: zipfile.BadZipFile) -> str:
     with file.open("rb") as stream:
         start = stream.read(4)
+    if "CRC" in str(error):
+        return "its contents are damaged: they do not have the recorded checksum"
     if start == b"PK\x03\x04":
         return "it is truncated: the index at its end is missing"
     if not start:

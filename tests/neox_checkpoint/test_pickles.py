@@ -146,7 +146,7 @@ DAMAGE = {
     foreign_archive: "it is a zip archive, but torch.save did not write it",
     compressed: "it is compressed",
     flipped_index: "cannot be read",
-    flipped_program: "cannot be read",
+    flipped_program: "they do not have the recorded checksum",
     older_format: "it is in the format of torch before 1.6",
     text: "torch.save did not write it",
 }
@@ -161,6 +161,16 @@ def test_a_damaged_file_is_a_problem_with_its_name(tmp_path: Path, damage: Calla
     (problem,) = raised.value.problems
     assert problem.id == "checkpoint-file-damaged"
     assert problem.what.startswith(f"{file} cannot be read") and DAMAGE[damage] in problem.what
+
+
+def test_a_file_without_checksums_is_read(tmp_path: Path) -> None:
+    """As deepy writes its checkpoints, whose checksums are in files.json."""
+    torch.serialization.set_crc32_options(False)
+    try:
+        file = saved(tmp_path, {"a": torch.arange(4)})
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert read_tensor(read(file)["a"]).tolist() == [0, 1, 2, 3]
 
 
 def test_a_file_that_is_shorter_than_its_index_says(tmp_path: Path) -> None:
