@@ -106,10 +106,8 @@ def _boundary(chat: _Chat, text: str, index: int, next_trained: bool, notes: Cou
                 notes["relocated"] += find is _by_content
                 return end
     reason = f" ({failure})" if str(failure) else ""
-    what = (
-        f"the template renders the first {index + 1} messages differently if more messages follow{reason}, so it is "
-        f"unknown where turn {index + 2} begins"
-    )
+    rendered = f"messages 1 to {index + 1}" if index else "message 1"
+    what = f"the template renders {rendered} differently if more follow{reason}, so the next turn's begin is unknown"
     raise TemplateError(what, hint=_UNSTABLE)
 
 

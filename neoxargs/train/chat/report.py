@@ -36,11 +36,14 @@ NOTES = {
 
 def sample_text(sample: Sample, style: Style) -> str:
     """Return the conversation with its trained tokens marked."""
+    text, spans = sample.text + sample.end, list(sample.spans)
+    if sample.end_trained:  # the last trained range then ends where the text does
+        spans[-1] = (spans[-1][0], len(text))
     parts, position = [], 0
-    for start, end in sample.spans:
-        parts += [_lines(sample.text[position:start], None), _lines(sample.text[start:end], style)]
+    for start, end in spans:
+        parts += [_lines(text[position:start], None), _lines(text[start:end], style)]
         position = end
-    parts += [_lines(sample.text[position:], None), _lines(sample.end, style if sample.end_trained else None)]
+    parts.append(_lines(text[position:], None))
     title = f"{sample.place}, with the trained tokens {style.name}:"
     return f"{title}\n\n{_shortened(''.join(parts))}\n"
 
@@ -71,7 +74,7 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("tokenizer", f"{summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens"),
         ("conversations", f"{summary.conversations:,}"),
         ("tokens", f"{summary.tokens:,}, of which {summary.trained_tokens:,} ({share:.1%}) are trained"),
-        ("length", f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,}"),
+        ("length", f"median {summary.median_length:,} tokens, 95 % up to {summary.length_95:,}, longest {summary.longest:,}"),
         *_overlong(summary),
         *_split_markers(summary),
         *(("dropped", f"{drops['conversations']:,}: {reason} (first: {drops['first']})")

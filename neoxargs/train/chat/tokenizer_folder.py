@@ -122,7 +122,9 @@ def _own(settings: ChatSettings) -> dict[str, TemplateSource]:
     if "default" in settings.templates:
         return {name: source for name, source in settings.templates.items() if name in ("default", "tool_use")}
     if settings.templates:
-        what = f"the tokenizer has the chat templates {listed(settings.templates)}, but none of them is the default"
+        what = (
+            f"the tokenizer has the chat templates {listed(settings.templates, 'and')}, but none of them is the default"
+        )
         hint = f"choose one: --chat-template {next(iter(settings.templates))}"
     else:
         what = "the tokenizer has no chat template"

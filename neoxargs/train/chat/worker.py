@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neoxargs.problems import Place, Problem
+from neoxargs.problems import Place, Problem, Problems
 from neoxargs.train.chat import tokenizer_folder
 from neoxargs.train.chat.conversation import Conversation, Dropped, DropReason, Form, Rejected, read
 from neoxargs.train.chat.masks import Marked, Span, marked
@@ -80,6 +80,10 @@ class Encoder:
         self.tokenizer = ChatTokenizer(recipe.tokenizer, settings)
         sources = tokenizer_folder.choose(settings, recipe.chat_template)
         self.templates = {name: Template(source, self.tokenizer.special, now) for name, source in sources.items()}
+        unmarked = [template.source.name for template in self.templates.values() if not template.has_marks]
+        if recipe.masking == "marks" and unmarked:
+            what = f"--mask-by marks needs a template with {{% generation %}} marks, but {unmarked[0]} has none"
+            raise Problems(Problem(what, hint=_NO_MARKS, id="chat-template-without-marks"))
 
     def encode(self, chunk: list[Raw]) -> Encoded:
         result = Encoded(sum(raw.size for raw in chunk))
@@ -160,6 +164,9 @@ class Encoder:
             end=(self.tokenizer.text_of_end() or "<end of document>") if has_end else "",
             end_trained=has_end and int(tokens.labels[-1]) != IGNORED,
         )
+
+
+_NO_MARKS = "leave out --mask-by, or put {% generation %} ... {% endgeneration %} around what the assistant writes"
 
 
 class _Bad(Exception):

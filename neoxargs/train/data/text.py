@@ -109,6 +109,7 @@ def _no_files(text: str, endings: tuple[str, ...]) -> Problem:
     if path.is_dir():
         what = f"the folder {text} contains no files that end in {listed(endings)}"
         hint = "pass a pattern such as 'FOLDER/*.md' to select files with other extensions"
+        hint = hint if endings == FOLDER_ENDINGS else ""
         return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
         return Problem(f"the pattern {text} matches no file", id="text-pattern-matches-nothing")
