@@ -107,7 +107,7 @@ def _boundary(chat: _Chat, text: str, index: int, next_trained: bool, notes: Cou
                 return end
     reason = f" ({failure})" if str(failure) else ""
     rendered = f"messages 1 to {index + 1}" if index else "message 1"
-    what = f"the template renders {rendered} differently if more follow{reason}, so the next turn's begin is unknown"
+    what = f"the template renders {rendered} differently if more follow{reason}, which hides where a turn begins"
     raise TemplateError(what, hint=_UNSTABLE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import NamedTuple
 
 from neoxargs.problems import printable
@@ -30,7 +31,7 @@ NOTES = {
     "example); their boundaries were found by the messages' contents",
     "headers": "in {}, the template's generation prompt is not how a trained turn begins, so the turn's header is "
     "trained too",
-    "two ends": "{} have two end tokens, because the template writes one already; --no-append-eod appends none",
+    "two ends": "in {}, the end token is there twice, because the template writes it too; use --no-append-eod",
 }
 
 
@@ -74,7 +75,7 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("tokenizer", f"{summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens"),
         ("conversations", f"{summary.conversations:,}"),
         ("tokens", f"{summary.tokens:,}, of which {summary.trained_tokens:,} ({share:.1%}) are trained"),
-        ("length", f"median {summary.median_length:,} tokens, 95 % up to {summary.length_95:,}, longest {summary.longest:,}"),
+        ("length", f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,} tokens"),
         *_overlong(summary),
         *_split_markers(summary),
         *(("dropped", f"{drops['conversations']:,}: {reason} (first: {drops['first']})")
@@ -84,7 +85,13 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("to use them", f'train_data_paths: ["{prefix}"]'),
         ("", f'train_label_data_paths: ["{prefix}_label"]'),
     ]  # fmt: skip
-    return "\n".join(f"{name:<14} {value}" for name, value in rows)
+    return "\n".join(_row(name, value) for name, value in rows)
+
+
+def _row(name: str, value: str) -> str:
+    indent = " " * 15
+    return fill(value, 110, initial_indent=f"{name:<15}", subsequent_indent=indent, break_on_hyphens=False,
+                break_long_words=False)  # fmt: skip
 
 
 def _overlong(summary: Summary) -> list[tuple[str, str]]:

@@ -87,8 +87,8 @@ def folder(tmp_path, monkeypatch) -> Path:
         "failing": "{% for m in messages %}\n{% if m.content == 'fails' %}{{ raise_exception('no!') }}{% endif %}\n"
         "{% endfor %}x",
         "counting": "{{ messages | length }}{% for m in messages %}[{{ m.content | upper }}]{% endfor %}",
-        "reasoning": "{% for m in messages %}<|{{ m.role }}|>{% if loop.last and m.role == 'assistant' %}<think></think>"
-        "{% endif %}{{ m.content }}{% endfor %}",
+        "reasoning": "{% for m in messages %}<|{{ m.role }}|>{% if loop.last and m.role == 'assistant' %}"
+        "<think></think>{% endif %}{{ m.content }}{% endfor %}",
     }
     for name, text in templates.items():
         Path(f"{name}.jinja").write_text(text)

@@ -97,7 +97,7 @@ class TestTemplatesThatChangeEarlierTurns:
 
     def test_otherwise_they_are_refused(self) -> None:
         counting = "{{ messages | length }}{% for m in messages %}[{{ m.content | upper }}]{% endfor %}"
-        sentence = "the template renders message 1 differently if more follow, so the next turn's begin is unknown"
+        sentence = "the template renders message 1 differently if more follow, which hides where a turn begins"
         with pytest.raises(TemplateError, match=sentence) as caught:
             trained([{"role": "user", "content": ""}, CHATS[0][1]], counting)
         assert "--only-last" in caught.value.advice and "{% generation %}" in caught.value.advice
