@@ -75,7 +75,7 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("tokenizer", f"{summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens"),
         ("conversations", f"{summary.conversations:,}"),
         ("tokens", f"{summary.tokens:,}, of which {summary.trained_tokens:,} ({share:.1%}) are trained"),
-        ("length", f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,} tokens"),
+        ("length", _lengths(summary)),
         *_overlong(summary),
         *_split_markers(summary),
         *(("dropped", f"{drops['conversations']:,}: {reason} (first: {drops['first']})")
@@ -92,6 +92,10 @@ def _row(name: str, value: str) -> str:
     indent = " " * 15
     return fill(value, 110, initial_indent=f"{name:<15}", subsequent_indent=indent, break_on_hyphens=False,
                 break_long_words=False)  # fmt: skip
+
+
+def _lengths(summary: Summary) -> str:
+    return f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,} tokens"
 
 
 def _overlong(summary: Summary) -> list[tuple[str, str]]:
