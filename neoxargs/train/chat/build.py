@@ -21,8 +21,7 @@ import numpy as np
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.chat import sources, tokenizer_folder
-from neoxargs.train.chat.recipe import ChatRecipe
-from neoxargs.train.chat.tokens import IGNORED
+from neoxargs.train.chat.recipe import IGNORED, ChatRecipe
 from neoxargs.train.chat.worker import Drops, Encoded, Encoder, Sample, encode
 from neoxargs.train.data import indexed
 from neoxargs.train.data.build import identity, sidecar, write_json

@@ -18,7 +18,7 @@ from neoxargs.train.chat.builtin import BUILT_IN
 from neoxargs.train.chat.recipe import ChatRecipe
 from neoxargs.train.data.build import as_flags
 from neoxargs.train.data.encode import Recipe
-from neoxargs.train.data.neox_flags import add_neox_flags, inputs, refused
+from neoxargs.train.data.neox_flags import add_neox_chat_flags, add_neox_flags, inputs, refused
 from neoxargs.train.data.tokenizer import BUILDERS
 
 
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     _add_masks(parser)
     _add_lengths(parser)
     add_neox_flags(parser)
+    add_neox_chat_flags(parser)
     return parser
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 from neoxargs.train.data.encode import Recipe
 
+#: The label of a token that is not trained: what `train_label_data_paths` and transformers expect.
+IGNORED = -100
 #: How the trained parts of a conversation are found: turn by turn, by the template's generation marks, or everything.
 Masking = Literal["turns", "marks", "none"]
 #: What happens to conversations that are longer than `max_length`.

@@ -15,12 +15,11 @@ import numpy as np
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.chat.masks import Marked, Span
+from neoxargs.train.chat.recipe import IGNORED
 from neoxargs.train.chat.tokenizer_folder import ChatSettings
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.tokenizer import ByteTokenizer, FastTokenizer, Ids, build_tokenizer, valid
 
-#: The label of a token that is not trained: what `train_label_data_paths` and transformers expect.
-IGNORED = -100
 #: Texts in templates that are meant to be special tokens.
 _MARKER = re.compile("<[|\uff5c][^<>|\uff5c\\s]+[|\uff5c]>|<(?:start|end)_of_turn>|\\[/?INST\\]|</?s>")
 

@@ -15,9 +15,9 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.train.chat import tokenizer_folder
 from neoxargs.train.chat.conversation import Conversation, Dropped, DropReason, Form, Rejected, read
 from neoxargs.train.chat.masks import Marked, Span, marked
-from neoxargs.train.chat.recipe import ChatRecipe
+from neoxargs.train.chat.recipe import IGNORED, ChatRecipe
 from neoxargs.train.chat.template import Template, TemplateError
-from neoxargs.train.chat.tokens import IGNORED, ChatTokenizer, Labelled
+from neoxargs.train.chat.tokens import ChatTokenizer, Labelled
 from neoxargs.train.data import text
 from neoxargs.train.data.parallel import chunks, in_parallel
 from neoxargs.train.data.text import Raw

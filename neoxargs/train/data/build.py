@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 
 from neoxargs.created_files import replace_text
 from neoxargs.problems import Problem, Problems
+from neoxargs.train.chat import mask_before
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type
 from neoxargs.train.data.meter import Meter
+from neoxargs.train.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.train.data.parallel import worker_count
 from neoxargs.train.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 
@@ -194,6 +196,8 @@ def parser() -> argparse.ArgumentParser:
     add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
         help="append the end-of-document token to each document (default: on)")  # fmt: skip
+    add("--mask-before-token", metavar="ID,ID", help="also write labels, PREFIX_label, that leave out of the loss each "
+        "document's beginning up to this sequence of token ids")  # fmt: skip
     add(
         "--json-key",
         default="text",
@@ -211,6 +215,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do nothing if PREFIX was written from the same text with the same tokenizer",
     )
+    add_neox_flags(parser)
     return parser
 
 
@@ -218,12 +223,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `deepy data`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that `build` removes its partial files
-    recipe = Recipe(args.tokenizer_type, args.vocab_file, args.merge_file, args.append_eod, args.json_key)
-    texts, prefix = [*args.texts, *args.text_path], Path(args.output_prefix)
+    key = args.jsonl_keys[0] if args.jsonl_keys else args.json_key
+    recipe = Recipe(args.tokenizer_type, args.vocab_file, args.merge_file, args.append_eod, key)
+    texts, prefix = [*args.texts, *args.text_path, *inputs(args)], Path(args.output_prefix)
     started = time.perf_counter()
     try:
+        if problems := refused(args):
+            raise Problems(problems)
         existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
+        delimiter = mask_before.parse(args.mask_before_token) if args.mask_before_token else ()
         summary = existing or build(texts, recipe, prefix, args.workers)
+        if delimiter and not (existing and mask_before.is_up_to_date(prefix, delimiter, summary.fingerprint)):
+            mask_before.write(prefix, delimiter, summary.fingerprint)
     except Problems as problems:
         print(as_flags(str(problems)), file=sys.stderr)
         return 1
@@ -232,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if existing:
         print(f"{prefix}: up to date, {existing.tokens:,} tokens of the same text and tokenizer")
     else:
-        print(summary_text(summary, args.output_prefix, time.perf_counter() - started))
+        print(summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter)))
     return 0
 
 
@@ -242,7 +253,7 @@ def as_flags(message: str) -> str:
     return re.sub(names, lambda match: f"--{match[1].rstrip(':').replace('_', '-')}", message)
 
 
-def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
+def summary_text(summary: Summary, prefix: str, seconds: float, has_labels: bool = False) -> str:
     """Return the lines that `deepy data` prints about a new token file."""
     return "\n".join(
         (
@@ -251,7 +262,9 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
             f"tokenizer  {summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens",
             f"entropy    {summary.unigram_entropy:.3f} nats per token (unigram)",
             f"time       {seconds:.1f} s, {summary.text_bytes / 1e6 / seconds:.1f} MB/s",
-            f"to use it  data_path: {prefix}",
+            f"to use it  data_path: {prefix}"
+            if not has_labels
+            else f'to use it  train_data_paths: ["{prefix}"]\n           train_label_data_paths: ["{prefix}_label"]',
         )
     )
 

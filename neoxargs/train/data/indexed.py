@@ -11,6 +11,7 @@ import os
 import struct
 from array import array
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,27 @@ class Writer:
         self._bin.close()
         for part in self._parts:
             part.unlink(missing_ok=True)
+
+
+class TokenFile(NamedTuple):
+    """The content of a token file."""
+
+    ids: NDArray[np.generic]
+    """All sequences, concatenated; read from disk when they are used."""
+    lengths: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    """Document boundaries, as in Writer."""
+
+
+def read(prefix: Path) -> TokenFile:
+    """Open a token file that Writer has written."""
+    bin_path, idx_path = paths(prefix)
+    index = idx_path.read_bytes()
+    _, _, code, sequences, documents = _HEADER.unpack(index[: _HEADER.size])
+    stored = next(stored for stored, known in CODES.items() if known == code)
+    lengths = np.frombuffer(index, np.int32, sequences, _HEADER.size)
+    ends = np.frombuffer(index, np.int64, documents, _HEADER.size + 12 * sequences)
+    return TokenFile(np.memmap(bin_path, stored, "r"), lengths, ends)
 
 
 def paths(prefix: Path) -> tuple[Path, Path]:

@@ -19,21 +19,25 @@ REFUSED = {
 
 
 def add_neox_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that `deepy data` spells differently or does not need."""
+    """Add the flags of both tools that `deepy data` spells differently or does not need."""
     hidden = argparse.SUPPRESS
     add = parser.add_argument
     add("--input", action="append", default=[], help=hidden)
     add("--jsonl-keys", nargs="+", help=hidden)
-    add("--generation-role", help=hidden)
     add("--dataset-impl", choices=("lazy", "cached", "mmap"), default="mmap", help=hidden)
+    add("--ftfy", action="store_true", help=hidden)
     for ignored in ("--num-docs", "--log-interval"):  # the progress bar counts bytes
         add(ignored, type=int, help=hidden)
-    for name in REFUSED:
-        flag = f"--{name.replace('_', '-')}"
-        if name == "reward_key":
-            add(flag, help=hidden)
-        else:
-            add(flag, action="store_true", help=hidden)
+
+
+def add_neox_chat_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the other flags of the tool for conversations."""
+    hidden = argparse.SUPPRESS
+    add = parser.add_argument
+    add("--generation-role", help=hidden)
+    add("--reward-key", help=hidden)
+    for flag in ("--for-rm", "--binary-reward"):
+        add(flag, action="store_true", help=hidden)
 
 
 def inputs(args: argparse.Namespace) -> list[str]:
@@ -46,7 +50,7 @@ def refused(args: argparse.Namespace) -> list[Problem]:
     problems = [
         Problem(f"--{name.replace('_', '-')} is not supported", hint=why, id="neox-flag-refused")
         for name, why in REFUSED.items()
-        if getattr(args, name)
+        if getattr(args, name, None)
     ]
     if args.dataset_impl != "mmap":
         what = f"--dataset-impl ({args.dataset_impl}) is a format that GPT-NeoX no longer reads"
