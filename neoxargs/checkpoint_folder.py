@@ -3,6 +3,7 @@
     global_step100/           one checkpoint, under DeepSpeed's and GPT-NeoX's name
         files.json            name, size and checksum of every other file in it
         config.json           the values of the run that differ from the defaults
+        base.json             if a part of the model is frozen: the checkpoint that has this part
     latest                    the name of the newest checkpoint, as DeepSpeed expects it
 
     .writing-global_step200/     being written, or left by a killed run
@@ -13,6 +14,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import json
 import os
@@ -20,7 +22,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from neoxargs.checksums import Digest, digest_of
 from neoxargs.created_files import replace_text
@@ -31,6 +33,7 @@ PREFIX = "global_step"
 LATEST = "latest"
 FILES = "files.json"
 CONFIG = "config.json"
+BASE = "base.json"
 WRITING = ".writing-"
 REMOVING = ".removing-"
 #: Files that only deepy writes: which file holds which weight.
@@ -244,3 +247,43 @@ def remove(checkpoint: Path) -> None:
 def hide(checkpoint: Path) -> Path:
     """Rename a checkpoint, so that it is no longer found; return its new path."""
     return checkpoint.rename(checkpoint.with_name(REMOVING + checkpoint.name))
+
+
+class Base(NamedTuple):
+    """The checkpoint of a frozen model, as the checkpoints of what is trained with it record it."""
+
+    folder: Path | None
+    """None: the model has the initial weights of `seed`."""
+    digest: str
+    """Of the list of its files with their checksums; "" if it has no such list, as GPT-NeoX's checkpoints."""
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> Base:
+        """Return what is recorded of a checkpoint."""
+        files = checkpoint / FILES
+        return cls(checkpoint.resolve(), hashlib.sha256(files.read_bytes()).hexdigest() if files.is_file() else "")
+
+    def to_json(self) -> str:
+        return json.dumps({"folder": self.folder and str(self.folder), "digest": self.digest}, indent=1)
+
+    def differs_from(self, other: Base) -> bool:
+        """Whether the two are different checkpoints, as far as their digests show."""
+        return bool(self.digest and other.digest and self.digest != other.digest)
+
+
+def recorded_base(checkpoint: Path) -> Base | None:
+    """Return the base that a checkpoint records; None if the checkpoint contains a full model."""
+    try:
+        values = json.loads((checkpoint / BASE).read_text(encoding="utf-8"))
+        return Base(Path(values["folder"]) if values["folder"] else None, str(values["digest"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError):
+        return Base(None, "unreadable")
+
+
+def named_by(path: Path) -> Path | None:
+    """Return a checkpoint by its own path, or the newest one in a folder of checkpoints; None if there is none."""
+    if path.name.startswith(PREFIX) and path.is_dir():
+        return path
+    return newest(path)

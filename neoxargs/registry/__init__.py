@@ -25,7 +25,7 @@ SUBJECTS = tuple(
     import_module(f"{__name__}.{name}")
     for name in (
         "runner", "parallel", "deepspeed_parallel", "batch",
-        "model", "rotary", "deepspeed_model", "architectures", "moe", "mup", "regularization",
+        "model", "rotary", "deepspeed_model", "architectures", "lora", "moe", "mup", "regularization",
         "precision", "deepspeed_precision", "zero", "deepspeed_zero", "optimizer", "deepspeed_optimizer", "schedule",
         "deepspeed_engine", "activations", "deepspeed_activations", "data", "deepspeed_data", "training",
         "checkpoint", "deepspeed_checkpoint", "logging", "deepspeed_logging", "deepspeed_compression",

@@ -19,6 +19,11 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     number of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run
     starts from scratch. The folder may contain GPT-NeoX checkpoints, or be one."""
 
+    base_checkpoint: str | None = param(None, ours=True)
+    """Folder with the checkpoint of the model that LoRA or a soft prompt leaves frozen: deepy's or GPT-NeoX's, written
+    with any layout. Checkpoints of the run contain only what it trains, and record which checkpoint this was. Left out,
+    the model is the one that `load` contains (with `finetune: true`), or that the checkpoint in `load` records."""
+
     load_query_key_value_order: Literal["per_head", "concatenated"] | None = param(None, ours=True)
     """Order of the rows of queries, keys and values in a GPT-NeoX checkpoint whose files do not show it: `per_head`
     (the rows of each query head, then its share of the keys and values) or `concatenated` (all queries, all keys, all

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     )
     from neoxargs.registry.generation import Generation
     from neoxargs.registry.logging import Comet, Logging, Profiling, Wandb
+    from neoxargs.registry.lora import Lora
     from neoxargs.registry.model import Attention, Embedding, Fusion, Init, Mlp, Norm, Shape
     from neoxargs.registry.moe import Moe
     from neoxargs.registry.mup import Mup
@@ -112,6 +113,7 @@ class Groups:
     gmlp: Gmlp
     transformer_engine: TransformerEngine
     soft_prompt: SoftPrompt
+    lora: Lora
     moe: Moe
     mup: Mup
     regularization: Regularization

@@ -90,14 +90,15 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
 def flops_per_token(config: Config, rows: int) -> float:
     """Return the floating point operations of forward and backward pass per token, without recomputation.
 
-    6 x parameters of the matrix products + 12 x layers x heads x head dimension x sequence for the two products of
-    attention (Chowdhery et al. 2022, "PaLM", appendix B). As in Megatron, attention is counted as if it were not
-    causal.
+    6 x parameters of the matrix products (4 x if they are frozen; adapters are not counted) + 12 x layers x heads x
+    head dimension x sequence for the two products of attention (Chowdhery et al. 2022, "PaLM", appendix B). As in
+    Megatron, attention is counted as if it were not causal.
     """
     shape = config.shape
     in_layers = sum(matrices_of_layer(config, layer, active=True) for layer in range(shape.num_layers))
     matrices = in_layers + rows * shape.hidden_size
-    return 6.0 * matrices + 12.0 * shape.num_layers * attention_width(shape) * shape.seq_length
+    frozen = config.lora.rank or config.soft_prompt.enabled
+    return (4.0 if frozen else 6.0) * matrices + 12.0 * shape.num_layers * attention_width(shape) * shape.seq_length
 
 
 def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:

@@ -34,6 +34,8 @@ class Listed:
     written: float
     size: int
     layout: str
+    content: str
+    """What it contains if that is not a full model: adapters, or a soft prompt, and their model."""
     damage: str
     latest: bool
     recorded: str
@@ -49,13 +51,14 @@ class Listed:
     def state(self) -> str:
         known = {"checksum": "verified" if self.verified else "complete", "size": "complete", "nothing": "not recorded"}
         state = f"damaged: {self.damage}" if self.damage else known[self.recorded]
-        return state + (", latest" if self.latest else "")
+        content = f"; {self.content}" if self.content else ""
+        return state + (", latest" if self.latest else "") + content
 
     def to_json(self) -> dict[str, Any]:
         return {
             "iteration": self.iteration, "folder": str(self.folder), "written": round(self.written), "bytes": self.size,
-            "layout": self.layout, "damage": self.damage, "latest": self.latest, "recorded": self.recorded,
-            "verified": self.verified,
+            "layout": self.layout, "content": self.content, "damage": self.damage, "latest": self.latest,
+            "recorded": self.recorded, "verified": self.verified,
         }  # fmt: skip
 
 
@@ -130,6 +133,7 @@ def examine(folder: Path, find_damage: Examine) -> Listed:
         written=checkpoint_folder.written(folder) / 1e9,
         size=sum(file.stat().st_size for file in files),
         layout=_layout(folder),
+        content=_content(folder),
         damage=find_damage(folder),
         latest=checkpoint_folder.latest(folder.parent) == folder.name,
         recorded=(recorded := _recorded(folder)),
@@ -255,6 +259,16 @@ def _layout(folder: Path) -> str:
     stage = values.get("zero_optimization", {}).get("stage")
     ranks = values.get("world_size")
     return ", ".join([" ".join(sizes), *([f"ZeRO-{stage}"] if stage else []), *([f"{ranks} ranks"] if ranks else [])])
+
+
+def _content(folder: Path) -> str:
+    """Return what a checkpoint contains if that is not a full model."""
+    base = checkpoint_folder.recorded_base(folder)
+    if base is None:
+        return ""
+    lora = (checkpoint_folder.configuration(folder) or {}).get("lora", {})
+    kind = f"adapters of rank {lora['rank']}" if lora.get("rank") else "a soft prompt"
+    return f"{kind} for {base.folder or 'a model with random weights'}"
 
 
 def _recorded(folder: Path) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from neoxargs.launch.preflight.checkpoints import missing_checkpoint, no_checkpoint_to_read, overwritten_checkpoint
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.launch.preflight.disk_space import folder_problems, unwritable_folders
+from neoxargs.launch.preflight.frozen_model import frozen_model_problems
 from neoxargs.launch.preflight.hardware import (
     fp16_without_support,
     fp32_without_tf32,
@@ -25,7 +26,12 @@ from neoxargs.launch.preflight.packages import (
     missing_trainer,
     untested_packages,
 )
-from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_model, skipped_checkpoints
+from neoxargs.launch.preflight.resumed_model import (
+    checkpoint_to_read,
+    loaded_checkpoint,
+    other_model,
+    skipped_checkpoints,
+)
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Program
@@ -43,9 +49,15 @@ def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
         return [*machine_problems(spec), *overwritten_checkpoint(config), *folder_problems(config)]
     logs = unwritable_folders(config, "run_dir")
     if program == "eval":
-        return [*missing_files(config), *no_checkpoint_to_read(config), *missing_harness(config), *logs]
-    checkpoint = no_checkpoint_to_read(config) if program == "generate" else ()
+        return [*missing_files(config), *_checkpoint_to_read(config), *missing_harness(config), *logs]
+    checkpoint = _checkpoint_to_read(config) if program == "generate" else []
     return [*map(Problem.as_warning, missing_files(config)), *checkpoint, *logs]
+
+
+def _checkpoint_to_read(config: Config) -> list[Problem]:
+    """Return what is wrong with the checkpoint that generate.py and eval.py read."""
+    missing = list(no_checkpoint_to_read(config))
+    return missing or list(frozen_model_problems(config, checkpoint_to_read(config), training=False))
 
 
 def machine_problems(spec: RunSpec) -> list[Problem]:
@@ -53,7 +65,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *unnamed_files(config), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
-    for check in (skipped_checkpoints, other_model, other_schedule):
+    for check in (skipped_checkpoints, other_model, other_schedule, frozen_model_problems):
         problems += check(config, checkpoint)
     if config.checkpoint.load:
         from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import parameters, vocabulary_rows
+from neoxargs.sizes.model import vocabulary_rows
 from neoxargs.sizes.optimizer_state import moments
+from neoxargs.sizes.trained import trained_parameters
 
 
 def folder_problems(config: Config) -> list[Problem]:
@@ -75,7 +76,7 @@ def checkpoint_bytes(config: Config) -> int:
         return 0
     half = config.precision.precision != "fp32"
     states = 0 if config.checkpoint.no_save_optim else 4 * (moments(config) + half)
-    return parameters(config, rows) * ((2 if half else 4) + states)
+    return trained_parameters(config, rows) * ((2 if half else 4) + states)
 
 
 def count_saves(config: Config) -> int:

@@ -45,7 +45,15 @@ def _skipped(config: Config, why: str, chosen: Path) -> Problem:
 
 def loaded_checkpoint(config: Config) -> Path | None:
     """Return the checkpoint that the run loads, None if there is none. Looks at every file of a checkpoint."""
-    folder, iteration = config.checkpoint.load, config.training.iteration
+    return _in_folder(config.checkpoint.load, config.training.iteration)
+
+
+def checkpoint_to_read(config: Config) -> Path | None:
+    """Return the checkpoint that generate.py and eval.py load, None if there is none."""
+    return _in_folder(config.checkpoint.load or config.checkpoint.save, config.training.iteration)
+
+
+def _in_folder(folder: str | None, iteration: int | None) -> Path | None:
     if not folder:
         return None
     if iteration is None:

@@ -18,6 +18,7 @@ from neoxargs.problems import listed
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters, vocabulary_rows
+from neoxargs.sizes.trained import is_frozen, trained_parameters
 from neoxargs.sizes.vocab import vocabulary_size
 from neoxargs.text import protect_names, wrap
 
@@ -121,6 +122,7 @@ def to_json(spec: RunSpec) -> dict[str, Any]:
     config, layout, rows = spec.config, Layout.of(spec.config), vocabulary_rows(spec.config)
     return {
         "parameters": None if rows is None else parameters(config, rows),
+        "trained_parameters": None if rows is None else trained_parameters(config, rows),
         "active_parameters": None if rows is None else parameters(config, rows, active=True),
         "device": spec.resources.device,
         "hosts": spec.resources.hosts,
@@ -178,6 +180,10 @@ def _model(config: Config) -> Iterator[str]:
     count, active = parameters(config, rows), parameters(config, rows, active=True)
     per_token = f" ({_rounded(active)} per token)" if active != count else ""
     yield f"{_rounded(count)} parameters{per_token}; vocabulary {words}"
+    if is_frozen(config):
+        trained = trained_parameters(config, rows)
+        what = f"adapters of rank {config.lora.rank}" if config.lora.rank else "a soft prompt"
+        yield f"frozen: {what} with {_rounded(trained)} parameters ({trained / count:.2%} of the model) are trained"
 
 
 def _rounded(number: int) -> str:
@@ -262,6 +268,8 @@ def _run(config: Config) -> Iterator[str]:
     )
     if checkpoint.load:
         yield f"continues from {checkpoint.load} if it contains a checkpoint"
+    if checkpoint.base_checkpoint:
+        yield f"frozen model from {checkpoint.base_checkpoint}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -13,6 +13,8 @@ from neoxargs.resolve.rules import (
     checkpoint,
     data,
     deepspeed,
+    frozen_model,
+    lora,
     model,
     moe,
     mup,
@@ -32,7 +34,7 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 SUBJECTS = (
     parallel, batch, model, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations, data,
     checkpoint,
-    runtime, deepspeed, transformer_engine, soft_prompt,
+    runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

@@ -22,14 +22,16 @@ from neoxargs.sizes.model import (
     norms_of_block,
     qkv_rows,
 )
+from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.norms import stores_input_only, unfused_rmsnorm
 
-#: Forward and backward pass of a matrix product: the result, and the gradients of both operands.
-PRODUCTS = 3
+#: Forward and backward pass of a matrix product: the result, and the gradients of both operands, or of a frozen model's
+#: activations only.
+PRODUCTS, FROZEN_PRODUCTS = 3, 2
 #: Kernels of a layer besides matrix products and attention, forward and backward, with eager kernels.
 KERNELS = 50
 #: Residual sums of a layer.
@@ -98,7 +100,13 @@ def layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time, Time]:
     least = KERNELS * sizes.assumed.kernel if device.kind == "cuda" else 0.0
     elementwise = max((forward + backward) * moved / rates.memory, least)
     share = forward / (forward + backward)
-    return Time(once, attention[0], elementwise * share), Time(PRODUCTS * once, attention[1], elementwise)
+    return Time(once, attention[0], elementwise * share), Time(
+        _products_of(sizes.config) * once, attention[1], elementwise
+    )
+
+
+def _products_of(config: Config) -> int:
+    return FROZEN_PRODUCTS if is_frozen(config) else PRODUCTS
 
 
 def _fused(sizes: ActivationSizes) -> float:
@@ -111,7 +119,9 @@ def loss_time(sizes: ActivationSizes, rows: int, device: Device) -> Time:
     """Return the time of the output layer and loss, forward and backward. rows: of the vocabulary on a rank."""
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
     product = _product(sizes, rates, rows, sizes.config.shape.hidden_size)
-    return Time(PRODUCTS * product, 0.0, sizes.tokens * rows * sizes.assumed.logit_traffic / rates.memory)
+    return Time(
+        _products_of(sizes.config) * product, 0.0, sizes.tokens * rows * sizes.assumed.logit_traffic / rates.memory
+    )
 
 
 def _products(sizes: ActivationSizes, rates: Rates) -> float:

@@ -173,7 +173,7 @@ def _waits(states: ModelStates, batches: int, assumed: Assumptions) -> float:
     """Seconds that stages 1 and 2 wait for messages to start: one for each bucket of gradients that is reduced."""
     if states.zero_stage not in (1, 2) or states.data_ranks == 1:
         return 0.0
-    buckets = -(-states.parameters // max(1, states.config.zero_optimization.reduce_bucket_size))
+    buckets = -(-states.trained // max(1, states.config.zero_optimization.reduce_bucket_size))
     return buckets * (batches if states.zero_stage == 2 else 1) * assumed.latency
 
 

@@ -6,8 +6,6 @@ parallel rank therefore writes its experts into a file of its own, and DeepSpeed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,22 +58,6 @@ def write(engine: Any, files: RankFiles, with_optimizer: bool) -> None:
     files.save(content, files.part / own.name)
 
 
-@contextmanager
-def left_out(module: nn.Module) -> Iterator[None]:
-    """Within this, the states that modules return lack the experts that data parallel ranks divide."""
-    hooks = [
-        child.register_state_dict_post_hook(_leave_out)  # type: ignore[no-untyped-call]
-        for child in module.modules()
-        if any(hasattr(weight, "expert_shard") for weight in child.parameters(recurse=False))
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _leave_out(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    for name, weight in module.named_parameters(recurse=False):
-        if hasattr(weight, "expert_shard"):
-            state.pop(prefix + name, None)
+def has_own_file(weight: nn.Parameter) -> bool:
+    """Whether a weight is in the file of this rank's experts, and not in DeepSpeed's."""
+    return hasattr(weight, "expert_shard")

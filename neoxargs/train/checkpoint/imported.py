@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neoxargs.checkpoint_folder import BASE, Base
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.resolve.config import Config
 from neoxargs.train.checkpoint import inventory
@@ -30,7 +31,8 @@ class Imported:
     """What to write.
 
     common: the counters and the state of the schedule. names: of the weights, those of a layer one after the other.
-    optimizer: returns the optimizer file of some weights; None if there is no optimizer state.
+    optimizer: returns the optimizer file of some weights; None if there is no optimizer state. base: the model of
+    adapters, if these are what is written.
     """
 
     common: dict[str, Any]
@@ -38,6 +40,7 @@ class Imported:
     names: Sequence[str]
     tensor: Callable[[str], Tensor]
     optimizer: Callable[[Sequence[str]], dict[str, Any]] | None = None
+    base: Base | None = None
 
 
 def write(source: Imported, config: Config, folder: Path, advance: Callable[[int], object]) -> None:
@@ -48,6 +51,8 @@ def write(source: Imported, config: Config, folder: Path, advance: Callable[[int
         advance(_write_layer(source, files, layer, list(names)))
     files.save(source.common, files.part / STATES)
     files.text(json.dumps(train_values(config), indent=1), files.part / "config.json")
+    if source.base:
+        files.text(source.base.to_json(), files.part / BASE)
     files.raise_error()
     commit(folder, iteration, files.digests)
 

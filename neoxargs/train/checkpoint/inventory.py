@@ -26,6 +26,7 @@ Inventory = dict[str, Any]
 def inventory(engine: Any) -> Inventory | None:
     """Return the contents of this rank's optimizer file and weight files; None if the optimizer's layout is unknown.
 
+    Frozen weights are in no file.
     kind, pieces: as in OptimizerLayout.
     states, optimizer: names of the files with the weights and with the optimizer state.
     weights: name -> [file, key in the file, shape of the slice, TensorShard or None]; for experts that data parallel
@@ -37,7 +38,9 @@ def inventory(engine: Any) -> Inventory | None:
     if layout is None:
         return None
     states, optimizer = checkpoint_files(engine, layout)
-    weights, pieces = _weights(engine.module, states), layout.pieces
+    trained = {name for name, weight in named_weights(engine.module).items() if weight.requires_grad}
+    weights = {name: entry for name, entry in _weights(engine.module, states).items() if name in trained}
+    pieces = layout.pieces
     if own := expert_files.of(engine):
         weights |= {name: [own.name, name, *_shape_and_shards(weight)] for name, weight in own.weights.items()}
         if own.has_optimizer:

@@ -39,39 +39,52 @@ SCHEDULED = ("lr", "betas", "momentum")
 
 
 def load(
-    engine: Any, folder: Path, inventories: list[Inventory], with_optimizer: bool, optional: Collection[str] = ()
+    engine: Any,
+    folder: Path,
+    inventories: list[Inventory],
+    with_optimizer: bool,
+    optional: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Fill a DeepSpeed engine from a checkpoint of any layout. Collective: every rank calls it.
 
-    with_optimizer: restore the optimizer state and the schedule too. optional: as of `load_weights`.
+    with_optimizer: restore the optimizer state and the schedule too. optional, only: as of `load_weights`.
     Returns what DeepSpeed's `load_checkpoint` returns as client state. Raises Problems if the checkpoint does not fit.
     """
     saved = SavedWeights(folder, inventories)
-    load_weights(engine, saved, with_optimizer, optional)
+    load_weights(engine, saved, with_optimizer, optional, only)
     if with_optimizer:
         restore_counters(engine, saved, saved.common)
     return saved.common
 
 
-def load_weights(engine: Any, saved: Weights, with_optimizer: bool, optional: Collection[str] = ()) -> None:
+def load_weights(
+    engine: Any,
+    saved: Weights,
+    with_optimizer: bool,
+    optional: Collection[str] = (),
+    only: Collection[str] | None = None,
+) -> None:
     """Fill a DeepSpeed engine's weights and optimizer states. Collective: every rank calls it.
 
-    optional: weights that keep their values if the checkpoint does not have them.
-    Raises Problems if the checkpoint does not fit.
+    optional: weights that keep their values if the checkpoint does not have them. only: the weights to fill, of all
+    ranks; the others keep their values. Raises Problems if the checkpoint does not fit.
     """
     layout = optimizer_layout(engine)
-    problems = list(_mismatches(engine, saved, layout, with_optimizer, optional))
+    problems = list(_mismatches(engine, saved, layout, with_optimizer, optional, only))
     if problems:
         raise Problems(problems)
     assert layout is not None
-    weights = named_weights(engine.module)
+    weights = {
+        name: weight
+        for name, weight in named_weights(engine.module).items()
+        if name in saved.slices and (only is None or name in only)
+    }
     with torch.no_grad():
         if layout.kind == "zero3":
             _fill_partitions(engine.optimizer, weights, saved, layout, with_optimizer)
         else:
             for name, weight in weights.items():
-                if name not in saved.slices:
-                    continue
                 pieces = [piece for piece in layout.pieces if piece.name == name]
                 _Loader(saved, layout, weight, pieces).load(name, with_optimizer)
 
@@ -79,10 +92,16 @@ def load_weights(engine: Any, saved: Weights, with_optimizer: bool, optional: Co
 def _fill_partitions(
     zero: Any, weights: dict[str, nn.Parameter], saved: Weights, layout: OptimizerLayout, with_optimizer: bool
 ) -> None:
-    """Fill ZeRO-3's fp32 partitions, from which it derives the weights, with one group at a time in memory."""
+    """Fill ZeRO-3's fp32 partitions, from which it derives the weights, with one group at a time in memory.
+
+    Frozen weights have no fp32 partition.
+    """
     zero.checkpoint_event_prologue()
+    for name, weight in weights.items():
+        if not weight.requires_grad:
+            _Loader(saved, layout, weight, []).load_partition(name)
     for group in range(len(layout.tensors)):
-        pieces = [piece for piece in layout.pieces if piece.tensor == group]
+        pieces = [piece for piece in layout.pieces if piece.tensor == group and piece.name in weights]
         with swap.in_memory(zero, group):
             for name in dict.fromkeys(piece.name for piece in pieces):
                 parts = [piece for piece in pieces if piece.name == name]
@@ -102,6 +121,13 @@ class _Loader:
         if with_optimizer and self.pieces:
             for state, number in self.saved.states(name).items():
                 self._load_state(name, state, number)
+
+    def load_partition(self, name: str) -> None:
+        """Fill the partition of a frozen weight under ZeRO-3; the last one of a weight is padded."""
+        partition = self.weight.ds_tensor.data.view(-1)  # type: ignore[attr-defined]
+        rank = torch.distributed.get_rank(self.weight.ds_process_group)  # type: ignore[attr-defined]
+        own = self._slice(name, self.saved.full_tensor(name)).flatten()[rank * len(partition) :][: len(partition)]
+        partition[: len(own)].copy_(own)
 
     def _load_state(self, name: str, state: str, number: Any) -> None:
         slice_ = self._slice(name, self.saved.full_tensor(name, state)) if number is None else None
@@ -177,7 +203,12 @@ def _step_count(current: Any, number: Any, tensor: Tensor, layout: OptimizerLayo
 
 
 def _mismatches(
-    engine: Any, saved: Weights, layout: OptimizerLayout | None, with_optimizer: bool, optional: Collection[str]
+    engine: Any,
+    saved: Weights,
+    layout: OptimizerLayout | None,
+    with_optimizer: bool,
+    optional: Collection[str],
+    only: Collection[str] | None,
 ) -> Iterator[Problem]:
     """Everything that prevents loading this checkpoint into this engine."""
     subject = f"load ({saved.folder})"
@@ -189,8 +220,9 @@ def _mismatches(
         hint = "set no_load_optim: true to start with a fresh optimizer state"
         what = f"{subject}: the checkpoint has no optimizer state (it was saved with no_save_optim, or imported)"
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
-    expected = _union_over_ranks(set(named_weights(engine.module)))
-    for missing in sorted(expected - set(saved.slices) - set(optional))[:3]:
+    expected = union_over_ranks(set(named_weights(engine.module)))
+    needed = expected if only is None else set(only)
+    for missing in sorted(needed - set(saved.slices) - set(optional))[:3]:
         what = f"{subject}: the checkpoint does not fit this model: weight {missing} is missing from it"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - expected)[:3]:
@@ -198,7 +230,8 @@ def _mismatches(
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
 
 
-def _union_over_ranks(names: set[str]) -> set[str]:
+def union_over_ranks(names: set[str]) -> set[str]:
+    """Return the names that any rank has. Collective."""
     by_rank: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(by_rank, names)
     return set().union(*by_rank)

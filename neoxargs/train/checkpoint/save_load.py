@@ -15,10 +15,12 @@ import torch
 import torch.distributed
 
 from neoxargs import checkpoint_folder
+from neoxargs.checkpoint_folder import Base
 from neoxargs.problems import Problem, Problems
 from neoxargs.sizes.lr_schedule import differing
-from neoxargs.train.checkpoint import inventory, relayout
+from neoxargs.train.checkpoint import base, inventory, relayout
 from neoxargs.train.checkpoint.choose import choose
+from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
 from neoxargs.train.checkpoint.saving import Position, Saver
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
@@ -26,8 +28,8 @@ from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.neox import loading
 from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.optim.schedule import Schedule
+from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
-from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 #: Optimizer types with the same state as Adam, which can load each other's checkpoints.
 ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
@@ -42,12 +44,12 @@ class Checkpoints(Saver):
         An empty `load` folder that is also `save` is a first start, so that one command starts and restarts a run.
         """
         if self.options.load is None:
-            return Position()
+            return self._start()
         if theirs := loading.weights_of(self.config, Path(self.options.load), self.config.training.iteration):
             return self._continue_gpt_neox(theirs)
         checkpoint = choose(self.config, Path(self.options.load), self.process)
         if checkpoint is None:
-            return Position()
+            return self._start()
         state, same_layout = self._load_state(checkpoint)
         if self.options.finetune:
             return Position()
@@ -56,10 +58,26 @@ class Checkpoints(Saver):
         self.last = checkpoint
         return Position(state["iteration"], state["consumed_samples"])
 
+    def _start(self) -> Position:
+        """Start from scratch, or from the weights of a frozen model."""
+        if self.base and self.options.base_checkpoint:
+            self._load_base(None)
+        return Position()
+
+    def _load_base(self, checkpoint: Path | None) -> None:
+        """Load the frozen weights of the model that `base_checkpoint` names, or else a checkpoint of this run."""
+        found = base.of_run(self.config, checkpoint)
+        if found is None:
+            return
+        self.base = found.base
+        frozen = {name for name, weight in named_weights(self.engine.module).items() if not weight.requires_grad}
+        relayout.load_weights(self.engine, found.weights, False, only=relayout.union_over_ranks(frozen))
+
     def _continue_gpt_neox(self, theirs: NeoxWeights) -> Position:
         """Load a checkpoint of GPT-NeoX, whose random states mean nothing here."""
         with_optimizer = not (self.options.finetune or self.options.no_load_optim)
-        state = loading.load(self.engine, theirs, with_optimizer, self._optional)
+        state = loading.load(self.engine, theirs, with_optimizer, self._optional())
+        self.base = self.base and Base(theirs.folder.resolve(), "")
         if self.options.finetune:
             return Position()
         if not self.options.no_load_rng:
@@ -86,16 +104,30 @@ class Checkpoints(Saver):
             on_nvme = self.engine.zero_nvme_offload_optimizer()
             # DeepSpeed's files lack the experts that data parallel ranks divide.
             divides_experts = self.config.parallel.moe_expert_parallel_size > 1
-            if same_layout and not (gathers or on_nvme or divides_experts):
+            if self.base:
+                state = self._load_part(checkpoint, inventories, with_optimizer)
+            elif same_layout and not (gathers or on_nvme or divides_experts):
                 state = self._load_with_deepspeed(checkpoint, with_optimizer)
             else:
-                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer, self._optional)
+                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer)
         return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same_layout
 
-    @property
-    def _optional(self) -> tuple[str, ...]:
-        """The weights that need not be in the checkpoint: a new soft prompt, before its first step."""
-        return (soft_prompt.NAME,) if self.options.finetune else ()
+    def _load_part(self, checkpoint: Path, inventories: list[Inventory], with_optimizer: bool) -> dict[str, Any]:
+        """Load a model of which a part is frozen: a checkpoint of that part and its base, or of the full model."""
+        if checkpoint_folder.recorded_base(checkpoint) is None:
+            self.base = Base.of(checkpoint)
+            return relayout.load(self.engine, checkpoint, inventories, with_optimizer, self._optional())
+        self._load_base(checkpoint)
+        return relayout.load(self.engine, checkpoint, inventories, with_optimizer, only=self._trained())
+
+    def _trained(self) -> set[str]:
+        """Return the names of the trained weights of all ranks. Collective."""
+        weights = named_weights(self.engine.module)
+        return relayout.union_over_ranks({name for name, weight in weights.items() if weight.requires_grad})
+
+    def _optional(self) -> set[str]:
+        """Return the weights that need not be in the checkpoint: new adapters or a new prompt. Collective."""
+        return self._trained() if self.base and self.options.finetune else set()
 
     def _load_with_deepspeed(self, checkpoint: Path, with_optimizer: bool) -> dict[str, Any]:
         try:

@@ -17,17 +17,20 @@ from typing import Any, NamedTuple
 
 import torch.distributed
 import yaml
+from torch import nn
 
 from neoxargs import checkpoint_folder
 from neoxargs.checksums import Digest
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.trained import is_frozen
 from neoxargs.train.checkpoint import commit, expert_files, inventory
 from neoxargs.train.checkpoint.host_copies import HostCopies
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.deepspeed import checkpoint_io
+from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.process.setup import Process, suppress_output
 
 
@@ -55,12 +58,14 @@ class Saver:
     is disturbed.
 
     last: folder of the checkpoint that was saved or loaded last; None before.
+    base: the checkpoint of the weights that are frozen; None if all weights are trained.
     pending: the position of the checkpoint that is being written in the background, and this rank's files of it.
     """
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
         self.last: Path | None = None
+        self.base = checkpoint_folder.Base(None, "") if is_frozen(config) else None
         self.files: RankFiles | None = None
         self.pending: tuple[Position, RankFiles] | None = None
         self.removal = commit.Removal()
@@ -120,8 +125,13 @@ class Saver:
     def _write_files(self, files: RankFiles, position: Position) -> None:
         part, rank = files.part, self.process.rank
         state = {"iteration": position.iteration, "consumed_samples": position.samples}
-        with suppress_output(), self._without_optimizer(), expert_files.left_out(self.engine.module):
-            self.engine.save_checkpoint(str(part.parent), tag=part.name, client_state=state, save_latest=False)
+        module = self.engine.module
+        # ZeRO-2 and 3 save frozen weights apart from the state of the module.
+        options: dict[str, Any] = {"client_state": state, "save_latest": False}
+        if self.base and not is_pipeline_module(module):
+            options["exclude_frozen_parameters"] = True
+        with suppress_output(), self._without_optimizer(), checkpoint_io.left_out(module, _is_elsewhere):
+            self.engine.save_checkpoint(str(part.parent), tag=part.name, **options)
         for swapped in part.glob(f"offloaded_tensors/rank{rank:02d}/**/*"):
             if swapped.is_file():
                 files.add(swapped)
@@ -132,6 +142,8 @@ class Saver:
         inventory.write(self.engine, files, complete=partitioned or not self.options.no_save_optim)
         if self.process.main:
             _write_config(files, self.config)
+            if self.base:
+                files.text(self.base.to_json(), files.part / checkpoint_folder.BASE)
 
     def _write(self, value: Any, path: Path) -> None:
         """Write a file for DeepSpeed."""
@@ -167,6 +179,11 @@ class Saver:
             yield
         finally:
             files.save, self.engine.save_zero_checkpoint = write, partitioned
+
+
+def _is_elsewhere(weight: nn.Parameter) -> bool:
+    """Whether DeepSpeed's files leave out a weight: an expert, or a frozen weight, which is in the base checkpoint."""
+    return expert_files.has_own_file(weight) or not weight.requires_grad
 
 
 def _write_config(files: RankFiles, config: Config) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from neoxargs.problems import Problem, Problems
 
@@ -68,6 +69,27 @@ def safe_reads() -> Iterator[None]:
         yield
     finally:
         torch.load = load
+
+
+@contextmanager
+def left_out(module: nn.Module, is_left_out: Callable[[nn.Parameter], bool]) -> Iterator[None]:
+    """Within this, DeepSpeed's files lack the weights for which `is_left_out` is true."""
+
+    def leave_out(child: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+        for name, weight in child.named_parameters(recurse=False):
+            if is_left_out(weight):
+                state.pop(prefix + name, None)
+
+    hooks = [
+        child.register_state_dict_post_hook(leave_out)  # type: ignore[no-untyped-call]
+        for child in module.modules()
+        if any(is_left_out(weight) for weight in child.parameters(recurse=False))
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _classes() -> list[Any]:

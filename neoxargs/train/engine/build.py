@@ -25,6 +25,7 @@ from neoxargs.train.deepspeed import expert_groups, half_precision, patches, ski
 from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
+from neoxargs.train.engine.frozen import freeze
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
@@ -32,6 +33,7 @@ from neoxargs.train.experts import layer as experts
 from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.kernels.selective import Selective
+from neoxargs.train.lora import adapters
 from neoxargs.train.model import mup
 from neoxargs.train.model.block import BLOCKS
 from neoxargs.train.model.gpt import GPT
@@ -43,7 +45,6 @@ from neoxargs.train.parallel.make import Make, VocabEmbedding
 from neoxargs.train.parallel.pipeline import count_weights, layers, named_weights, tie_relative_bias
 from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
-from neoxargs.train.soft_prompt.prompt import freeze_all_but_prompt
 
 
 def build(
@@ -69,8 +70,7 @@ def build(
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
         module = _pipeline(config, vocabulary, make, mesh) if pipelined else _gpt(config, json, vocabulary, make, mesh)
-        if config.soft_prompt.enabled:
-            freeze_all_but_prompt(module)
+        freeze(module, config)
         if trains and config.fusion.compile_layers:  # text is generated at all lengths, each of which would be compiled
             compile_layers(module, torch.device(get_accelerator().current_device_name()))
         settings = timing.settings(json, config)
@@ -127,6 +127,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         checkpointable_layers=["PositionEmbedding", "FinalNorm", *{block.__name__ for block in BLOCKS.values()}],
     )
     tie_relative_bias(module)
+    adapters.attach(module, config, make)
     return module
 
 
@@ -136,6 +137,7 @@ def _gpt(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Mak
         make = replace(make, place=make.device, dtype=_weight_type(json))
     with _zero3_partitioning(config, json, mesh):
         model = GPT(config, vocabulary, make)
+        adapters.attach(model, config, make)
     model.checkpoint_layers = recompute.checkpoint_interval(config.recompute)
     model.reduces_gradients_once = config.zero_optimization.stage >= 2
     model.checkpoint = recompute.checkpoint_function(config, mesh, reentrant=config.zero_optimization.stage == 3)

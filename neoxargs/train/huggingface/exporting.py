@@ -20,11 +20,11 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import has_experts, mlp_rows, qkv_rows, weights_of_layers
-from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint import base, inventory
 from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, Weights
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
-from neoxargs.train.huggingface import FAMILIES, tokens
+from neoxargs.train.huggingface import FAMILIES, adapters, tokens
 from neoxargs.train.huggingface.family import Family, Piece
 from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
@@ -195,11 +195,28 @@ def prepare(
 
     dtype: None writes the checkpoint's. rows: of the embedding; None writes one per token of the tokenizer.
     """
-    tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
-    offset = config.embedding.opt_pos_emb_offset
-    queries = shape.num_attention_heads // shape.num_kv_heads
-    sizes = Sizes(queries, shape.num_kv_heads, rows or tokenizer.vocab_size, offset)
+    tokenizer = build_tokenizer(config.tokenizer)
+    sizes = sizes_of(config, rows or tokenizer.vocab_size)
     return Export(config, family, saved, tokenizer, sizes, dtype or saved.dtype)
+
+
+def sizes_of(config: Config, rows: int) -> Sizes:
+    """Return the sizes that the forms of weights need. rows: of the embedding."""
+    shape = config.shape
+    queries = shape.num_attention_heads // shape.num_kv_heads
+    return Sizes(queries, shape.num_kv_heads, rows, config.embedding.opt_pos_emb_offset)
+
+
+def merged_weights(config: Config) -> Weights:
+    """Return the weights of the checkpoint, into which adapters are merged; raise Problems."""
+    saved = weights(config)
+    if not config.lora.rank or checkpoint_folder.recorded_base(saved.folder) is None:
+        return saved
+    model = base.of_run(config, saved.folder)
+    if model is None:
+        what = f"load ({saved.folder}): the model of these adapters has random weights and is in no checkpoint"
+        raise Problems(Problem(what, id="base-checkpoint-missing", about=("load", "base_checkpoint")))
+    return adapters.Merged(config, model.weights, saved)
 
 
 def weights(config: Config) -> Weights:
@@ -239,6 +256,10 @@ def parser() -> argparse.ArgumentParser:
         help=f"write weights as one of {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip
     add("--max-shard-size", type=_bytes, default=MAX_SHARD_SIZE, metavar="SIZE",
         help=f"limit each safetensors file to SIZE (default: {MAX_SHARD_SIZE // UNITS['GB']}GB)")  # fmt: skip
+    add("--adapter", action="store_true",
+        help="write only the adapters of lora, in peft's format, instead of merging them into the model")  # fmt: skip
+    add("--base-model", metavar="NAME",
+        help="record NAME, a folder or a name on the Hub, as the model of the adapters")  # fmt: skip
     add("--vocab-size", type=_count, metavar="N",
         help="write N rows of the word embedding (default: one per token of the tokenizer)")  # fmt: skip
     return parser
@@ -264,19 +285,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _export(options: argparse.Namespace) -> None:
     config = resolve_run(Request.of(options), os.environ).config
+    if options.adapter:
+        return _export_adapters(config, options)
     if options.format == "neox":
-        saved = weights(config)
+        saved = merged_weights(config)
         with output_folder(options.to) as folder:
             state = "" if gpt_neox.write(config, saved, folder) else ", without optimizer state"
         print(f"exported {saved.folder} to {options.to} in GPT-NeoX's format{state}")
         return
     family = choose_family(config, options.architecture)
-    export = prepare(config, weights(config), family, DTYPES.get(options.dtype), options.vocab_size)
+    export = prepare(config, merged_weights(config), family, DTYPES.get(options.dtype), options.vocab_size)
     with output_folder(options.to) as folder:
         has_tokenizer = write(export, folder, options.max_shard_size)
     print(f"exported {export.saved.folder} to {options.to} as {export.family.architecture}")
     if not has_tokenizer:
         print(f"no tokenizer was written, because transformers has no equivalent of {config.tokenizer.tokenizer_type}")
+
+
+def _export_adapters(config: Config, options: argparse.Namespace) -> None:
+    if not config.lora.rank:
+        hint = "pass the YAML file of a run with lora, or remove --adapter"
+        raise Problems(Problem("--adapter needs adapters, but lora.rank is 0", hint=hint, id="adapters-missing"))
+    family, saved = choose_family(config, options.architecture), weights(config)
+    with output_folder(options.to) as folder:
+        adapters.write(config, saved, family, sizes_of(config, 0), folder, options.base_model)
+    print(f"exported the adapters in {saved.folder} to {options.to} for {family.architecture}")
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
-from neoxargs.train.huggingface import exporting, tokens
+from neoxargs.train.huggingface import adapters, exporting, peft_format, tokens
 from neoxargs.train.huggingface.configuration import ImportedModel, read
 from neoxargs.train.huggingface.family import Piece
 from neoxargs.train.huggingface.folder import YAML, exit_code, output_folder, weight_name
@@ -176,7 +176,8 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add = parser.add_argument
     add("source", metavar="FOLDER", type=Path,
-        help="read config.json, safetensors files and tokenizer, or a GPT-NeoX checkpoint, from FOLDER")  # fmt: skip
+        help="read a Hugging Face model with its tokenizer, adapters in peft's format, or a GPT-NeoX checkpoint from "
+        "FOLDER")  # fmt: skip
     add("--to", metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
     add(
         "--dry-run",
@@ -185,7 +186,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--iteration", type=int, metavar="N", help="read the GPT-NeoX checkpoint at this iteration (default: newest)")
     add("--config", metavar="FILE", type=Path, action="append", default=[],
-        help="read the GPT-NeoX configuration from FILE, if the checkpoint has none; may be repeated")  # fmt: skip
+        help="read the configuration from FILE, of a GPT-NeoX checkpoint that has none, or of the model of adapters; "
+        "may be repeated")  # fmt: skip
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value in that configuration")
     add("--format", choices=("deepy", "huggingface"), default="deepy",
         help="convert the GPT-NeoX checkpoint to this format (default: %(default)s)")  # fmt: skip
@@ -208,6 +210,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _import(options: argparse.Namespace) -> None:
     if contents := Contents.at(options.source, options.iteration):
         return _import_neox(options, contents)
+    if (options.source / peft_format.CONFIG).exists() and not options.dry_run:
+        return _import_adapters(options)
     if options.dry_run:
         hint = "remove --dry-run, which lists only GPT-NeoX checkpoints"
         raise Problems(Problem(f"{options.source} is not a GPT-NeoX checkpoint", hint=hint, id="checkpoint-missing"))
@@ -217,6 +221,19 @@ def _import(options: argparse.Namespace) -> None:
     with output_folder(final) as folder:
         write(source, named or tokens.tokenizer_parameters(options.source), folder, final)
     print(f"imported {options.source} ({source.model.family.architecture}) to {options.to / YAML}")
+
+
+def _import_adapters(options: argparse.Namespace) -> None:
+    if not options.config:
+        what = f"{options.source} contains adapters, which need the configuration of their model"
+        hint = f"pass the model's YAML file with --config FILE, such as the {YAML} that deepy import wrote for it"
+        raise Problems(Problem(what, hint=hint, id="adapters-without-model"))
+    given = resolve(options.config, options.set, gpus=1)
+    family, source = exporting.choose_family(given), adapters.PeftFolder(options.source)
+    final = options.to.resolve()
+    with output_folder(final) as folder:
+        adapters.read(source, given, family, exporting.sizes_of(given, 0), folder, final)
+    print(f"imported the adapters in {options.source} ({family.architecture}) to {options.to / YAML}")
 
 
 def _import_neox(options: argparse.Namespace, contents: Contents) -> None:

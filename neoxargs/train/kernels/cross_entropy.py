@@ -140,7 +140,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss, train: bool) -> Tensor:
-        slices = _Slices(hidden, weight, labels, loss)
+        slices = _Slices(hidden, weight, labels, loss, frozen=not ctx.needs_input_grad[1])
         at_once = max(1, LOGITS_AT_ONCE.get(hidden.device.type, 2**27) // weight.shape[0])
         for start in range(0, len(labels), at_once):
             slices.add(slice(start, start + at_once), train)
@@ -156,15 +156,15 @@ class _CrossEntropy(torch.autograd.Function):
         scale = gradient / ctx.count
         hidden, weight = ctx.gradients
         ctx.gradients = None
-        return hidden.mul_(scale), weight.mul_(scale), None, None, None
+        return hidden.mul_(scale), None if weight is None else weight.mul_(scale), None, None, None
 
 
 class _Slices:
-    """Sum of the loss, and its gradients, accumulated over slices of the tokens."""
+    """Sum of the loss, and its gradients, accumulated over slices of the tokens; that of a frozen weight is None."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss, frozen: bool) -> None:
         self.hidden, self.weight, self.axis, self.half, self.z = hidden, weight, loss.tensor, loss.half, loss.z
-        self.loss = loss
+        self.loss, self.frozen = loss, frozen
         rows = weight.shape[0]
         first = loss.tensor.rank * rows
         self.rows = min(rows, max(0, loss.rows - first))  # that take part in the softmax
@@ -204,6 +204,8 @@ class _Slices:
         if self.hidden_gradient is None:
             self.hidden_gradient = torch.empty_like(self.hidden)
         torch.mm(gradient, self.weight, out=self.hidden_gradient[part])
+        if self.frozen:
+            return
         if self.weight_gradient is None:
             self.weight_gradient = (gradient.t() @ self.hidden[part]).float()
         elif self.weight.dtype == torch.float32:

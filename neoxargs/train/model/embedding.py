@@ -46,7 +46,11 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> LayerInput:
         starts = None if self.eod is None else document_starts(tokens, self.eod)
-        return pack(self.word_embeddings(tokens), starts)
+        hidden = self.word_embeddings(tokens)
+        if self.training and torch.is_grad_enabled() and not hidden.requires_grad:
+            # The table is frozen. Reentrant checkpointing computes no gradients of layers whose input needs none.
+            hidden.requires_grad_()
+        return pack(hidden, starts)
 
 
 class PositionEmbedding(nn.Module):

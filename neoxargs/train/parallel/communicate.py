@@ -96,8 +96,8 @@ def copy_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis
 class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.group, ctx.has_bias = axis.group, bias is not None
+        ctx.save_for_backward(_input_to_save(ctx, x), weight)
+        ctx.group = axis.group
         return F.linear(x, weight, bias)
 
     @staticmethod
@@ -105,30 +105,39 @@ class _Multiply(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         x_gradient = gradient @ weight
         work = all_reduce(x_gradient, group=ctx.group, async_op=True)
-        weight_gradient, bias_gradient = _parameter_gradients(gradient, x, ctx.has_bias)
+        weight_gradient, bias_gradient = _parameter_gradients(ctx, gradient, x)
         work.wait()
         return x_gradient, weight_gradient, bias_gradient, None
 
 
-def _parameter_gradients(gradient: Tensor, x: Tensor, has_bias: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of weight and bias; callers overlap this with the communication of x's gradient."""
+def _input_to_save(ctx: Any, x: Tensor) -> Tensor | None:
+    """Return x, which the gradient of the weight needs; None if the weight is frozen."""
+    return x if ctx.needs_input_grad[1] else None
+
+
+def _parameter_gradients(ctx: Any, gradient: Tensor, x: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of weight and bias, or None for one that is frozen or not there.
+
+    Callers overlap this with the communication of x's gradient.
+    """
     gradient = gradient.flatten(0, -2)
-    return gradient.t() @ x.flatten(0, -2), gradient.sum(0) if has_bias else None
+    of_weight = None if x is None else gradient.t() @ x.flatten(0, -2)
+    return of_weight, gradient.sum(0) if ctx.needs_input_grad[2] else None
 
 
 class _GatherAndMultiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.axis, ctx.has_bias = axis, bias is not None
+        ctx.save_for_backward(_input_to_save(ctx, x), weight)
+        ctx.axis = axis
         return F.linear(_gathered(x, axis), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         shard, weight = ctx.saved_tensors
         x_gradient, work = _scattered(gradient @ weight, ctx.axis)
-        x = _gathered(shard, ctx.axis)
-        weight_gradient, bias_gradient = _parameter_gradients(gradient, x, ctx.has_bias)
+        x = None if shard is None else _gathered(shard, ctx.axis)
+        weight_gradient, bias_gradient = _parameter_gradients(ctx, gradient, x)
         work.wait()
         return x_gradient, weight_gradient, bias_gradient, None
 

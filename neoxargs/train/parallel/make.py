@@ -170,11 +170,15 @@ class ColumnLinear(nn.Module):
         self.tensor, self.shards = make.tensor, make.shards
         self.weight = make.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
         self.bias = make.parameter("bias", (outputs,), zeros, split=0, parts=parts) if bias else None
+        #: Returns what adapters add to the output; None without adapters.
+        self.lora: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.shards.size > 1:
-            return gather_and_multiply(x, self.weight, self.bias, self.shards)
-        return copy_and_multiply(x, self.weight, self.bias, self.tensor)
+        multiply, axis = (
+            (gather_and_multiply, self.shards) if self.shards.size > 1 else (copy_and_multiply, self.tensor)
+        )
+        y = multiply(x, self.weight, self.bias, axis)
+        return y if self.lora is None else y + self.lora(x)
 
 
 class RowLinear(nn.Module):
@@ -192,8 +196,14 @@ class RowLinear(nn.Module):
         self.partial = make.partial
         if self.bias is not None and not self.partial:
             sum_gradients([self.bias], self.shards)
+        #: Returns what adapters add to the output; None without adapters.
+        self.lora: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        y = self._multiplied(x)
+        return y if self.lora is None else y + self.lora(x)
+
+    def _multiplied(self, x: Tensor) -> Tensor:
         if self.tensor.size == 1:
             return F.linear(x, self.weight, self.bias)
         y = F.linear(x, self.weight)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.registry.architectures import SoftPrompt
-from neoxargs.train.deepspeed.pipeline_module import exclude_tied_gradients, is_pipeline_module
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.parallel.make import Make
 
@@ -59,16 +58,6 @@ def make_room(tokens: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tenso
     )
 
 
-def freeze_all_but_prompt(module: nn.Module) -> None:
-    """Exclude all weights but the prompt from training.
-
-    A pipeline stage without the prompt gets a number that never has a gradient, because DeepSpeed needs something to
-    optimize on every stage. It belongs to no layer, so no checkpoint contains it.
-    """
-    for name, weight in module.named_parameters():
-        weight.requires_grad_(name.endswith(WEIGHT))
-    if is_pipeline_module(module):
-        exclude_tied_gradients(module)
-    if not any(weight.requires_grad for weight in module.parameters()):
-        like = next(module.parameters())
-        module.register_parameter("nothing_to_train", nn.Parameter(like.detach().new_zeros(1)))
+def is_prompt(name: str) -> bool:
+    """Whether a weight is the prompt, by its name in any module."""
+    return name.endswith(WEIGHT)

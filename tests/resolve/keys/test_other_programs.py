@@ -110,7 +110,8 @@ def test_the_hint_for_a_name_of_several_programs(written: str, meant: str) -> No
         ("ga_dataset_impl", f"this is a parameter of Geodesic's GPT-NeoX{FORKS}"),
         ("use_cpu", "this is a parameter of Accelerate and Hugging Face's Trainer: set DS_ACCELERATOR=cpu in the "
          "environment"),
-        ("lora_r", "this is a parameter of axolotl: remove it; deepy does not train adapters"),
+        ("adapter", "this is a parameter of axolotl: remove it; lora.rank above 0 trains adapters"),
+        ("lora_target_modules", "this is a parameter of axolotl: use lora.targets instead (matrices with adapters)"),
         ("tie-word-embeddings", "this is a parameter of Hugging Face's models: use no_weight_tying, its opposite; "
          "false ties them"),
         ("model", NO_MATCH),
@@ -166,3 +167,9 @@ def test_the_table_is_read_only_for_a_mistake() -> None:
     other_programs._table.cache_clear()
     assert not draft([Text("my.yml", "num_layers: 2\nfp16: {enabled: true}\n")]).problems
     assert not other_programs._table.cache_info().currsize
+
+
+def test_pefts_names_in_the_section_of_adapters() -> None:
+    text = "lora: {r: 8, lora_alpha: 16, lora_dropout: 0.1, target_modules: [q_proj], use_rslora: true}\n"
+    hints = [problem.hint for problem in draft([Text("my.yml", text)]).problems]
+    assert hints == [f"did you mean {name}?" for name in ("rank", "alpha", "dropout", "targets", "rank_stabilized")]

@@ -113,16 +113,13 @@ def of_layout(base: Path, name: str, folder: Path) -> tuple[list[float], list[fl
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_layout_trains_saves_and_resumes_it(base: Path, tmp_path: Path) -> None:
-    model = saved(base / "base" / "global_step2")
     [whole, parts, weights] = of_layout(base, "one", tmp_path / "one")
     assert whole[-1] < whole[0]
     for name in LAYOUTS:
         ours = (whole, parts, weights) if name == "one" else of_layout(base, name, tmp_path / name)
         assert ours[0] == pytest.approx(whole, rel=1e-5), name
         assert ours[1] == pytest.approx(ours[0], rel=1e-6), name
-        assert set(ours[2]) == {*model, NAME}
-        for weight, value in model.items():
-            assert torch.equal(ours[2][weight], value), (name, weight)
+        assert set(ours[2]) == {NAME}
         torch.testing.assert_close(ours[2][NAME], weights[NAME], rtol=1e-4, atol=1e-5)
 
 
@@ -132,7 +129,8 @@ def test_it_starts_from_the_text_and_is_used_by_generate(base: Path, tmp_path: P
     [_] = run_ranks(trained, 1, [configured(base, PROMPT, train_iters=1, save=tmp_path / "soft", **start)])
     weights = saved(tmp_path / "soft" / "global_step1")
     ids = [*TEXT.encode(), *TEXT.encode()][:5]
-    expected = weights["embedding.word_embeddings.weight"][ids]
+    assert set(weights) == {NAME}
+    expected = saved(base / "base" / "global_step2")["embedding.word_embeddings.weight"][ids]
     torch.testing.assert_close(weights[NAME], expected, rtol=0, atol=1e-6)
     plain = prompted(base, tmp_path, "", base / "base", (TEXT * 2)[:5] + "xyz")
     assert prompted(base, tmp_path, PROMPT, tmp_path / "soft", "xyz") == plain

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from neoxargs.train.engine.frozen import freeze_all_but
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.soft_prompt.prompt import NAME, freeze_all_but_prompt, make_room
+from neoxargs.train.soft_prompt.prompt import NAME, is_prompt, make_room
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, load_shards, randomised, small
 from tests.support.trials import Trial, train
@@ -62,7 +63,7 @@ def test_it_is_transformers_with_concatenated_embeddings() -> None:
     logits, loss, gradient = reference(full, tokens, labels)
     gpt = GPT(small(**MODEL), VOCABULARY, Make())
     gpt.load_state_dict(full)
-    freeze_all_but_prompt(gpt)
+    freeze_all_but(is_prompt, gpt)
     shifted = make_room(tokens, labels, COUNT)
     ours = gpt(*shifted)
     ours.backward()
@@ -93,7 +94,7 @@ def gradient_on_this_rank(full: dict[str, Tensor], changes: dict[str, Any]) -> t
     config = small(**MODEL | changes)
     model = build(config)
     load_shards(model, full, mesh.build_mesh(config.parallel).tensor)
-    freeze_all_but_prompt(model)
+    freeze_all_but(is_prompt, model)
     loss = model(*make_room(*batch(3), COUNT))
     loss.backward()
     gradient = gpt_parameters(model)[NAME].grad

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
+from neoxargs.sizes.lora import targets
 from neoxargs.sizes.model import GATED, mlp_width, norms_after, norms_of_block
 from neoxargs.tools.plan.assumptions import SINGLE
 from neoxargs.tools.plan.memory import experts
@@ -46,7 +47,21 @@ def _block(sizes: ActivationSizes, selective: bool) -> int:
     streams = 1 if parallel else 2  # what attention and feed-forward, or their norms, read
     # outputs of the norms before them, and inputs of those after them, which are not recomputed
     normed = norms * inside_norm(sizes) + (after if selective else norms) * sizes.stream
-    return streams * sizes.stream + normed + 2 * sizes.mask + attention(sizes, selective) + _mlp(sizes, selective)
+    networks = attention(sizes, selective) + _mlp(sizes, selective) + _adapters(sizes)
+    return streams * sizes.stream + normed + 2 * sizes.mask + networks
+
+
+def _adapters(sizes: ActivationSizes) -> int:
+    """Bytes that the adapters of a layer store: `rank` numbers per token, and with dropout their input and its mask.
+
+    Their input without dropout is what the frozen matrix beside them reads.
+    """
+    options, total = sizes.config.lora, 0
+    for target in targets(sizes.config):
+        inputs = target.inputs // (sizes.tensor if target.cuts_inputs else 1)
+        dropped = inputs * (sizes.number_size + 1) if options.dropout else 0
+        total += len(target.adapted) * sizes.tokens * (options.rank * sizes.number_size + dropped)
+    return total
 
 
 def checkpoint(sizes: ActivationSizes) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
+from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.tools.plan.memory import activations, states
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
@@ -112,8 +113,8 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
 
     A slice holds fp32 logits, the 16-bit logits that they are copied from or their 16-bit gradient, and its part of the
     output weight's gradient. Until the backward pass begins, gradients of the hidden states and, in fp32, of the output
-    weight are kept. A program that computes all logits at once keeps those instead. Both are gone when the
-    backward pass reaches the layers. Bounded logits (`final_logit_softcapping`) need their slope in fp32 as well.
+    weight are kept, unless that is frozen. A program that computes all logits at once keeps those instead. Both are
+    gone when the backward pass reaches the layers. Bounded logits (`final_logit_softcapping`) need their slope in fp32.
     """
     table = stage.parts.get("output", stage.parts.get("embedding", 0)) if stage.last else 0
     if not table:
@@ -122,7 +123,8 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
     most = sizes.assumed.most_logits(sizes.kind)
     at_once, in_half = min(sizes.tokens, max(1, most // rows)), sizes.number_size == HALF
     processed = int(at_once * rows * (sizes.assumed.logit_bytes if in_half else SINGLE))
-    kept = 0 if most > LOGITS_OF_ANY_RUN else sizes.hidden + table * (SINGLE + (HALF if in_half else 0))
+    of_weight = 0 if is_frozen(sizes.config) else table * (SINGLE + (HALF if in_half else 0))
+    kept = 0 if most > LOGITS_OF_ANY_RUN else sizes.hidden + of_weight
     slope = SINGLE * at_once * rows if sizes.config.embedding.final_logit_softcapping else 0
     return {"forward": processed + slope + kept, "evaluation": processed}
 

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import AFTER, BEFORE, BLOCK, Layout, layers_of_stages
 from neoxargs.sizes.model import weights_of_layers
+from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.memory import weights
 from neoxargs.tools.plan.memory.weights import Weight
 
@@ -29,7 +30,9 @@ class Stage:
     largest: int
     """Elements of the largest weight before tensor parallel sharding."""
     replicated: int
-    """Number of the parameters that are replicated on all tensor parallel ranks."""
+    """Number of the trained parameters that are replicated on all tensor parallel ranks."""
+    trained: int
+    """Number of the parameters that are trained: all of them, or adapters or a soft prompt beside a frozen model."""
 
     @property
     def parameters(self) -> int:
@@ -52,6 +55,7 @@ def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
     layers = weights.blocks(config, range(config.shape.num_layers))
     weights_held = [*_embeddings(config, rows), *layers, weights.final_norm(config)]
     weights_held += weights.relative_table(config)
+    weights_held += weights.beside_frozen_model(config, range(config.shape.num_layers), first=True)
     if config.embedding.no_weight_tying:
         weights_held.append(Weight("output", rows * config.shape.hidden_size))
     return _sum_by_part(weights_held)
@@ -65,10 +69,13 @@ def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout)
         weights_held.append(weights.final_norm(config))
         if config.embedding.no_weight_tying or not first:  # the first and the last stage each hold a tied table
             weights_held.append(Weight("output", rows * config.shape.hidden_size))
+    beside = weights.beside_frozen_model(config, layers, first)
+    trained = beside if is_frozen(config) else weights_held
     largest = max((weight.numel for weight in weights_held), default=0)
-    replicated = sum(weight.numel for weight in weights_held if not weight.sharded)
-    parts = _sum_by_part(weights_held, layout.tensor, config.parallel.moe_expert_parallel_size)
-    return Stage(index, layers, first, last, parts, largest, replicated)
+    replicated = sum(weight.numel for weight in trained if not weight.sharded)
+    ranks = layout.tensor, config.parallel.moe_expert_parallel_size
+    parts, count = _sum_by_part([*weights_held, *beside], *ranks), sum(_sum_by_part(trained, *ranks).values())
+    return Stage(index, layers, first, last, parts, largest, replicated, count)
 
 
 def _embeddings(config: Config, rows: int) -> list[Weight]:

@@ -31,6 +31,11 @@ class ModelStates:
         return self.stage.parameters
 
     @property
+    def trained(self) -> int:
+        """Number of parameters with a gradient and optimizer state."""
+        return self.stage.trained
+
+    @property
     def number_size(self) -> int:
         """Bytes per weight in the forward pass."""
         return SINGLE if self.config.precision.precision == "fp32" else HALF
@@ -56,16 +61,21 @@ class ModelStates:
     def partition(self) -> int:
         """Number of parameters whose optimizer state is on this rank."""
         if not self.zero_stage:
-            return self.parameters
+            return self.trained
         return sum(-(-parameters // ranks) for parameters, ranks in self.partitioned_over)
 
     @property
+    def weights_partition(self) -> int:
+        """Number of parameters that are on this rank under ZeRO-3, trained or frozen."""
+        return self.partition + -(-(self.parameters - self.trained) // self.data_ranks)
+
+    @property
     def partitioned_over(self) -> list[tuple[int, int]]:
-        """Parameters, and the number of data parallel ranks that have the same: experts may be divided among some."""
+        """Trained parameters, and the number of data parallel ranks that have the same: some may divide experts."""
         divided, experts = self.config.parallel.moe_expert_parallel_size, self.stage.of_experts
-        if divided == 1:
-            return [(self.parameters, self.data_ranks)]
-        return [(self.parameters - experts, self.data_ranks), (experts, self.data_ranks // divided)]
+        if divided == 1 or self.trained < self.parameters:
+            return [(self.trained, self.data_ranks)]
+        return [(self.trained - experts, self.data_ranks), (experts, self.data_ranks // divided)]
 
     @property
     def accumulates_in_fp32(self) -> bool:
@@ -107,11 +117,11 @@ class ModelStates:
 def weights(states: ModelStates) -> int:
     """Bytes of weights on the device between steps."""
     if states.assumed.weight_bytes >= 0 and not states.weights_offloaded:
-        held = states.partition if states.zero_stage == 3 else states.parameters
+        held = states.weights_partition if states.zero_stage == 3 else states.parameters
         return int(held * states.assumed.weight_bytes)
     if states.zero_stage < 3:
         return states.parameters * states.number_size
-    return 0 if states.weights_offloaded else states.partition * states.number_size
+    return 0 if states.weights_offloaded else states.weights_partition * states.number_size
 
 
 def gathered_weights(states: ModelStates) -> int:
@@ -127,13 +137,13 @@ def gathered_weights(states: ModelStates) -> int:
 def gradients(states: ModelStates) -> int:
     """Bytes of gradients, from the first backward pass to the step."""
     if states.assumed.gradient_bytes >= 0 and not states.offloaded:
-        return int((states.partition if states.zero_stage >= 2 else states.parameters) * states.assumed.gradient_bytes)
+        return int((states.partition if states.zero_stage >= 2 else states.trained) * states.assumed.gradient_bytes)
     if states.has_bf16_optimizer:
-        return states.parameters * (SINGLE + HALF)
+        return states.trained * (SINGLE + HALF)
     if states.zero_stage >= 2:
         size = SINGLE if states.accumulates_in_fp32 else states.number_size
         return 0 if states.offloaded else states.partition * size
-    return states.parameters * states.number_size
+    return states.trained * states.number_size
 
 
 def optimizer_state(states: ModelStates) -> int:
@@ -161,7 +171,7 @@ def buckets(states: ModelStates) -> int:
     if states.has_bf16_optimizer:
         return 0
     if not states.zero_stage:
-        return min(states.parameters, ALLREDUCE_BUCKET) * states.number_size if states.data_ranks > 1 else 0
+        return min(states.trained, ALLREDUCE_BUCKET) * states.number_size if states.data_ranks > 1 else 0
     if not options.contiguous_gradients:
         return 0
     # DeepSpeed's own default: overlap_comm is on for stage 3 only
@@ -169,7 +179,7 @@ def buckets(states: ModelStates) -> int:
     buffers = 2 if overlapped and not states.pipelined else 1
     bucket = options.reduce_bucket_size
     if states.zero_stage == 3:
-        bucket = min(bucket, states.parameters)
+        bucket = min(bucket, states.trained)
     return buffers * bucket * states.number_size
 
 
@@ -183,7 +193,7 @@ def step_buffers(states: ModelStates) -> int:
         return min(states.partition, states.config.zero_optimization.sub_group_size) * SINGLE
     if states.zero_stage:
         return states.partition * (SINGLE + (states.number_size if states.zero_stage == 1 else 0))
-    return states.parameters * SINGLE if states.number_size == HALF else 0
+    return states.trained * SINGLE if states.number_size == HALF else 0
 
 
 def host_memory(states: ModelStates) -> int:
@@ -199,7 +209,8 @@ def host_memory(states: ModelStates) -> int:
         total += states.offloaded_parameters * (optimizer_bytes_per_parameter(states) + SINGLE)
     if states.weights_offloaded:
         on_disk = options.offload_param.device == "nvme"
-        in_memory = min(states.partition, options.offload_param.max_in_cpu) if on_disk else states.partition
+        held = states.weights_partition
+        in_memory = min(held, options.offload_param.max_in_cpu) if on_disk else held
         total += in_memory * states.number_size
     return total
 
@@ -224,7 +235,7 @@ def saved_copies(states: ModelStates) -> int:
     optimizer = states.partition * optimizer_bytes_per_parameter(states)
     if states.zero_stage == 3:
         return optimizer
-    return states.parameters * states.number_size + (0 if options.no_save_optim else optimizer)
+    return states.trained * states.number_size + (0 if options.no_save_optim else optimizer)
 
 
 def construction_peak(states: ModelStates, zero_init: bool) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.lora import Target, targets
 from neoxargs.sizes.model import (
     attention_width,
     has_dense_network,
@@ -78,6 +79,21 @@ def relative_table(config: Config) -> list[Weight]:
 
 def final_norm(config: Config) -> Weight:
     return Weight("norms", norm_size(config), sharded=False)
+
+
+def beside_frozen_model(config: Config, layers: range, first: bool) -> list[Weight]:
+    """Return what is trained beside a frozen model: adapters of consecutive layers, or on the first stage a prompt."""
+    if config.soft_prompt.enabled:
+        size = config.soft_prompt.num_tokens * config.shape.hidden_size
+        return [Weight("soft prompt", size, sharded=False)] if first else []
+    rank = config.lora.rank
+    return [weight for target in targets(config) for weight in _adapters(target, rank)] * len(layers)
+
+
+def _adapters(target: Target, rank: int) -> Iterator[Weight]:
+    for adapter in target.adapted:
+        yield Weight("adapters", rank * target.inputs, sharded=target.cuts_inputs)
+        yield Weight("adapters", target.rows(adapter) * rank, sharded=not target.cuts_inputs)
 
 
 def _attention(config: Config) -> Iterator[Weight]:

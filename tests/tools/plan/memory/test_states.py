@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from neoxargs.resolve import resolve
+from neoxargs.sizes.trained import trained_parameters
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.options import PlanOptions
 
@@ -66,3 +68,41 @@ def test_the_host_holds_the_model_only_if_its_cpu_draws_it(middle: str) -> None:
         ]
 
     assert host() == 0 < host("use_cpu_initialization=true")
+
+
+ADAPTERS = ["lora.rank=8", "lora.targets=[q_proj, v_proj]", "base_checkpoint=base"]
+PROMPT = ["soft_prompt_tuning.enabled=true", "base_checkpoint=base"]
+
+
+def test_a_frozen_model_has_neither_gradients_nor_optimizer_state(middle: str) -> None:
+    def parts(*changes: str) -> dict[str, int]:
+        return plan_and_suggest(PlanOptions([middle], changes, gpus=1))[0].fullest.phases["step"]
+
+    def trained(changes: list[str]) -> int:
+        return trained_parameters(resolve([middle], changes, gpus=1), 0)
+
+    full = parts("precision=fp32")
+    for changes in (ADAPTERS, PROMPT):
+        frozen, count = parts("precision=fp32", *changes), trained(changes)
+        assert 0 < count < 1e7
+        assert (frozen["gradients"], frozen["optimizer"]) == (4 * count, 8 * count)
+        assert full["weights"] < frozen["weights"] == full["weights"] + 4 * count
+    in_half = ("zero_optimization.stage=3", "pipe_parallel_size=0")
+    whole, frozen = parts(*in_half), parts(*in_half, *ADAPTERS)
+    assert frozen["weights"] == whole["weights"] + 2 * trained(ADAPTERS)
+    assert frozen["optimizer"] == 12 * trained(ADAPTERS)
+
+
+def test_adapters_are_on_the_ranks_of_their_layers(middle: str) -> None:
+    def trained(*changes: str) -> list[int]:
+        settings = [*ADAPTERS, "gradient_accumulation_steps=4", *changes]
+        plan, _ = plan_and_suggest(PlanOptions([middle], settings, gpus=8))
+        return [rank.stage.parts["adapters"] for rank in plan.stage_memory]
+
+    [whole] = trained("pipe_parallel_size=1")
+    assert trained("pipe_parallel_size=2") == [whole // 2] * 2
+    # A of a column layer is replicated, B is sharded.
+    hidden = resolve([middle], gpus=1).shape.hidden_size
+    [half] = trained("pipe_parallel_size=1", "model_parallel_size=2")
+    layers = resolve([middle], gpus=1).shape.num_layers
+    assert whole - half == layers * 8 * (2 * hidden) // 2

@@ -1,0 +1,103 @@
+"""Check that a run that trains adapters or a soft prompt finds its frozen model, and adapters that fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from neoxargs import checkpoint_folder
+from neoxargs.checkpoint_folder import Base
+from neoxargs.launch.preflight.resumed_model import other_model
+from neoxargs.neox_checkpoint.files import is_neox
+from neoxargs.problems import Problem
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.sizes.trained import is_frozen
+
+#: Parameters without which a checkpoint's adapters do not fit, or compute something else.
+FITTING = ("lora.rank", "lora.targets", "soft_prompt_tuning.num_tokens")
+SCALING = ("lora.alpha", "lora.rank_stabilized")
+
+
+def frozen_model_problems(config: Config, checkpoint: Path | None, training: bool = True) -> Iterator[Problem]:
+    """Yield the errors that every rank would raise. checkpoint: the one that is loaded. training: False to generate."""
+    record = checkpoint_folder.recorded_base(checkpoint) if checkpoint else None
+    if not is_frozen(config):
+        if record is not None:
+            yield _only_trained(config, checkpoint)
+        return
+    base = _base(config, record)
+    if base is None and config.checkpoint.base_checkpoint:
+        what = f"base_checkpoint ({config.checkpoint.base_checkpoint}): there is no checkpoint in this folder"
+        yield Problem(what, config.place("base_checkpoint"), id="base-checkpoint-missing", about=("base_checkpoint",))
+    elif record is not None and record.folder is not None and base is None:
+        what = f"the frozen model of {checkpoint} was in {record.folder}, where there is no checkpoint"
+        hint = "set base_checkpoint to the folder with the model's checkpoint"
+        about = ("load", "base_checkpoint")
+        yield Problem(what, config.place("load"), hint, id="base-checkpoint-missing", about=about)
+    if base is not None and base.folder is not None:
+        yield from other_model(config, base.folder)
+    if checkpoint is not None and record is None:
+        yield from _full_model(config, checkpoint, training)
+    if checkpoint is not None and record is not None:
+        yield from _unfitting(config, checkpoint, record, base, new_run=training and config.checkpoint.finetune)
+
+
+def _base(config: Config, record: Base | None) -> Base | None:
+    """Return the checkpoint of the frozen model; None if there is none, or it is not there."""
+    root = config.checkpoint.base_checkpoint
+    folder = Path(root) if root else record and record.folder
+    if folder is None:
+        return None
+    found = folder if is_neox(folder) else checkpoint_folder.named_by(folder)
+    return Base.of(found) if found else None
+
+
+def _only_trained(config: Config, checkpoint: Path | None) -> Problem:
+    values = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    lora = (values or {}).get("lora", {})
+    kind = f"adapters (lora.rank {lora['rank']})" if lora.get("rank") else "a soft prompt"
+    what = f"load ({checkpoint}): the checkpoint contains only {kind}, and no model"
+    hint = "use the configuration of the run that wrote it, or load the frozen model's checkpoint"
+    return Problem(what, config.place("load"), hint, id="checkpoint-of-adapters", about=("load", "lora.rank"))
+
+
+def _full_model(config: Config, checkpoint: Path, training: bool) -> Iterator[Problem]:
+    """Yield the problem of a checkpoint that contains a model without adapters, or without a prompt."""
+    values, name = checkpoint_folder.configuration(checkpoint), "lora" if config.lora.rank else "soft_prompt_tuning"
+    if values is None or values.get(name):
+        return
+    about = ("load", "base_checkpoint")
+    what = f"load ({checkpoint}): the checkpoint contains a model, but nothing that the section {name} trains"
+    if not training:
+        hint = f"load a checkpoint of the run with {name}, or remove {name}"
+        yield Problem(what, config.place("load"), hint, id="checkpoint-without-adapters", about=about)
+    elif not config.checkpoint.finetune or config.checkpoint.base_checkpoint:
+        hint = "set base_checkpoint to this folder, and load to a folder of this run or not at all"
+        yield Problem(what, config.place("load"), hint, id="checkpoint-without-adapters", about=about)
+
+
+def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None, new_run: bool) -> Iterator[Problem]:
+    """Yield what keeps adapters from working as they did. new_run: they only give the weights to start from."""
+    saved = checkpoint_folder.configuration(checkpoint) or {}
+    for name in FITTING if new_run else (*FITTING, *SCALING):
+        ours, theirs = config.get(name), _saved(saved, name)
+        if ours != theirs:
+            what = (
+                f"{name} is {yaml_form(ours)}, but {yaml_form(theirs)} in the checkpoint that is loaded ({checkpoint})"
+            )
+            hint = f"set {name} to {yaml_form(theirs)}"
+            place = config.place(name) or config.place("load")
+            yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
+    if base is not None and base.differs_from(record) and not new_run:
+        what = f"the adapters in {checkpoint} were trained with the model in {record.folder}, not with {base.folder}"
+        hint = f"set base_checkpoint to {record.folder}, or set finetune: true to train the adapters for this model"
+        place = config.place("base_checkpoint") or config.place("load")
+        yield Problem(what, place, hint, id="base-checkpoint-differs", about=("base_checkpoint", "load"))
+
+
+def _saved(values: dict[str, Any], name: str) -> Any:
+    section, _, key = name.partition(".")
+    return values.get(section, {}).get(key, REGISTRY.parameters[name].default)

@@ -1,0 +1,67 @@
+"""A model that LoRA or a soft prompt leaves frozen: where it comes from, and what does not work with it."""
+
+from __future__ import annotations
+
+from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
+from neoxargs.sizes.optimizer_state import is_onebit
+
+
+@check
+def frozen_model_has_weights(
+    lora__rank: int, soft_prompt_tuning__enabled: bool, base_checkpoint: str | None, load: str | None
+) -> Finding | None:
+    """The frozen model would keep its random initial weights, and adapters or a prompt cannot make it a language model.
+
+    lora: {rank: 8}
+    """
+    if not (lora__rank or soft_prompt_tuning__enabled) or base_checkpoint or load:
+        return None
+    name = "lora.rank" if lora__rank else "soft_prompt_tuning.enabled"
+    what = "the frozen model has random weights, because neither base_checkpoint nor load is set"
+    return warn(what, "set base_checkpoint to a folder with the model's checkpoint", [name])
+
+
+@check
+def base_checkpoint_needs_frozen_model(
+    lora__rank: int, soft_prompt_tuning__enabled: bool, base_checkpoint: str | None
+) -> Finding | None:
+    """base_checkpoint is read only for weights that are not trained. A run that trains the whole model would start
+    from random weights.
+
+        base_checkpoint: checkpoints
+    """
+    if not base_checkpoint or lora__rank or soft_prompt_tuning__enabled:
+        return None
+    what = "base_checkpoint is set, but the run trains all weights: neither lora nor soft_prompt_tuning is set"
+    return refuse(what, "set load and finetune: true instead, or add lora: {rank: 16}", ["base_checkpoint"])
+
+
+@check
+def frozen_model_excludes_onebit(
+    lora__rank: int, soft_prompt_tuning__enabled: bool, optimizer__type: str | None
+) -> Finding | None:
+    """A checkpoint contains only what is trained, and DeepSpeed loads no checkpoint without the frozen weights. deepy's
+    own loader does, but not the state of 1-bit optimizers.
+
+        lora: {rank: 8}
+        optimizer: {type: OneBitAdam, params: {lr: 0.001}}
+    """
+    if not (lora__rank or soft_prompt_tuning__enabled) or not is_onebit(optimizer__type or ""):
+        return None
+    name = "lora.rank" if lora__rank else "soft_prompt_tuning.enabled"
+    what = f"optimizer.type {optimizer__type} cannot train a part of a model"
+    return refuse(what, "set optimizer.type: Adam", [name, "optimizer.type"])
+
+
+@check
+def frozen_model_stays_off_nvme(lora__rank: int, zero_optimization__offload_param__device: str) -> Finding | None:
+    """DeepSpeed swaps weights to NVMe together with their optimizer state, which frozen weights do not have.
+
+    lora: {rank: 8}
+    zero_optimization: {stage: 3, offload_param: {device: nvme, nvme_path: swap}}
+    """
+    if not lora__rank or zero_optimization__offload_param__device != "nvme":
+        return None
+    what = "zero_optimization.offload_param.device (nvme) does not work with lora, whose model is frozen"
+    about = ["lora.rank", "zero_optimization.offload_param.device"]
+    return refuse(what, "set offload_param.device: cpu", about)

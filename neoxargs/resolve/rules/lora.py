@@ -1,0 +1,105 @@
+"""LoRA: which matrices can have adapters, and what adapters cannot be combined with."""
+
+from __future__ import annotations
+
+from neoxargs.problems import listed
+from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.sizes.lora import ALL, NAMES, chosen
+from neoxargs.sizes.model import GATED
+
+
+@check
+def lora_has_targets(lora__rank: int, lora__targets: list[str]) -> Finding | None:
+    """Without a matrix that has adapters, no weight is trained.
+
+    lora: {rank: 8, targets: []}
+    """
+    if not lora__rank or lora__targets:
+        return None
+    return refuse("lora.targets is empty, so nothing would be trained", "set targets: [all-linear]", ["lora.targets"])
+
+
+@check
+def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activation: str) -> Finding | None:
+    """A matrix has one adapter for all of its rows, or one for each of some of its parts. Two adapters of the same rows
+    could not be written in peft's format.
+
+        lora: {rank: 8, targets: [query_key_value, v_proj]}
+    """
+    found = chosen(lora__targets, activation in GATED) if lora__rank else {}
+    for module, parts in found.items():
+        if ALL in parts and len(parts) > 1:
+            inside = [
+                name for name in lora__targets if NAMES.get(name, ("", ALL))[0] == module and NAMES[name][1] != ALL
+            ]
+            what = f"lora.targets has {listed(inside, 'and')}, and also the matrix {module}, which contains them"
+            return refuse(what, f"remove {listed(inside, 'and')}, or name all parts separately", ["lora.targets"])
+    return None
+
+
+@check
+def lora_gate_needs_gated_activation(lora__rank: int, lora__targets: list[str], activation: str) -> Finding | None:
+    """Only a gated MLP has a matrix for the gate.
+
+    lora: {rank: 8, targets: [gate_proj]}
+    activation: gelu
+    """
+    if not lora__rank or "gate_proj" not in lora__targets or activation in GATED:
+        return None
+    what = f"lora.targets has gate_proj, but the MLP has no gate: activation is {activation}"
+    return refuse(what, "remove gate_proj", ["lora.targets", "activation"])
+
+
+@check
+def lora_excludes_experts(lora__rank: int, moe_num_experts: int) -> Finding | None:
+    """The matrices of the experts of a layer are one tensor, and peft has no adapters for it. A frozen router would
+    also keep its load-balancing loss, which then could change only the adapters of attention.
+
+        lora: {rank: 8}
+        moe_num_experts: 4
+    """
+    if not lora__rank or moe_num_experts == 1:
+        return None
+    about = ["lora.rank", "moe_num_experts"]
+    return refuse("lora and moe_num_experts cannot be combined", "remove lora, or train without experts", about)
+
+
+@check
+def lora_excludes_shared_layers(lora__rank: int, num_unique_layers: int | None, num_layers: int) -> Finding | None:
+    """Layers that share weights would share adapters, but a Hugging Face model, and so peft, has every layer
+    separately.
+
+        lora: {rank: 8}
+        num_unique_layers: 1
+    """
+    if not lora__rank or num_unique_layers in (None, num_layers):
+        return None
+    about = ["lora.rank", "num_unique_layers"]
+    return refuse("lora and num_unique_layers cannot be combined", "remove num_unique_layers", about)
+
+
+@check
+def lora_excludes_mup(lora__rank: int, use_mup: bool) -> Finding | None:
+    """muP scales initial values and learning rates by how much a weight has grown since the base model, whose shapes
+    contain no adapters.
+
+        lora: {rank: 8}
+        use_mup: true
+        base_shapes_file: shapes.yml
+    """
+    if not lora__rank or not use_mup:
+        return None
+    return refuse("lora and use_mup cannot be combined", "remove use_mup", ["lora.rank", "use_mup"])
+
+
+@check
+def lora_excludes_soft_prompt(lora__rank: int, soft_prompt_tuning__enabled: bool) -> Finding | None:
+    """Both freeze the model and train something of their own; exported adapters could not contain a prompt.
+
+    lora: {rank: 8}
+    soft_prompt_tuning: {enabled: true}
+    """
+    if not lora__rank or not soft_prompt_tuning__enabled:
+        return None
+    about = ["lora.rank", "soft_prompt_tuning.enabled"]
+    return refuse("lora and soft_prompt_tuning cannot be combined", "remove one of them", about)

@@ -1,0 +1,43 @@
+"""The weights of a frozen model, from the checkpoint that `base_checkpoint` names or that a checkpoint records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from neoxargs import checkpoint_folder
+from neoxargs.checkpoint_folder import Base
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.weights_by_name import SavedWeights, Weights
+from neoxargs.train.neox.loading import weights_of
+
+
+class BaseWeights(NamedTuple):
+    """A frozen model."""
+
+    base: Base
+    weights: Weights
+
+
+def of_run(config: Config, checkpoint: Path | None) -> BaseWeights | None:
+    """Return the frozen model of a run; None if it has the initial weights of `seed`.
+
+    checkpoint: the run's checkpoint that is loaded; None if it starts. Raises Problems if the model is not there.
+    """
+    recorded = checkpoint_folder.recorded_base(checkpoint) if checkpoint else None
+    root = config.checkpoint.base_checkpoint
+    folder = Path(root) if root else recorded and recorded.folder
+    if folder is None:
+        return None
+    if theirs := weights_of(config, folder, None):
+        return BaseWeights(Base(folder.resolve(), ""), theirs)
+    found = checkpoint_folder.named_by(folder)
+    inventories = inventory.read(found) if found else []
+    if found is None or not inventories:
+        where = f"base_checkpoint ({folder})" if root else f"load ({checkpoint}): its frozen model {folder}"
+        what = f"{where}: there is no checkpoint with a weight index"
+        hint = "set base_checkpoint to the folder of the model's checkpoint"
+        raise Problems(Problem(what, hint=hint, id="base-checkpoint-missing", about=("base_checkpoint",)))
+    return BaseWeights(Base.of(found), SavedWeights(found, inventories))

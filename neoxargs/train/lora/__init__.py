@@ -1,0 +1,1 @@
+"""LoRA: adapters beside the matrices of a frozen model."""

@@ -1,0 +1,265 @@
+"""Small models of transformers with peft's adapters, and how far ours, imported from them, are from theirs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.weights_by_name import rank_slice
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import Pipelined
+from neoxargs.train.generation.generator import PipelinedModel, PlainModel
+from neoxargs.train.huggingface import importing
+from neoxargs.train.huggingface.adapters import PeftFolder
+from neoxargs.train.huggingface.exporting import choose_family, sizes_of
+from neoxargs.train.kernels.cross_entropy import Loss
+from neoxargs.train.parallel.make import Make, shards_of
+from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.process import mesh, setup
+from tests.support.huggingface import CPU, END, SEQ, SIZES, imported, made
+from tests.support.small_gpt import randomised
+
+RANK, ALPHA, STEPS = 3, 5, 3
+NARROW: dict[str, Any] = {
+    key: SIZES[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
+}
+
+
+class Case(NamedTuple):
+    """A model, and peft's names of the modules with adapters."""
+
+    model: str
+    modules: tuple[str, ...]
+    options: dict[str, Any] = {}
+    """Others of peft's LoraConfig."""
+
+
+CASES = {
+    "GPT-NeoX": Case("GPT-NeoX", ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
+    "Llama": Case("Llama 3.1", ("q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")),
+    "GPT-2": Case("GPT-2", ("c_attn", "attn.c_proj", "mlp.c_fc"), {"fan_in_fan_out": True}),
+    "OLMo 2": Case("OLMo 2", ("k_proj", "up_proj", "down_proj"), {"use_rslora": True}),
+}
+
+
+def base_model(name: str) -> Any:
+    """Return a model of transformers with random weights."""
+    import transformers
+
+    if name not in ("GPT-NeoX", "GPT-2"):
+        return made(name)
+    torch.manual_seed(3)
+    if name == "GPT-2":
+        size: dict[str, Any] = {
+            "n_embd": 32,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": SEQ,
+            "tie_word_embeddings": True,
+        }
+        dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**NARROW | size | dropout))
+    else:
+        model = transformers.GPTNeoXForCausalLM(
+            transformers.GPTNeoXConfig(
+                **NARROW, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128,
+                max_position_embeddings=SEQ, use_parallel_residual=True, attention_bias=True,
+                attention_dropout=0.0, hidden_dropout=0.0,
+            )
+        )  # fmt: skip
+    model.generation_config.pad_token_id = END
+    return randomised(model).eval()
+
+
+def with_adapters(case: Case) -> Any:
+    """Return peft's model with random adapters."""
+    import peft
+
+    options: Any = {"target_modules": list(case.modules), "task_type": "CAUSAL_LM"} | case.options
+    config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, **options)
+    with warnings.catch_warnings():  # peft 0.21 calls a function that transformers 5 has deprecated
+        warnings.simplefilter("ignore", FutureWarning)
+        model: Any = peft.get_peft_model(base_model(case.model), config)
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for weight in trained(model).values():
+            weight.normal_(0, 0.1)
+    return model.eval()
+
+
+def trained(model: Any) -> dict[str, Any]:
+    """Return the adapters' weights of peft's model, under the names that they have in its files."""
+    return {
+        name.replace(".default", ""): weight for name, weight in model.named_parameters() if weight.requires_grad
+    }  # fmt: skip
+
+
+def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of four samples."""
+    for seed in range(count):
+        text = torch.randint(256, (4, SEQ + 1), generator=torch.Generator().manual_seed(seed))
+        yield text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+#: Of every layout: plain gradient descent, whose first step shows the gradients.
+RATE = 0.1
+TRAINING: dict[str, Any] = {
+    "optimizer": f"{{type: SGD, params: {{lr: {RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
+    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+}  # fmt: skip
+
+
+class Answer(NamedTuple):
+    """Results of peft's model."""
+
+    logits: Tensor
+    """Of the first batch, (4, SEQ, vocabulary)."""
+    losses: list[float]
+    """Of STEPS steps of gradient descent."""
+    gradients: dict[str, Tensor]
+    """Of the first of them."""
+    weights: dict[str, Tensor]
+    """The adapters after the last of them."""
+
+
+def answer(model: Any) -> Answer:
+    [(ids, _)] = batches(1)
+    logits = model(ids).logits.detach()
+    weights, losses = trained(model), []
+    gradients: dict[str, Tensor] = {}
+    for ids, labels in batches(STEPS):
+        loss: Any = F.cross_entropy(model(ids).logits.flatten(0, 1), labels.flatten())
+        model.zero_grad()
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients = gradients or {name: weight.grad.clone() for name, weight in weights.items()}
+        with torch.no_grad():
+            for weight in weights.values():
+                weight -= RATE * weight.grad
+    return Answer(logits, losses, gradients, {name: weight.detach().clone() for name, weight in weights.items()})
+
+
+def prepare(folder: Path, case: Case) -> Answer:
+    """Import the model to `folder`/ours and its adapters to `folder`/lora; return peft's results."""
+    model = with_adapters(case)
+    model.save_pretrained(folder / "adapters")
+    imported(folder, base_model(case.model))
+    config = str(folder / "ours" / "model.yml")
+    arguments = [str(folder / "adapters"), "--config", config, "--to", str(folder / "lora")]
+    assert importing.main(arguments) == 0
+    found = answer(model)
+    torch.save(found._asdict(), folder / "answer.pt")
+    return found
+
+
+class Difference(NamedTuple):
+    """The largest differences between peft's model and ours; None where a rank does not have the answer."""
+
+    logits: float | None
+    gradients: float
+    """Of an element, relative to the largest element of its weight's gradient."""
+    weights: float
+    """After STEPS steps, relative to the largest element of the weight."""
+    losses: float
+
+
+def on_layout(folder: str, changes: dict[str, Any], process: setup.Process) -> Difference:
+    """Compare the imported adapters on this rank of a layout. Runs in every rank, after `setup.start`."""
+    theirs = Answer(**torch.load(f"{folder}/answer.pt"))
+    overrides = [f"{key}={value}" for key, value in {**TRAINING, **changes}.items()]
+    world = torch.distributed.get_world_size()
+    config = resolve([Path(folder, "lora", "model.yml")], overrides, gpus=world)
+    arguments = parse_rank_arguments(script_arguments(config))
+    here = mesh.build_mesh(config.parallel)
+    vocabulary = engine.vocabulary(config, 257)
+    built = engine.build(arguments.config, arguments.deepspeed, vocabulary, here)
+    Checkpoints(arguments.config, built.deepspeed, process).load()
+    logits = _logits(built, config, vocabulary, here)
+    off = None if logits is None else float((logits - theirs.logits).abs().max())
+    built.deepspeed.train()
+    before, losses, gradients = held(built), [], 0.0
+    wanted = in_our_form(folder, config, theirs.gradients)
+    for number, batch in enumerate(batches(STEPS)):
+        losses.append(built.train_step(_micro_batches(batch, here) if built.reads_data else None).loss)
+        if not number:
+            now = held(built)
+            changed = {name: (before[name] - now[name]) / RATE for name in now}
+            gradients = _worst(changed, wanted, built)
+    weights = _worst(held(built), in_our_form(folder, config, theirs.weights), built)
+    return Difference(off, gradients, weights, max(abs(a - b) for a, b in zip(losses, theirs.losses, strict=True)))
+
+
+def in_our_form(folder: str, config: Config, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of the adapters' shapes under our names and in our form."""
+    source = PeftFolder(Path(folder, "adapters"))
+    source.tensors = theirs
+    return source.weights(config, choose_family(config), sizes_of(config, 0))
+
+
+def held(built: Any) -> dict[str, Tensor]:
+    """Return this rank's shards of the trained weights, flat."""
+    holdings = built.reporter.holdings
+    return {name: value.clone() for name, value in holdings.values().items()}
+
+
+def _worst(found: dict[str, Tensor], wanted: dict[str, Tensor], built: Any) -> float:
+    """Return the largest relative difference."""
+    worst = 0.0
+    for name, shard in found.items():
+        difference = shard - _own(name, wanted[name], built)
+        worst = max(worst, float(difference.abs().max() / wanted[name].abs().max()))
+    return worst
+
+
+def _own(name: str, full: Tensor, built: Any) -> Tensor:
+    """Return this rank's shard of a full tensor, flat."""
+    weight = named_weights(built.deepspeed.module)[name]
+    flat = reduce(rank_slice, shards_of(weight), full).flatten()
+    begin, length = _piece(weight)
+    return flat if begin is None else flat[begin : begin + length]
+
+
+def _piece(weight: Any) -> tuple[int | None, int]:
+    """Return where this rank's partition of a weight begins, and its length; None without ZeRO."""
+    if hasattr(weight, "ds_id"):
+        rank = weight._z3_optimizer._get_param_partition_rank(weight)
+        size = weight._z3_optimizer.get_local_fp32_param(weight).numel()
+        return rank * size, min(size, weight.ds_numel - rank * size)
+    mapping = getattr(weight, "_hp_mapping", None)
+    if mapping is None:
+        return None, 0
+    return mapping.lp_fragment_address.start, mapping.lp_fragment_address.numel
+
+
+def _micro_batches(batch: tuple[Tensor, Tensor], here: mesh.Mesh) -> Iterator[tuple[Tensor, Tensor]]:
+    ids, labels = batch
+    for start in range(2 * here.data.rank, 4, 2 * here.data.size):
+        yield ids[start : start + 2], labels[start : start + 2]
+
+
+def _logits(built: Any, config: Config, vocabulary: Any, here: mesh.Mesh) -> Tensor | None:
+    """Return the logits of the first batch on the last stage."""
+    if config.parallel.sequence_parallel:  # generation passes one token at a time, which cannot be sharded
+        return None
+    built.deepspeed.eval()
+    module = built.deepspeed.module
+    [(ids, _)] = batches(1)
+    if isinstance(built, Pipelined):
+        loss = Loss.of(config, vocabulary, Make(tensor=here.tensor))
+        model: Any = PipelinedModel(module, loss, here, CPU, config.shape.hidden_size)
+    else:
+        model = PlainModel(module, built.deepspeed, CPU)
+    with torch.no_grad():
+        found: Tensor | None = model.logits(ids.repeat_interleave(SEQ, 0), torch.arange(SEQ).repeat(4))
+    return None if found is None else found.view(4, SEQ, -1)
