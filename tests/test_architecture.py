@@ -140,9 +140,10 @@ def test_nobody_imports_the_tools_and_train(part: str) -> None:
 
 def test_only_train_imports_torch_and_its_neighbours() -> None:
     light = {"yaml", "rich", "typing_extensions"}
-    assert {
-        package for part, row in actual().items() if not part.startswith("train") for package in row.packages
-    } <= light
+    heavier = {"token_files": {"numpy"}}  # imported only when a file is read
+    for part, row in actual().items():
+        if not part.startswith("train"):
+            assert set(row.packages) <= light | heavier.get(part, set()), part
 
 
 def test_private_names_of_deepspeed_are_used_in_one_folder_only() -> None:

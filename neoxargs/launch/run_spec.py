@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from neoxargs.launch.cluster.hosts import Resources, assumed_resources, resources
+from neoxargs.launch.epochs import samples_per_epoch
 from neoxargs.problems import Place, Problem
 from neoxargs.record import Record
 from neoxargs.registry.parallel import Parallel
@@ -47,7 +48,7 @@ def resolve_run_texts(
             located.append(_resources(draft, environ))
         return located[0].gpus
 
-    config = resolve_texts(texts, overrides, gpus=count)
+    config = resolve_texts(texts, overrides, gpus=count, samples=samples_per_epoch)
     return RunSpec(config, located[0], tuple(texts))
 
 

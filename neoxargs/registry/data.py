@@ -61,15 +61,16 @@ class Data(Group, origin="NeoX", effect="data"):
     comparable. Otherwise, an evaluation continues in the validation data where the previous one ended, as in
     GPT-NeoX."""
 
-    train_label_data_paths: Paths | None = param(None, aliases="label_data_paths", effect="not built")
-    """Prefixes of the labels that belong to `train_data_paths`, token by token; -100 takes a token out of the loss. For
-    supervised fine-tuning."""
+    train_label_data_paths: Paths | None = param(None, aliases="label_data_paths")
+    """Prefixes of the label files of `train_data_paths`, one for each, for finetuning on parts of the text: token files
+    with the same documents, in which -100 stands for every token that does not count in the loss. A label is at the
+    position of its own token, not of the one before."""
 
-    valid_label_data_paths: Paths | None = param(None, effect="not built")
-    """Prefixes of the labels that belong to `valid_data_paths`."""
+    valid_label_data_paths: Paths | None = param(None)
+    """Prefixes of the label files of `valid_data_paths`."""
 
-    test_label_data_paths: Paths | None = param(None, effect="not built")
-    """Prefixes of the labels that belong to `test_data_paths`."""
+    test_label_data_paths: Paths | None = param(None)
+    """Prefixes of the label files of `test_data_paths`."""
 
     use_shared_fs: bool = param(True)
     """Whether all machines see the same files. If false, one rank on every machine builds the index caches, otherwise
@@ -90,13 +91,15 @@ class Data(Group, origin="NeoX", effect="data"):
     """Kind of samples: `gpt2` plain token sequences, `pairwise` preferred and rejected answers, `online` generated
     during training."""
 
-    pack_impl: Literal["packed", "pack_until_overflow", "unpacked"] = param("packed", effect="not built")
-    """How documents fill a sample: `packed` joins and cuts them to exactly `seq_length`, `pack_until_overflow` joins
-    only whole documents, `unpacked` has one document per sample."""
+    pack_impl: Literal["packed", "pack_until_overflow", "unpacked", "best_fit"] = param("packed")
+    """How documents fill a sample: `packed` joins them and cuts wherever a sample is full; `pack_until_overflow` joins
+    whole documents until the next one does not fit; `unpacked` has one document per sample; `best_fit` puts each
+    document where the least free space is left, longest first, and documents neither attend to nor predict each other.
+    The rest of a sample is padding, which does not count in the loss."""
 
-    allow_chopped: bool = param(True, effect="not built")
-    """Whether `pack_until_overflow` and `unpacked` cut documents longer than `seq_length`; otherwise those documents
-    are left out."""
+    allow_chopped: bool = param(True)
+    """Cuts documents that are longer than a sample (`seq_length` + 1 tokens), unless `pack_impl` is `packed`. If
+    false, those documents are left out."""
 
     mmap_warmup: bool = param(False, origin="Meg")
     """Reads memory-mapped token files once from end to end before training, so that they are in the page cache."""

@@ -14,8 +14,10 @@ class Training(Group, origin="NeoX", effect="run"):
     train_iters: Count = param(derived=True, origin="Meg", megatron="train-iters")
     """Optimizer steps of the whole run, those before a resume included. Required unless `train_epochs` is given."""
 
-    train_epochs: Count | None = param(None, effect="not built")
-    """Passes over the training data, from which `train_iters` is computed. Give one of the two."""
+    train_epochs: Count | None = param(None)
+    """Passes over the training data, in place of `train_iters`, which is computed from the number of samples: as many
+    steps as are possible without reading a sample more often than this. Every pass has an order of its own. Needs token
+    files."""
 
     eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval", receiver_default=None)
     """Iterations between two evaluations on the validation data. 0 never evaluates while training."""
@@ -25,6 +27,12 @@ class Training(Group, origin="NeoX", effect="run"):
 
     exit_interval: Count | None = param(None, origin="Meg", megatron="exit-interval")
     """Saves and stops at the first iteration that is a multiple of this number, for jobs with a time limit."""
+
+    loss_average: Literal["micro_batches", "tokens"] = param("micro_batches", ours=True)
+    """How losses are averaged if micro batches have different numbers of trained tokens, as with label files:
+    `micro_batches` takes the mean over the trained tokens of each micro batch, and then the mean over micro batches and
+    replicas, as GPT-NeoX does; `tokens` takes the mean over all trained tokens of the batch, as transformers does, so
+    that each of them has the same weight. An evaluation reports the mean over its batches."""
 
     on_divergence: Literal["stop", "skip"] = param("stop", ours=True)
     """Reaction to a step whose loss is infinite or NaN: `stop` ends the run without saving; `skip` leaves weights,

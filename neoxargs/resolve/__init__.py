@@ -23,24 +23,31 @@ def resolve(
     directory: str | os.PathLike[str] | None = None,
     *,
     gpus: int | Callable[[Draft], int],
+    samples: Callable[[Draft], int] | None = None,
 ) -> Config:
     """Read files and `--set KEY=VALUE`s, merge, derive and cross-check them.
 
     paths: names of YAML or JSON files; the suffix may be omitted.
     directory: folder in which relative names are looked for first.
     gpus: number of ranks, or a function that finds it from the draft (which names the hosts).
+    samples: function that counts the training samples of one epoch, for `train_epochs`.
 
     Raises Problems with everything that is wrong.
     """
-    return resolve_texts(read_files(paths, directory), overrides, gpus=gpus)
+    return resolve_texts(read_files(paths, directory), overrides, gpus=gpus, samples=samples)
 
 
 def resolve_texts(
-    texts: Sequence[Text], overrides: Sequence[str] = (), *, gpus: int | Callable[[Draft], int]
+    texts: Sequence[Text],
+    overrides: Sequence[str] = (),
+    *,
+    gpus: int | Callable[[Draft], int],
+    samples: Callable[[Draft], int] | None = None,
 ) -> Config:
     """Same as `resolve`, for files that are already read."""
     drafted = draft(texts, overrides)
-    return complete(drafted, _count(gpus, drafted))
+    counted = _count(gpus, drafted)
+    return complete(drafted, counted, samples_per_epoch=_count(samples or 0, drafted))
 
 
 def _count(gpus: int | Callable[[Draft], int], drafted: Draft) -> int | None:

@@ -42,14 +42,16 @@ def complete(
     gpus: int | None,
     derivations: Sequence[Rule] = DERIVATIONS,
     checks: Sequence[Rule] = CHECKS,
+    samples_per_epoch: int | None = 0,
 ) -> Config:
     """Return the configuration of a run with this number of ranks; raises Problems with all errors and warnings.
 
     gpus: None if the number is unknown because of a problem; rules that read it are then skipped.
+    samples_per_epoch: likewise; 0 without `train_epochs`, or if there is nothing to count.
     """
     if not draft.readable:
         raise Problems(draft.problems)
-    work = _Completion(draft, gpus)
+    work = _Completion(draft, gpus, samples_per_epoch)
     work.rewrite_retired()
     work.require_values()
     for rule in ordered(derivations):
@@ -87,7 +89,7 @@ class _Completion:
     special: inputs of rules that are not parameters.
     """
 
-    def __init__(self, draft: Draft, gpus: int | None) -> None:
+    def __init__(self, draft: Draft, gpus: int | None, samples_per_epoch: int | None) -> None:
         self.draft = draft
         self.values = {**draft.dialect.defaults(), **draft.values}
         self.given = set(draft.values)
@@ -95,6 +97,7 @@ class _Completion:
         self.problems = list(draft.problems)
         self.special: dict[str, Any] = {
             "gpus": gpus,
+            "samples_per_epoch": samples_per_epoch,
             "written": self.given,
             "sections": draft.sections,
             "auto": draft.auto,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from neoxargs.launch.epochs import samples_per_epoch
 from neoxargs.launch.fingerprints import environment
 from neoxargs.launch.lockfile import Lock, read_lock
 from neoxargs.problems import SET, Place, Problem, Problems, listed, render
@@ -92,7 +93,8 @@ def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]
     files = list(dict.fromkeys(place.file for place in sources if place.file != SET))
     overrides = list(dict.fromkeys(place.text for place in sources if place.file == SET))
     try:
-        config = complete(draft(read_files(files), overrides), side.ranks)
+        drafted = draft(read_files(files), overrides)
+        config = complete(drafted, side.ranks, samples_per_epoch=samples_per_epoch(drafted))
     except Problems as stop:
         return stop.problems
     now = Side("now", "files", config, side.ranks)

@@ -18,15 +18,15 @@ SHAPE = {
 }
 
 
-def configure(*texts: str, gpus: int = 8, without: str = "") -> Config:
+def configure(*texts: str, gpus: int = 8, without: str = "", samples: int = 0) -> Config:
     """Resolve SHAPE with these texts, which may replace its values. Raises Problems.
 
-    without: a key of SHAPE to leave out.
+    without: a key of SHAPE to leave out. samples: training samples of an epoch.
     """
     shape = {name: value for name, value in SHAPE.items() if name != without and not _has(" ".join(texts), name)}
     lines = "\n".join(f"{name}: {value}" for name, value in shape.items())
     given = [("my.yml", texts[0] if texts else ""), *(("more.yml", text) for text in texts[1:]), ("shape.yml", lines)]
-    config = complete(draft([Text(name, text) for name, text in given if text]), gpus)
+    config = complete(draft([Text(name, text) for name, text in given if text]), gpus, samples_per_epoch=samples)
     config.warnings = [warning for warning in config.warnings if warning.id != "dialect-guessed"]
     return config
 

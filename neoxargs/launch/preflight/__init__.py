@@ -18,6 +18,7 @@ from neoxargs.launch.preflight.hardware import (
     nvme_problems,
     ops_that_cannot_compile,
 )
+from neoxargs.launch.preflight.labels import wrong_labels
 from neoxargs.launch.preflight.packages import (
     can_train_here,
     missing_backend,
@@ -49,7 +50,8 @@ def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
         return [*machine_problems(spec), *overwritten_checkpoint(config), *folder_problems(config)]
     logs = unwritable_folders(config, "run_dir")
     if program == "eval":
-        return [*missing_files(config), *_checkpoint_to_read(config), *missing_harness(config), *logs]
+        data = [*missing_files(config), *wrong_labels(config)]
+        return [*data, *_checkpoint_to_read(config), *missing_harness(config), *logs]
     checkpoint = _checkpoint_to_read(config) if program == "generate" else []
     return [*map(Problem.as_warning, missing_files(config)), *checkpoint, *logs]
 
@@ -63,7 +65,7 @@ def _checkpoint_to_read(config: Config) -> list[Problem]:
 def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
-    problems = [*missing_files(config), *unnamed_files(config), *missing_checkpoint(config)]
+    problems = [*missing_files(config), *wrong_labels(config), *unnamed_files(config), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
     for check in (skipped_checkpoints, other_model, other_schedule, frozen_model_problems):
         problems += check(config, checkpoint)

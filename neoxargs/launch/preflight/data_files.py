@@ -12,14 +12,11 @@ from pathlib import Path
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
+from neoxargs.token_files.index import HEADER, ITEM_SIZES, MAGIC
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
 STDLIB = "python-stdlib"
-#: Header of Megatron's index file: magic, version, type code of token ids, numbers of sequences and document ends.
-HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
-#: Type code -> bytes per token id.
-ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 
 TOKEN_FILES = (
     "train_data_paths", "valid_data_paths", "test_data_paths", "train_label_data_paths", "valid_label_data_paths",
@@ -29,6 +26,7 @@ TOKEN_FILES = (
 
 #: The parameters that name training data.
 TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
+LABELS_HINT = "deepy data --chat writes a token file together with its labels"
 #: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
 LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
 
@@ -82,7 +80,7 @@ def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         yield from _mismatched(config, name, prefix)
         return
     what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
-    hint = _token_file_hint(config, prefix, absent)
+    hint = _token_file_hint(config, name, prefix, absent)
     yield Problem(what, config.source(name).where, hint, id="data-file-missing", about=(name,))
 
 
@@ -115,7 +113,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
 
 
-def _token_file_hint(config: Config, prefix: str, absent: list[str]) -> str:
+def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:
     stem = prefix.removesuffix(".bin").removesuffix(".idx")
     candidates = [stem, prefix + TOKEN_FILE_SUFFIX, prefix.removesuffix(TOKEN_FILE_SUFFIX), *_near(prefix)]
     for candidate in dict.fromkeys(candidates):
@@ -123,6 +121,10 @@ def _token_file_hint(config: Config, prefix: str, absent: list[str]) -> str:
             return f"did you mean {candidate}?"
     if len(absent) == 1:
         return f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
+    return LABELS_HINT if name.endswith("_label_data_paths") else _creation_hint(config, prefix)
+
+
+def _creation_hint(config: Config, prefix: str) -> str:
     tokenizer = config.tokenizer
     named = {"vocab-file": tokenizer.vocab_file, "merge-file": tokenizer.merge_file}
     flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]

@@ -260,7 +260,8 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
 def _run(config: Config) -> Iterator[str]:
     training, checkpoint = config.training, config.checkpoint
     tokens = training.train_iters * config.batch.train_batch_size * config.shape.seq_length
-    yield f"{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
+    epochs = f"{_count(training.train_epochs, 'epoch')}: " if training.train_epochs else ""
+    yield f"{epochs}{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
     yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"
     every = f"every {checkpoint.checkpoint_factor:,} steps and " if checkpoint.checkpoint_factor else ""
     yield (

@@ -32,9 +32,12 @@ LAUNCHER_FLAGS = {
 }  # fmt: skip
 #: GPT-NeoX accepts these if they are set, but not as this package derives them: with another type
 #: (`communication_data_type` is a bool there), as a duplicate of another setting, or as a contradiction to one.
-NOT_DERIVED = {"communication_data_type", "optimizer.params.weight_decay", "intermediate_size"}
+NOT_DERIVED = {"communication_data_type", "optimizer.params.weight_decay", "intermediate_size", "train_iters"}
 #: Keys that GPT-NeoX requires in their section.
 REQUIRED = ("fp16.enabled", "amp.enabled", "flops_profiler.enabled", "optimizer.type", "zero_optimization.stage")
+
+#: Values of GPT-NeoX's parameters that only this package has.
+OWN_CHOICES = (("checkpoint_activations", "selective"), ("pack_impl", "best_fit"))
 
 
 def neox_values(config: Config) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def is_known(parameter: Parameter) -> bool:
 def _is_accepted(name: str, config: Config) -> bool:
     if name in NOT_DERIVED and not config.is_set(name):
         return False
-    if name == "checkpoint_activations" and config.get(name) == "selective":  # a choice of ours; true or false there
+    if any(name == own and config.get(name) == value for own, value in OWN_CHOICES):
         return False
     section, dot, _ = name.partition(".")
     if dot:

@@ -13,6 +13,7 @@ from neoxargs.resolve.rules import (
     checkpoint,
     data,
     deepspeed,
+    finetuning,
     frozen_model,
     lora,
     model,
@@ -33,7 +34,7 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
     parallel, batch, model, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations, data,
-    checkpoint,
+    finetuning, checkpoint,
     runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model,
 )  # fmt: skip
 

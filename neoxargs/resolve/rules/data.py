@@ -10,6 +10,8 @@ from neoxargs.resolve.rules.rule import Finding, check, derive, refuse, warn
 Paths = Sequence[str] | str | None
 Weights = Sequence[float] | None
 WEIGHT_NAMES = ("train_data_weights", "valid_data_weights", "test_data_weights")
+#: The splits, as the names of their parameters begin.
+SPLITS = ("train", "valid", "test")
 
 
 def path_list(paths: Paths) -> list[str]:
@@ -17,6 +19,11 @@ def path_list(paths: Paths) -> list[str]:
     if isinstance(paths, str):
         return [path.strip() for path in paths.split(",") if path.strip()]
     return list(paths or ())
+
+
+def label_pairs(paths: Paths, labels: Paths) -> list[tuple[str, str]]:
+    """Return the token files of a split, each with its label file."""
+    return list(zip(path_list(paths), path_list(labels), strict=False))
 
 
 def equal_weights(paths: Paths, chosen: Paths) -> list[float] | None:
@@ -156,19 +163,6 @@ def data_paths_for_every_split(
         f"{' and '.join(given)} {are_set} set, but {' and '.join(missing)} {are_not} not",
         f"set {' and '.join(missing)} as well, or use data_path with split",
     )
-
-
-@check
-def label_paths_need_data_paths(train_label_data_paths: Paths, train_data_paths: Paths) -> Finding | None:
-    """train_label_data_paths holds the labels of train_data_paths, document by document. Without those datasets the
-    labels belong to nothing, and the loss mask that they describe would not be applied.
-
-        train_label_data_paths: labels
-    """
-    if not train_label_data_paths or train_data_paths:
-        return None
-    what = "train_label_data_paths needs train_data_paths"
-    return refuse(what, "set train_data_paths to the datasets that the labels are for")
 
 
 def split_proportions(split: str | Sequence[float]) -> list[float] | None:

@@ -19,6 +19,7 @@ takes the names of its results as `@derives("lr", "optimizer.params.lr")`; its d
 `explain` gives for the value. It runs when its result is not set. A derivation with its own result among its inputs
 always runs and receives the value that is set, or None (`train_batch_size` = a x b x c is solved that way for
 whichever is missing). A result of `None` keeps the default. Further inputs are `gpus` (the number of processes),
+`samples_per_epoch` (the samples of one pass over the training data, with `train_epochs`),
 `written` (the names that the user set), `sections` (the sections that the user wrote), `auto` (the names set to
 `auto`), `day` (the date of the dialect) and `default` (name -> its default in the dialect).
 

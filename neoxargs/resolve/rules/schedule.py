@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from neoxargs.problems import listed
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
 from neoxargs.sizes.optimizer_state import is_onebit
 
@@ -14,8 +15,10 @@ WITH_WARMUP_STEPS = (*WITH_MAX_LR, "WarmupCosineLR")
 
 
 @derives("train_iters")
-def train_length_given_once(train_iters: int | None, train_epochs: int | None) -> int | None:
-    """train.py computes it from train_epochs when it loads the data
+def train_length_given_once(
+    train_iters: int | None, train_epochs: int | None, samples_per_epoch: int, train_batch_size: int
+) -> int | None:
+    """train_epochs x the samples of one epoch / train_batch_size, rounded down
 
     The length of the run decides how much data is prepared and when the learning rate has decayed. Without it the
     ranks stop when they build the data; with two lengths, the run would end earlier or later than one of them says.
@@ -25,13 +28,58 @@ def train_length_given_once(train_iters: int | None, train_epochs: int | None) -
     """
     if train_iters is None and train_epochs is None:
         what = "the run length is missing: neither train_iters nor train_epochs is set"
-        raise Contradiction(what, "set train_iters to the number of optimizer steps, for example to 1000")
+        advice = "set train_iters to the number of optimizer steps, for example to 1000"
+        raise Contradiction(what, advice, about=["train_iters", "train_epochs"])
     if train_iters is not None and train_epochs is not None:
         raise Contradiction(
             f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the run length",
             "remove one of them",
+            about=["train_iters", "train_epochs"],
         )
-    return train_iters
+    return train_iters if train_epochs is None else _steps(train_epochs, samples_per_epoch, train_batch_size)
+
+
+def _steps(train_epochs: int, samples_per_epoch: int, train_batch_size: int) -> int:
+    """Return the optimizer steps of so many epochs."""
+    if not samples_per_epoch:
+        what = f"train_epochs ({train_epochs}) needs token files with samples, which are counted before the run"
+        advice = "tokenise the text with deepy data and set data_path or train_data_paths, or set train_iters instead"
+        raise Contradiction(what, advice, about=["train_epochs"])
+    if train_epochs * samples_per_epoch < train_batch_size:
+        what = f"train_epochs ({train_epochs}) x {samples_per_epoch:,} samples are fewer than train_batch_size "
+        raise Contradiction(
+            f"{what}({train_batch_size})", "increase train_epochs, or decrease the batch size",
+            about=["train_epochs", "train_batch_size"],
+        )  # fmt: skip
+    return train_epochs * samples_per_epoch // train_batch_size
+
+
+@check
+def epochs_read_each_sample_equally_often(
+    train_epochs: int | None,
+    train_data_weights: Sequence[float] | None,
+    weight_by_num_documents: bool,
+    data_path: object,
+    sample_order: str,
+) -> Finding | None:
+    """An epoch reads every training sample once. Weights, with which some datasets are read more often than others,
+    contradict this, and megatron-core's order has no passes.
+
+        train_epochs: 2
+        data_path: [0.3, code, 0.7, web]
+    """
+    weighted = {
+        "train_data_weights": len(set(train_data_weights or ())) > 1,
+        "weight_by_num_documents": weight_by_num_documents,
+        "data_path": isinstance(data_path, list) and any(not isinstance(part, str) for part in data_path),
+        "sample_order": sample_order == "megatron-core",
+    }
+    names = [name for name, is_set in weighted.items() if is_set]
+    if train_epochs is None or not names:
+        return None
+    given = listed(names, "and")
+    what = f"train_epochs ({train_epochs}) reads every sample equally often, which contradicts {given}"
+    return refuse(what, f"remove {given}, or set train_iters instead", about=["train_epochs", *names])
 
 
 @derives("lr_decay_iters")

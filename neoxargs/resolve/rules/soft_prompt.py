@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from neoxargs.resolve.rules.rule import Finding, check, refuse
 
+#: The settings that separate the documents of a sample.
+SEPARATING = ("reset_attention_mask", "reset_position_ids", "pack_impl: best_fit")
+
 
 @check
 def soft_prompt_leaves_room_for_text(
@@ -25,7 +28,7 @@ def soft_prompt_leaves_room_for_text(
 
 @check
 def soft_prompt_reaches_every_document(
-    soft_prompt_tuning__enabled: bool, reset_attention_mask: bool, reset_position_ids: bool
+    soft_prompt_tuning__enabled: bool, reset_attention_mask: bool, reset_position_ids: bool, pack_impl: str
 ) -> Finding | None:
     """The prompt precedes a sample, which can contain several documents. With attention masks per document, only the
     first document would see the prompt. With positions per document, a document's positions would start at 0, like the
@@ -34,11 +37,12 @@ def soft_prompt_reaches_every_document(
         soft_prompt_tuning: {enabled: true}
         reset_attention_mask: true
     """
-    name = "reset_attention_mask" if reset_attention_mask else "reset_position_ids"
-    if not soft_prompt_tuning__enabled or not (reset_attention_mask or reset_position_ids):
+    values = (reset_attention_mask, reset_position_ids, pack_impl == "best_fit")
+    name = next((name for name, is_set in zip(SEPARATING, values, strict=True) if is_set), None)
+    if not soft_prompt_tuning__enabled or name is None:
         return None
-    what = f"soft_prompt_tuning and {name} cannot be combined"
-    return refuse(what, f"remove {name}", about=["soft_prompt_tuning.enabled", name])
+    what, about = f"soft_prompt_tuning and {name} cannot be combined", name.partition(":")[0]
+    return refuse(what, f"remove {name}", about=["soft_prompt_tuning.enabled", about])
 
 
 @check

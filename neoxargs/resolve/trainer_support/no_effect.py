@@ -154,6 +154,7 @@ _CHECKPOINT_OPTIONS = (
     " activation_checkpointing.*"
 )
 _NOT_LOADED = "no checkpoint is loaded because load is not set", "set load to a folder with a checkpoint"
+_SEPARATED = "pack_impl: best_fit already separates the documents of a sample"
 _OFFLOADS = "zero_optimization.offload_optimizer", "zero_optimization.offload_param"
 
 
@@ -352,6 +353,8 @@ SWITCHED_OFF = (
         SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"{part}_data_paths is not set")
         for part in ("train", "valid", "test")
     ),
+    SwitchedOff("allow_chopped", {"pack_impl": Is(("packed",))}, "pack_impl: packed cuts documents anywhere"),
+    SwitchedOff("reset_position_ids reset_attention_mask", {"pack_impl": Is(("best_fit",))}, _SEPARATED),
     SwitchedOff("weighted_sampler_alpha", {"weight_by_num_documents": OFF}, "weight_by_num_documents is off"),
     # The run and its checkpoints
     SwitchedOff("adlr_autoresume_interval", {"adlr_autoresume": OFF}, "adlr_autoresume is off"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.epochs import samples_per_epoch
 from neoxargs.launch.prepare import RECORD_FILE
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
@@ -55,7 +56,9 @@ def _all(function: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
 def _resolve(side: Side | Drafted, ranks: int) -> Side:
     if isinstance(side, Side):
         return side
-    return Side(side.name, side.kind, complete(side.draft, ranks), ranks)
+    return Side(
+        side.name, side.kind, complete(side.draft, ranks, samples_per_epoch=samples_per_epoch(side.draft)), ranks
+    )
 
 
 def _ranks(sides: Sequence[Side | Drafted], gpus: int | None) -> list[int]:

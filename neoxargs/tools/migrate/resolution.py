@@ -6,6 +6,9 @@ from neoxargs.problems import Problem
 from neoxargs.resolve import Config, Draft
 from neoxargs.resolve.derive import Unresolved, complete
 
+#: Stands for the samples of an epoch (`train_epochs`), which are not counted: the data may be on another machine.
+SAMPLES = 1 << 30
+
 
 def resolved(drafted: Draft, gpus: int | None) -> tuple[Config, list[Problem]]:
     """Return the configuration and its errors. With errors, the configuration has only the values they do not affect.
@@ -13,6 +16,6 @@ def resolved(drafted: Draft, gpus: int | None) -> tuple[Config, list[Problem]]:
     gpus: the number of GPUs of the run; None leaves it open. Raises Problems if the files cannot be read.
     """
     try:
-        return complete(drafted, gpus), []
+        return complete(drafted, gpus, samples_per_epoch=SAMPLES), []
     except Unresolved as stop:
         return stop.certain, [problem for problem in stop.problems if problem.severity == "error"]

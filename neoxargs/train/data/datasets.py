@@ -1,4 +1,4 @@
-"""Data sets of samples from token files, in GPT-NeoX's order (gpt_neox.py) or megatron-core's (`sample_order`).
+"""Data sets of samples from token files, in GPT-NeoX's order (samples/gpt_neox.py) or megatron-core's (`sample_order`).
 
 Rank 0 (or the first rank of every machine, without a shared file system) writes index files that say which tokens make
 which sample; the other ranks read them. megatron-core is imported inside functions, because importing it warns about
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,18 +18,22 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed
-from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.data import Data
 from neoxargs.registry.training import Training
 from neoxargs.resolve.config import Config
-from neoxargs.train.data import gpt_neox, indexed
+from neoxargs.token_files import index
+from neoxargs.token_files.labels import other_lengths
+from neoxargs.token_files.packing import joined_samples
+from neoxargs.token_files.sources import PARTS, Part, Source, sources
+from neoxargs.train.data import indexed
 from neoxargs.train.data.build import summary_of
-from neoxargs.train.data.loader import Loader, Part, Samples
-from neoxargs.train.data.sources import PARTS, Source, sources
+from neoxargs.train.data.loader import Loader, Samples
 from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.process.mesh import Mesh
+from neoxargs.train.samples import gpt_neox, megatron_core, whole_documents
+from neoxargs.train.samples.passes import in_passes
 from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 T = TypeVar("T")
@@ -48,6 +51,10 @@ class Sampling:
     vocab_size: int
     cache: Path
     """Folder of the index files."""
+    epochs: int | None = None
+    """Passes over the training data (`train_epochs`); None if the number of samples decides."""
+    prompt: int = 0
+    """Positions of a soft prompt at the beginning of every sample."""
     files: dict[str, Any] = field(default_factory=dict)
     """Prefix -> open token file."""
 
@@ -61,7 +68,17 @@ def build_datasets(
     Raises Problems if a token file is missing, damaged or made with another vocabulary, or the train split is empty.
     """
     training, cache = config.training, Path(config.logging.run_dir, "data", "index")
-    sampling = Sampling(config.data, config.shape.seq_length, training.seed, tokenizer.eod, tokenizer.vocab_size, cache)
+    prompt = soft_prompt.length(config.soft_prompt)
+    sampling = Sampling(
+        config.data,
+        config.shape.seq_length,
+        training.seed,
+        tokenizer.eod,
+        tokenizer.vocab_size,
+        cache,
+        training.train_epochs,
+        prompt,
+    )
     needed = {
         part: count * config.batch.train_batch_size if part in parts else 0
         for part, count in needed_batches(training, config.data.repeat_eval_samples).items()
@@ -72,7 +89,9 @@ def build_datasets(
         None if config.data.use_shared_fs else local_rank,
         lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
     )
-    _refuse_empty(built, chosen, needed)
+    _refuse_empty(built, chosen, needed, sampling)
+    for left_out in dict.fromkeys(text for part in PARTS if built[part] for text in _left_out(chosen[part], sampling)):
+        _warn(left_out)
     evaluated = training.eval_iters * config.batch.train_batch_size
     return Loader(
         built,
@@ -81,7 +100,7 @@ def build_datasets(
         config.data.num_workers,
         samples_per_evaluation=0 if config.data.repeat_eval_samples else evaluated,
         drops_last=config.data.sample_order == "gpt-neox",
-        prompt=soft_prompt.length(config.soft_prompt),
+        prompt=prompt,
     )
 
 
@@ -98,30 +117,55 @@ def needed_batches(training: Training, repeat_eval_samples: bool) -> dict[Part, 
 
 
 def _refuse_empty(
-    parts: Mapping[Part, Samples | None], chosen: Mapping[Part, list[Source]], needed: Mapping[Part, int]
+    parts: Mapping[Part, Samples | None],
+    chosen: Mapping[Part, list[Source]],
+    needed: Mapping[Part, int],
+    sampling: Sampling,
 ) -> None:
     """Raise Problems if the train split is empty; warn if a split that would be evaluated is empty."""
     for part in PARTS:
         if parts[part] is not None or not needed[part]:
             continue
         names = ", ".join(source.prefix for source in chosen[part])
+        why = "; ".join(_left_out(chosen[part], sampling)) or "there are too few documents"
         what = (
-            f"{names}: the {part} split is empty, because there are too few documents"
-            if names
-            else f"there is no data for the {part} split"
+            f"{names}: the {part} split is empty, because {why}" if names else f"there is no data for the {part} split"
         )
         if part == "train":
             hint = "add documents, or set a different split" if names else "set data_path"
             raise Problems(Problem(what, hint=hint, id="data-part-empty", about=("data_path", "split")))
-        if not names:
+        if names:
+            _warn(what)
+
+
+def _warn(what: str) -> None:
+    """Print a warning on rank 0."""
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        print(f"warning: {what}", flush=True)
+
+
+def _left_out(chosen: Sequence[Source], sampling: Sampling) -> Iterator[str]:
+    """Yield, for each source of which documents are left out, how many and why."""
+    if sampling.data.pack_impl == "packed":
+        return
+    for source in chosen:
+        if not tokens_in(source, sampling):
             continue
-        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-            print(f"warning: {what}", flush=True)
+        one_pass = _one_pass(source, sampling)
+        too_long, untrained = one_pass.left_out
+        reasons = [
+            f"{too_long:,} longer than {one_pass.packing.window:,} tokens (allow_chopped: false)" if too_long else "",
+            f"{untrained:,} without a trained token" if untrained else "",
+        ]
+        if any(reasons):
+            total, why = _documents_in(source, sampling), " and ".join(filter(None, reasons))
+            yield f"{too_long + untrained:,} of {total:,} documents of {source.prefix} are left out: {why}"
 
 
 def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
-    """Raise Problems unless every token file is intact and, if its summary exists, has this vocabulary size."""
-    problems = []
+    """Raise Problems unless every token file is intact, fits its labels, and has this vocabulary size (if it has a
+    summary)."""
+    problems = list(_other_labels(chosen))
     for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
         if damage := indexed.damage(Path(prefix)):
             hint = f"tokenise the text again: deepy data TEXT --output-prefix {prefix}"
@@ -139,15 +183,31 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
         raise Problems(problems)
 
 
+def _other_labels(chosen: Mapping[Part, Sequence[Source]]) -> Iterator[Problem]:
+    """Yield a problem for each label file with other documents than its token file; the launcher compares tokens."""
+    pairs = {(source.prefix, source.labels): None for part in chosen.values() for source in part if source.labels}
+    for prefix, labels in pairs:
+        text, own = index.read(prefix), index.read(labels)
+        if own is None:
+            what, hint = f"{labels}: the label file is missing or damaged", "deepy data --chat writes label files"
+            yield Problem(what, hint=hint, id="data-file-damaged", about=("train_label_data_paths",))
+        elif text is not None and (found := other_lengths(text, own)) is not None:
+            hint = "write both files from the same documents"
+            about = ("train_label_data_paths", "train_data_paths")
+            yield Problem(f"{labels} {found.text}", hint=hint, id="labels-do-not-match", about=about)
+
+
 def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampling) -> Samples | None:
     """Return a data set of at least `samples` samples, blended if there are several sources.
 
     None if `samples` is 0 or all sources are empty.
     """
-    filled = [source for source in chosen if tokens_in(source, sampling)] if samples else []
+    filled = [source for source in chosen if _has_samples(source, sampling)] if samples else []
     present = [source for source in filled if source.weight != 0]
     if not present:
         return None
+    if sampling.epochs and part == "train":
+        return _in_epochs(filled, sampling.epochs, sampling)
     if sampling.data.sample_order == "gpt-neox":
         return _in_gpt_neox_order(filled, samples, sampling)
     if len(present) == 1:
@@ -158,9 +218,7 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     # The blend may draw one sample more from a source than its share, hence + 1.
     sizes = [int(np.ceil(np.ceil(samples * weight) * (1 + surplus))) + 1 for weight in weights]
     built = [_gpt_dataset(s, part, size, sampling) for s, size in zip(present, sizes, strict=True)]
-    from megatron.core.datasets.blended_dataset import BlendedDataset
-
-    blended: Samples = BlendedDataset(built, weights, samples, _settings(sampling, present))
+    blended: Samples = megatron_core.blended(built, weights, samples, _settings(sampling, present))
     return blended
 
 
@@ -174,11 +232,55 @@ def _in_gpt_neox_order(filled: Sequence[Source], samples: int, sampling: Samplin
     return gpt_neox.blend_samples(build, _weights(filled, sampling), samples, [identity, settings], sampling.cache)
 
 
-def _source_samples(source: Source, sampling: Sampling, samples: int) -> gpt_neox.SourceSamples:
-    return gpt_neox.source_samples(
+def _in_epochs(filled: Sequence[Source], epochs: int, sampling: Sampling) -> Samples:
+    """Return the samples of all sources, each as often as there are epochs."""
+    built = [_one_epoch(source, sampling) for source in filled]
+    return in_passes(built, epochs * sum(map(len, built)), sampling.seed, sampling.cache)
+
+
+def _one_epoch(source: Source, sampling: Sampling) -> Samples:
+    if sampling.data.pack_impl != "packed":
+        return _one_pass(source, sampling)
+    return _source_samples(source, sampling, joined_samples(tokens_in(source, sampling), sampling.seq_length))
+
+
+def _source_samples(source: Source, sampling: Sampling, samples: int) -> Samples:
+    if sampling.data.pack_impl != "packed":
+        return in_passes([_one_pass(source, sampling)], samples, sampling.seed, sampling.cache)
+    built = gpt_neox.source_samples(
         _file(source.prefix, sampling), _sequences(source, sampling), samples, sampling.seq_length, sampling.seed,
-        _identity(source), sampling.cache, sampling.eod if sampling.data.eod_mask_loss else None,
+        _identity(source), sampling.cache, _masked(sampling),
     )  # fmt: skip
+    return replace(built, labels=_labels(source, sampling))
+
+
+def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSamples:
+    """Return the samples of whole documents of a source, each once."""
+    data = sampling.data
+    assert data.pack_impl != "packed"
+    packing = whole_documents.Packing(
+        data.pack_impl, sampling.seq_length, sampling.seed, data.allow_chopped, sampling.prompt, _masked(sampling)
+    )
+    files = _file(source.prefix, sampling), _labels(source, sampling)
+    return whole_documents.document_samples(
+        *files, source.labels, _sequences(source, sampling), packing, _identity(source), sampling.cache
+    )
+
+
+def _has_samples(source: Source, sampling: Sampling) -> bool:
+    tokens = tokens_in(source, sampling)
+    if sampling.data.pack_impl == "packed":
+        return (joined_samples(tokens, sampling.seq_length) if sampling.epochs else tokens) > 0
+    return tokens > 0 and len(_one_pass(source, sampling)) > 0
+
+
+def _masked(sampling: Sampling) -> int | None:
+    """Return the token that does not count in the loss as an input."""
+    return sampling.eod if sampling.data.eod_mask_loss else None
+
+
+def _labels(source: Source, sampling: Sampling) -> Any:
+    return None if source.labels is None else _file(source.labels, sampling)
 
 
 def _weights(present: Sequence[Source], sampling: Sampling) -> list[float]:
@@ -209,43 +311,22 @@ def _sequences(source: Source, sampling: Sampling) -> slice:
 
 
 def _gpt_dataset(source: Source, part: Part, samples: int, sampling: Sampling) -> Any:
-    from megatron.core.datasets.gpt_dataset import GPTDataset
-    from megatron.core.datasets.utils import Split
-
-    sequences = _sequences(source, sampling)
-    indices: NDArray[np.int32] = np.arange(sequences.start, sequences.stop, dtype=np.int32)
-    split = {"train": Split.train, "validation": Split.valid, "test": Split.test}[part]
     settings = _settings(sampling, [source])
-    return GPTDataset(_file(source.prefix, sampling), source.prefix, indices, samples, split, settings)
+    sequences = _sequences(source, sampling)
+    return megatron_core.gpt_dataset(_file(source.prefix, sampling), source.prefix, sequences, samples, part, settings)
 
 
 def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
-    """Return megatron-core's configuration of a data set.
-
-    megatron-core hashes `tokenizer` into the names of the index files. It therefore carries everything they depend on
-    that megatron-core does not hash itself: the share of each source, and size and time of its token file.
-    """
-    from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
-
+    """Return megatron-core's configuration of a data set."""
     identity = {source.prefix: _identity(source) for source in chosen}
-    data = sampling.data
-    return GPTDatasetConfig(
-        random_seed=sampling.seed,
-        sequence_length=sampling.seq_length,
-        blend_per_split=[([source.prefix for source in chosen], None)] * 3,
-        path_to_cache=str(sampling.cache),
-        mmap_bin_files=data.data_impl in ("infer", "mmap"),
-        tokenizer=SimpleNamespace(eod=sampling.eod, vocab_size=sampling.vocab_size, unique_identifiers=identity),
-        reset_position_ids=data.reset_position_ids,
-        reset_attention_mask=data.reset_attention_mask,
-        eod_mask_loss=data.eod_mask_loss,
-        create_attention_mask=False,
-    )
+    tokenizer = SimpleNamespace(eod=sampling.eod, vocab_size=sampling.vocab_size, unique_identifiers=identity)
+    return megatron_core.settings(sampling.data, sampling.seed, sampling.seq_length, tokenizer, sampling.cache)
 
 
 def _identity(source: Source) -> list[Any]:
     """Return what the sequences of a source depend on, for the names of index files."""
-    return [str(Path(source.prefix).absolute()), *source.share, *_stamp(source.prefix)]
+    labels = [str(Path(source.labels).absolute()), *_stamp(source.labels)] if source.labels else []
+    return [str(Path(source.prefix).absolute()), *source.share, *_stamp(source.prefix), *labels]
 
 
 def _stamp(prefix: str) -> tuple[int, int]:
@@ -279,41 +360,13 @@ def first_rank_first(local_rank: int | None, build: Callable[[], T]) -> T:
     local_rank: if given, the first rank of each machine writes; otherwise global rank 0 does.
     """
     if not torch.distributed.is_initialized():
-        with _as_only_rank():
+        with megatron_core.as_only_rank():
             return build()
     rank = torch.distributed.get_rank() if local_rank is None else local_rank
     try:
         if rank == 0:
-            with _as_only_rank():
+            with megatron_core.as_only_rank():
                 return build()
     finally:  # after a failure too: the other ranks then fail in the same way instead of hanging in the barrier
         torch.distributed.barrier()
     return build()
-
-
-@contextmanager
-def _as_only_rank() -> Iterator[None]:
-    """Within this, megatron-core takes this process for the only rank, so that it writes index files.
-
-    megatron-core 0.16 writes them on global rank 0 only, and calls `torch.distributed.get_rank` even without a process
-    group. Only its two data set modules see the replaced `torch`.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from megatron.core.datasets import blended_dataset, gpt_dataset
-    for module in (blended_dataset, gpt_dataset):
-        module.torch = _TorchOfOneRank()
-    try:
-        yield
-    finally:
-        for module in (blended_dataset, gpt_dataset):
-            module.torch = torch
-
-
-class _TorchOfOneRank:
-    """The torch module, except that torch.distributed reports no process group and rank 0."""
-
-    distributed = SimpleNamespace(is_initialized=lambda: False, get_rank=lambda: 0)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)

@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from neoxargs.token_files.sources import Part
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.process.setup import on_gpu
 from neoxargs.train.soft_prompt.prompt import make_room
-
-#: Name of a split of the data.
-Part = Literal["train", "validation", "test"]
 
 
 class Batch(NamedTuple):
@@ -34,10 +32,12 @@ class Batch(NamedTuple):
     """(batch, seq), int64"""
     labels: Tensor
     """(batch, seq), int64: the next token of each position, IGNORED where the loss mask is 0."""
+    starts: Tensor | None = None
+    """(batch, seq), int64: where the document of each position begins, if the packing of documents separates them."""
 
 
 class Samples(Protocol):
-    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq)."""
+    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq), and perhaps `starts`, as in `Batch`."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
@@ -76,7 +76,9 @@ class Loader:
         if samples is None or not reads_data(self.mesh):
             return None
         found = batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
-        return (Batch(*make_room(*batch, self.prompt)) for batch in found) if self.prompt else found
+        if not self.prompt:
+            return found
+        return (Batch(*make_room(batch.tokens, batch.labels, self.prompt), batch.starts) for batch in found)
 
 
 def reads_data(mesh: Mesh) -> bool:
@@ -143,7 +145,8 @@ def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> 
 def collate(samples: list[Mapping[str, Tensor]]) -> Batch:
     """Stack samples, each (seq), to a micro batch (batch, seq)."""
     tokens, labels, mask = (torch.stack([sample[name] for sample in samples]) for name in _FIELDS)
-    return Batch(tokens, labels.masked_fill_(mask == 0, IGNORED))
+    starts = torch.stack([sample["starts"] for sample in samples]) if "starts" in samples[0] else None
+    return Batch(tokens, labels.masked_fill_(mask == 0, IGNORED), starts)
 
 
 _FIELDS = ("tokens", "labels", "loss_mask")

@@ -83,7 +83,8 @@ def build(
     reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, make.losses)
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
-    steps = Pipelined(engine, reporter) if pipelined else Plain(engine, reporter, mesh)
+    by_token = config.training.loss_average == "tokens"
+    steps = (Pipelined if pipelined else Plain)(engine, reporter, mesh, by_token)
     if trains and config.training.on_divergence == "skip":
         skip_steps.install(engine, mesh, steps.losses)
     return steps

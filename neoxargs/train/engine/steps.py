@@ -1,13 +1,14 @@
 """Training steps and evaluation on DeepSpeed's two engines.
 
 Both take the same micro batches and return the same loss on every rank: the mean over micro batches and data parallel
-ranks.
+ranks, each the mean over its own trained tokens, or the mean over all trained tokens (`loss_average`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,11 +16,15 @@ from torch import Tensor
 
 from neoxargs.train.deepspeed import patches
 from neoxargs.train.engine.reports import StepReporter
+from neoxargs.train.kernels.cross_entropy import IGNORED, Targets
+from neoxargs.train.model.documents import LayerInput, pack
 from neoxargs.train.process.collectives import all_reduce
-from neoxargs.train.process.mesh import Mesh
+from neoxargs.train.process.mesh import Axis, Mesh
 
-#: (tokens, labels), each (batch, seq).
-MicroBatch = tuple[Tensor, Tensor]
+#: (tokens, labels), each (batch, seq), and where documents start if the packing separates them: `Batch` of the loader.
+MicroBatch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
+#: What DeepSpeed's engines take: the input of the first layer, and the labels.
+Inputs = tuple[LayerInput, Targets]
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,10 @@ class Result:
 class Pipelined:
     """Steps on the pipeline engine (1F1B schedule)."""
 
-    def __init__(self, engine: Any, reporter: StepReporter) -> None:
+    def __init__(self, engine: Any, reporter: StepReporter, mesh: Mesh, by_token: bool = False) -> None:
+        """by_token: the loss is the mean over all trained tokens of a batch (`loss_average: tokens`)."""
         self.deepspeed, self.reporter = engine, reporter
+        self.feed = Feed(engine, mesh.data, by_token)
 
     @property
     def reads_data(self) -> bool:
@@ -55,17 +62,17 @@ class Pipelined:
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
         self.reporter.before_step()
-        return _result(self.deepspeed, self.deepspeed.train_batch(self._on_device(batches)), self.reporter)
+        return _result(self.deepspeed, self.deepspeed.train_batch(self._inputs(batches)), self.reporter)
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Mean loss over `count` batches of `train_batch_size` samples."""
         micro_batches = count * self.deepspeed.gradient_accumulation_steps()
-        loss = self.deepspeed.eval_batch(self._on_device(batches), num_micro_batches=micro_batches)
+        loss = self.deepspeed.eval_batch(self._inputs(batches), num_micro_batches=micro_batches)
         return float(loss)
 
-    def _on_device(self, batches: Iterator[MicroBatch] | None) -> Iterator[MicroBatch] | None:
+    def _inputs(self, batches: Iterator[MicroBatch] | None) -> Iterator[Inputs] | None:
         """Copy each micro batch when DeepSpeed asks for it; DeepSpeed's own copy would wait for the GPU's queue."""
-        return None if batches is None else (to_device(batch, self.deepspeed.device) for batch in batches)
+        return None if batches is None else self.feed.inputs(batches)
 
 
 class Plain:
@@ -73,8 +80,10 @@ class Plain:
 
     reads_data = True
 
-    def __init__(self, engine: Any, reporter: StepReporter, mesh: Mesh) -> None:
+    def __init__(self, engine: Any, reporter: StepReporter, mesh: Mesh, by_token: bool = False) -> None:
+        """by_token: as of `Pipelined`."""
         self.deepspeed, self.reporter, self.mesh = engine, reporter, mesh
+        self.feed = Feed(engine, mesh.data, by_token)
         self._losses: list[Tensor] = []
 
     def losses(self) -> list[Tensor]:
@@ -89,8 +98,9 @@ class Plain:
         self.deepspeed.train()
         self.reporter.before_step()
         self._losses = []
+        inputs = self.feed.inputs(batches)
         for _ in range(self.deepspeed.gradient_accumulation_steps()):
-            loss = self._loss(next(batches))
+            loss = self._loss(next(inputs))
             self._losses.append(loss.detach())
             self.deepspeed.backward(loss)
             self.deepspeed.step()
@@ -104,10 +114,11 @@ class Plain:
         assert batches is not None
         self.deepspeed.eval()
         micro_batches = count * self.deepspeed.gradient_accumulation_steps()
-        return float(self._mean([self._loss(next(batches)) for _ in range(micro_batches)]))
+        inputs = self.feed.inputs(batches)
+        return float(self._mean([self._loss(next(inputs)) for _ in range(micro_batches)]))
 
-    def _loss(self, batch: MicroBatch) -> Tensor:
-        return self.deepspeed(*to_device(batch, self.deepspeed.device))  # type: ignore[no-any-return]
+    def _loss(self, inputs: Inputs) -> Tensor:
+        return self.deepspeed(*inputs)  # type: ignore[no-any-return]
 
     def _mean(self, losses: list[Tensor]) -> Tensor:
         mean = torch.stack(losses).mean()
@@ -117,10 +128,37 @@ class Plain:
         return mean
 
 
-def to_device(batch: MicroBatch, device: torch.device) -> MicroBatch:
+@dataclass(frozen=True)
+class Feed:
+    """Copies micro batches to the device, and weights their losses for the mean over all trained tokens."""
+
+    engine: Any
+    data: Axis
+    by_token: bool
+
+    def inputs(self, batches: Iterator[MicroBatch]) -> Iterator[Inputs]:
+        """Yield the inputs of the engine. With `by_token`, those of a whole step are read ahead. Collective then."""
+        copied = (to_device(batch, self.engine.device) for batch in batches)
+        if not self.by_token:
+            yield from copied
+        while step := list(islice(copied, self.engine.gradient_accumulation_steps())):
+            yield from self._weighted(step)
+
+    def _weighted(self, step: list[tuple[LayerInput, Tensor]]) -> Iterator[Inputs]:
+        """Give each micro batch the factor by which the mean over micro batches and replicas is that over tokens."""
+        counts = torch.stack([(labels != IGNORED).sum() for _, labels in step])
+        total = counts.sum()
+        if self.data.size > 1:
+            all_reduce(total, group=self.data.group)
+        factors = counts * (len(step) * self.data.size) / total.clamp(min=1)
+        for (tokens, labels), factor in zip(step, factors, strict=True):
+            yield tokens, (labels, factor)
+
+
+def to_device(batch: MicroBatch, device: torch.device) -> tuple[LayerInput, Tensor]:
     """Copy a micro batch to the device; from pinned memory, the copy does not wait for the device."""
-    tokens, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
-    return tokens, labels
+    tokens, labels, *starts = (tensor.to(device, non_blocking=True) for tensor in batch if tensor is not None)
+    return pack(tokens, starts[0] if starts else None), labels
 
 
 def _learning_rate(engine: Any) -> float:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from neoxargs.train.engine.steps import MicroBatch, Pipelined, Plain
+from neoxargs.train.engine.steps import MicroBatch, Pipelined, Plain, to_device
 from neoxargs.train.kernels.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
 from neoxargs.train.process.mesh import Mesh
 
@@ -88,14 +88,15 @@ class Scorer:
     def run(self, batches: Iterator[MicroBatch] | None, count: int) -> list[Scored]:
         """Score `count` micro batches of equal shape; return the scores on ranks that report, others an empty list."""
         model = self.built.deepspeed
+        inputs = None if batches is None else (to_device(batch, model.device) for batch in batches)
         with self._scoring() as loss:
             if self.pipelined:
                 model.reset_activation_shape()  # earlier micro batches may have had another shape
-                model.eval_batch(batches, num_micro_batches=count)
+                model.eval_batch(inputs, num_micro_batches=count)
             else:
-                assert batches is not None
-                for tokens, labels in islice(batches, count):
-                    model(tokens.to(model.device), labels.to(model.device))
+                assert inputs is not None
+                for tokens, labels in islice(inputs, count):
+                    model(tokens, labels)
         return loss.results if self.reports else []
 
     @contextmanager

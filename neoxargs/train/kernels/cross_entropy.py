@@ -18,13 +18,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neoxargs.resolve.config import Config
+from neoxargs.token_files import index
 from neoxargs.train.parallel.communicate import copy_to_ranks, gather, sum_over_ranks
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Label of a token that does not count in the loss: padding, or removed by a loss mask.
-IGNORED = -100
+IGNORED = index.IGNORED
+#: Labels (batch, seq), or the pair of these and the factor on the micro batch's loss ().
+Targets = Tensor | tuple[Tensor, Tensor]
 #: Number of logits in one slice, by device: large enough for the matrix product to run at full speed.
 LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
 
@@ -54,7 +57,7 @@ def mask_labels(labels: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Loss:
-    """Mean cross entropy over the labels that are not IGNORED: readout, labels (batch, seq) -> scalar.
+    """Mean cross entropy over the labels that are not IGNORED: readout, labels (batch, seq) -> scalar; 0 if all are.
 
     The padding rows of the vocabulary get probability 0, so the loss does not depend on the padding, unless
     `over_padding`.
@@ -86,12 +89,14 @@ class Loss:
         """Rows of the vocabulary that take part in the softmax."""
         return self.vocabulary.padded if self.over_padding else self.vocabulary.size
 
-    def __call__(self, readout: Readout, labels: Tensor) -> Tensor:
+    def __call__(self, readout: Readout, targets: Targets) -> Tensor:
+        labels, factor = (targets, None) if isinstance(targets, Tensor) else targets
         hidden, weight = readout
         hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
         hidden = hidden.flatten(0, -2)
         arguments = (hidden, weight, labels.flatten(), self, torch.is_grad_enabled())
-        return _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call, no-any-return]
+        mean: Tensor = _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
+        return mean if factor is None else mean * factor
 
     def log_probabilities(self, readout: Readout, labels: Tensor) -> Tensor:
         """Return the log-probability of every label (batch, seq), with gradients; 0 where the label is IGNORED.

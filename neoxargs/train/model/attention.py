@@ -21,7 +21,7 @@ from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
-from neoxargs.train.model.documents import positions_in_document, same_document
+from neoxargs.train.model.documents import masks_documents, positions_in_document, resets_positions, same_document
 from neoxargs.train.model.init import initializer
 from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation, rotate
@@ -57,7 +57,7 @@ class SelfAttention(nn.Module):
             attention.attn_logit_softcapping or 0.0,
         )
         self.masks = Masks(rule, relative, self.unfused, make.tables)
-        self.reset_positions, self.reset_mask = config.data.reset_position_ids, config.data.reset_attention_mask
+        self.reset_positions, self.reset_mask = resets_positions(config.data), masks_documents(config.data)
         bias = attention.use_bias_in_attn_linear
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)

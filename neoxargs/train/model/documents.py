@@ -1,7 +1,8 @@
-"""Samples that hold several documents: where each document begins, computed from the tokens.
+"""Samples that hold several documents: where each document begins.
 
-Only the first pipeline stage has the tokens. When `reset_position_ids` or `reset_attention_mask` is set, the start
-positions are therefore passed from layer to layer together with the hidden states.
+`pack_impl: best_fit` knows it from the packing. With `reset_position_ids` or `reset_attention_mask` it is computed from
+the tokens, which only the first pipeline stage has. In both cases the start positions are therefore passed from layer
+to layer together with the hidden states.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ LayerInput = Tensor | tuple[Tensor, Tensor]
 
 
 def needs_document_starts(data: Data) -> bool:
-    """Whether the layers after the embedding need to know where documents begin."""
+    """Whether the layers after the embedding need to know where documents begin, and only the tokens tell."""
     return data.reset_position_ids or data.reset_attention_mask
+
+
+def masks_documents(data: Data) -> bool:
+    """Whether tokens attend only to tokens of their own document."""
+    return data.reset_attention_mask or data.pack_impl == "best_fit"
+
+
+def resets_positions(data: Data) -> bool:
+    """Whether positions are counted from the start of each document."""
+    return data.reset_position_ids or data.pack_impl == "best_fit"
 
 
 def document_starts(tokens: Tensor, eod: int) -> Tensor:

@@ -17,6 +17,7 @@ from neoxargs.train.model.documents import (
     needs_document_starts,
     pack,
     positions_in_document,
+    resets_positions,
     unpack,
 )
 from neoxargs.train.model.init import first_rows, initializer
@@ -28,7 +29,10 @@ from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 
 class TokenEmbedding(nn.Module):
-    """Tokens (batch, seq) -> hidden states (batch, seq, hidden), with document starts if later layers need them."""
+    """Tokens (batch, seq) -> hidden states (batch, seq, hidden), with document starts if later layers need them.
+
+    The starts come with the tokens if documents were packed, else from the end-of-document tokens.
+    """
 
     def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
         super().__init__()
@@ -44,8 +48,10 @@ class TokenEmbedding(nn.Module):
         """(padded vocabulary / tensor ranks, hidden); shared with the output layer unless `no_weight_tying`."""
         return self.word_embeddings.weight
 
-    def forward(self, tokens: Tensor) -> LayerInput:
-        starts = None if self.eod is None else document_starts(tokens, self.eod)
+    def forward(self, inputs: LayerInput) -> LayerInput:
+        tokens, starts = unpack(inputs)
+        if starts is None and self.eod is not None:
+            starts = document_starts(tokens, self.eod)
         hidden = self.word_embeddings(tokens)
         if self.training and torch.is_grad_enabled() and not hidden.requires_grad:
             # The table is frozen. Reentrant checkpointing computes no gradients of layers whose input needs none.
@@ -65,7 +71,7 @@ class PositionEmbedding(nn.Module):
         #: muP factors on the output, and on the embedding of positions.
         self.multipliers = multipliers(config)
         self.token_multiplier = embedding.embedding_multiplier
-        self.reset_positions = config.data.reset_position_ids
+        self.reset_positions = resets_positions(config.data)
         self.dropout = nn.Dropout(config.regularization.hidden_dropout)
         self.offset = embedding.opt_pos_emb_offset
         self.sinusoidal = embedding.pos_emb == "sinusoidal"

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import weights_of_layers
-from neoxargs.train.kernels.cross_entropy import Loss, Readout, Vocabulary
+from neoxargs.train.kernels.cross_entropy import Loss, Readout, Targets, Vocabulary
 from neoxargs.train.model.bias import relative_bias
 from neoxargs.train.model.block import block_class
 from neoxargs.train.model.documents import LayerInput, unpack
@@ -47,7 +47,8 @@ class OutputLayer(nn.Module):
 class GPT(nn.Module):
     """Decoder-only transformer: tokens and labels, both (batch, seq) -> loss.
 
-    Without labels it returns logits (batch, seq, vocabulary).
+    The tokens may come with the start positions of their documents. Without labels it returns logits (batch, seq,
+    vocabulary).
     """
 
     def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
@@ -72,12 +73,12 @@ class GPT(nn.Module):
         #: backward pass of its own. The relative position bias, which all groups share, is then computed outside them.
         self.reduces_gradients_once = False
 
-    def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: LayerInput, labels: Targets | None = None) -> Tensor:
         hidden = self.positions(self.embedding(tokens))
         step = self.checkpoint_layers if self.training and self.checkpoint_layers else 0
         bias = None
         if self.relative is not None and step and self.reduces_gradients_once:
-            bias = self.relative(tokens.shape[1])
+            bias = self.relative(unpack(tokens)[0].shape[1])
         for start in range(0, len(self.order), step or len(self.order)):
             run = nn.Sequential(*(self.layers[index] for index in self.order[start:][: step or None]))
             hidden = self._recomputed(run, hidden, bias) if step else run(hidden)

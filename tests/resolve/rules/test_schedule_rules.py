@@ -76,8 +76,13 @@ def test_auto_in_the_optimizer_follows_the_top_level() -> None:
     assert (found.lr, found.betas, found.eps, found.weight_decay) == (0.01, [0.8, 0.999], 1e-8, 0.3)
 
 
-def test_a_run_of_epochs_has_no_iterations_yet() -> None:
-    config = configure("train_epochs: 2", without="train_iters")
-    assert "train_iters" not in config.values
+def test_iterations_of_epochs() -> None:
+    for samples, iterations in ((160, 20), (167, 20), (168, 21)):
+        config = configure("train_epochs: 2", without="train_iters", samples=samples)
+        assert config.training.train_iters == iterations  # of 16 samples
+        assert config.schedule.lr_decay_iters == iterations
+    for samples in (0, 7):
+        with pytest.raises(Problems):
+            configure("train_epochs: 2", without="train_iters", samples=samples)
     with pytest.raises(Problems):
-        configure("train_epochs: 2")
+        configure("train_epochs: 2", samples=160)

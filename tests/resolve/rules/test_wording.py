@@ -90,6 +90,7 @@ CASES = [
     "zero_optimization: {stage: 2, offload_optimizer: {device: nvme, nvme_path: /tmp}}",
     "zero_optimization: {stage: 3, offload_param: {device: nvme}}",
     "train_epochs: 2",
+    "{train_epochs: 2, train_iters: null, data_path: [0.3, code, 0.7, web]}",
     "{lr_decay_iters: 60, lr_decay_fraction: 0.5}",
     "lr_decay_fraction: 0.001",
     "{min_lr: 0.01, lr: 0.001}",
@@ -145,6 +146,9 @@ CASES = [
     "{text_path: python-stdlib, data_path: my_text_document}",
     "{train_data_paths: a, valid_data_paths: b}",
     "train_label_data_paths: a",
+    "{train_data_paths: [a, b], train_label_data_paths: [c], valid_data_paths: d, test_data_paths: e}",
+    "{sample_order: megatron-core, pack_impl: unpacked}",
+    "{soft_prompt_tuning: {enabled: true}, pack_impl: best_fit}",
     "split: most of it",
     "split: 0, 1, 1",
     "save: out",
@@ -213,7 +217,9 @@ def test_every_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     watching = [watched(rule) for rule in CHECKS]
     complete = derive.complete
-    monkeypatch.setattr("tests.support.configure.complete", lambda draft, gpus: complete(draft, gpus, checks=watching))
+    monkeypatch.setattr(
+        "tests.support.configure.complete", lambda draft, gpus, **more: complete(draft, gpus, checks=watching, **more)
+    )
     for text in CASES:
         render_case(text)
     assert {rule.id for rule in CHECKS} == failed

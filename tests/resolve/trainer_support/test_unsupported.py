@@ -83,10 +83,6 @@ OTHER: dict[str, Any] = {
     "train_impl": "dpo",
     "train_epochs": 2,
     "dataset_impl": "pairwise",
-    "pack_impl": "unpacked",
-    "train_label_data_paths": ["a"],
-    "valid_label_data_paths": ["a"],
-    "test_label_data_paths": ["a"],
     "s3_path": "s3://a/b",
     "peak_theoretical_tflops": 10.0,
     "curriculum_learning.enabled": True,
@@ -98,7 +94,6 @@ _SAMPLING = "data_efficiency.data_sampling"
 _HEADS = "compression_training.head_pruning.shared_parameters"
 BESIDE = {
     "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
-    "train_label_data_paths": "{train_data_paths: a, valid_data_paths: b, test_data_paths: c}",
     "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
     f"{_HEADS}.enabled": nested(f"{_HEADS}.num_heads", 2),
     f"{_SAMPLING}.curriculum_learning.enabled": nested(f"{_SAMPLING}.curriculum_learning.curriculum_metrics", {"a": 1}),

@@ -20,7 +20,11 @@ SHOWN = [name for name, entry in catalogue().items() if entry.example]
 #: What an example may have beside: an unfinished or idle feature is not the point.
 BESIDE = {"not-built", "no-effect"}
 #: What follows from the one as well.
-IMPLIED = {"tensor-parallel-divides-hidden-size": {"heads-divide-hidden-size"}}
+IMPLIED = {
+    "tensor-parallel-divides-hidden-size": {"heads-divide-hidden-size"},
+    "epochs-read-each-sample-equally-often": {"epoch-not-countable", "data-file-missing"},
+    "epoch-not-countable": {"data-file-missing"},
+}
 
 
 @pytest.mark.parametrize("name", SHOWN)

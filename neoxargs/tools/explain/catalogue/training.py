@@ -18,6 +18,15 @@ PROBLEMS: dict[str, Entry] = {
         "A dataset is a pair of files, .bin and .idx, and one of them is truncated or has an unknown format. The "
         "ranks would stop when they read past the end of the file, possibly after days."
     ),
+    "epoch-not-countable": row(
+        "train_epochs sets the length of the run in passes over the data. The number of steps, on which the schedule "
+        "depends, follows from the samples of the token files, and one of these files cannot be read.",
+        "train_epochs: 2\ntrain_data_paths: data/absent\nvalid_data_paths: data/absent\ntest_data_paths: data/absent\n",
+    ),
+    "labels-do-not-match": row(
+        "A label file has other documents than its token file, or a label that is neither -100 nor the token at its "
+        "position. The model would be trained on the wrong tokens, and nothing but its answers would show it."
+    ),
     "data-other-tokenizer": row(
         "The data was not tokenised with the configured tokenizer, which maps its token ids to different text. The "
         "trained model would generate meaningless text."

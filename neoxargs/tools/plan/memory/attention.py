@@ -92,12 +92,16 @@ def fits_flex(config: Config) -> bool:
 def _masked(config: Config) -> float:
     """Share of the layers whose attention mask is not purely causal."""
     attention = config.attention
-    if config.embedding.pos_emb in BIASED or config.data.reset_attention_mask:
+    if config.embedding.pos_emb in BIASED or _masks_documents(config):
         return 1.0
     layers = config.shape.num_layers
     kinds = attention.__dict__.get("attention_config") or ["global"] * layers
     masked = [kind not in CAUSAL or layer_window(attention, layer) > 0 for layer, kind in enumerate(kinds)]
     return sum(masked) / len(masked)
+
+
+def _masks_documents(config: Config) -> bool:
+    return config.data.reset_attention_mask or config.data.pack_impl == "best_fit"
 
 
 def unfused_share(config: Config) -> float:

@@ -23,6 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neoxargs.token_files.index import IGNORED
+from neoxargs.train.data.loader import Samples
+
 Integers = NDArray[np.integer[Any]]
 Arrays = dict[str, Integers]
 
@@ -44,38 +47,50 @@ class SourceSamples:
     order: Integers
     """Sample i of the source -> its position in `starts`."""
     masked: int | None = None
+    labels: Any = None
+    """The same for the label file, whose tokens are cut in the same way; None if all tokens count."""
 
     def __len__(self) -> int:
         # GPT-NeoX has not counted the last sample since July 2021, but a blend may read it.
         return max(len(self.order) - 1, 1)
 
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
-        text = torch.from_numpy(self.text(index))
-        tokens, labels = text[:-1].contiguous(), text[1:].contiguous()
-        mask = torch.ones(len(tokens)) if self.masked is None else (tokens != self.masked).float()
-        return {"tokens": tokens, "labels": labels, "loss_mask": mask}
+        text = self.text(index)
+        return sample_of(text, text if self.labels is None else self._read(self.labels, index), self.masked)
 
     def text(self, index: int) -> NDArray[np.int64]:
         """Return the tokens of a sample, (seq_length + 1)."""
+        return self._read(self.file, index)
+
+    def _read(self, file: Any, index: int) -> NDArray[np.int64]:
         position = self.order[index if index < len(self.order) else index % len(self)]
         (first, offset), (last, end) = self.starts[position].tolist(), self.starts[position + 1].tolist()
         parts = []
         for place in range(first, last + 1):
             begin = offset if place == first else 0
             length = end + 1 - begin if place == last else None
-            parts.append(self.file.get(int(self.documents[place]), offset=begin, length=length))
+            parts.append(file.get(int(self.documents[place]), offset=begin, length=length))
         return np.concatenate(parts).astype(np.int64)
+
+
+def sample_of(text: NDArray[np.int64], labels: NDArray[np.int64], masked: int | None) -> Mapping[str, Tensor]:
+    """Return a sample from its tokens and their labels, both (seq_length + 1); labels are IGNORED or the token."""
+    tokens, targets = torch.from_numpy(text[:-1].copy()), torch.from_numpy(labels[1:].copy())
+    counts = targets != IGNORED
+    if masked is not None:
+        counts &= tokens != masked
+    return {"tokens": tokens, "labels": targets, "loss_mask": counts.float()}
 
 
 @dataclass(frozen=True)
 class BlendSamples:
-    """Samples of several sources in proportion to their weights."""
+    """Samples of several sources, in proportion to their weights, or of one source in another order."""
 
-    sources: Sequence[SourceSamples]
+    sources: Sequence[Samples]
     source: Integers
-    """Sample i of the blend -> index in `sources`."""
+    """Sample i -> index in `sources`."""
     index: Integers
-    """Sample i of the blend -> sample of that source."""
+    """Sample i -> sample of that source."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -99,7 +114,7 @@ def source_samples(
         return source_order(lengths, sequences, samples, seq_length, seed)
 
     key = ["source", identity, sequences.start, sequences.stop, samples, seq_length, seed]
-    arrays = _cached(cache, key, ("documents", "starts", "order"), build)
+    arrays = cached(cache, key, ("documents", "starts", "order"), build)
     return SourceSamples(file, arrays["documents"], arrays["starts"], arrays["order"], masked)
 
 
@@ -126,7 +141,7 @@ def epochs(tokens: int, samples: int, seq_length: int) -> int:
 
 
 def blend_samples(
-    build: Sequence[Callable[[int], SourceSamples]], weights: Sequence[float], samples: int, identity: Any, cache: Path
+    build: Sequence[Callable[[int], Samples]], weights: Sequence[float], samples: int, identity: Any, cache: Path
 ) -> BlendSamples:
     """Return at least `samples` samples, unless the sources have just one sample fewer than the blend draws from them.
 
@@ -141,7 +156,7 @@ def blend_samples(
     def blend() -> Arrays:
         return blend_order(weights, size)
 
-    arrays = _cached(cache, ["blend", identity, weights, size], ("source", "index"), blend)
+    arrays = cached(cache, ["blend", identity, weights, size], ("source", "index"), blend)
     return BlendSamples(sources, arrays["source"], arrays["index"])
 
 
@@ -177,7 +192,7 @@ def _helpers() -> Any:
     return helpers
 
 
-def _cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arrays]) -> Arrays:
+def cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arrays]) -> Arrays:
     """Return arrays from their files, mapped into memory; if one is missing, build and write them."""
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     files = {name: cache / f"{digest}-{key[0]}-{name}.npy" for name in names}

@@ -15,11 +15,12 @@ from neoxargs.registry.runner import Runner
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
-from neoxargs.train.data import gpt_neox, indexed
+from neoxargs.train.data import indexed
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
 from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.process.mesh import Axis, Mesh
+from neoxargs.train.samples import gpt_neox
 from tests.support.paths import ROOT
 from tests.support.reference import read
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from neoxargs.registry.data import Data
-from neoxargs.train.data.loader import Part
 
+#: Name of a split of the data.
+Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
@@ -40,11 +41,13 @@ class Source:
     """A share of a token file that samples are drawn from.
 
     weight: how often, relative to the other sources of the split; None means its number of tokens.
+    labels: prefix of its label file.
     """
 
     prefix: str
     share: Share = WHOLE
     weight: float | None = None
+    labels: str | None = None
 
 
 def sources(data: Data) -> dict[Part, list[Source]]:
@@ -59,14 +62,11 @@ def sources(data: Data) -> dict[Part, list[Source]]:
             for part, share in zip(PARTS, shares, strict=True)
         }
     lists = (
-        (data.train_data_paths, data.train_data_weights),
-        (data.valid_data_paths, data.valid_data_weights),
-        (data.test_data_paths, data.test_data_weights),
+        (data.train_data_paths, data.train_data_weights, data.train_label_data_paths),
+        (data.valid_data_paths, data.valid_data_weights, data.valid_label_data_paths),
+        (data.test_data_paths, data.test_data_weights, data.test_label_data_paths),
     )
-    return {
-        part: [Source(prefix, weight=weight) for prefix, weight in _weighted(prefixes, weights)]
-        for part, (prefixes, weights) in zip(PARTS, lists, strict=True)
-    }
+    return {part: _listed(*settings) for part, settings in zip(PARTS, lists, strict=True)}
 
 
 def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | None]]:
@@ -94,9 +94,11 @@ def split_shares(split: str | Sequence[float]) -> list[Share | None]:
     return [Share(proportions, part) if proportion else None for part, proportion in enumerate(proportions)]
 
 
-def _weighted(
-    prefixes: Sequence[str] | str | None, weights: Sequence[float] | None
-) -> Iterator[tuple[str, float | None]]:
-    """Pair prefixes with their weights; without weights, all have weight 1."""
-    names = [name for name, _ in blend(prefixes or ())]
-    return zip(names, weights or [1.0] * len(names), strict=True)
+def _listed(
+    prefixes: Sequence[str] | str | None, weights: Sequence[float] | None, labels: Sequence[str] | str | None
+) -> list[Source]:
+    """Return sources with their weights and label files; without weights, all have weight 1."""
+    names, own = ([name for name, _ in blend(paths or ())] for paths in (prefixes, labels))
+    weighted = zip(names, weights or [1.0] * len(names), strict=True)
+    found = [Source(name, weight=weight) for name, weight in weighted]
+    return [replace(source, labels=label) for source, label in zip(found, own, strict=True)] if own else found

@@ -1,0 +1,83 @@
+"""Count the samples of one pass over the training data, from which `train_epochs` determines `train_iters`.
+
+The count needs no torch: it is made before the schedule and the plan, both of which depend on the length of the run.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry.architectures import SoftPrompt
+from neoxargs.registry.data import Data
+from neoxargs.registry.model import Shape
+from neoxargs.registry.training import Training
+from neoxargs.resolve import Draft
+from neoxargs.token_files import index
+from neoxargs.token_files.sources import Source, sources
+
+if TYPE_CHECKING:
+    from neoxargs.token_files.packing import How
+
+
+class Cut(NamedTuple):
+    """What determines the samples of a source, apart from its files."""
+
+    pack_impl: How | str
+    seq_length: int
+    window: int
+    allow_chopped: bool
+    seed: int
+
+
+def samples_per_epoch(draft: Draft) -> int:
+    """Return the number of samples of one pass over the training data; 0 without `train_epochs` or token files.
+
+    Raises Problems if a token file cannot be read.
+    """
+    epochs = draft.values.get("train_epochs")
+    if epochs is None or epochs.value is None or "train_epochs" in draft.broken:
+        return 0
+    chosen, cut = sources(draft.group(Data))["train"], _cut(draft)
+    counts = {source: _counted(source, cut) for source in chosen}
+    unknown = [source.prefix for source, count in counts.items() if count is None]
+    if unknown:
+        what = f"train_epochs ({epochs.value}) needs the number of samples, which cannot be counted: "
+        what += f"{' and '.join(unknown)}: the token file or its label file is missing or damaged"
+        hint = "correct the path, or set train_iters instead"
+        raise Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
+    return sum(counts[source] or 0 for source in chosen)
+
+
+def _cut(draft: Draft) -> Cut:
+    data, prompt, length = draft.group(Data), draft.group(SoftPrompt), draft.group(Shape).seq_length
+    window = length + 1 - (prompt.num_tokens if prompt.enabled else 0)
+    return Cut(data.pack_impl, length, window, data.allow_chopped, draft.group(Training).seed)
+
+
+def _counted(source: Source, cut: Cut) -> int | None:
+    """Return the number of samples of a source, or None if one of its files cannot be read."""
+    try:
+        files = (source.prefix, source.labels) if source.labels else (source.prefix,)
+        stamps = [os.stat(f"{prefix}.{ending}") for prefix in files for ending in ("idx", "bin")]
+        return _samples(source, cut, tuple((stamp.st_size, stamp.st_mtime_ns) for stamp in stamps))
+    except (OSError, ImportError):  # numpy, which a machine that only checks may lack
+        return None
+
+
+@lru_cache(maxsize=64)  # the search for a layout resolves hundreds of configurations with the same data
+def _samples(source: Source, cut: Cut, stamps: tuple[tuple[int, int], ...]) -> int | None:
+    from neoxargs.token_files import labels, packing
+
+    text = index.read(source.prefix)
+    own = index.read(source.labels) if source.labels else None
+    if text is None or (source.labels and (own is None or labels.other_lengths(text, own) is not None)):
+        return None
+    chosen = source.share.sequences(len(text.lengths))
+    if cut.pack_impl == "packed":
+        return packing.joined_samples(int(text.begins[chosen.stop] - text.begins[chosen.start]), cut.seq_length)
+    trained = None if own is None else labels.trained_tokens(own, chosen, cut.window)
+    how: How = cut.pack_impl  # type: ignore[assignment]
+    return packing.pack(how, text.lengths[chosen], trained, cut.window, cut.allow_chopped, cut.seed).samples

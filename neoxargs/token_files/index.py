@@ -1,0 +1,57 @@
+"""The format of Megatron's token files: `<prefix>.bin` holds the token ids, `<prefix>.idx` the sequences.
+
+Each sequence is one document in the files that GPT-NeoX's tools and `deepy data` write for finetuning.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neoxargs.record import Record
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Header of the index: magic, version, type code of the token ids, numbers of sequences and of document ends.
+HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
+#: Type code -> bytes per token id.
+ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
+#: Type code -> numpy's name of the type.
+_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+#: The label of a token that does not count in the loss.
+IGNORED = -100
+
+
+class TokenFile(Record):
+    """An open token file."""
+
+    prefix: str
+    lengths: NDArray[Any]
+    """Tokens of each sequence."""
+    begins: NDArray[Any]
+    """Where each sequence begins in `ids`, and at last the number of all tokens."""
+    ids: NDArray[Any]
+    """The token ids of all sequences, mapped into memory."""
+
+
+def read(prefix: str) -> TokenFile | None:
+    """Return a token file, or None if one of its two files is missing or not in this format."""
+    import numpy as np
+
+    idx, ids = Path(prefix + ".idx"), Path(prefix + ".bin")
+    if not idx.is_file() or not ids.is_file():
+        return None
+    with idx.open("rb") as file:
+        head = file.read(HEADER.size)
+        if len(head) < HEADER.size or not head.startswith(MAGIC):
+            return None
+        _, _, code, count, _ = HEADER.unpack(head)
+        lengths: NDArray[Any] = np.fromfile(file, "<i4", count)
+    begins = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    size = ids.stat().st_size
+    if code not in _TYPES or len(lengths) < count or size < begins[-1] * ITEM_SIZES[code]:
+        return None
+    mapped = np.memmap(ids, _TYPES[code], "r") if size else np.empty(0, _TYPES[code])
+    return TokenFile(prefix, lengths, begins, mapped)

@@ -1,0 +1,116 @@
+"""Samples that consist of whole documents, for finetuning (`pack_impl` other than `packed`).
+
+token_files/packing.py says which documents make a sample. All passes over the data have the same samples; passes.py
+orders them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neoxargs.token_files import index, packing
+from neoxargs.token_files.index import IGNORED
+from neoxargs.token_files.labels import trained_tokens
+from neoxargs.train.samples.gpt_neox import Arrays, Integers, cached, sample_of
+
+#: The token of positions that no document fills.
+PADDING = 0
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the documents of a source become samples."""
+
+    how: packing.How
+    seq_length: int
+    seed: int
+    allow_chopped: bool = True
+    prompt: int = 0
+    """Positions at the beginning of every sample that a soft prompt takes."""
+    masked: int | None = None
+    """Token id that does not count in the loss as an input, for `eod_mask_loss`; None if all count."""
+
+    @property
+    def window(self) -> int:
+        """Tokens of a sample: those of its positions, and the one that its last position predicts."""
+        return self.seq_length + 1 - self.prompt
+
+
+@dataclass(frozen=True)
+class DocumentSamples:
+    """The samples of one pass over a token file. Padding has no labels.
+
+    With `best_fit`, a sample also has `starts` (seq): where the document of each position begins. No document then
+    predicts the first token of the next one.
+    """
+
+    file: Any
+    """megatron-core's IndexedDataset."""
+    labels: Any
+    """The same for the label file; None if all tokens count."""
+    documents: Integers
+    bounds: Integers
+    """(samples + 1): index in `documents` of each sample's first document, and at last their number."""
+    packing: Packing
+    left_out: tuple[int, int]
+    """Number of documents that are longer than a sample, and number of those without a trained token."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        first, end = self.bounds[index], self.bounds[index + 1]
+        documents = self.documents[first:end].tolist()
+        ends = np.cumsum([0, *(self._length(document) for document in documents)])
+        text = self._read(self.file, documents, ends, PADDING)
+        labels = self._read(self.file if self.labels is None else self.labels, documents, ends, IGNORED)
+        if self.packing.how != "best_fit":
+            return sample_of(text, labels, self.packing.masked)
+        labels[ends[:-1]] = IGNORED
+        starts = np.repeat(ends, np.diff(ends, append=len(text)))
+        return {**sample_of(text, labels, self.packing.masked), "starts": torch.from_numpy(starts[:-1].copy())}
+
+    def _length(self, document: int) -> int:
+        """Return how many tokens of a document are in its sample."""
+        return min(self.packing.window, int(self.file.sequence_lengths[document]))
+
+    def _read(self, file: Any, documents: list[int], ends: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
+        """Return tokens or labels of a sample, (seq_length + 1). ends: where the documents begin, and their end."""
+        row = np.full(self.packing.seq_length + 1, padding, np.int64)
+        for document, begin, end in zip(documents, ends, ends[1:], strict=False):
+            row[begin:end] = file.get(document, offset=0, length=int(end - begin))
+        return row
+
+
+def document_samples(
+    file: Any, labels: Any, labels_prefix: str | None, sequences: slice, packing_: Packing, identity: Any, cache: Path
+) -> DocumentSamples:
+    """Return the samples of one pass over some sequences of a token file; there may be none.
+
+    identity: what the contents of both files depend on; JSON. cache: folder of the index files, written if missing.
+    """
+
+    def build() -> Arrays:
+        trained = None
+        if labels_prefix is not None:
+            opened = index.read(labels_prefix)
+            assert opened is not None
+            trained = trained_tokens(opened, sequences, packing_.window)
+        lengths = np.asarray(file.sequence_lengths[sequences])
+        made = packing.pack(packing_.how, lengths, trained, packing_.window, packing_.allow_chopped, packing_.seed)
+        left_out = np.array([made.too_long, made.untrained])
+        return {"documents": made.documents + sequences.start, "bounds": made.bounds, "left-out": left_out}
+
+    settings = [packing_.how, packing_.window, packing_.allow_chopped, packing_.seed]
+    key = ["packed", identity, sequences.start, sequences.stop, settings]
+    arrays = cached(cache, key, ("documents", "bounds", "left-out"), build)
+    too_long, untrained = arrays["left-out"].tolist()
+    return DocumentSamples(file, labels, arrays["documents"], arrays["bounds"], packing_, (too_long, untrained))

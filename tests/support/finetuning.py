@@ -1,0 +1,44 @@
+"""Token files with labels for tests: documents of numbers, and which of their tokens are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neoxargs.train.data import indexed
+
+IGNORED = -100
+
+
+def token_file(prefix: Path, documents: Sequence[Sequence[int]], stored: type[np.generic] = np.int32) -> str:
+    """Write documents to a token file and return its prefix."""
+    writer = indexed.Writer(prefix, stored)
+    for ids in documents:
+        writer.add(np.array(ids, stored), [len(ids)], [True])
+    writer.finish()
+    return str(prefix)
+
+
+def drawn(count: int, longest: int, seed: int = 0, shortest: int = 2) -> list[list[int]]:
+    """Return documents of `shortest` to `longest` random bytes."""
+    random = np.random.default_rng(seed)
+    return [random.integers(0, 256, random.integers(shortest, longest + 1)).tolist() for _ in range(count)]
+
+
+def labelled(documents: Sequence[Sequence[int]], seed: int = 0) -> list[list[int]]:
+    """Return labels of documents: a first part of random length, the prompt, is not trained."""
+    random = np.random.default_rng(seed)
+    prompts = [int(random.integers(1, len(document))) for document in documents]
+    return [[IGNORED] * prompt + list(document[prompt:]) for prompt, document in zip(prompts, documents, strict=True)]
+
+
+def pair(folder: Path, documents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]]) -> tuple[str, str]:
+    """Write a token file and its label file; return their prefixes."""
+    return token_file(folder / "text", documents, np.uint16), token_file(folder / "labels", labels)
+
+
+def lengths(values: Sequence[int]) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
