@@ -18,6 +18,7 @@ from neoxargs.train.chat.builtin import BUILT_IN
 from neoxargs.train.chat.recipe import ChatRecipe
 from neoxargs.train.data.build import as_flags
 from neoxargs.train.data.encode import Recipe
+from neoxargs.train.data.functions import SOURCES
 from neoxargs.train.data.neox_flags import add_neox_chat_flags, add_neox_flags, inputs, refused
 from neoxargs.train.data.tokenizer import BUILDERS
 
@@ -43,7 +44,8 @@ def parser() -> argparse.ArgumentParser:
 def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("texts", nargs="*", metavar="FILE", help="read conversations from a .jsonl, .jsonl.gz or .jsonl.zst file, a "
-        "folder or a pattern, one JSON object per line")  # fmt: skip
+        "folder or a pattern, one JSON object per line; or questions about the functions in a .py file, or in Python's "
+        f"standard library: {', '.join(SOURCES)}")  # fmt: skip
     add("--output-prefix", required=True, metavar="PREFIX",
         help="write PREFIX.bin, PREFIX.idx, PREFIX_label.bin, PREFIX_label.idx and PREFIX.json")  # fmt: skip
     add("--json-key", metavar="KEY", help="read the list of messages from KEY, or questions and answers from two keys, "

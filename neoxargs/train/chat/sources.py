@@ -1,4 +1,4 @@
-"""Where conversations are read from: files with one JSON object per line."""
+"""Where conversations are read from: files of JSON lines, and Python files with documented functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.train.chat.conversation import Form, detect
-from neoxargs.train.data import text
+from neoxargs.train.data import functions, text
 from neoxargs.train.data.text import Raw
 
 #: Lines that are searched for a conversation of a known form.
@@ -17,12 +17,17 @@ SEARCHED = 100
 
 
 def find(texts: Sequence[str]) -> list[Path]:
-    """Return the files that paths, folders and patterns select; raise Problems if one has no JSON lines."""
-    files = text.find(texts, text.JSON_LINES)
-    problems = [_not_lines(file) for file in files if not file.name.endswith(text.JSON_LINES)]
+    """Return the files that paths, folders, patterns and `functions.SOURCES` select.
+
+    Raises Problems if one has neither JSON lines nor Python's functions.
+    """
+    named = [name for name in texts if name not in functions.SOURCES]
+    files = text.find(named, text.JSON_LINES) if named or not texts else []
+    problems = [_not_lines(file) for file in files if not file.name.endswith((*text.JSON_LINES, ".py"))]
     if problems:
         raise Problems(problems)
-    return files
+    library = [module for name in texts if name in functions.SOURCES for module in functions.modules(name)]
+    return [*files, *library]
 
 
 def _not_lines(file: Path) -> Problem:
@@ -33,8 +38,9 @@ def _not_lines(file: Path) -> Problem:
 
 
 def conversations(files: Sequence[Path]) -> Iterator[Raw]:
-    """Yield the lines of all files."""
-    return text.documents(files)
+    """Yield the lines of all files; a function in a Python file is a line."""
+    for file in files:
+        yield from functions.documents(file) if file.suffix == ".py" else text.documents([file])
 
 
 def forms_of(files: Sequence[Path], keys: Sequence[str]) -> dict[str, Form]:
@@ -42,12 +48,10 @@ def forms_of(files: Sequence[Path], keys: Sequence[str]) -> dict[str, Form]:
 
     Raises Problems with every file that has no conversation in its first lines.
     """
-    if keys:
-        return {str(file): Form(tuple(keys)) for file in files}
-    forms: dict[str, Form] = {}
+    forms = {str(file): Form((functions.KEY,)) for file in files if file.suffix == ".py"}
     problems = []
-    for file in files:
-        found = _form(file)
+    for file in (file for file in files if file.suffix != ".py"):
+        found = Form(tuple(keys)) if keys else _form(file)
         if isinstance(found, Form):
             forms[str(file)] = found
         elif found is not None:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from neoxargs.train.data.text import Raw, standard_library
 
+#: Key of the messages.
+KEY = "messages"
 #: Name of a source -> whether its modules are for validation.
 SOURCES = {"python-functions/train": False, "python-functions/validation": True}
 #: One of this many modules is for validation.
@@ -33,7 +35,7 @@ class Function(NamedTuple):
 
     def row(self) -> dict[str, list[dict[str, str]]]:
         """Return the conversation as a line of a JSON-lines file has it."""
-        return {"messages": [{"role": "user", "content": self.question}, {"role": "assistant", "content": self.source}]}
+        return {KEY: [{"role": "user", "content": self.question}, {"role": "assistant", "content": self.source}]}
 
 
 def modules(source: str) -> list[Path]:
@@ -50,9 +52,10 @@ def is_for_validation(name: str) -> bool:
 
 def documents(path: Path) -> Iterator[Raw]:
     """Yield the functions of a file as the lines of a JSON-lines file with conversations."""
-    for function in functions(path.read_text(encoding="utf-8")):
+    found = list(functions(path.read_bytes().decode(errors="replace")))
+    for function in found:
         line = json.dumps(function.row(), ensure_ascii=False).encode(errors="replace")
-        yield Raw(str(path), function.line, len(line), line)
+        yield Raw(str(path), function.line, path.stat().st_size // len(found), line)
 
 
 def functions(text: str) -> Iterator[Function]:
