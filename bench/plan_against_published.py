@@ -221,7 +221,8 @@ def _planned_speed(row: Row, plan: Plan) -> float:
 
 def table(score: Score) -> Iterator[str]:
     """Yield the lines of the score in Markdown."""
-    yield f"{score.rows:,} rows; {len(score.comparisons):,} figures and {_ooms(score)} out-of-memory runs are mapped."
+    compared = f"{len(score.comparisons):,} figures and {_ooms(score)} out-of-memory runs"
+    yield f"{score.rows:,} rows, of which {compared} are compared with a plan."
     yield ""
     yield "| source | | figure | n | median planned / measured | middle 80 % | within 15 % | within 25 % |"
     yield "|---|---|---|--:|--:|--:|--:|--:|"

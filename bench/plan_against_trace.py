@@ -4,15 +4,16 @@
 
 The model is built by train.py's own builder, on tensors without values: every operator of the forward and the backward
 pass runs and returns shapes, so neither a GPU nor memory is needed (bench/traced/). One rank of the first, a middle and
-the last pipeline stage is traced, on the first of the shipped layouts without and the first with a pipeline on which
-the plan says that the model fits on 64 H100, or else on 128. Compared are the most memory that activations and logits
-occupy at a time (within 5 %), the floating point operations of a micro batch (within 1 %), and the number and bytes of
-messages between tensor parallel ranks and between stages (exactly). What is not traced: weights, gradients and the
-optimizer, which tests/tools/plan/memory/test_measured_memory.py measures, and what a kernel allocates while it runs.
+the last pipeline stage is traced, on two of the shipped layouts: the first one without a pipeline, and the first one
+with a pipeline, on which the model fits on 64 H100, or else on 128, according to the plan. The comparison covers the
+peak memory of activations and logits (within 5 %), the floating point operations of a micro batch (within 1 %), and the
+number and bytes of messages between tensor parallel ranks and between stages (exactly). It does not cover weights,
+gradients and the optimizer, which tests/tools/plan/memory/test_measured_memory.py measures, nor the memory that a
+kernel allocates while it runs.
 
-The roofline time is a model: the sum over all operators of the larger of their operations at the device's peak rate and
-their memory traffic at its bandwidth, as if each operator reached the better of both by itself. Communication, launches
-and the optimizer are not in it. Real time is longer.
+The roofline time is a model: for each operator, the longer of the time of its operations at the device's peak rate and
+the time of its memory traffic at full bandwidth, summed over all operators. It leaves out communication, kernel
+launches and the optimizer. Real time is longer.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ BEGIN, END = "<!-- written by bench/plan_against_trace.py -->\n", "<!-- end -->\
 
 @dataclass(frozen=True)
 class Figures:
-    """What is compared, of one rank."""
+    """The compared figures of one rank."""
 
     memory: int
-    """The most bytes of activations and logits at a time."""
+    """Peak bytes of activations and logits."""
     flops: int
-    """Of one micro batch."""
+    """Floating point operations of one micro batch."""
     tensor: Messages
     pipeline: Messages
 
@@ -262,8 +263,9 @@ def _in_words(row: Row) -> str:
     where = f"{row.model:14} {row.layout:13} {row.stage + 1}/{row.stages}"
     wrong = "" if row.agrees else "  DIFFERS" + _differences(row)
     return (
-        f"{where}  {memory} ({row.memory_error:+.1%}), {flops} ({row.flops_error:+.2%}), {_summed(row.traced.tensor)} "
-        f"and {_summed(row.traced.pipeline)} messages, roofline {row.roofline * 1e3:.1f} ms ({row.share:.1%}){wrong}"
+        f"{where}  {memory} ({row.memory_error:+.1%}), {flops} ({row.flops_error:+.2%}), messages: "
+        f"{_summed(row.traced.tensor)} tensor parallel; {_summed(row.traced.pipeline)} pipeline; "
+        f"roofline {row.roofline * 1e3:.1f} ms ({row.share:.1%}){wrong}"
     )
 
 
@@ -281,7 +283,7 @@ def _summed(messages: Messages) -> str:
     if not messages:
         return "0"
     size = sum(each * count for (_, each), count in messages.items())
-    return f"{sum(messages.values())} of {size / GIB:.3g} GiB"
+    return f"{sum(messages.values())}, {size / GIB:.3g} GiB"
 
 
 def _as_json(row: Row) -> dict[str, Any]:
@@ -300,7 +302,7 @@ def table(rows: Sequence[Row]) -> str:
     """Return the Markdown table of the page."""
     lines = [
         "| model | layout | stage | activations and logits, GiB: plan | trace | error | TFLOP: plan | trace | error "
-        "| tensor parallel messages | pipeline messages | roofline, ms | share of peak |",
+        "| tensor parallel messages: number, size | pipeline messages: number, size | roofline, ms | share of peak |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|---|---|--:|--:|",
     ]
     for row in rows:
