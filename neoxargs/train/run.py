@@ -17,6 +17,7 @@ from neoxargs.sizes import model
 from neoxargs.train import coord_check
 from neoxargs.train.characters import CharacterCounter
 from neoxargs.train.checkpoint import save_load
+from neoxargs.train.checkpoint_validation import ForwardPass
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
@@ -58,6 +59,8 @@ def run(arguments: RankArguments) -> None:
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
     trained = engine.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trained.deepspeed, process)
+    if config.checkpoint.checkpoint_validation_with_forward_pass:
+        saver.forward_pass = ForwardPass(config, trained, vocabulary)
     with starting_from_text(trained.deepspeed, config, tokenizer, mesh):
         position = saver.load()
     run = _described_run(config, process.world_size, position.iteration, vocabulary.padded)

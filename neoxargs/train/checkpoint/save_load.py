@@ -51,6 +51,10 @@ class Checkpoints(Saver):
         if checkpoint is None:
             return self._start()
         state, same_layout = self._load_state(checkpoint)
+        if self.forward_pass:
+            found = self.forward_pass.compare(state, checkpoint)
+            if self.process.main:
+                print(f"{checkpoint}: {found}", flush=True)
         if self.options.finetune:
             return Position()
         if not self.options.no_load_rng:

@@ -29,6 +29,7 @@ from neoxargs.train.checkpoint import commit, expert_files, inventory
 from neoxargs.train.checkpoint.host_copies import HostCopies
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
+from neoxargs.train.checkpoint_validation import KEY, ForwardPass
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.process.setup import Process, suppress_output
@@ -60,7 +61,10 @@ class Saver:
     last: folder of the checkpoint that was saved or loaded last; None before.
     base: the checkpoint of the weights that are frozen; None if all weights are trained.
     pending: the position of the checkpoint that is being written in the background, and this rank's files of it.
+    forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
     """
+
+    forward_pass: ForwardPass | None = None
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
@@ -124,7 +128,9 @@ class Saver:
 
     def _write_files(self, files: RankFiles, position: Position) -> None:
         part, rank = files.part, self.process.rank
-        state = {"iteration": position.iteration, "consumed_samples": position.samples}
+        state: dict[str, Any] = {"iteration": position.iteration, "consumed_samples": position.samples}
+        if self.forward_pass:
+            state[KEY] = self.forward_pass.measure()
         module = self.engine.module
         # ZeRO-2 and 3 save frozen weights apart from the state of the module.
         options: dict[str, Any] = {"client_state": state, "save_latest": False}

@@ -66,9 +66,11 @@ class Pipelined:
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Mean loss over `count` batches of `train_batch_size` samples."""
-        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
-        loss = self.deepspeed.eval_batch(self._inputs(batches), num_micro_batches=micro_batches)
-        return float(loss)
+        return self.mean_loss(batches, count * self.deepspeed.gradient_accumulation_steps())
+
+    def mean_loss(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
+        """Mean loss over `count` micro batches of each data parallel rank, without dropout."""
+        return float(self.deepspeed.eval_batch(self._inputs(batches), num_micro_batches=count))
 
     def _inputs(self, batches: Iterator[MicroBatch] | None) -> Iterator[Inputs] | None:
         """Copy each micro batch when DeepSpeed asks for it; DeepSpeed's own copy would wait for the GPU's queue."""
@@ -108,14 +110,17 @@ class Plain:
         patches.monitor_loss(self.deepspeed, result.loss)
         return result
 
-    @torch.no_grad()
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Mean loss over `count` batches of `train_batch_size` samples."""
+        return self.mean_loss(batches, count * self.deepspeed.gradient_accumulation_steps())
+
+    @torch.no_grad()
+    def mean_loss(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
+        """Mean loss over `count` micro batches of each data parallel rank, without dropout."""
         assert batches is not None
         self.deepspeed.eval()
-        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
         inputs = self.feed.inputs(batches)
-        return float(self._mean([self._loss(next(inputs)) for _ in range(micro_batches)]))
+        return float(self._mean([self._loss(next(inputs)) for _ in range(count)]))
 
     def _loss(self, inputs: Inputs) -> Tensor:
         return self.deepspeed(*inputs)  # type: ignore[no-any-return]

@@ -114,6 +114,10 @@ PROBLEMS: dict[str, Entry] = {
         "are not affected: a checkpoint is visible only once all of its files are complete."
     ),
     "checkpoint-not-usable": row("The checkpoint of the requested iteration is missing or damaged."),
+    "checkpoint-loss-differs": row(
+        "With `checkpoint_validation_with_forward_pass`, a checkpoint records the loss of a fixed sample. The loaded "
+        "model has another one: its weights are in the wrong place, or the code computes something else than it did."
+    ),
     "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find it."),
     "checkpoint-skipped": row(
         "The newest checkpoint cannot be loaded, so the run continues from an older one and repeats the steps between."
