@@ -48,15 +48,28 @@ def pack(how: How, lengths: Integers, trained: Integers | None, window: int, all
     trained = np.minimum(lengths, window) - 1 if trained is None else trained
     fits = lengths <= window if not allow_chopped else np.ones(len(lengths), bool)
     chosen = np.flatnonzero(fits & (trained > 0))
-    order = np.random.RandomState(seed).permutation(chosen)
+    random = np.random.RandomState(seed)
+    order = random.permutation(chosen)
     cut = np.minimum(lengths[order], window).astype(np.int64)
     if how == "best_fit":
-        within, bounds = best_fit(cut, window)
+        # Best fit makes the samples of the longest documents first, and a run would see its documents by length.
+        within, bounds = _in_random_order(*best_fit(cut, window), random)
         order = order[within]
     else:
         bounds = np.arange(len(order) + 1) if how == "unpacked" else until_overflow(cut, window)
     too_long = len(lengths) - int(fits.sum())
     return Packed(order, bounds, too_long, len(lengths) - too_long - len(chosen))
+
+
+def _in_random_order(
+    documents: NDArray[np.int64], bounds: NDArray[np.int64], random: np.random.RandomState
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the documents and the bounds of the same samples in random order."""
+    order = random.permutation(len(bounds) - 1)
+    sizes = np.diff(bounds)[order]
+    shuffled = np.concatenate(([0], np.cumsum(sizes)))
+    places = np.repeat(bounds[:-1][order] - shuffled[:-1], sizes) + np.arange(shuffled[-1])
+    return documents[places], shuffled
 
 
 def joined_samples(tokens: int, seq_length: int) -> int:

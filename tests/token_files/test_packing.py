@@ -107,6 +107,14 @@ def test_nothing_is_left(how: packing.How) -> None:
     assert packed.samples == 0 and packed.untrained == 2
 
 
+def test_samples_of_best_fit_are_not_in_order_of_their_lengths(sizes: list[int]) -> None:
+    made = packing.pack("best_fit", lengths(sizes), None, 33, True, seed=1)
+    cut = np.minimum(lengths(sizes), 33)
+    longest = [max(cut[sample].tolist()) for sample in samples(made)]
+    assert len(set(longest)) > 5 and longest != sorted(longest, reverse=True)
+    assert sorted(made.documents) == sorted(np.flatnonzero(cut > 1))
+
+
 def test_the_seed_decides_the_order() -> None:
     sizes = lengths([5] * 40)
     first, again, other = (
