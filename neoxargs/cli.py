@@ -35,7 +35,7 @@ python deepy.py explain PROBLEM_ID                                        descri
 python deepy.py diff A B                                                  compare two runs
 python deepy.py migrate SOURCE ...                                        convert to a current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                      tokenise text
-python deepy.py data --chat FILE ... --output-prefix PREFIX               tokenise conversations, with labels
+python deepy.py data --chat FILE ... --output-prefix PREFIX               tokenise conversations
 python deepy.py export FILE ... --to FOLDER                               convert to other formats
 python deepy.py import FOLDER --to FOLDER                                 convert from other formats
 python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]              list checkpoints

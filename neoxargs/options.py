@@ -78,7 +78,7 @@ def _refuse_stray_values(files: list[str]) -> None:
 
     if any(REGISTRY.find(normal(word.partition("=")[0])) for word in values):
         are = "is not a file" if len(values) == 1 else "are not files"
-        what = f"{listed(values, 'and')} {are}; --set takes one KEY=VALUE"
+        what = f"{listed(values, 'and')} {are}; each --set takes one KEY=VALUE"
         hint = f"write {' '.join(f'--set {shlex.quote(word)}' for word in values)}"
         raise Problems([Problem(what, hint=hint, id="set-takes-one-value")])
 

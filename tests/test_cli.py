@@ -130,7 +130,7 @@ def test_a_second_value_after_one_set_is_not_a_file(capsys):
     for verb in (["check"], ["my_script.py"], ["explain", "lr"]):
         assert main([*verb, *BOTH, "--set", "num_layers=2", "hidden_size=64", "optimizer.type=Adam"]) == 1
         assert capsys.readouterr().err == (
-            "error: hidden_size=64 and optimizer.type=Adam are not files; --set takes one KEY=VALUE "
+            "error: hidden_size=64 and optimizer.type=Adam are not files; each --set takes one KEY=VALUE "
             "[set-takes-one-value]\n"
             "  = write --set hidden_size=64 --set optimizer.type=Adam\n"
         )

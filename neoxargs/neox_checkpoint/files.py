@@ -137,9 +137,8 @@ def find(root: Path, iteration: int | None = None) -> Files | None:
     if found and (missing := list(found.missing())):
         rest = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         what = f"load ({found.folder}): the GPT-NeoX checkpoint is incomplete; missing: {', '.join(missing[:3])}{rest}"
-        hint = (
-            "copy the missing files from where the checkpoint was written, or choose another one with iteration: NUMBER"
-        )
+        hint = "copy the missing files from where the checkpoint was written, or choose another checkpoint with "
+        hint += "iteration: NUMBER"
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load", "iteration")))
     return found
 

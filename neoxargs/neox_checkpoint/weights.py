@@ -65,7 +65,7 @@ NORM_PARAMETERS = {
     "layernorm": {"weight": "weight", "bias": "bias"}, "rmsnorm": {"scale": "weight"}, "scalenorm": {"g": "scale"},
 }  # fmt: skip
 _ANY_NORM = {theirs: ours for names in NORM_PARAMETERS.values() for theirs, ours in names.items()}
-#: Parts of tensor names that occur only in models that deepy's `train.py` does not support.
+#: Parts of tensor names that occur only in models that `train.py` cannot load from a GPT-NeoX checkpoint.
 OTHER_MODELS = {
     "mixer.": "Mamba", "att.": "RWKV", "router": "mixture of experts", "moe": "mixture of experts",
     "experts": "mixture of experts", "soft_embedding": "soft prompt tuning", "rm_linear": "reward model",
@@ -134,7 +134,8 @@ def locate(contents: Contents) -> Located:
 def _problems(contents: Contents, blocks: list[int], unknown: list[str]) -> Iterator[Problem]:
     for name in unknown[:3]:
         kind = next((kind for part, kind in OTHER_MODELS.items() if part in name), "")
-        why = f" ({kind}), which train.py does not support" if kind else ", for which deepy's model has no weight"
+        unsupported = f" ({kind}), which train.py cannot load from GPT-NeoX"
+        why = unsupported if kind else ", for which deepy's model has no weight"
         what = f"load ({contents.folder}): the checkpoint has a tensor {name}{why}"
         yield Problem(what, id="checkpoint-other-weights", about=("load",))
     if not unknown and blocks != list(range(2, 2 + len(blocks))):

@@ -28,7 +28,8 @@ SECTIONS = {
 
 #: What the difference of a value can do, for a warning.
 WARNINGS: dict[str, str] = {
-    "rounding": "this can change rounding only", "nothing": "this cannot change training", "unread": "no run reads it",
+    "rounding": "the difference can change rounding only", "nothing": "the difference cannot change training",
+    "unread": "no run reads the value",
 }  # fmt: skip
 
 

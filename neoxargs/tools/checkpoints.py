@@ -63,7 +63,7 @@ class Listed:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the folder that contains the checkpoints, which `save` names")
+    parser.add_argument("folder", metavar="FOLDER", help="the folder with the checkpoints: the value of `save`")
     parser.add_argument("--verify", action="store_true", help="read all files and verify their checksums")
     parser.add_argument(
         "--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints"
@@ -92,11 +92,11 @@ def run(options: Namespace) -> int:
 
 def _none_in(root: Path) -> Problem:
     """Return the problem of a path without checkpoints: it does not exist, is a file, or has none."""
-    hint = "pass the folder that the run sets as save"
+    hint = "pass the folder that is the value of `save` in the run's configuration"
     if os.path.isdir(root):
         what = "there is no checkpoint in this folder"
         if root in checkpoint_folder.checkpoints(root.parent):
-            what, hint = "this folder is one checkpoint, not the folder of all", f"pass {root.parent}"
+            what, hint = "this is one checkpoint, not the folder that contains the checkpoints", f"pass {root.parent}"
     elif os.path.exists(root):
         what = "this is a file, not a folder with checkpoints"
     else:
@@ -282,7 +282,7 @@ def _recorded(folder: Path) -> str:
 def _leftovers(root: Path) -> list[str]:
     """Return a line for each checkpoint that is being written or removed, or that a killed run left."""
     return [
-        f"{path.name}: {'written' if path.name.startswith(checkpoint_folder.WRITING) else 'removed'} now, or left by "
-        "a killed run"
+        f"{path.name}: being {'written' if path.name.startswith(checkpoint_folder.WRITING) else 'removed'} now, or "
+        "left over from a killed run"
         for path in sorted([*root.glob(f"{checkpoint_folder.WRITING}*"), *root.glob(f"{checkpoint_folder.REMOVING}*")])
     ]

@@ -73,7 +73,7 @@ def test_a_value_that_cannot_change_training_is_a_warning(capsys: pytest.Capture
         "ok\n  no file, and no value that can change the result, has changed since the run was launched\n"
     )
     assert "= its source is now: my.yml:" in printed.err
-    assert printed.err.count("; this cannot change training") == 2
+    assert printed.err.count("; the difference cannot change training") == 2
 
 
 def test_missing_configuration_files_are_named(capsys: pytest.CaptureFixture[str]) -> None:

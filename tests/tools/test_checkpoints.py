@@ -49,7 +49,7 @@ def test_the_list(root, capsys):
     assert first == "      100  9 hours  2.18 KiB  tp2 pp0, ZeRO-1, 4 ranks  complete"
     assert [line.split("4 ranks")[1].strip() for line in rest] == ["complete", "damaged: model.pt is missing"]
     assert last.endswith("complete, latest")
-    assert left == ".writing-global_step500: written now, or left by a killed run"
+    assert left == ".writing-global_step500: being written now, or left over from a killed run"
 
 
 def test_verify_compares_checksums(root, capsys):
@@ -95,7 +95,8 @@ def test_a_folder_without_checkpoints_is_a_problem(tmp_path, capsys):
         "empty": "there is no checkpoint in this folder [checkpoint-missing]\n  = pass the folder that",
         "file": "this is a file, not a folder with checkpoints [checkpoint-missing]\n  = pass the folder that",
         "emty": "there is no such folder [checkpoint-missing]\n  = did you mean empty?",
-        "run/global_step5": "this folder is one checkpoint, not the folder of all [checkpoint-missing]\n  = pass ",
+        "run/global_step5": "this is one checkpoint, not the folder that contains the checkpoints [checkpoint-missing]\n"
+        "  = pass ",
     }.items():
         assert main(["checkpoints", str(tmp_path / name)]) == 1
         assert f"{name}: {what}" in capsys.readouterr().err

@@ -20,10 +20,10 @@ from neoxargs.tools.diff.side import Side
 from neoxargs.tools.write import require_replaceable, write_all
 
 DESCRIPTION = (
-    "Compare two runs and list the resolved values that differ, each with its source, ranked by what the difference "
-    "can do. A and B can be YAML files (a.yml+b.yml merges two files), run folders, run.lock.yml files or checkpoints, "
-    "including GPT-NeoX checkpoints. "
-    "Exit code: 0 if no difference can change a number in training, 1 if one can, 2 if A or B cannot be read."
+    "Compare two runs and list the resolved values that differ, each with its source. Values that can change the "
+    "result of training come first. A and B can be YAML files (a.yml+b.yml merges two files), run folders, "
+    "run.lock.yml files or checkpoints, including GPT-NeoX checkpoints. "
+    "Exit code: 0 if no difference can change a number in training, 1 if some can, 2 if A or B cannot be read."
 )
 
 
@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("a", metavar="A", help="a YAML file (or several, joined with +), a run folder, a run.lock.yml or a checkpoint")
     add("b", metavar="B", help="the run to compare A with, in any of these forms")
     add("more", nargs="*", help=SUPPRESS)  # so that the message can say how files are merged
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for files in DIR first")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
     add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs for a run that is given as YAML files")
     add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens, batch and data mixture at STEP")
     add("--html", metavar="FILE", help="also write an HTML page, with the losses if A and B are run folders")

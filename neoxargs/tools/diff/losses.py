@@ -75,7 +75,7 @@ def read_losses(a: Side, b: Side) -> Losses | None:
 def _incomplete_line(side: Side) -> Iterator[Problem]:
     path = side.folder / run_metrics.FILE if side.folder else None
     if path and path.exists() and run_metrics.ends_incomplete(path):
-        what = "the last line of this file is incomplete and is not read; a run that is killed may leave one"
+        what = "the last line of this file is incomplete and is not read; a killed run can leave such a line"
         yield Problem(what, Place(str(path), 0, 0), severity="warning", id="diff-losses-incomplete")
 
 
@@ -86,7 +86,8 @@ def _losses(side: Side) -> dict[int, float | None]:
     try:
         return {row["step"]: _finite(row["loss"]) for row in run_metrics.read(path) if row["event"] == "step"}
     except (OSError, ValueError, KeyError, TypeError):
-        what, hint = "this file does not contain the losses of a run", "remove it to compare only the configurations"
+        what = "this file does not contain the losses of a run"
+        hint = "move the file elsewhere to compare only the configurations"
         raise Problems(Problem(what, Place(str(path), 0, 0), hint, id="diff-losses-unreadable")) from None
 
 

@@ -27,13 +27,13 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
   argument of Megatron-LM. `NeoX`: added by GPT-NeoX or deepy.
 - **Default**: the value if the key is not set. A date means that GPT-NeoX changed the default on that day; `dialect`
   selects the day. *Derived* values are computed from other parameters; **required** ones must be set. If the
-  receiver has a different default, it is listed as well.
+  receiver has a different default, that default is listed as well.
 - **Effect**: what the value changes in a run of `train.py`: the processes that the `launcher` starts; the `layout` of
   the model on the ranks; the behaviour of DeepSpeed's `engine`; the `model`, `optimizer`, learning rate `schedule`,
   `data`, `memory` use, `checkpoint` files, `log` and reports, progress of the `run`, or text `generation`. `config`:
-  only other parameters, which are derived from it. `not built`: `train.py` accepts only the default, for the given
-  reason. `none`: nothing, for the given reason; `check` warns if the value is not the default. A reason behind another
-  effect is why `train.py` refuses some values.
+  only other parameters, which are derived from it. `not built`: `train.py` accepts only the default, for the reason
+  given. `none`: nothing, for the reason given; `check` warns if the value is not the default. A reason after any other
+  effect says why `train.py` refuses some values.
 - **Sent to**: the programs that receive the value. `train.py` receives it on every rank; `--emit megatron` writes the
   flags of Megatron-LM. If the cell is empty, only deepy uses the value.
 - **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if never. deepy reads every name

@@ -20,7 +20,7 @@ from neoxargs.resolve.keys.unknown import key_advice, match_key, unknown_key
 from neoxargs.tools.explain import explain_all, keyword_search, parameter, problem, section
 
 USAGE_HINT = "use `explain KEY FILE`, or `explain --all FILE` for all parameters"
-NO_MATCH_HINT = "look it up in docs/parameters.md; no parameter has this word in its name or description"
+NO_MATCH_HINT = "no parameter has this word in its name or description; docs/parameters.md lists all parameters"
 
 
 def explain(key: str, request: Request) -> str:

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--write",
         action="store_true",
-        help="write the changes to the files, or none if one has an error; with -o, overwrite FILE",
+        help="edit the files in place, but none of them if one has an error; with -o, overwrite FILE",
     )
 
 

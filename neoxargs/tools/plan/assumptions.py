@@ -74,14 +74,15 @@ class Assumptions:
         "experiments/gpt2-meg)",
     )  # fmt: skip
     logits_at_once: float = assume(
-        2**27, "numbers", "logits that the loss computes in one chunk on a GPU; with 1e15, all of them at once",
+        2**27, "numbers",
+        "number of logits that the loss computes in one chunk on a GPU; with 1e15, it computes all at once",
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all logits at once",
     )  # fmt: skip
     logit_bytes: float = assume(
-        6, "bytes", "memory per logit that the loss computes at once, in 16-bit precision",
+        6, "bytes", "memory per logit in the chunk that the loss computes, in 16-bit precision",
         "the logits in fp32, and in 16 bits either the logits or their gradient. Megatron-LM also needs 6, because it "
-        "computes the softmax in place (core/tensor_parallel/cross_entropy.py); before 2023, it needed 10, and so does "
-        "torch's cross_entropy",
+        "computes the softmax in place (core/tensor_parallel/cross_entropy.py); before 2023, it needed 10, as "
+        "torch's cross_entropy still does",
     )  # fmt: skip
     unfused_attention: float = assume(
         0, "0, 1 or 2", "1: attention stores the scores of all pairs of tokens (--attention unfused); 2: it "
@@ -252,7 +253,7 @@ def with_changes(changes: list[str], assumed: Assumptions = DEFAULT) -> Assumpti
 
 
 def _unknown(key: str) -> Problem:
-    hint = did_you_mean(key, NAMES) or "deepy plan --assumptions lists them"
+    hint = did_you_mean(key, NAMES) or "deepy plan --assumptions lists all assumptions"
     return Problem(f"unknown assumption: {key}", hint=hint, id="unknown-assumption")
 
 
@@ -287,7 +288,9 @@ def _range(each: Field[Any]) -> str:
     if about["unit"].startswith("0"):
         return str(about["unit"])
     limits = f"at least {about['low']:g}" if about["high"] == MOST else f"from {about['low']:g} to {about['high']:g}"
-    return f"a number {limits} ({about['unit']}){', or -1, as configured' if each.default == CONFIGURED else ''}"
+    return (
+        f"a number {limits} ({about['unit']}){', or -1 for the configured value' if each.default == CONFIGURED else ''}"
+    )
 
 
 def list_assumptions(assumed: Assumptions = DEFAULT) -> str:

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="plan for a script that builds its ZeRO-3 model outside deepspeed.zero.Init",
     )
-    unfused = "fused: store no scores (default); unfused: store all scores, like programs from 2021 and old GPUs"
+    unfused = "fused: store no scores (default); unfused: store all scores, as in programs from 2021 or on old GPUs"
     add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
     networks = f"set the network between hosts, by name or in Gb/s per GPU: {', '.join(NETWORKS)}"
     add("--network", metavar="NAME", type=_network, help=networks)

@@ -258,7 +258,7 @@ def test_a_word_in_no_name_is_searched_in_descriptions() -> None:
         ("my.json", ["seed"], "explain: expected a parameter name first, got the file my.json",
          "use `explain KEY FILE`, or `explain --all FILE` for all parameters"),
         ("zzzz", [], "zzzz is not a parameter",
-         "look it up in docs/parameters.md; no parameter has this word in its name or description"),
+         "no parameter has this word in its name or description; docs/parameters.md lists all parameters"),
         ("num_layer", [], "num_layer is not a parameter", "did you mean num_layers?"),
         ("rotary-dims-evn", [], "rotary-dims-evn is not a parameter", "did you mean rotary-dims-even?"),
     ],

@@ -105,7 +105,10 @@ def test_swiglu_has_the_default_width_of_megatron() -> None:
     result = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
     assert mlp_width(result.shape, result.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
     text = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
-    assert "intermediate_size: 384  # 3 x 128, Megatron-LM's default for --swiglu: GPT-NeoX counts the gate" in text
+    assert (
+        "intermediate_size: 384  # 3 x 128, Megatron-LM's default for --swiglu: GPT-NeoX's value counts the gate"
+        in text
+    )
 
 
 def test_a_default_without_effect_is_not_written() -> None:

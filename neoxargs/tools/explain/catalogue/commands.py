@@ -41,10 +41,13 @@ PROBLEMS: dict[str, Entry] = {
         "The file does not have the format in which this version of deepy writes `run.lock.yml` when it launches a run."
     ),
     "file-is-lock": row(
-        "The file is the `run.lock.yml` of a run, perhaps under another name. It records values and the environment, "
-        "and is read only by `deepy check`, as its only file, and by `deepy diff`."
+        "The file is the `run.lock.yml` of a run, perhaps under another name. It records values and the environment. "
+        "Only `deepy diff` reads such a file, and `deepy check` if no other file is given."
     ),
-    "lock-option-not-applicable": row("`deepy check` of a lock file compares its run with the run's own files."),
+    "lock-option-not-applicable": row(
+        "For a lock file, `deepy check` compares the recorded values with those that the files and options recorded "
+        "there give now. Other options would describe a different run."
+    ),
     "lock-configuration-missing": row(
         "The lock file names the configuration files of its run, and some of them do not exist at these paths. Only "
         "the environment and the data files are compared."
@@ -57,7 +60,7 @@ PROBLEMS: dict[str, Entry] = {
         "The tokens or the tokenizer are not those that the run read. Of files above 16 MiB (index files: 256 MiB), "
         "only the size and 16 blocks are compared."
     ),
-    "lock-code-differs": row("deepy, the script, the plugins or the commit of the current folder have changed."),
+    "lock-code-differs": row("deepy, the script, the plugins or the Git commit of the current folder have changed."),
     "lock-package-differs": row(
         "A different version of a package can give results that differ in the last digits, or behave differently."
     ),
@@ -90,15 +93,15 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "search-needs-a-batch": row(
         "Every layout of a search has the same global batch. If `train_batch_size` is not set, it follows from the "
-        "number of replicas, which is not whole for the layout in the configuration."
+        "number of replicas, which is not a whole number for the layout in the configuration."
     ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
     "assumption-value": row(
-        "The value of every assumption is a number within its range, which `deepy plan --assumptions` lists. A rate of "
-        "0 or below would never finish."
+        "The value of every assumption is a number within its range, which `deepy plan --assumptions` lists. With a "
+        "rate of 0 or below, the run would never finish."
     ),
     "search-option-without-search": row(
-        "`--write` and `--left-out` are about the result of a search, but `plan` searches only with `--search` or "
+        "`--write` and `--left-out` concern the result of a search, but `plan` searches only with `--search` or "
         "`--fewest`."
     ),
     "no-bf16-tensor-cores": row(

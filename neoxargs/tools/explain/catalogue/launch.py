@@ -35,13 +35,13 @@ PROBLEMS: dict[str, Entry] = {
         "The hostfile exists but cannot be read. Without it, the run would start on this machine alone."
     ),
     "filter-malformed": _hostfile(
-        "include and exclude select hosts and devices. If a filter were misread, ranks would start on GPUs that are "
-        "not meant for this run.",
+        "`include` and `exclude` select hosts and devices. If a filter were misread, ranks would start on GPUs that "
+        "are not meant for this run.",
         "worker-0 slots=4\n",
         "include: worker-0:a\n",
     ),
     "filter-unknown-host": _hostfile(
-        "include or exclude lists a host that is not in the hostfile. This is usually a typo: the filter would not "
+        "`include` or `exclude` names a host that is not in the hostfile. This is usually a typo: the filter would not "
         "apply to the intended host.",
         "worker-0 slots=4\n",
         "include: worker-1\n",
@@ -53,7 +53,7 @@ PROBLEMS: dict[str, Entry] = {
         "exclude: worker-0:7\n",
     ),
     "filter-leaves-nothing": _hostfile(
-        "include and exclude leave no device to run on.", "worker-0 slots=4\n", "exclude: worker-0\n"
+        "`include` and `exclude` leave no device to run on.", "worker-0 slots=4\n", "exclude: worker-0\n"
     ),
     "visible-devices-not-numbers": row(
         "CUDA_VISIBLE_DEVICES lists devices by UUID. DeepSpeed's launcher reads only indices and stops with a "
@@ -183,7 +183,7 @@ PROBLEMS: dict[str, Entry] = {
         "its first import. With `pip install neoxargs` alone, deepy can only check and plan."
     ),
     "op-cannot-compile": row(
-        "DeepSpeed compiles this op on first use, but the compiler or the header files for it are missing on this "
+        "DeepSpeed compiles this op on first use, but the compiler or header files that it needs are missing on this "
         "machine. Every rank would fail to compile the op and stop."
     ),
     "op-lock-held": row(

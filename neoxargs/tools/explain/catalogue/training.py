@@ -62,7 +62,7 @@ PROBLEMS: dict[str, Entry] = {
     "tokenizer-unknown-encoding": row("tiktoken has no encoding with this name."),
     "tokenizer-without-offsets": row(
         "`deepy data --chat` marks the characters of a conversation that are trained on, so it has to know which "
-        "characters each token covers. This tokenizer does not tell."
+        "characters each token covers. This tokenizer does not say which."
     ),
     "tokenizer-file-unreadable": row("The tokenizer's file does not have the format that this tokenizer reads."),
     "tokenizer-not-fetched": row(

@@ -29,7 +29,7 @@ def ffn_width(reading: Reading, option: Option) -> None:
     gated = "swiglu" in reading.options and width is not None
     reading.set_from(option, "intermediate_size", str(int(3 * width)) if gated and width is not None else None)
     if gated and "intermediate_size" in reading.settings:
-        why = f"3 x {option.text}: GPT-NeoX counts the gate, up and down projections"
+        why = f"3 x {option.text}: GPT-NeoX's value counts the gate, up and down projections together"
         reading.set("intermediate_size", reading.settings["intermediate_size"].value, why)
 
 
@@ -40,7 +40,8 @@ def swiglu(reading: Reading, option: Option) -> None:
     hidden = reading.number("hidden-size")
     width = int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0
     if width > 0 and "ffn-hidden-size" not in reading.options:
-        why = f"3 x {width}, Megatron-LM's default for --swiglu: GPT-NeoX counts the gate, up and down projections"
+        why = f"3 x {width}, Megatron-LM's default for --swiglu: GPT-NeoX's value counts the gate, up and down "
+        why += "projections together"
         reading.set("intermediate_size", 3 * width, why)
 
 
@@ -118,7 +119,7 @@ def balance(reading: Reading, option: Option) -> None:
         reading.set_from(option, "moe_aux_loss_coeff")
     else:
         hint = "set moe_aux_loss_coeff in the new file to the weight of aux_loss"
-        reading.leave_to_write(option, "moe_aux_loss_coeff", hint, "train.py has one load-balancing loss")
+        reading.leave_to_write(option, "moe_aux_loss_coeff", hint, "train.py supports only one load-balancing loss")
 
 
 def _every(interval: int, layers: int) -> list[int]:

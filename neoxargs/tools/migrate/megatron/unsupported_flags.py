@@ -83,7 +83,7 @@ REASONS = {
         softmax-type qk-clip* qk-l2-norm gdp-num-*""",
     "this kind of feed-forward layer is not supported": """
         quick-geglu squared-relu glu-linear-offset activation-func-clamp-value""",
-    "only the number of experts, the top-k and the jitter can be set": "moe-* expert-tensor-parallel-size",
+    "deepy's mixture of experts does not have this setting": "moe-* expert-tensor-parallel-size",
     "only layers with attention and a feed-forward network are supported": """
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
     "fp8 and fp4 are not supported": """
@@ -102,7 +102,7 @@ REASONS = {
         no-weight-decay-cond-type apply-wd-to-qk-layernorm""",
     "the loss is averaged over the tokens of a micro batch, then over micro batches": "calculate-per-token-loss",
     "deepy's Muon does not have this setting": "muon-*",
-    "data is read only from data_path or train_data_paths, valid_data_paths and test_data_paths": """
+    "data is read only from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
         mock-data data-args-path per-split-data-args-path per-dataset-sequences-path fim-*""",
     "deepy has no equivalent setting": """
         full-validation multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train

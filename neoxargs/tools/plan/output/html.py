@@ -36,7 +36,7 @@ def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str])
 def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     if suggestions or not plan.fits:
         order = "in order of step time" if len(suggestions) > 1 else ""
-        title = "Changes that would speed up training" if plan.fits else "Changes that would fit"
+        title = "Changes that would speed up training" if plan.fits else "Changes that would make the run fit"
         yield _section(title, order, _suggestions(suggestions))
     fullest = plan.fullest
     where = f"stage {fullest.stage.index}, which has the highest peak," if len(plan.stage_memory) > 1 else "the model"

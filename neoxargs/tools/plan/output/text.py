@@ -66,7 +66,8 @@ def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "model", [model, f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
     if experts.share(plan.config):
         held, count = experts.held(plan.config), plan.config.moe.moe_num_experts
-        each = f"each rank holds {held} of them" if held < count else "each rank holds all or a part of each"
+        whole = "all of them, or a tensor parallel shard of each"
+        each = f"each rank holds {f'{held} of them' if held < count else whole}"
         yield "experts", [f"{count} per layer; {each}; {plan.config.moe.moe_top_k} process each token"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 

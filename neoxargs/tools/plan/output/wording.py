@@ -92,12 +92,14 @@ def assumption_notes(plan: Plan) -> list[str]:
         "deepy plan --assumptions lists all assumptions",
     ]
     if plan.usable is not None:
-        notes.append(f"{1 - assumed.usable:.0%} of the device's memory is kept free, for the driver and for errors")
+        notes.append(
+            f"{1 - assumed.usable:.0%} of the device's memory is kept free, for the driver and for estimation errors"
+        )
     if plan.vocab_assumed:
         tokenizer = plan.config.tokenizer.tokenizer_type
         notes.append(
-            f"GPT-2's vocabulary, padded to {plan.vocab_rows:,} rows, because that of {tokenizer} is unknown without "
-            "its file"
+            f"GPT-2's vocabulary, padded to {plan.vocab_rows:,} rows, because the vocabulary of {tokenizer} is unknown "
+            "without its file"
         )
     if plan.config.zero_optimization.stage == 3 and not plan.target.zero_init:
         notes.append(

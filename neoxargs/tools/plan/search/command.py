@@ -103,7 +103,7 @@ def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
     if on_cpu or target.device.memory is None:
         unsuitable = f"a GPU, not {target.device.name}" if on_cpu else "the memory size of a GPU, which is unknown"
         what = f"{name} needs {unsuitable}"
-        hint = f"{'replace it with' if on_cpu else 'add'} --device NAME, such as --device {ASSUMED_DEVICE}"
+        hint = f"name a GPU with --device, such as --device {ASSUMED_DEVICE}"
         raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))
     return target
 

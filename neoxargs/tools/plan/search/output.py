@@ -63,8 +63,8 @@ def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
         layout = under_all_names(result.front[0].layout.changes(), written)
         changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
         options = " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
-        yield f"{subject.files[0]} sets a layout itself, so it cannot be combined with {file}; to keep it, run it with"
-        yield "these options, which replace any --set of the same parameters:"
+        yield f"{subject.files[0]} also sets a layout, so the two files cannot be combined; to use the fastest layout"
+        yield f"without {file}, pass these options, which replace any --set of the same parameters:"
         yield options
 
 
@@ -107,7 +107,9 @@ def _memory(found: Found) -> str:
     largest = max(parts, key=lambda part: parts[part])
     share = format_percent(rank.peak, plan.usable or rank.peak)
     host = f"; a host needs {format_bytes(plan.host_peak)}" if found.layout.division.offload else ""
-    return f"{share} of the usable memory is needed, most of it for {largest} ({format_bytes(parts[largest])}){host}"
+    return (
+        f"{share} of the usable memory is needed, the largest part for {largest} ({format_bytes(parts[largest])}){host}"
+    )
 
 
 def _left_out(result: Result, listed: bool) -> Iterator[str]:

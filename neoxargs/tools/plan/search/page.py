@@ -35,8 +35,9 @@ def to_html(result: Result, subject: Subject) -> str:
 <p class="files">{escape(", ".join(subject.files))}</p>
 <h1>{title}</h1>
 <p>{escape(about)}</p>
-<p>Step times are estimates with an error of about 25 %. The line joins the layouts for which no other is both faster
-and smaller, without those that save next to nothing or take more than {SLOWEST} times as long as the fastest.</p>
+<p>Step times are estimates with an error of about 25 %. The line connects the layouts for which no other layout is
+faster and also needs less memory. It omits those that save almost no memory or take more than {SLOWEST} times as long
+as the fastest.</p>
 </header>
 <section><h2>Step time and memory</h2>{chart}</section>
 </main>

@@ -46,7 +46,7 @@ def test_the_columns_of_the_memory_table_add_up(text: str) -> None:
 
 
 def test_an_assumed_vocabulary_is_mentioned(text: str) -> None:
-    assert "because that of HFTokenizer is unknown without its file" in " ".join(text.split())
+    assert "because the vocabulary of HFTokenizer is unknown without its file" in " ".join(text.split())
 
 
 def test_every_stage_and_its_hosts_are_named(text: str) -> None:
