@@ -91,12 +91,12 @@ def test_a_folder_without_checkpoints_is_a_problem(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "run" / "global_step5").mkdir(parents=True)
+    single = "this is one checkpoint, not the folder that contains the checkpoints"
     for name, what in {
         "empty": "there is no checkpoint in this folder [checkpoint-missing]\n  = pass the folder that",
         "file": "this is a file, not a folder with checkpoints [checkpoint-missing]\n  = pass the folder that",
         "emty": "there is no such folder [checkpoint-missing]\n  = did you mean empty?",
-        "run/global_step5": "this is one checkpoint, not the folder that contains the checkpoints [checkpoint-missing]\n"
-        "  = pass ",
+        "run/global_step5": f"{single} [checkpoint-missing]\n  = pass ",
     }.items():
         assert main(["checkpoints", str(tmp_path / name)]) == 1
         assert f"{name}: {what}" in capsys.readouterr().err

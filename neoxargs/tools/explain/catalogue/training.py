@@ -24,8 +24,8 @@ PROBLEMS: dict[str, Entry] = {
         "train_epochs: 2\ntrain_data_paths: data/absent\nvalid_data_paths: data/absent\ntest_data_paths: data/absent\n",
     ),
     "labels-do-not-match": row(
-        "A label file has other documents than its token file, or a label that is neither -100 nor the token at its "
-        "position. The model would be trained on the wrong tokens, and nothing but its answers would show it."
+        "A label file does not have the same documents as its token file, or has a label that is neither -100 nor the "
+        "token at its position. The model would be trained on the wrong tokens, and only its answers would show it."
     ),
     "data-other-tokenizer": row(
         "The data was not tokenised with the configured tokenizer, which maps its token ids to different text. The "
