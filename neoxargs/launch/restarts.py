@@ -1,7 +1,7 @@
-"""Restarts: all ranks are started anew from the last complete checkpoint after a rank has died (`restarts`).
+"""Restart all ranks from the last complete checkpoint after a rank has failed (`restarts`).
 
-A run that ends on request, or because a rank explained what is wrong with it, is not restarted. Jobs of Slurm restart
-by being queued again (cluster/sbatch.py), which starts another deepy.
+A run that ends on request, or because a rank reported a problem with it, is not restarted. Slurm restarts a job by
+requeueing it (cluster/sbatch.py), which starts another deepy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Identity = tuple[str, int]
 
 
 def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLock | None = None) -> int:
-    """Start the ranks, wait for them, restart them if they die, and return the exit code of the last attempt."""
+    """Start the ranks, wait for them, restart them if one fails, and return the exit code of the last attempt."""
     before, restarts, fruitless, reached = _checkpoints(spec.config), spec.config.runner_extras.restarts, 0, None
     for number in range(restarts + 1):
         config = continued(spec.config, before)

@@ -1,4 +1,4 @@
-"""Decide what the names and shapes of tensors leave open, from other contents of the files, or ask the user."""
+"""Determine the order of query, key and value rows if the names and shapes of the tensors leave it open."""
 
 from __future__ import annotations
 

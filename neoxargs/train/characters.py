@@ -1,4 +1,4 @@
-"""Perplexity per character of the evaluated text (`char_level_ppl`), by which models with other tokenizers compare."""
+"""Perplexity per character of the evaluated text (`char_level_ppl`), to compare models with different tokenizers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a run in training is asked besides its loss: tasks of the lm-evaluation-harness, and prompts to continue.
+"""Run tasks of the lm-evaluation-harness and continue prompts during training.
 
-Both use the model where and how it is trained. Random numbers are drawn anew at each iteration, in the same way, so
-that answers differ because the model does, and a resumed run gives the same ones.
+Both use the training engine, with the layout of the run. Random numbers are seeded in the same way at each iteration:
+only the model makes the answers of two iterations differ, and a resumed run gives the same answers.
 """
 
 from __future__ import annotations

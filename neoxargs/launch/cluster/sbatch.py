@@ -103,7 +103,7 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
 
 
 def _requeue(restarts: int, summarize: str) -> Iterator[str]:
-    """Queue the job again if a rank has died; the report ends with another code if it explained why it cannot run."""
+    """Requeue the job if a rank has failed, unless the rank reported a problem, in which case `summarize` fails."""
     yield "restart=${SLURM_RESTART_COUNT:-0}"
     yield f'if [ $code != 0 ] && {summarize}"$([ $restart = 0 ] || echo -restart$restart)"'
     yield "then"

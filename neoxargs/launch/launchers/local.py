@@ -1,4 +1,4 @@
-"""This machine's ranks, started without DeepSpeed's launcher, which imports torch and DeepSpeed twice before they do.
+"""Start this machine's ranks without DeepSpeed's launcher, which would import torch and DeepSpeed twice before that.
 
 Not a value of `launcher`: it is used on one machine if no parameter is set that only another launcher implements.
 """

@@ -1,1 +1,1 @@
-"""Running ranks: started, watched, ended together, and which failed first and why."""
+"""Start, watch and end the ranks of a run together, and find out which rank failed first, and why."""

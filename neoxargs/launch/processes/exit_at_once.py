@@ -1,4 +1,4 @@
-"""End a process without the time that Python takes to free all modules: a second after torch was imported."""
+"""End a process without waiting until Python has freed all modules, which takes a second if torch was imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory that DeepSpeed's all-reduce between CPUs leaves in /dev/shm, tens of megabytes for each rank.
+"""Remove the shared memory that DeepSpeed's all-reduce between CPUs leaves in /dev/shm, tens of MB for each rank.
 
 train.py does not use that all-reduce, but other scripts do, and DeepSpeed never removes its files.
 """

@@ -1,4 +1,4 @@
-"""The values that a script written for GPT-NeoX (main branch as of May 2026) accepts, and the others.
+"""The values that a script written for GPT-NeoX (main branch as of May 2026) accepts, apart from those it rejects.
 
 GPT-NeoX rejects unknown names and types, so `--megatron_config` has only values that it accepts. The values that only
 this package's scripts read are in `--deepy_config`, which GPT-NeoX's parser ignores.

@@ -1,4 +1,4 @@
-"""The values that every rank's script receives: those that are set or differ from a default of either reader."""
+"""The values that every rank's script receives: those that are set or differ from deepy's or GPT-NeoX's default."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def train_length_given_once(
 
 
 def _steps(train_epochs: int, samples_per_epoch: int, train_batch_size: int) -> int:
-    """Return the optimizer steps of so many epochs."""
+    """Return the number of optimizer steps in this number of epochs."""
     if not samples_per_epoch:
         what = f"train_epochs ({train_epochs}) needs token files with samples, which are counted before the run"
         advice = "tokenise the text with deepy data and set data_path or train_data_paths, or set train_iters instead"

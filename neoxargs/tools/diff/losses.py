@@ -1,4 +1,4 @@
-"""The losses of two run folders: where they part."""
+"""The losses of two run folders: the steps at which they differ."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class _Links:
 
 
 def _time(messages: Messages, ranks: int, rate: float, assumed: Assumptions) -> float:
-    """Seconds of the collectives of one micro batch, among so many ranks."""
+    """Seconds of the collectives of one micro batch among this number of ranks."""
     return bytes_sent(messages, ranks) / rate + messages.total() * assumed.latency
 
 

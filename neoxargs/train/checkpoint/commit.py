@@ -1,4 +1,4 @@
-"""Add checkpoints to a folder and remove them, so that a killed run never leaves a partial one that looks complete.
+"""Add checkpoints to a folder and remove them. A killed run never leaves a partial checkpoint that looks complete.
 
     .writing-global_step200/     being written, or left by a killed run
     .removing-global_step100/    being removed, or left by a killed run

@@ -1,4 +1,4 @@
-"""DeepSpeed's checkpoint files: written by a function of ours, and read without running code of them.
+"""DeepSpeed's checkpoint files: written by our own function, and read without executing code from them.
 
 A pickle can name any function, and `torch.load` without `weights_only` calls it. With `weights_only`, torch makes plain
 data and tensors only; the classes below are the ones that DeepSpeed's optimizers store in addition.

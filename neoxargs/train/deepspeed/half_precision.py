@@ -1,6 +1,7 @@
 """Corrections of DeepSpeed's optimizers for half precision.
 
-Of the fp16 optimizer without ZeRO: loss scale, hysteresis, gradient norm and first step. Of the bf16 optimizer: a step.
+They correct the loss scale, the hysteresis, the gradient norm and the first step of the fp16 optimizer without ZeRO,
+and the step of the bf16 optimizer.
 
 patches.py describes each fault.
 """

@@ -1,4 +1,4 @@
-"""What the pipeline needs of DeepSpeed's PipelineModule that has private names there: its lists of layers."""
+"""Access to private attributes of DeepSpeed's PipelineModule: its lists of layers."""
 
 from __future__ import annotations
 

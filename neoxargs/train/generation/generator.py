@@ -4,7 +4,7 @@ The first forward pass processes the full prompts; each later pass processes one
 values of earlier tokens from a cache. Rows of a batch may differ in length: they are padded on the right, where causal
 attention does not see the padding, and each row is read at its own last token. Once a row is longer than `seq_length`,
 its window slides and the position of every token changes, so each later pass processes full rows, as with `recompute`.
-With `longrope`, all keys are rotated anew when the longest row exceeds the original context.
+With `longrope`, all keys are rotated again when the longest row exceeds the original context.
 """
 
 from __future__ import annotations

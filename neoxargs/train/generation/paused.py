@@ -1,4 +1,4 @@
-"""Scoring and generating with the engine of a run in training, which then continues as if nothing had happened.
+"""Scoring and generating with the training engine during a run, without an effect on the steps that follow.
 
 Text has other lengths than training samples, and a task may draw random numbers. What depends on either is restored:
 generators of random numbers, shapes that the pipeline has announced, compiled layers.

@@ -1,4 +1,4 @@
-"""Losses that layers add to the cross entropy, on any pipeline stage and without sending anything to another one.
+"""Losses that layers add to the cross entropy, on any pipeline stage, without communication between stages.
 
 The loss of a step is the cross entropy plus weight x term, summed over layers and averaged over micro batches. The
 gradient of a term is a constant, so that the layer itself starts the term's backward pass when that of its output

@@ -1,4 +1,4 @@
-"""Functions that store only their inputs for the backward pass, which computes everything between again."""
+"""Functions that store only their inputs for the backward pass, which recomputes all intermediate results."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _yarn(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
     options = _scaling(rotation)
 
     def dimension(turns: float) -> float:
-        """Return the dimension whose frequency turns so many times within the original context."""
+        """Return the dimension whose frequency makes this number of turns within the original context."""
         wavelength = options.context / (turns * 2 * math.pi)
         return rotation.width * math.log(wavelength) / (2 * math.log(rotation.base))
 

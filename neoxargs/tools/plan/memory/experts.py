@@ -1,4 +1,4 @@
-"""What a mixture of experts stores per token, as `train/experts` computes it: the mean over a model's layers.
+"""Bytes that a mixture of experts stores per token, as `train/experts` computes it: the mean over a model's layers.
 
 Each token is copied once for each of its experts. The copies are evenly divided among the tensor parallel ranks, up to
 the imbalance of the routing, or with `enable_expert_tensor_parallelism` each rank has all of them. With
@@ -55,7 +55,7 @@ def dispatched(config: Config, assumed: Assumptions) -> float:
 
 
 def copies(config: Config, assumed: Assumptions) -> float:
-    """Return the same of a layer that has experts."""
+    """Return how many copies of a token a rank has in a layer with experts."""
     ranks = 1 if config.moe.enable_expert_tensor_parallelism else config.parallel.model_parallel_size
     return config.moe.moe_top_k * imbalance(config, assumed) / ranks
 

@@ -1,4 +1,4 @@
-"""What the backward pass computes again with `checkpoint_activations: true`, and where that ends."""
+"""The operations that the backward pass recomputes with `checkpoint_activations: true`, and where it stops."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`deepy plan --search`: plan every layout that the rules allow; show the fastest and those of little memory."""
+"""`deepy plan --search`: plan every layout that the rules allow; list the best trade-offs between speed and memory."""

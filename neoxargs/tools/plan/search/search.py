@@ -1,4 +1,4 @@
-"""Plans every layout of a number of devices, as far as it can matter.
+"""Plan the layouts for a number of devices, apart from those that cannot fit because a smaller one does not.
 
 Memory grows with the micro batch size and with what is stored instead of recomputed. So each division is tried with the
 least memory first, and larger micro batches only as long as they fit. Every layout is resolved like `--set` options:

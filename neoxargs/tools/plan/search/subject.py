@@ -1,4 +1,4 @@
-"""What a search is about: a model, its global batch, and a kind of device."""
+"""The subject of a search: a model, its global batch size, and a kind of device."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _written(drafted: Draft) -> Mapping[str, object]:
 
 
 def _batch_of_layout(resolve: Resolve, drafted: Draft, gpus: int | None, fewest: bool) -> Start:
-    """Return the batch that the written layout has on `gpus`; for the fewest, on the GPUs that the files name."""
+    """Return the global batch that the configuration's own layout gives on `gpus`, or with `fewest` on its own GPUs."""
     if fewest:
         spec = _on_own_gpus(resolve, drafted)
         return Start(spec, spec.config.batch.train_batch_size, _written(drafted), spec.resources.gpus)
@@ -118,7 +118,7 @@ def _on_own_gpus(resolve: Resolve, drafted: Draft) -> RunSpec:
 
 
 def _replica(drafted: Draft) -> int:
-    """Return the number of GPUs of a replica in the written layout."""
+    """Return the number of GPUs of a replica in the configuration's own layout."""
     sizes = (drafted.values.get(name) for name in ("model_parallel_size", "pipe_parallel_size"))
     tensor, pipe = (size.value if size and isinstance(size.value, int) else 1 for size in sizes)
     return ranks_of_replica(tensor, pipe)
