@@ -1,11 +1,15 @@
 """Compare the speed of `deepy data` with that of Hugging Face's `tokenizers` library alone.
 
     python bench/data.py [--megabytes 60] [--rounds 3] [--tokenizers bpe llama3 wordpiece unigram] [--workers N]
+                         [--chat]
 
 The text is the source of Python's standard library as JSON lines, repeated in another order until it is large enough;
 the tokenizers are trained on it. `deepy data` is the complete command, from its start to the finished token file, with
 its progress bar on a terminal. The library encodes texts that are in memory already, in batches, with its own threads,
 and the ids are not even read. Both use all cores and take turns; figures are medians.
+
+With --chat, the text is in conversations of TURNS turns, and `deepy data --chat` renders them with a chat template and
+writes labels too; the library encodes the rendered conversations.
 """
 
 from __future__ import annotations
@@ -41,6 +45,8 @@ WORDS = (
 )
 #: Documents that the library encodes at once.
 BATCH = 2048
+#: Turns of a conversation.
+TURNS = 8
 
 
 def main() -> None:
@@ -49,7 +55,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         documents = _documents(int(options.megabytes * 1e6))
         source = Path(folder) / "text.jsonl"
-        source.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
+        rows = [{"messages": _turns(document)} if options.chat else {"text": document} for document in documents]
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if options.chat:
+            documents = [_rendered(row["messages"]) for row in rows]
         for name in options.tokenizers:
             file = Path(folder) / f"{name}.json"
             TOKENIZERS[name](documents).save(str(file))
@@ -59,7 +68,7 @@ def main() -> None:
 def _compare(name: str, source: Path, file: Path, documents: list[str], options: argparse.Namespace) -> None:
     ours, alone, ratios = [], [], []
     for _ in range(options.rounds):
-        tokens, seconds = with_deepy(source, file, options.workers)
+        tokens, seconds = with_deepy(source, file, options)
         ours.append(tokens / seconds)
         alone.append((tokens - len(documents)) / with_the_library(file, documents))
         ratios.append(ours[-1] / alone[-1])
@@ -67,12 +76,13 @@ def _compare(name: str, source: Path, file: Path, documents: list[str], options:
     print(f"{name:12}{tokens:14,}{speed:14,.0f}{limit:15,.0f}{statistics.median(ratios):8.2f}", flush=True)
 
 
-def with_deepy(source: Path, tokenizer: Path, workers: int | None) -> tuple[int, float]:
+def with_deepy(source: Path, tokenizer: Path, options: argparse.Namespace) -> tuple[int, float]:
     """Run `deepy data` with a terminal as stderr; return the number of tokens and the seconds it took."""
     prefix = source.with_name("tokens")
     words = [sys.executable, "deepy.py", "data", str(source), "--output-prefix", str(prefix),
              "--tokenizer-type", "HFTokenizer", "--vocab-file", str(tokenizer)]  # fmt: skip
-    words += ["--workers", str(workers)] if workers else []
+    words += ["--workers", str(options.workers)] if options.workers else []
+    words += ["--chat", "--chat-template", "chatml"] if options.chat else []
     screen, terminal = pty.openpty()
     threading.Thread(target=_discard, args=(screen,), daemon=True).start()
     began = time.perf_counter()
@@ -130,6 +140,18 @@ def _parts(file: Path) -> Iterator[str]:
             part, size = [], 0
     if part:
         yield "".join(part)
+
+
+def _turns(document: str) -> list[dict[str, str]]:
+    """Return a conversation with the text of a document."""
+    size = len(document) // TURNS + 1
+    parts = [document[start : start + size] for start in range(0, len(document), size)]
+    return [{"role": ("user", "assistant")[i % 2], "content": part} for i, part in enumerate(parts)]
+
+
+def _rendered(messages: list[dict[str, str]]) -> str:
+    """Return what the template chatml writes."""
+    return "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
 
 
 # -- tokenizers ------------------------------------------------------------------------------------------------------
@@ -191,6 +213,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: %(default)s)")
     parser.add_argument("--tokenizers", nargs="+", choices=TOKENIZERS, default=list(TOKENIZERS))
     parser.add_argument("--workers", type=int, help="processes of `deepy data` (default: its own choice)")
+    parser.add_argument("--chat", action="store_true", help="measure conversations instead of text")
     return parser.parse_args()
 
 

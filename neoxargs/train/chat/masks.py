@@ -47,8 +47,8 @@ class _Chat(NamedTuple):
     messages: list[Message]
     variables: dict[str, Any]
 
-    def render(self, messages: list[Message], **options: Any) -> str:
-        return self.template.render(messages, **{**self.variables, **options})
+    def render(self, messages: list[Message], *, prompt: bool = False, marks: bool = False) -> str:
+        return self.template.render(messages, self.variables, prompt=prompt, marks=marks)
 
 
 def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -> Marked:
@@ -118,14 +118,14 @@ _UNSTABLE = (
 
 
 def _by_prefix(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
-    turns = chat.render(chat.messages[: index + 1], add_generation_prompt=prompt)
+    turns = chat.render(chat.messages[: index + 1], prompt=prompt)
     return len(turns) if text.startswith(turns) else None
 
 
 def _by_content(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
     """Find the end of the message's content, and after it what the template writes there at the end of a chat."""
     first, all_messages = (_with_end(messages, index) for messages in (chat.messages[: index + 1], chat.messages))
-    turns = chat.render(first, add_generation_prompt=prompt)
+    turns = chat.render(first, prompt=prompt)
     whole = chat.render(all_messages)
     if turns.count(END) != 1 or whole.count(END) != 1 or whole.replace(END, "") != text:
         return None

@@ -77,15 +77,24 @@ class Template:
         self.has_marks = bool(_GENERATION.search(source.text))
         self.takes_parts = self._takes_parts()
 
-    def render(self, messages: list[dict[str, Any]], *, marks: bool = False, **variables: Any) -> str:
-        """Return the text of the messages; with `marks`, generated text is enclosed in OPEN and CLOSE.
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        *,
+        prompt: bool = False,
+        marks: bool = False,
+    ) -> str:
+        """Return the text of the messages; with `prompt`, a generation prompt follows.
 
+        variables: `tools`, `documents` and others. marks: enclose generated text in OPEN and CLOSE.
         Raises TemplateError.
         """
-        given = {"tools": None, "documents": None, "add_generation_prompt": False, **self.special, **variables}
+        given = {"tools": None, "documents": None, **self.special, **(variables or {})}
+        given |= {"messages": messages, "add_generation_prompt": prompt, _MARKS: marks}
         try:
             with time_limit(MAX_SECONDS):
-                return "".join(_limited(self._compiled.generate(messages=messages, **given, **{_MARKS: marks})))
+                return "".join(_limited(self._compiled.generate(given)))
         except TemplateError as error:
             error.line = error.line or _template_line(error.__traceback__)
             raise

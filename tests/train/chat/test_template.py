@@ -68,9 +68,9 @@ def _renders_as_in_transformers(file: Path, name: str, prompt: bool) -> bool:
                                                add_generation_prompt=prompt, **SPECIAL)  # fmt: skip
     except Exception:  # any error of Python can occur in a template
         with pytest.raises(TemplateError):
-            template(text, datetime.now()).render(CHATS[name], tools=tools, add_generation_prompt=prompt)
+            template(text, datetime.now()).render(CHATS[name], {"tools": tools}, prompt=prompt)
         return False
-    found = template(text, datetime.now()).render(_normal(CHATS[name]), tools=tools, add_generation_prompt=prompt)
+    found = template(text, datetime.now()).render(_normal(CHATS[name]), {"tools": tools}, prompt=prompt)
     assert found == expected, file.name
     return True
 
@@ -90,7 +90,7 @@ def test_templates_render_as_in_transformers(text) -> None:
         for prompt in (False, True):
             (expected,), _ = render_jinja_template([messages], chat_template=text, add_generation_prompt=prompt,
                                                    **SPECIAL)  # fmt: skip
-            assert template(text).render(_normal(messages), add_generation_prompt=prompt) == expected
+            assert template(text).render(_normal(messages), prompt=prompt) == expected
 
 
 @pytest.mark.parametrize(
