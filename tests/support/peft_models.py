@@ -28,6 +28,7 @@ from neoxargs.train.parallel.make import Make, shards_of
 from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process import mesh, setup
 from tests.support.huggingface import CPU, END, SEQ, SIZES, imported, made
+from tests.support.ranks import run_ranks
 from tests.support.small_gpt import randomised
 
 RANK, ALPHA, STEPS = 3, 5, 3
@@ -263,3 +264,59 @@ def _logits(built: Any, config: Config, vocabulary: Any, here: mesh.Mesh) -> Ten
     with torch.no_grad():
         found: Tensor | None = model.logits(ids.repeat_interleave(SEQ, 0), torch.arange(SEQ).repeat(4))
     return None if found is None else found.view(4, SEQ, -1)
+
+
+LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
+    1: {"one process": {}},
+    2: {
+        "tp2": {"model_parallel_size": 2},
+        "tp2 sequence": {"model_parallel_size": 2, "sequence_parallel": True},
+        "pp2": {"pipe_parallel_size": 2},
+        "pp2 recomputed": {"pipe_parallel_size": 2, "checkpoint_activations": True},
+        "dp2": {},
+        "ZeRO-1": {"zero_optimization.stage": 1},
+        "ZeRO-2": {"zero_optimization.stage": 2},
+        "ZeRO-3": {"zero_optimization.stage": 3},
+        "ZeRO-3 recomputed": {"zero_optimization.stage": 3, "checkpoint_activations": True},
+    },
+    4: {"tp2 x pp2": {"model_parallel_size": 2, "pipe_parallel_size": 2}},
+}
+
+
+def on_ranks(folder: str, layouts: dict[str, dict[str, Any]]) -> dict[str, Difference]:
+    """Return the differences of each layout on this rank."""
+    process, found = setup.start("gloo", seed=1), {}
+    for name, changes in layouts.items():
+        found[name] = on_layout(folder, changes, process)
+        mesh.destroy_groups()
+    return found
+
+
+def measured(folder: Path, case: Case) -> dict[str, Difference]:
+    """Return the largest differences of all ranks, for each layout."""
+    prepare(folder, case)
+    largest: dict[str, Difference] = {}
+    for world, layouts in LAYOUTS.items():
+        ranks = run_ranks(on_ranks, world, str(folder), layouts, timeout=250)
+        for layout in layouts:
+            found = [rank[layout] for rank in ranks]
+            logits = [one.logits for one in found if one.logits is not None]
+            largest[layout] = Difference(max(logits, default=None), *map(max, list(zip(*found, strict=True))[1:]))
+    return largest
+
+
+def parity_rows(folder: Path) -> list[tuple[str, str, str]]:
+    """Return the rows of a parity table: reference, version, largest difference. Takes about two minutes."""
+    import peft
+
+    rows = []
+    for name, case in CASES.items():
+        found = list(measured(folder / name.replace(" ", "-"), case).values())
+        logits = max(one.logits for one in found if one.logits is not None)
+        rows.append((f"peft, LoRA of {name}: logits", peft.__version__, f"{logits:.0e}"))
+        rows.append(
+            (f"peft, LoRA of {name}: gradients", peft.__version__, f"{max(one.gradients for one in found):.0e}")
+        )
+        weights = max(one.weights for one in found)
+        rows.append((f"peft, LoRA of {name}: weights after {STEPS} steps", peft.__version__, f"{weights:.0e}"))
+    return rows

@@ -144,3 +144,10 @@ def test_a_report_describes_a_run_without_places() -> None:
     assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens per step"
     assert found["model"].startswith("4 layers, hidden 256, 8 heads, sequence 256")
     assert found["precision"] == "fp32"
+
+
+def test_what_is_trained_beside_a_frozen_model():
+    text = f"{SMALL}base_checkpoint: model\nlora: {{rank: 8, targets: [q_proj]}}\n"
+    shown = " ".join(summary.to_text(spec(text, CPU)).split())
+    assert "frozen: adapters of rank 8 with 16.4 thousand parameters (0.51% of the model) are trained" in shown
+    assert "frozen model from model" in shown

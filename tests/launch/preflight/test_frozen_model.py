@@ -1,0 +1,89 @@
+"""Adapters without their model, or for another one, are errors before the ranks start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from neoxargs import checkpoint_folder
+from neoxargs.checkpoint_folder import Base
+from neoxargs.launch.preflight.frozen_model import frozen_model_problems
+from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
+from neoxargs.resolve import Text, complete, draft
+from neoxargs.tools.checkpoints import examine
+from tests.support import smallest
+
+LORA = "lora: {rank: 8, alpha: 4, targets: [dense]}\n"
+SAVED = {"lora": {"rank": 8, "alpha": 4.0, "targets": ["dense"]}}
+
+
+def checkpoint(root: Path, base: Path | None = None, **values: Any) -> Path:
+    """Make a checkpoint of iteration 10 of a run with these values. base: the model, if it contains adapters for it."""
+    folder = root / "global_step10"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"num_layers": 2, "hidden_size": 64, **values}))
+    (folder / "files.json").write_text(json.dumps({"config.json": (folder / "config.json").stat().st_size}))
+    if base is not None:
+        (folder / checkpoint_folder.BASE).write_text(Base.of(base / "global_step10").to_json())
+    return folder
+
+
+def found(text: str, training: bool = True) -> list[tuple[str, str]]:
+    """Return the ids and sentences of the problems of the smallest run with this text."""
+    config = complete(draft([Text("my.yml", smallest.YAML + text)]), 1)
+    return [(p.id, p.what) for p in frozen_model_problems(config, loaded_checkpoint(config), training)]
+
+
+def test_a_run_finds_the_model_that_its_checkpoint_records(tmp_path: Path) -> None:
+    model, adapters = tmp_path / "model", tmp_path / "adapters"
+    checkpoint(model)
+    assert found(f"{LORA}base_checkpoint: {model}\n") == []
+    assert found(f"{LORA}base_checkpoint: {model / 'global_step10'}\n") == []
+    assert found(f"{LORA}load: {model}\nfinetune: true\n") == []
+    folder = checkpoint(adapters, model, **SAVED)
+    assert found(f"{LORA}load: {adapters}\n") == []
+    assert examine(folder, lambda _: "").state.endswith(f"adapters of rank 8 for {model / 'global_step10'}")
+    model.rename(tmp_path / "moved")
+    [(id, what)] = found(f"{LORA}load: {adapters}\n")
+    assert id == "base-checkpoint-missing" and str(model) in what
+    assert found(f"{LORA}load: {adapters}\nbase_checkpoint: {tmp_path / 'moved'}\n") == []
+    [(id, _)] = found(f"{LORA}base_checkpoint: {tmp_path / 'nowhere'}\n")
+    assert id == "base-checkpoint-missing"
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    model, other, adapters = tmp_path / "model", tmp_path / "other", tmp_path / "adapters"
+    checkpoint(model)
+    checkpoint(other, seed=3)
+    checkpoint(adapters, model, **SAVED)
+    [(id, what)] = found(f"{LORA}load: {adapters}\nbase_checkpoint: {other}\n")
+    assert id == "base-checkpoint-differs" and str(model) in what and str(other) in what
+    assert found(f"{LORA}load: {adapters}\nbase_checkpoint: {other}\nfinetune: true\n") == []
+    checkpoint(other, hidden_size=128)
+    assert found(f"{LORA}base_checkpoint: {other}\n")[0][0] == "checkpoint-other-model"
+
+
+def test_other_adapters_are_refused(tmp_path: Path) -> None:
+    model, adapters = tmp_path / "model", tmp_path / "adapters"
+    checkpoint(model)
+    checkpoint(adapters, model, **SAVED)
+    changes = {"rank: 8": "rank: 16", "[dense]": "[q_proj]", "alpha: 4": "alpha: 8"}
+    for before, after in changes.items():
+        text = f"{LORA.replace(before, after)}load: {adapters}\n"
+        assert [id for id, _ in found(text)] == ["checkpoint-other-adapters"], after
+        expected = [] if "alpha" in after else ["checkpoint-other-adapters"]
+        assert [id for id, _ in found(f"{text}finetune: true\n")] == expected, after
+
+
+def test_a_full_model_is_not_taken_for_adapters_nor_the_other_way_round(tmp_path: Path) -> None:
+    model, adapters = tmp_path / "model", tmp_path / "adapters"
+    checkpoint(model)
+    checkpoint(adapters, model, **SAVED)
+    for text in (f"load: {model}\n", f"load: {model}\nfinetune: true\nbase_checkpoint: {model}\n"):
+        assert [id for id, _ in found(LORA + text)] == ["checkpoint-without-adapters"]
+    generating = found(f"{LORA}load: {model}\nfinetune: true\n", training=False)
+    assert [id for id, _ in generating] == ["checkpoint-without-adapters"]
+    [(id, what)] = found(f"load: {adapters}\n")
+    assert id == "checkpoint-of-adapters" and "lora.rank 8" in what
+    assert found(f"load: {model}\n") == []
