@@ -111,8 +111,8 @@ class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuni
 
     enabled: bool = param(False)
     """Freezes the model and trains only a prefix of embeddings in front of every sequence (Lester et al. 2021,
-    arXiv:2104.08691). Set `load` to the model's checkpoint, and `finetune: true`. The run's own checkpoints
-    contain the model and the prefix, and generate.py uses both."""
+    arXiv:2104.08691). Set `base_checkpoint` to the model's checkpoint. The run's own checkpoints contain only the
+    prefix and record the model, and generate.py uses both."""
 
     num_tokens: Count = param(10, aliases="n_tokens")
     """Number of embeddings in the prefix. They are part of `seq_length`: as many tokens are cut off at the end of every

@@ -47,8 +47,8 @@ def soft_prompt_reaches_every_document(
 
 @check
 def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimization__stage: int) -> Finding | None:
-    """With ZeRO-3, checkpoints contain weights only as the optimizer's partitions. The optimizer has no frozen weights,
-    so these would be missing from checkpoints.
+    """The initial prompt is set on every rank after the model has been loaded. With ZeRO-3, no rank holds the prompt or
+    the token embeddings of init_string.
 
         soft_prompt_tuning: {enabled: true}
         zero_optimization: {stage: 3}

@@ -356,6 +356,7 @@ SWITCHED_OFF = (
     SwitchedOff("allow_chopped", {"pack_impl": Is(("packed",))}, "pack_impl: packed cuts documents anywhere"),
     SwitchedOff("reset_position_ids reset_attention_mask", {"pack_impl": Is(("best_fit",))}, _SEPARATED),
     SwitchedOff("weighted_sampler_alpha", {"weight_by_num_documents": OFF}, "weight_by_num_documents is off"),
+    SwitchedOff("lora.*", {"lora.rank": OFF}, "lora.rank is 0", "set rank, for example to 16"),
     # The run and its checkpoints
     SwitchedOff("adlr_autoresume_interval", {"adlr_autoresume": OFF}, "adlr_autoresume is off"),
     SwitchedOff(

@@ -34,7 +34,7 @@ from neoxargs.train.huggingface.peft_format import (
     to_ours,
     to_theirs,
 )
-from neoxargs.train.lora.adapters import MODULE, assembled
+from neoxargs.train.lora.adapters import MODULE, assembled, is_adapter
 
 HEAD = """\
 # The adapters of {source} for the model of {files}
@@ -197,24 +197,28 @@ def _base(given: Config) -> Base:
 
 
 class Merged:
-    """The weights of a model with its adapters merged: a checkpoint for export."""
+    """The weights of a model with its adapters merged, or with its soft prompt: a checkpoint for export."""
 
     def __init__(self, config: Config, base: Weights, adapters: Weights) -> None:
-        self.base, self.adapters, self.scale = base, adapters, scale(config)
+        self.base, self.adapters = base, adapters
+        self.scale = scale(config) if config.lora.rank else 1.0
         self.folder = adapters.folder
-        self.slices, self.dtype = base.slices, base.dtype
+        self.beside = {name for name in adapters.slices if not is_adapter(name)}
+        self.slices, self.dtype = {*base.slices, *self.beside}, base.dtype
         self.complete, self.groups, self.loss_scale = False, adapters.groups, adapters.loss_scale
         self.common = adapters.common
         self.targets = {target.module: target for target in targets(config)}
 
     def shape(self, name: str) -> list[int]:
-        return self.base.shape(name)
+        return (self.adapters if name in self.beside else self.base).shape(name)
 
     def states(self, name: str) -> dict[str, Any]:
         return {}
 
     def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor:
         """Return a weight. master: in fp32, as precise as the checkpoints are."""
+        if name in self.beside:
+            return self.adapters.full_tensor(name, state, master)
         whole = self.base.full_tensor(name, state, master)
         match = re.fullmatch(r"(layers\.\d+\.(.+))\.weight", name)
         target = self.targets.get(match[2]) if match else None

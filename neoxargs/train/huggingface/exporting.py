@@ -210,11 +210,11 @@ def sizes_of(config: Config, rows: int) -> Sizes:
 def merged_weights(config: Config) -> Weights:
     """Return the weights of the checkpoint, into which adapters are merged; raise Problems."""
     saved = weights(config)
-    if not config.lora.rank or checkpoint_folder.recorded_base(saved.folder) is None:
+    if checkpoint_folder.recorded_base(saved.folder) is None:
         return saved
     model = base.of_run(config, saved.folder)
     if model is None:
-        what = f"load ({saved.folder}): the model of these adapters has random weights and is in no checkpoint"
+        what = f"load ({saved.folder}): the frozen model has random weights and is in no checkpoint"
         raise Problems(Problem(what, id="base-checkpoint-missing", about=("load", "base_checkpoint")))
     return adapters.Merged(config, model.weights, saved)
 

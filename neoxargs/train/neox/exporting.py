@@ -32,6 +32,7 @@ from neoxargs.neox_checkpoint.weights import (
     decays,
 )
 from neoxargs.problems import Problem, Problems
+from neoxargs.registry.lora import Lora
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.sizes.model import vocabulary_rows, weights_of_layers
@@ -87,12 +88,13 @@ def write(config: Config, saved: Weights, folder: Path) -> bool:
 
 
 def _beyond_gpt_neox(config: Config) -> Iterator[Problem]:
-    """Yield every parameter of the model that GPT-NeoX does not have, if it is set."""
-    for parameter, value in config.items():
-        name, is_of_model = parameter.name, parameter.ours and parameter.effect == "model"
+    """Yield every parameter of the model that GPT-NeoX does not have, if it is set; adapters are merged."""
+    for parameter, setting in config.items():
+        name, value = parameter.name, setting.value
+        is_of_model = parameter.ours and parameter.effect == "model" and parameter.group is not Lora
         implied = name == "exact_mlp_width" and config.transformer_engine.te_layernorm_mlp
-        if is_of_model and not implied and name not in SAME_MODEL and value.value != parameter.default:
-            what = f"{name} ({yaml_form(value.value)}) cannot be exported to GPT-NeoX, which has no such parameter"
+        if is_of_model and not implied and name not in SAME_MODEL and value != parameter.default:
+            what = f"{name} ({yaml_form(value)}) cannot be exported to GPT-NeoX, which has no such parameter"
             yield Problem(what, config.place(name), id="huggingface-not-expressible", about=(name,))
 
 

@@ -59,6 +59,7 @@ def warnings(text: str) -> list[str]:
         ("gpt_j_tied: true", "gpt_j_tied"),
         ("param_sharing_style: spaced", "param_sharing_style"),
         ("weighted_sampler_alpha: 0.3", "weighted_sampler_alpha"),
+        ("lora: {alpha: 32}", "lora.alpha"),
         ("adlr_autoresume_interval: 10", "adlr_autoresume_interval"),
         ("checkpoint_factor: 100\nkeep_last_n_checkpoints: 2", "checkpoint_factor keep_last_n_checkpoints"),
         ("finetune: true", "finetune"),

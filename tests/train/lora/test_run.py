@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from neoxargs import checkpoint_folder
-from neoxargs.train.huggingface import exporting
+from neoxargs.train.huggingface import exporting, importing
 from neoxargs.train.lora.adapters import is_adapter
 from tests.support.frozen_runs import configured, losses, prompted, saved, trained, trained_base
 from tests.support.ranks import run_ranks
+from tests.support.trials import Trial, train
 
 LORA = "lora: {rank: 4, dropout: 0.1, targets: [q_proj, v_proj, dense, dense_h_to_4h]}\n"
 #: Ranks, and what the configuration says about them.
@@ -83,6 +84,16 @@ def test_every_layout_resumes_the_checkpoint_of_every_other(base: Path, tmp_path
                 torch.testing.assert_close(found[weight], value, rtol=1e-3, atol=1e-4, msg=f"{folder}: {weight}")
 
 
+MATRIX = "layers.1.attention.query_key_value.weight"
+
+
+def merged_rows(folder: Path) -> torch.Tensor:
+    """Return MATRIX of an exported model."""
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")[f"gpt_neox.{MATRIX}"]
+
+
 @pytest.mark.slow
 def test_peft_and_transformers_load_what_is_exported(base: Path, tmp_path: Path) -> None:
     """Logits of the model with exported adapters are those of the model into which they are merged."""
@@ -94,6 +105,9 @@ def test_peft_and_transformers_load_what_is_exported(base: Path, tmp_path: Path)
         chosen = ["lora.rank=0", f"load={base / 'base'}"] if load == "base" else [f"load={tmp_path / 'run'}"]
         changes = [word for change in chosen for word in ("--set", change)]
         assert exporting.main([*words, *changes, "--to", str(tmp_path / name), *options]) == 0
+    gpt_neox = ["--set", f"load={tmp_path / 'run'}", "--format", "neox", "--to", str(tmp_path / "neox")]
+    assert exporting.main([*words, *gpt_neox]) == 0
+    assert importing.main([str(tmp_path / "neox"), "--to", str(tmp_path / "back")]) == 0
     tokens = torch.arange(97, 113).unsqueeze(0)
     merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(tokens).logits
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
@@ -103,5 +117,38 @@ def test_peft_and_transformers_load_what_is_exported(base: Path, tmp_path: Path)
     with warnings.catch_warnings():  # peft 0.21 calls a function that transformers 5 has deprecated
         warnings.simplefilter("ignore", FutureWarning)
         adapted = peft.PeftModel.from_pretrained(model, tmp_path / "adapter")
+    rows = merged_rows(tmp_path / "merged")
+    torch.testing.assert_close(saved(next((tmp_path / "back").glob("global_step*")))[MATRIX], rows, rtol=0, atol=1e-6)
     torch.testing.assert_close(adapted.eval()(tokens).logits, merged, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(merged, before, rtol=1e-2, atol=1e-3)
+
+
+ADAPTERS: dict[str, Any] = {"lora.rank": 4, "lora.targets": ["all-linear"]}
+HALF, ZERO_2 = {"bf16": {"enabled": True}}, {"zero_optimization": {"stage": 2}}
+OFFLOADED = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+
+
+@pytest.mark.slow
+def test_every_precision_and_optimizer_trains_them() -> None:
+    """Also with tied weights whose gradients a pipeline would otherwise sum, and with recomputed layers."""
+    pipeline, bf16 = {**ADAPTERS, "pipe_parallel_size": 2}, {"precision": "bfloat16"}
+    trials = {
+        "replicas": Trial(ADAPTERS), "pipeline": Trial(pipeline),
+        "selective": Trial(ADAPTERS | {"checkpoint_activations": "selective"}),
+        "DeepSpeed's recomputation": Trial(
+            ADAPTERS | {"checkpoint_activations": True, "deepspeed_activation_checkpointing": True}
+        ),
+        "offloaded": Trial(
+            ADAPTERS | {"zero_optimization.stage": 2, "zero_optimization.offload_optimizer.device": "cpu"}, OFFLOADED
+        ),
+        "bf16": Trial(ADAPTERS | bf16, HALF), "bf16 pipeline": Trial(pipeline | bf16, HALF),
+        "bf16 ZeRO-2": Trial(ADAPTERS | bf16 | {"zero_optimization.stage": 2}, HALF | ZERO_2),
+        "bf16 tp2": Trial(ADAPTERS | bf16 | {"model_parallel_size": 2, "sequence_parallel": True}, HALF),
+    }  # fmt: skip
+    [found, _] = run_ranks(train, 2, trials, 3, timeout=300)
+    expected = found["replicas"]
+    assert expected.train[2] < expected.train[0]
+    for name, outcome in found.items():
+        tolerance = 2e-3 if "bf16" in name else 1e-5
+        assert outcome.train == pytest.approx(expected.train, rel=tolerance), name
+        assert outcome.norms == pytest.approx(expected.norms, rel=20 * tolerance), name
