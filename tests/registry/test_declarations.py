@@ -80,18 +80,11 @@ def test_effect_is_declared(parameter: Parameter) -> None:
     assert not parameter.no_effect_reason.endswith(".")
 
 
-#: Refused parameters whose support is in progress, and which therefore need no reason.
-IN_PROGRESS = (
-    "train_epochs", "train_label_data_paths", "valid_label_data_paths", "test_label_data_paths", "pack_impl",
-    "allow_chopped",
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
 def test_a_refused_parameter_has_a_reason(parameter: Parameter) -> None:
     """A parameter with the effect `not built` says why: a clause that follows "is not supported by train.py:"."""
     if parameter.effect == "not built":
-        assert parameter.refused or parameter.name in IN_PROGRESS
+        assert parameter.refused
     clauses = [parameter.refused] if isinstance(parameter.refused, str) else [*parameter.refused.values()]
     for clause in (*clauses, parameter.instead):
         assert not clause.endswith(".") and "yet" not in clause.split()

@@ -119,7 +119,7 @@ def test_what_is_not_supported_is_reported(name: str) -> None:
 def test_every_refused_choice_has_a_reason(name: str) -> None:
     parameter, supported = REGISTRY.parameters[name], supported_values()[name]
     for choice in get_args(parameter.type):
-        if isinstance(parameter.refused, dict) and choice not in supported:
+        if isinstance(choice, str) and choice not in supported:
             assert reason(parameter, choice), choice
 
 
