@@ -73,6 +73,9 @@ class FastTokenizer:
 
     def __init__(self, inner: Any, name: str) -> None:
         self.inner = inner
+        # A tokenizer.json can limit or pad every text, which transformers ignores unless it is asked to do so.
+        inner.no_truncation()
+        inner.no_padding()
         self.vocab_size: int = inner.get_vocab_size(with_added_tokens=True)
         self.eod = _end_of_document(inner.token_to_id, name)
 

@@ -102,6 +102,16 @@ class TestTemplatesThatChangeEarlierTurns:
             trained([{"role": "user", "content": ""}, CHATS[0][1]], counting)
         assert "--only-last" in caught.value.advice and "{% generation %}" in caught.value.advice
 
+    def test_an_order_that_hides_a_turn_is_refused(self) -> None:
+        newest_first = "{% for m in messages | reverse %}[{{ m.content }}]{% endfor %}"
+        with pytest.raises(TemplateError, match="the text of message 3 does not follow that of the others"):
+            trained(CHATS[1], newest_first)
+
+    def test_an_empty_turn(self) -> None:
+        silent = [CHATS[0][0], {"role": "assistant", "content": ""}, *CHATS[0]]
+        skipping = "{% for m in messages if m.content %}[{{ m.content }}]{% endfor %}{{ '[' if add_generation_prompt }}"
+        assert trained(silent, skipping)[0] == ["4]"]
+
     def test_a_template_that_refuses_the_beginning(self) -> None:
         """Only the boundaries of trained turns are rendered, so a chat may begin with what is refused alone."""
         template = (

@@ -109,6 +109,18 @@ def test_an_unpaired_surrogate_is_tokenised(gpt2) -> None:
         assert build_tokenizer(given).tokenize_batch(["a\ud83d"])[0].size > 1
 
 
+def test_texts_are_neither_cut_nor_padded(gpt2, tmp_path) -> None:
+    """As in transformers, whatever limits the tokenizer.json has."""
+    inner = Tokenizer.from_file(str(gpt2 / "tokenizer.json"))
+    plain = build_tokenizer(options("HFTokenizer", gpt2 / "tokenizer.json"))
+    inner.enable_truncation(4)
+    inner.enable_padding()
+    inner.save(str(tmp_path / "tokenizer.json"))
+    limited = build_tokenizer(options("HFTokenizer", tmp_path / "tokenizer.json"))
+    assert limited.tokenize(TEXTS[1]) == plain.tokenize(TEXTS[1])
+    assert [ids.tolist() for ids in limited.tokenize_batch(TEXTS)] == [plain.tokenize(text) for text in TEXTS]
+
+
 def test_a_vocabulary_with_another_end_of_document(tmp_path) -> None:
     inner = Tokenizer(models.WordLevel({"</s>": 0, "a": 1}, unk_token="a"))
     inner.save(str(tmp_path / "tokenizer.json"))
