@@ -41,13 +41,11 @@ def query_key_value_order(contents: Contents, located: Located, shape: Shape, ch
             "concatenated", f"DeepSpeed {version[0]}.{version[1]}, which wrote the checkpoint, is newer than 2024-11-13"
         )
     program, day = ("GPT-NeoX", "2024-11-13") if grouped else ("GPT-NeoX's converter from Llama", "2025-05-09")
-    what = (
-        f"load ({contents.folder}): the files do not show the order of the query, key and value rows, which {program} "
-    )
-    what += f"changed on {day}"
+    what = f"load ({contents.folder}): the files do not show the order of the query, key and value rows; {program} "
+    what += f"changed that order on {day}"
     hint = (
-        "set load_query_key_value_order: per_head if the checkpoint is older, or concatenated if it is newer; with the "
-        "wrong order, the first loss is close to that of an untrained model"
+        "set load_query_key_value_order: per_head if the checkpoint is older than that, or concatenated if newer; "
+        "with the wrong order, the first loss is close to that of an untrained model"
     )
     about = ("load", "load_query_key_value_order")
     raise Problems(Problem(what, hint=hint, id="checkpoint-order-unknown", about=about))

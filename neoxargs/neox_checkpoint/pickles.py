@@ -136,7 +136,7 @@ def unreadable(file: Path, why: str) -> Problems:
 
 def _refusal(file: Path, name: str) -> Problems:
     what = f"{file} refers to {name}, which is not a class that GPT-NeoX stores; no code in the file was executed"
-    hint = "do not load this file with other programs either, unless you know who wrote it"
+    hint = "do not load this file with other programs either, unless you trust whoever wrote it"
     return Problems(Problem(what, hint=hint, id="checkpoint-file-refused", about=("load",)))
 
 

@@ -37,7 +37,7 @@ def test_a_run_on_a_cpu_is_compared_with_the_memory_of_its_host(capsys: pytest.C
     assert plan_and_suggest(PlanOptions([str(QUICKSTART)]))[0].has_verdict
     assert print_plan(PlanOptions([str(QUICKSTART)], host_memory=4)) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert output.startswith("plan fits: ") and "of its 4.00 GiB" in output
+    assert output.startswith("plan fits: ") and "of the host's 4.00 GiB" in output
     assert print_plan(PlanOptions([str(QUICKSTART)], host_memory=1)) == 1
     assert capsys.readouterr().out.startswith("plan       does not fit: a host needs ")
 

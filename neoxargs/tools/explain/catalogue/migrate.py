@@ -47,7 +47,7 @@ PROBLEMS: dict[str, Entry] = {
         'With "auto", Hugging Face\'s Trainer takes the precision from its command-line arguments, which the file '
         "does not contain. Unless you set `precision`, the run trains in fp32, with twice the memory."
     ),
-    "migrate-json-syntax": row("The text is neither JSON nor JSON with one of the common mistakes."),
+    "migrate-json-syntax": row("The text is not valid JSON, and `migrate` cannot correct the mistake."),
     "migrate-json-comma-missing": row("A comma is missing; the file is read as if it were there."),
     "migrate-json-escape": row(
         "A `\\u` escape sequence in a string is only half of a surrogate pair, so it does not represent a character."

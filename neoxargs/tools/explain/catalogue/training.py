@@ -110,13 +110,13 @@ PROBLEMS: dict[str, Entry] = {
         "recorded one), so the run cannot resume from any of them."
     ),
     "checkpoint-not-saved": row(
-        "A rank could not write its files of a checkpoint, for example because the disk is full. Earlier checkpoints "
+        "A rank could not write its part of a checkpoint, for example because the disk is full. Earlier checkpoints "
         "are not affected: a checkpoint is visible only once all of its files are complete."
     ),
     "checkpoint-not-usable": row("The checkpoint of the requested iteration is missing or damaged."),
     "checkpoint-loss-differs": row(
         "With `checkpoint_validation_with_forward_pass`, a checkpoint records the loss of a fixed sample. The loaded "
-        "model has another one: its weights are in the wrong place, or the code computes something else than it did."
+        "model has a different loss: its weights are in the wrong places, or the code computes something different."
     ),
     "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find it."),
     "checkpoint-skipped": row(

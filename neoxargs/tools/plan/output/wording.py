@@ -29,7 +29,7 @@ def verdict(plan: Plan) -> str:
     """Whether the run fits, with its peak memory and the limit that it is compared with."""
     fullest, usable, device = plan.fullest, plan.usable, plan.target.device
     host_peak = format_bytes(plan.host_peak)
-    host_limit = f"{format_bytes(plan.usable_host_memory)} of its {format_bytes(plan.host_memory)}"
+    host_limit = f"{format_bytes(plan.usable_host_memory)} of the host's {format_bytes(plan.host_memory)}"
     where = f"on stage {fullest.stage.index} " if len(plan.stage_memory) > 1 else ""
     if not plan.host_fits and plan.device_fits:
         return f"does not fit: a host needs {host_peak} of memory, but the run can use {host_limit}"

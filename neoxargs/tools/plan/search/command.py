@@ -101,7 +101,9 @@ def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
     target = choose_target(options, base)
     on_cpu = target.device.kind != "cuda"
     if on_cpu or target.device.memory is None:
-        unsuitable = f"a GPU, not {target.device.name}" if on_cpu else "the memory size of a GPU, which is unknown"
+        unsuitable = (
+            f"a GPU, but the device is {target.device.name}" if on_cpu else "the memory size of a GPU, which is unknown"
+        )
         what = f"{name} needs {unsuitable}"
         hint = f"name a GPU with --device, such as --device {ASSUMED_DEVICE}"
         raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))

@@ -152,7 +152,7 @@ def test_a_search_needs_the_memory_of_a_device(middle: str) -> None:
 def test_a_search_needs_a_gpu(middle: str) -> None:
     cpu = PlanOptions([middle], gpus=4, device="CPU", gpu_memory=8)
     for search, name in ((SearchOptions(), "--search"), (SearchOptions(fewest=True), "--fewest")):
-        with pytest.raises(Problems, match=f"{name} needs a GPU, not CPU"):
+        with pytest.raises(Problems, match=f"{name} needs a GPU, but the device is CPU"):
             run_search(cpu, search)
 
 
