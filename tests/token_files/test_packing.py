@@ -111,7 +111,7 @@ def test_samples_of_best_fit_are_not_in_order_of_their_lengths(sizes: list[int])
     made = packing.pack("best_fit", lengths(sizes), None, 33, True, seed=1)
     cut = np.minimum(lengths(sizes), 33)
     longest = [max(cut[sample].tolist()) for sample in samples(made)]
-    assert len(set(longest)) > 5 and longest != sorted(longest, reverse=True)
+    assert len(set(longest)) > 1 and longest != sorted(longest, reverse=True)
     assert sorted(made.documents) == sorted(np.flatnonzero(cut > 1))
 
 

@@ -1,0 +1,61 @@
+"""docs/finetuning.md: its example runs, from the model of the quick start to the answers of the finetuned one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neoxargs import run_metrics
+from neoxargs.cli import main
+from tests.support.paths import CONFIGS, DOCS, ROOT
+
+#: A few steps are enough to see that everything fits together.
+SHORT = "--set train_iters=4 --set eval_interval=2 --set eval_iters=1 --set log_interval=1 --set maximum_tokens=8"
+
+
+def commands() -> list[str]:
+    """Return the commands of the example, each in one line."""
+    example = (DOCS / "finetuning.md").read_text(encoding="utf-8").partition("\n## The data")[0]
+    text = "\n".join(re.findall(r"^```sh\n(.*?)^```", example, flags=re.M | re.S))
+    return text.replace("\\\n", " ").splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_example_runs(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / ".venv" / "bin" / "python").chmod(0o755)
+    for name in ("deepy.py", "configs", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    printed = ""
+    for command in commands():
+        assert command.startswith(".venv/bin/python deepy.py "), command
+        launches = re.search(r"deepy\.py (train|generate)\.py", command)
+        words = ["bash", "-c", f"{command} {SHORT}" if launches else command]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
+        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        printed += done.stdout
+    shown = re.search(r"^```\n(### User\n.*?)^```", (DOCS / "finetuning.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert shown and shown[1] in printed
+    for run in ("functions", "functions-lora"):
+        answers = [row["step"] for row in run_metrics.read(tmp_path / "runs" / run / run_metrics.FILE)
+                   if row["event"] == "answers"]  # fmt: skip
+        assert answers == [0, 2, 4]
+        assert 'class="answers"' in (tmp_path / "runs" / run / "report.html").read_text()
+        assert (tmp_path / "runs" / run / "global_step4").is_dir()
+
+
+def test_the_model_is_that_of_the_quick_start(capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(CONFIGS / "quickstart.yml"), str(CONFIGS / "finetuning" / "functions.yml")]
+    assert main(["diff", *files, "--json"]) in (0, 1)
+    differences = json.loads(capsys.readouterr().out)["differences"]
+    assert {row["name"] for row in differences if row["kind"] in ("model", "tokenizer")} == set()
+    assert "pack_impl" in {row["name"] for row in differences}
