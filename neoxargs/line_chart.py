@@ -59,7 +59,7 @@ def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     plane = Plane.around([*(chart.steps or ()), *(bin.x for bin in bins)], ends, chart.floats, factor, width, height)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
     level = _level(plane, chart.level[1]) if chart.level else ""
-    drawn = _axes(plane, unit) + level + _clipped(plane, curves) + _beyond(plane, thinned, limit)
+    drawn = _axes(plane, unit) + level + _clipped(plane, curves) + _beyond(plane, thinned)
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}">'
         f'<text class="title" x="{LEFT}" y="18">{escape(chart.title)}</text>{drawn}{_legend(chart, width)}</svg>'
@@ -222,9 +222,9 @@ def _clipped(plane: Plane, curves: str, room: int = 5) -> str:
     return f'<svg class="plot" {place} viewBox="{x} {y} {width} {height}">{curves}</svg>'
 
 
-def _beyond(plane: Plane, thinned: Sequence[tuple[Series, Sequence[Bin]]], limit: float) -> str:
+def _beyond(plane: Plane, thinned: Sequence[tuple[Series, Sequence[Bin]]]) -> str:
     """Return a triangle at the upper edge for each outlier beyond the plot, and a note with the largest value."""
-    outliers = [(series, bin) for series, bins in thinned for bin in bins if bin.high > limit]
+    outliers = [(series, bin) for series, bins in thinned for bin in bins if bin.high * plane.factor > plane.y1]
     if not outliers:
         return ""
     most, right = max(bin.high for _, bin in outliers) * plane.factor, plane.width - RIGHT
