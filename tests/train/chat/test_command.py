@@ -85,7 +85,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     templates = {
         "invalid": "{% for m in messages %}\n{{ m.content }\n",
         "failing": "{% for m in messages %}\n{% if m.content == 'fails' %}{{ raise_exception('no!') }}{% endif %}\n"
-        "{% endfor %}x",
+        "{{ m.content }}{% endfor %}",
         "counting": "{{ messages | length }}{% for m in messages %}[{{ m.content | upper }}]{% endfor %}",
         "reasoning": "{% for m in messages %}<|{{ m.role }}|>{% if loop.last and m.role == 'assistant' %}"
         "<think></think>{% endif %}{{ m.content }}{% endfor %}",
