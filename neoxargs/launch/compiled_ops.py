@@ -122,7 +122,10 @@ def _release(lock: Path, say: Say, limit: float) -> None:
         time.sleep(0.5)
     if lock.exists():
         lock.unlink(missing_ok=True)
-        say(f"removed the lock file {lock}, which a killed compilation had left; every run would have waited for it")
+        say(
+            f"removed the lock file {lock}, which a killed compilation had left behind; "
+            "every run would have waited for it"
+        )
 
 
 def _stale(lock: Path) -> bool:

@@ -44,7 +44,7 @@ def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: Ru
         own = own_checkpoint(spec.config, before)
         fruitless = 0 if own != reached else fruitless + 1
         reached, wait = own, wait_before(fruitless)
-        say(f"restart {number + 1} of {restarts} in {wait:.0f} s {_starting_point(spec.config, own)}")
+        say(f"restart {number + 1} of {restarts} in {wait:.0f} s, {_starting_point(spec.config, own)}")
         time.sleep(wait)
     raise AssertionError("the last attempt returns")
 

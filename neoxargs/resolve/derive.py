@@ -132,7 +132,8 @@ class _Completion:
             self.given.add(target)
         elif present.value != today and not _is_narrower(present.value, today, target):
             now = f"{target}: {format_node(node_of(present.value))}"
-            what = f"{written} is the old form of {target}: {format_node(node_of(today))}, which contradicts {now}"
+            means = f"{target}: {format_node(node_of(today))}"
+            what = f"`{written}` is the old form of `{means}`, which contradicts `{now}`"
             self.report(Finding(what, f"remove {name}", id="retired-key-contradicts"), (name, target))
             self.broken.add(target)
 

@@ -53,9 +53,9 @@ def inferred(spelled: Mapping[str, Place]) -> Dialect:
     """Return the dialect of files that do not set one, from their keys as spelled."""
     days = {name: since for name in spelled if (since := introduced(name))}
     if not days:
-        return Dialect(SEED, f"all keys existed on {SEED}", NEWEST)
+        return Dialect(SEED, f"all keys existed in GPT-NeoX on {SEED}", NEWEST)
     newest = max(days, key=lambda name: days[name])
-    return Dialect(NEWEST, f"{newest} ({spelled[newest]}) was added on {days[newest]}", days[newest])
+    return Dialect(NEWEST, f"{newest} ({spelled[newest]}) was added to GPT-NeoX on {days[newest]}", days[newest])
 
 
 def named(value: Value) -> Dialect | Problem:
@@ -64,10 +64,10 @@ def named(value: Value) -> Dialect | Problem:
     day = NAMES.get(written) or _day(written)
     if day and day >= SEED:
         return Dialect(day, f"dialect: {written} ({value.source})")
-    what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a date from {SEED} on, such as 2022-12-14'
+    what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a date not before {SEED}, such as 2022-12-14'
     end = _day(f"{written.removeprefix('neox-')}-12-31")
     if end and end > SEED:
-        hint = f"write a date of that year, such as {max(end.replace(month=1, day=1), SEED)}"
+        hint = f"write a date in that year, such as {max(end.replace(month=1, day=1), SEED)}"
     else:
         hint = did_you_mean(written, NAMES)
     return Problem(what, value.source.where, hint, id="dialect-unknown", about=("dialect",))

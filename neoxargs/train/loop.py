@@ -141,7 +141,7 @@ class Loop:
             self._evaluate("test")
             self._ask(everything=True)
         self._save(last=True)
-        self.progress.long("the end of the last save")
+        self.progress.long("completing the last checkpoint")
         self._complete(self.saver.finish, last=True)
         self.saver.close()
         self.progress.done()
@@ -365,7 +365,7 @@ def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
     what = f"max_skipped_steps ({steps}) was reached: the last {steps} steps, up to iteration {iteration}, had "
     what += f"infinite or NaN losses or gradients; training stopped without saving; {latest}"
-    hint = "continue from an earlier checkpoint (iteration), with a lower lr or gradient_clipping"
+    hint = "set iteration to continue from an earlier checkpoint, and set a lower lr or gradient_clipping"
     about = ("max_skipped_steps", "on_divergence", "lr", "gradient_clipping")
     return Problem(what, hint=hint, id="steps-keep-diverging", about=about)
 
@@ -374,7 +374,7 @@ def _unwritten(run_dir: Path, error: OSError) -> Problem:
     reason = (error.strerror or str(error)).lower()
     reason = f"{error.filename}: {reason}" if error.filename else reason
     what = f"run_dir ({run_dir}): metrics or reports cannot be written: {reason}"
-    hint = "free space on this disk, or set run_dir to a folder that this user can write to"
+    hint = "free up space on this disk, or set run_dir to a folder that this user can write to"
     return Problem(what, hint=hint, id="run-folder-not-written", about=("run_dir", "on_save_error"))
 
 

@@ -81,8 +81,8 @@ def test_waits_double_until_a_checkpoint_is_saved(tmp_path, monkeypatch):
     attempts = Attempts(monkeypatch, *[DIED] * 6, DONE, does=lambda number: number == 4 and checkpoint(save, 5))
     attempts.run(config(tmp_path, "restarts: 6\n"))
     assert attempts.waits == [2, 4, 8, 1, 2, 4]
-    assert attempts.said[0] == "restart 1 of 6 in 2 s from the beginning: no checkpoint has been saved yet"
-    assert attempts.said[3] == f"restart 4 of 6 in 1 s from {save}/global_step5"
+    assert attempts.said[0] == "restart 1 of 6 in 2 s, from the beginning: no checkpoint has been saved yet"
+    assert attempts.said[3] == f"restart 4 of 6 in 1 s, from {save}/global_step5"
     assert [wait_before(number) for number in (0, 8, 9, 1000)] == [1, 256, 300, 300]
 
 
@@ -111,7 +111,7 @@ def test_a_run_that_loads_elsewhere_continues_from_its_own_checkpoint(tmp_path, 
     names = ("load", "iteration", "finetune", "no_load_optim", "no_load_rng")
     assert [first.get(name) for name in names] == [str(tmp_path / "other"), 100, True, True, True]
     assert [third.get(name) for name in names] == [str(save), None, False, False, False]
-    assert attempts.said[0].startswith(f"restart 1 of 2 in 2 s from {tmp_path}/other again")
+    assert attempts.said[0].startswith(f"restart 1 of 2 in 2 s, from {tmp_path}/other again")
 
 
 def test_checkpoints_from_before_the_run_are_not_its_own(tmp_path, monkeypatch):

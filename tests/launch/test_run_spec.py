@@ -50,7 +50,7 @@ def test_a_number_of_gpus_on_the_command_line_replaces_looking_for_them(written)
 
 def test_warnings_point_at_the_line(written):
     warning, *_ = written('include: "localhost:0,1"\nnum_gpus: 4\n').warnings
-    assert warning.what == "num_gpus (4) has no effect together with include"
+    assert warning.what == "num_gpus (4) has no effect, because include selects the slots"
     assert (warning.where.line, warning.where.column) == (9, 1)
 
 

@@ -167,7 +167,8 @@ def test_a_retired_name_may_agree_with_its_replacement() -> None:
 
 def test_a_retired_name_that_contradicts_its_replacement() -> None:
     (problem,) = wrong(SIZES + "geglu: true\nactivation: relu")
-    assert problem.what == 'geglu: true is the old form of activation: "geglu", which contradicts activation: "relu"'
+    means = '`geglu: true` is the old form of `activation: "geglu"`'
+    assert problem.what == f'{means}, which contradicts `activation: "relu"`'
     assert [str(place) for place in (problem.where, *problem.also)] == ["my.yml:6:1", "my.yml:7:1"]
 
 

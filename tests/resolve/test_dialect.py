@@ -41,10 +41,10 @@ def test_which_dialect(text: str, day: date, name: str) -> None:
 
 
 def test_the_reason_names_the_place() -> None:
-    assert dialect("seed: 1\npos-emb: rotary").reason == "pos_emb (my.yml:2:1) was added on 2021-03-04"
+    assert dialect("seed: 1\npos-emb: rotary").reason == "pos_emb (my.yml:2:1) was added to GPT-NeoX on 2021-03-04"
     assert dialect("dialect: neox-2021").reason == "dialect: neox-2021 (my.yml:1:1)"
     assert dialect("seed: 1", "dialect=neox-2026").reason == "dialect: neox-2026 (--set dialect=neox-2026)"
-    assert dialect("seed: 1").reason == "all keys existed on 2021-02-28"
+    assert dialect("seed: 1").reason == "all keys existed in GPT-NeoX on 2021-02-28"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,9 @@ def test_the_warning_lists_only_unset_parameters() -> None:
 def test_the_newest_key_limits_the_guess() -> None:
     ((what, hint, _),) = warnings("pos-emb: rotary", "norm: layernorm")
     assert what == (
-        "no dialect is set, and norm (my.yml:9:1) was added on 2021-03-07; the defaults of neox-2026 are therefore "
-        "used, not those of 2021-03-07: gradient_clipping 1.0 instead of 0.0, attention_dropout 0.0 instead of 0.1, "
+        "no dialect is set, and norm (my.yml:9:1) was added to GPT-NeoX on 2021-03-07; the defaults "
+        "of neox-2026 are therefore used, not those of 2021-03-07: gradient_clipping 1.0 instead of 0.0, "
+        "attention_dropout 0.0 instead of 0.1, "
         "hidden_dropout 0.0 instead of 0.1, weight_decay 0.1 instead of 0.01"
     )
     assert hint == "set dialect to neox-2026, 2021-03-07 or a date in between"

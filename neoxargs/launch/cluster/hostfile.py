@@ -122,11 +122,11 @@ def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None)
     for host, slots in nodes.items():
         if host not in everything:
             hint = did_you_mean(host, everything) or f"known hosts: {', '.join(everything)}"
-            what = f"{key} lists an unknown host: {host}"
+            what = f"`{key}` names an unknown host: {host}"
             raise Problems([Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))])
         unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []
         if unknown:
             last = everything[host][-1]
             hint = f"{host} has slots 0 to {last}" if last else f"{host} has only slot 0"
-            what = f"exclude lists slot {unknown[0]}, which host {host} does not have"
+            what = f"`exclude` names slot {unknown[0]}, which host {host} does not have"
             raise Problems([Problem(what, where, hint, id="filter-unknown-slot", about=(key, "hostfile"))])

@@ -72,11 +72,11 @@ class Filters(NamedTuple):
         key = "include" if include else "exclude"
         if (include or exclude) and num_nodes >= 0:
             what = f"num_nodes ({num_nodes}) and {key} both select hosts"
-            hint = f"remove num_nodes or {key}"
+            hint = f"remove either num_nodes or {key}"
             raise _refusal("num-nodes-beside-filter", what, where, "num_nodes", key, hint=hint)
         warnings = []
         if (include or exclude) and num_gpus >= 0:
-            what = f"num_gpus ({num_gpus}) has no effect together with {key}"
+            what = f"num_gpus ({num_gpus}) has no effect, because {key} selects the slots"
             hint = "remove num_gpus"
             warnings.append(_warning("num-gpus-beside-filter", what, where, "num_gpus", key, hint=hint))
             num_gpus = -1
@@ -174,7 +174,9 @@ def _on_hosts(
         selection["num_gpus"] = str(filters.num_gpus)
         fewer = [host for host in hosts if pool[host] < filters.num_gpus]
         if fewer:
-            what = f"num_gpus ({filters.num_gpus}) is more than the slots that {path} lists for {listed(fewer, 'and')}"
+            what = (
+                f"num_gpus ({filters.num_gpus}) is more than the number of slots in {path} for {listed(fewer, 'and')}"
+            )
             what += f"; {filters.num_gpus} ranks are started on each host"
             warnings.append(_warning("num-gpus-above-slots", what, filters.where, "num_gpus"))
         hosts = {host: list(range(filters.num_gpus)) for host in hosts}
@@ -187,7 +189,9 @@ def _on_hosts(
     first = next(iter(hosts))
     if len(hosts) == 1 and not remote and not runner.no_ssh and first not in own_names():
         starter = "DeepSpeed" if launcher.through_deepspeed else launcher.name
-        what = f"{first} is the only host, but with a single host {starter} ignores its name and starts the ranks on "
+        what = (
+            f"{first} is the only host, but with a single host {starter} ignores the host name and starts the ranks on "
+        )
         what += "this machine"
         hint = f"set force_multi: true to run on {first}"
         warnings.append(_warning("single-host-not-reached", what, filters.where, "hostfile", hint=hint))
@@ -198,7 +202,7 @@ def _slots_beyond_hostfile(hosts: Hosts, pool: Mapping[str, int], path: str, fil
     """DeepSpeed does not check `include` against the hostfile: a host with `slots=8` may have a GPU 12."""
     for host, slots in hosts.items() if filters.include else ():
         if slots[-1] >= pool[host]:
-            what = f"include uses slot {slots[-1]} of {host}, but {path} lists only slots 0 to {pool[host] - 1}"
+            what = f"`include` names slot {slots[-1]} of {host}, but {path} lists only slots 0 to {pool[host] - 1}"
             what += f"; slot {slots[-1]} is used anyway"
             yield _warning("include-slot-beyond-hostfile", what, filters.where, "include")
 
@@ -234,7 +238,7 @@ def _every_slot(pool: Mapping[str, int], launcher: Launcher, selection: dict[str
     if len(selection) > 1:
         key = "exclude" if filters.exclude else list(selection)[1]
         what = f"launcher {launcher.name} starts a rank on every slot in the hostfile and ignores {key}"
-        hint = f"remove {key} and list only the hosts and slots to use in the hostfile"
+        hint = f"remove {key}, and write only the hosts and slots to use into the hostfile"
         raise _refusal("launcher-needs-every-slot", what, filters.where, key, hint=hint)
     if launcher.even_slots and len(set(pool.values())) > 1:
         what = f"launcher {launcher.name} needs the same number of slots on every host in the hostfile"

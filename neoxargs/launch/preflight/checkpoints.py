@@ -57,7 +57,7 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
-        hint = f"set iteration to one of the checkpoints in {name}; the newest is {_last_iteration(Path(folder))}"
+        hint = f"set iteration to that of a checkpoint in {folder}; the newest is {_last_iteration(Path(folder))}"
         what, about = f"iteration ({iteration}): there is no checkpoint {wanted}", ("iteration", name)
         yield Problem(what, config.place("iteration"), hint, id="checkpoint-missing", about=about)
 

@@ -45,7 +45,8 @@ def fp32_without_tf32(config: Config, resources: Resources) -> Iterator[Problem]
     """Warn of fp32 on GPUs without TF32 in matrix multiplications, unless `float32_matmul_precision` is set."""
     name = "float32_matmul_precision"
     if resources.device == "cuda" and config.precision.precision == "fp32" and not config.is_set(name):
-        what = "precision (fp32): matrix multiplications take about 8 times as long as in TF32 and 16 times as in bf16"
+        what = "precision (fp32): matrix multiplications take about 8 times as long as in TF32, "
+        what += "and 16 times as long as in bf16"
         hint = f"set precision: bfloat16, or {name}: high (TF32), or {name}: highest to keep fp32 without this warning"
         place = config.place("precision")
         yield Problem(what, place, hint, severity="warning", id="fp32-without-tf32", about=("precision", name))

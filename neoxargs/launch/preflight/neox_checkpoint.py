@@ -95,7 +95,7 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
     if tokens is not None and rows > tokens and not config.embedding.softmax_over_padding:
         yield (
             f"different loss: GPT-NeoX's softmax includes {rows - tokens} padding rows, which have probability 0 here; "
-            "softmax_over_padding: true computes GPT-NeoX's loss"
+            "set softmax_over_padding: true to compute GPT-NeoX's loss"
         )
     version = contents.deepspeed
     under_root = config.get("rms_norm_epsilon_under_root") is not False

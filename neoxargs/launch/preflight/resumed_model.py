@@ -19,7 +19,8 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     for name, unrecorded in checkpoint_folder.SHAPE.items():
         theirs = saved.get(name, unrecorded)
         if theirs is not None and theirs != config.get(name):
-            what = f"{name} is {config.get(name)}, but {theirs} in the checkpoint that is loaded ({checkpoint})"
+            what = f"{name} is {config.get(name)} in this configuration, "
+            what += f"but {theirs} in the checkpoint to be loaded ({checkpoint})"
             hint = f"set {name} to {theirs}, or load a different checkpoint"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
@@ -31,7 +32,7 @@ def skipped_checkpoints(config: Config, chosen: Path | None) -> Iterator[Problem
     if not folder or chosen is None or config.training.iteration is not None:
         return
     if named := checkpoint_folder.missing_latest(Path(folder)):
-        yield _skipped(config, f"latest names {named}, which does not exist", chosen)
+        yield _skipped(config, f"the file latest names {named}, which does not exist", chosen)
     for candidate in takewhile(lambda candidate: candidate != chosen, checkpoint_folder.candidates(Path(folder))):
         damage = checkpoint_folder.damage(candidate)
         yield _skipped(config, f"the checkpoint {candidate.name} is damaged: {damage}", chosen)

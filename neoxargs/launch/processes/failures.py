@@ -66,7 +66,7 @@ class Cause(IntEnum):
 #: What is reported of the ranks that did not fail first.
 CONSEQUENCES = {
     Cause.OWN_ERROR: "failed too",
-    Cause.NO_RECORD: "ended without a record",
+    Cause.NO_RECORD: "ended without recording why",
     Cause.TIMED_OUT: "timed out in a collective operation",
     Cause.LOST_CONNECTION: "lost the connection to another rank",
     Cause.ASKED_TO_STOP: "stopped on request",

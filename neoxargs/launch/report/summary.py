@@ -265,7 +265,7 @@ def _run(config: Config) -> Iterator[str]:
     yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"
     every = f"every {checkpoint.checkpoint_factor:,} steps and " if checkpoint.checkpoint_factor else ""
     yield (
-        f"checkpoints {every}at the end in {checkpoint.save}" if checkpoint.save else "no checkpoints: save is not set"
+        f"checkpoints in {checkpoint.save}, {every}at the end" if checkpoint.save else "no checkpoints: save is not set"
     )
     if checkpoint.load:
         yield f"continues from {checkpoint.load} if it contains a checkpoint"

@@ -83,7 +83,7 @@ def selective_recompute_excludes_zero_3(
 @check
 def compile_layers_excludes_zero_3(compile_layers: bool, zero_optimization__stage: object) -> Finding | None:
     """ZeRO stage 3 gathers and frees weights in hooks around every module inside a layer. torch.compile breaks a layer
-    at each of these hooks, and would compile again whenever a weight has another shape than before.
+    at each of these hooks, and would compile again whenever the shape of a weight changes.
 
         compile_layers: true
         zero_optimization: {stage: 3}
@@ -101,7 +101,7 @@ def compile_layers_excludes_zero_3(compile_layers: bool, zero_optimization__stag
 def compile_layers_excludes_selective_recompute(
     compile_layers: bool, checkpoint_activations: bool | str
 ) -> Finding | None:
-    """torch.compile decides by itself which cheap activations of a layer are computed again in the backward pass. The
+    """torch.compile decides by itself which cheap activations of a layer are recomputed in the backward pass. The
     hooks of selective recomputation would break the compiled layer at every activation.
 
         compile_layers: true
@@ -111,6 +111,6 @@ def compile_layers_excludes_selective_recompute(
         return None
     return refuse(
         "compile_layers and checkpoint_activations (selective) cannot be combined",
-        "remove checkpoint_activations, because compiled layers recompute what is cheap, or remove compile_layers",
+        "remove checkpoint_activations (compiled layers recompute cheap activations anyway), or remove compile_layers",
         about=["compile_layers", "checkpoint_activations"],
     )

@@ -262,8 +262,8 @@ def rpe_excludes_partition_activations_with_zero_2(
 def window_pattern_covers_every_layer(
     window_attn_skip_freq: int | Sequence[int] | None, num_layers: int
 ) -> Finding | None:
-    """A list in window_attn_skip_freq has one number for each layer. With another length, a layer would have no entry,
-    or some entries no layer, and the model would not be the one that the list describes.
+    """A list in window_attn_skip_freq has one number for each layer. With a different length, a layer would have no
+    entry, or some entries no layer, and the model would not be the one that the list describes.
 
         sliding_window_width: 8
         window_attn_skip_freq: [1, 0]
@@ -271,7 +271,7 @@ def window_pattern_covers_every_layer(
     if not isinstance(window_attn_skip_freq, Sequence) or len(window_attn_skip_freq) == num_layers:
         return None
     what = f"window_attn_skip_freq describes {len(window_attn_skip_freq)} layers, but num_layers is {num_layers}"
-    advice = "write 1 (with the window) or 0 (without) for each layer, or a number N: every N-th layer has no window"
+    advice = "write 1 (window) or 0 (no window) for each layer, or a single number N: every N-th layer has no window"
     return refuse(what, advice, about=["window_attn_skip_freq", "num_layers"])
 
 
@@ -279,8 +279,8 @@ def window_pattern_covers_every_layer(
 def shared_layers_exclude_window_pattern(
     window_attn_skip_freq: int | Sequence[int] | None, num_unique_layers: int | None, num_layers: int
 ) -> Finding | None:
-    """Layers that share their weights are one layer that is used several times, with one attention mask. A window in
-    some of the layers only would be a window in all or none of those that share.
+    """Layers that share their weights are one layer that is used several times, with one attention mask. Of the
+    layers that share weights, either all or none can have a window.
 
         num_unique_layers: 2
         sliding_window_width: 8

@@ -37,10 +37,10 @@ def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_sca
     if checkpoint_factor is None:
         return None
     if checkpoint_scale == "linear" and checkpoint_factor != int(checkpoint_factor):
-        what = f"checkpoint_factor ({checkpoint_factor}) must be a whole number with checkpoint_scale (linear)"
+        what = f"checkpoint_factor ({checkpoint_factor}) must be a whole number if checkpoint_scale is linear"
         return refuse(what, "use a whole number, or set checkpoint_scale to log", about=["checkpoint_factor"])
     if checkpoint_scale == "log" and checkpoint_factor <= 1:
-        what = f"checkpoint_factor ({checkpoint_factor}) must be greater than 1 with checkpoint_scale (log)"
+        what = f"checkpoint_factor ({checkpoint_factor}) must be greater than 1 if checkpoint_scale is log"
         return refuse(what, "set checkpoint_factor, for example to 2 to save at iterations 1, 2, 4, 8, ...")
     return None
 

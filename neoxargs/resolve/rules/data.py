@@ -129,7 +129,7 @@ def weight_by_num_documents_excludes_weights(weight_by_num_documents: bool, writ
 @check
 def one_source_of_data(text_path: Paths, data_path: object, train_data_paths: Paths) -> Finding | None:
     """The training data is text to be tokenised (text_path), one dataset to be split (data_path) or separate datasets
-    (train_data_paths). With two of them one would be ignored, and the model could be trained on the wrong data.
+    (train_data_paths). If two of them were set, one would be ignored, and the model could be trained on the wrong data.
 
         text_path: python-stdlib
         data_path: my_text_document
@@ -139,7 +139,7 @@ def one_source_of_data(text_path: Paths, data_path: object, train_data_paths: Pa
     if len(given) < 2:
         return None
     removed = " or ".join(f"--set {name}=null" for name in given)
-    advice = f"keep only one of {listed(given, 'and')}; {removed} removes a key that a file sets"
+    advice = f"keep only one of {listed(given, 'and')}; to remove a key that a file sets, use {removed}"
     return refuse(f"{listed(given, 'and')} each select the training data", advice, about=given)
 
 

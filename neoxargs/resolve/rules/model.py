@@ -164,10 +164,10 @@ def mlp_width_given_once(
     if mlp_type == "llama":
         what = f"with mlp_type: llama, intermediate_size ({intermediate_size}) used to be the width of each of three"
         what += " matrices"
-        advice = f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
+        advice = f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false and"
         return refuse(
             f"{what}, but is now their total width",
-            f"{advice}, activation: swiglu (or geglu, if activation is gelu)",
+            f"{advice} activation: swiglu (or geglu, if activation is gelu)",
             about=["intermediate_size", "mlp_type"],
         )
     both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
@@ -208,9 +208,9 @@ def heads_divide_hidden_size(
 def kv_heads_divide_attention_heads(
     num_attention_heads: int, num_kv_heads: int, attention_config: Sequence[str]
 ) -> Finding | None:
-    """With grouped-query attention, every key and value head serves the same number of query heads, and only `global`
-    and `flash` layers support it. Otherwise the shapes of tensors differ, and every rank stops in its first forward
-    pass.
+    """With grouped-query attention, every key and value head must serve the same number of query heads, and only
+    `global` and `flash` layers support it. Otherwise the shapes of tensors differ, and every rank stops in its first
+    forward pass.
 
         num_kv_heads: 3
     """
@@ -257,7 +257,9 @@ def rotary_dims_even(
     rotated = int(head * rotary_pct)
     if pos_emb != "rotary" or rotated % 2 == 0:
         return None
-    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of each head's {head} dimensions; the number must be even"
+    what = (
+        f"rotary_pct ({rotary_pct}) rotates {rotated} of each head's {head} dimensions; it must rotate an even number"
+    )
     return refuse(what, f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
 
 
@@ -313,9 +315,9 @@ def shared_layers_have_one_kind(
     if mixed is None:
         return None
     kinds = " and ".join(sorted(set(mixed)))
-    what = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style}) make layers"
+    both = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style})"
     return refuse(
-        f"{what} of different types share weights: {kinds}",
+        f"with {both}, layers of different types would share weights: {kinds}",
         "use one layer type in attention_config for all layers that share weights",
         about=["attention_config", "num_unique_layers", "param_sharing_style"],
     )
@@ -389,5 +391,5 @@ def gmlp_excludes_partition_activations(attention_config: Sequence[str], partiti
     """
     if not partition_activations or not {"gmlp", "amlp"} & set(attention_config):
         return None
-    what = "partition_activations cannot be combined with gmlp and amlp layers"
+    what = "partition_activations cannot be combined with gmlp or amlp layers"
     return refuse(what, "set partition_activations to false", about=["partition_activations", "attention_config"])

@@ -57,7 +57,7 @@ def moe_normalize_expert_weights(moe_type: str, moe_top_k: int) -> bool | None:
 
 @derive
 def moe_aux_loss_coeff(moe_loss_coeff: float, written: Collection[str]) -> float | None:
-    """moe_loss_coeff, its former name"""
+    """the value of moe_loss_coeff, the former name of this parameter"""
     return moe_loss_coeff if "moe_loss_coeff" in written else None
 
 
@@ -207,7 +207,7 @@ def moe_interval_repeats_with_shared_layers(
     param_sharing_style: str,
 ) -> Finding | None:
     """Layers that share their weights are one layer that is used several times: either all of them have experts, or
-    none. With another interval, the first of them would decide for all.
+    none. With a different interval, the first of these layers would decide for all of them.
 
         num_unique_layers: 1
         moe_num_experts: 4
@@ -222,9 +222,9 @@ def moe_interval_repeats_with_shared_layers(
         kinds.setdefault(weights, set()).add(layer % moe_expert_interval == 0)
     if all(len(found) == 1 for found in kinds.values()):
         return None
-    what = f"moe_expert_interval ({moe_expert_interval}) and num_unique_layers ({unique}) make layers with and without"
+    both = f"moe_expert_interval ({moe_expert_interval}) and num_unique_layers ({unique})"
     return refuse(
-        f"{what} experts share weights",
+        f"with {both}, layers with experts would share weights with layers without experts",
         "set moe_expert_interval to 1, or remove num_unique_layers",
         about=["moe_expert_interval", "num_unique_layers"],
     )

@@ -23,9 +23,7 @@ def mup_needs_base_shapes_file(
     if base_shapes_file or not (save_base_shapes or (use_mup and not coord_check)):
         return None
     name = "save_base_shapes" if save_base_shapes else "use_mup"
-    advice = (
-        "set base_shapes_file to the file with the base model's shapes, which a run with save_base_shapes: true writes"
-    )
+    advice = "set base_shapes_file to the file of the base model's shapes; a run with save_base_shapes: true writes it"
     return refuse(f"{name} (true) needs base_shapes_file", advice, about=[name, "base_shapes_file"])
 
 

@@ -10,8 +10,8 @@ def norm_placement_after_needs_sequential_residual(
     norm_placement: str, gpt_j_residual: bool, apply_residual_connection_post_layernorm: bool
 ) -> Finding | None:
     """Norms after attention and MLP normalise what each of them adds to the residual stream. With gpt_j_residual, both
-    are added as one sum over the tensor parallel ranks; apply_residual_connection_post_layernorm has a place for the
-    norms of its own.
+    are added as one sum over the tensor parallel ranks; apply_residual_connection_post_layernorm places the norms
+    differently.
 
         norm_placement: both
         gpt_j_residual: true
@@ -27,7 +27,7 @@ def norm_placement_after_needs_sequential_residual(
 def qk_layernorm_of_all_heads_needs_rmsnorm(
     use_qk_layernorm: bool, qk_layernorm_scope: str, norm: str
 ) -> Finding | None:
-    """The queries of all heads are divided by their root mean square, of which tensor parallel ranks sum the parts.
+    """The queries of all heads are divided by their root mean square, to which every tensor parallel rank contributes.
     Other norms are computed within one rank only, and would normalise the heads of a rank instead of all.
 
         use_qk_layernorm: true

@@ -32,8 +32,8 @@ def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
 def global_num_gpus_equals_gpus(global_num_gpus: int | None, gpus: int) -> int:
     """the number of GPUs on all hosts together
 
-    GPT-NeoX computes the number of replicas and the batch size from it. If it is not the number of the run, the batch
-    size differs from the file's, or DeepSpeed's assertion about the batch size stops every rank.
+    GPT-NeoX computes the number of replicas and the batch size from it. If the run has a different number of GPUs, the
+    batch size differs from the file's, or DeepSpeed's assertion about the batch size stops every rank.
 
         global_num_gpus: 4
     """
@@ -73,8 +73,8 @@ def gpus_hold_whole_replicas(gpus: int, model_parallel_size: int, pipe_parallel_
 def tensor_parallel_divides_heads(
     num_attention_heads: int, model_parallel_size: int, hidden_size: int
 ) -> Finding | None:
-    """Every tensor parallel rank computes the same number of attention heads. Otherwise an assertion in GPT-NeoX stops
-    every rank when it builds the first layer.
+    """Every tensor parallel rank must compute the same number of attention heads. Otherwise an assertion in GPT-NeoX
+    stops every rank when it builds the first layer.
 
         num_attention_heads: 2
         model_parallel_size: 4
@@ -87,8 +87,8 @@ def tensor_parallel_divides_heads(
 def tensor_parallel_divides_kv_heads(
     num_kv_heads: int, num_attention_heads: int, model_parallel_size: int
 ) -> Finding | None:
-    """Every tensor parallel rank holds the same number of key and value heads; they are not replicated across ranks.
-    Otherwise every rank stops when it builds the first layer.
+    """Every tensor parallel rank must hold the same number of key and value heads; they are not replicated across
+    ranks. Otherwise every rank stops when it builds the first layer.
 
         model_parallel_size: 4
         num_kv_heads: 2

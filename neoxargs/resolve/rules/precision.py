@@ -130,7 +130,7 @@ def fp16_cross_entropy_needs_fp16(fp16_lm_cross_entropy: bool, precision: str) -
 def amp_excludes_precision_and_zero(
     amp__enabled: bool, precision: str, zero_optimization__stage: object
 ) -> Finding | None:
-    """Mixed precision of apex casts the model and wraps the optimizer, and so do DeepSpeed's fp16 and ZeRO. With both,
+    """Apex's mixed precision casts the model and wraps the optimizer, and so do DeepSpeed's fp16 and ZeRO. With both,
     an assertion in DeepSpeed stops every rank when the engine is built.
 
         amp: {enabled: true}

@@ -40,7 +40,7 @@ def llama3_frequency_range(
         return None
     what = f"rope_scaling.low_freq_factor ({low:g}) must be less than rope_scaling.high_freq_factor ({high:g})"
     about = ["rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor"]
-    return refuse(what, "Llama 3 has low_freq_factor: 1 and high_freq_factor: 4", about=about)
+    return refuse(what, "for example, set low_freq_factor: 1 and high_freq_factor: 4, as in Llama 3", about=about)
 
 
 @check
@@ -53,8 +53,8 @@ def longrope_factors_cover_every_frequency(
     head_dim: int | None,
     rotary_pct: float,
 ) -> Finding | None:
-    """LongRoPE divides each frequency by a factor of its own, and a head has one frequency for two rotated dimensions.
-    With another number of factors, the angles cannot be computed.
+    """LongRoPE divides each frequency by a factor of its own, and a head has one frequency for every two rotated
+    dimensions. With a different number of factors, the angles cannot be computed.
 
         pos_emb: rotary
         rope_scaling: {rope_type: longrope, short_factor: [1, 1]}
@@ -64,7 +64,7 @@ def longrope_factors_cover_every_frequency(
     count = int((head_dim or hidden_size // num_attention_heads) * rotary_pct) // 2
     for name, factors in (("short_factor", rope_scaling__short_factor), ("long_factor", rope_scaling__long_factor)):
         if len(factors or ()) != count:
-            what = f"rope_scaling.{name} has {len(factors or ())} numbers, but heads have {count} rotary frequencies"
+            what = f"rope_scaling.{name} has {len(factors or ())} numbers, but each head has {count} rotary frequencies"
             about = [f"rope_scaling.{name}", "rope_scaling.rope_type"]
             return refuse(what, f"write {count} numbers", about=about)
     return None

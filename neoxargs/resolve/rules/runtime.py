@@ -17,7 +17,7 @@ def text_gen_type(sample_input_file: str | None) -> str:
 
 @derive
 def run_dir(save: str | None) -> str:
-    """save, or `runs` without save"""
+    """the value of save, or `runs` if save is not set"""
     return save or "runs"
 
 

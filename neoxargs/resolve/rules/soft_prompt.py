@@ -12,8 +12,8 @@ SEPARATING = ("reset_attention_mask", "reset_position_ids", "pack_impl: best_fit
 def soft_prompt_leaves_room_for_text(
     soft_prompt_tuning__enabled: bool, soft_prompt_tuning__num_tokens: int, seq_length: int
 ) -> Finding | None:
-    """The prompt occupies the first positions of every sample, and as many tokens are cut off at the sample's end. If
-    the prompt is as long as a sample, there is no text left to train on.
+    """The prompt occupies the first positions of every sample, and the same number of tokens is cut off at the sample's
+    end. If the prompt is as long as a sample, there is no text left to train on.
 
         soft_prompt_tuning: {enabled: true, num_tokens: 64}
         seq_length: 32
@@ -23,7 +23,9 @@ def soft_prompt_leaves_room_for_text(
     what = (
         f"soft_prompt_tuning.num_tokens ({soft_prompt_tuning__num_tokens}) must be less than seq_length ({seq_length})"
     )
-    return refuse(what, "set a smaller number", about=["soft_prompt_tuning.num_tokens", "seq_length"])
+    return refuse(
+        what, "set a smaller num_tokens or a larger seq_length", about=["soft_prompt_tuning.num_tokens", "seq_length"]
+    )
 
 
 @check
@@ -56,7 +58,11 @@ def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimizat
     if not soft_prompt_tuning__enabled or zero_optimization__stage < 3:
         return None
     about = ["soft_prompt_tuning.enabled", "zero_optimization.stage"]
-    return refuse("soft_prompt_tuning and ZeRO stage 3 cannot be combined", "set stage to 2 or less", about=about)
+    return refuse(
+        "soft_prompt_tuning and ZeRO stage 3 cannot be combined",
+        "set zero_optimization.stage to 2 or less",
+        about=about,
+    )
 
 
 @check

@@ -62,7 +62,7 @@ def te_layernorm_mlp_has_norm_and_activation(te_layernorm_mlp: bool, norm: str, 
     """
     for name, value, known in (("norm", norm, MLP_NORMS), ("activation", activation, MLP_ACTIVATIONS)):
         if te_layernorm_mlp and value not in known:
-            what = f"te_layernorm_mlp does not support {name}: {value}"
+            what = f"te_layernorm_mlp does not support {name} ({value})"
             return refuse(what, f"set {name} to one of {', '.join(known)}", about=["te_layernorm_mlp", name])
     return None
 
@@ -97,7 +97,7 @@ def te_mha_is_dense(te_mha: bool, attention_config: Sequence[str], pos_emb: str)
         return None
     if pos_emb in ("alibi", "rpe"):
         hint = "remove te_mha, or set pos_emb to rotary, learned, sinusoidal or none"
-        return refuse(f"te_mha and pos_emb: {pos_emb} cannot be combined", hint, about=["te_mha", "pos_emb"])
+        return refuse(f"te_mha and pos_emb ({pos_emb}) cannot be combined", hint, about=["te_mha", "pos_emb"])
     other = next((kind for kind in attention_config if kind not in ("global", "flash")), None)
     if other is None:
         return None

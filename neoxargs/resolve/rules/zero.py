@@ -86,7 +86,7 @@ def offload_param_needs_zero_3(
     zero_optimization__offload_param__device: str, zero_optimization__stage: object
 ) -> Finding | None:
     """Only ZeRO stage 3 partitions the weights and can offload them. In lower stages DeepSpeed ignores offload_param:
-    the weights stay on the GPU, and the run can be out of memory in its first step.
+    the weights stay on the GPU, and the run can run out of memory in its first step.
 
         zero_optimization: {stage: 2, offload_param: {device: cpu}}
     """
@@ -102,7 +102,7 @@ def offload_optimizer_needs_zero(
     zero_optimization__offload_optimizer__device: str, zero_optimization__stage: object
 ) -> Finding | None:
     """ZeRO offloads its partitions of the optimizer state: to the CPU from stage 1 on, to NVMe in stage 3. Otherwise
-    the state stays on the GPU, and the run can be out of memory at its first optimizer step.
+    the state stays on the GPU, and the run can run out of memory in its first optimizer step.
 
         zero_optimization: {stage: 0, offload_optimizer: {device: cpu}}
     """

@@ -16,7 +16,7 @@ from neoxargs.registry import normal
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 
-#: Levels of nesting; no parameter needs as many, and Python's recursion limit is not reached.
+#: Levels of nesting; no parameter needs that many, and Python's recursion limit is not reached.
 MAX_DEPTH = 32
 #: Values that aliases may repeat: a "billion laughs" file stops here instead of filling the memory.
 MAX_REPEATED = 200_000
@@ -127,7 +127,7 @@ class _Composer:
 
     def collection(self, event: Any, depth: int) -> tuple[Node, int]:
         if depth >= MAX_DEPTH:
-            what = f"more than {MAX_DEPTH} levels of nesting; no parameter needs as many"
+            what = f"more than {MAX_DEPTH} levels of nesting; no parameter needs that many"
             hint = "check for a bracket that is never closed"
             raise Problems([Problem(what, self.at(event), hint, id="yaml-nesting-too-deep")])
         before = self.count

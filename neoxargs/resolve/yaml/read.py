@@ -22,8 +22,8 @@ __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_file", "read_files"]
 SUFFIXES = ("", ".yml", ".yaml", ".json")
 MAX_BYTES = 16_000_000  # the largest published configuration has 6 kB
 LOCK_HINT = (
-    "pass the run's configuration files; `deepy check` with only this file reports what has changed since the launch, "
-    "`deepy diff` compares its run with another one"
+    "pass the run's configuration files; if this is the only file, `deepy check` reports what has changed since the "
+    "launch, and `deepy diff` compares the run with another run"
 )
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 

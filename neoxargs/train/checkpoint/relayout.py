@@ -223,7 +223,7 @@ def _mismatches(
     expected = union_over_ranks(set(named_weights(engine.module)))
     needed = expected if only is None else set(only)
     for missing in sorted(needed - set(saved.slices) - set(optional))[:3]:
-        what = f"{subject}: the checkpoint does not fit this model: weight {missing} is missing from it"
+        what = f"{subject}: the checkpoint does not fit this model: weight {missing} is missing from the checkpoint"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - expected)[:3]:
         what = f"{subject}: the checkpoint does not fit this model: the model has no weight {surplus}"

@@ -251,7 +251,7 @@ def saved_layout(folder: Path) -> str:
 def not_convertible(folder: Path, state: str) -> Problems:
     """Return the problem of an optimizer state that is not saved element by element."""
     what = f"load ({folder}): the optimizer state {state!r} cannot be converted to a different layout of ranks"
-    hint = f"{saved_layout(folder)}, or set no_load_optim: true to start with a fresh optimizer state"
+    hint = f"{saved_layout(folder)}; or set no_load_optim: true to start with a fresh optimizer state"
     return Problems(Problem(what, hint=hint, id="checkpoint-state-not-divisible", about=("load", "no_load_optim")))
 
 

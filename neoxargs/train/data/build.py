@@ -184,7 +184,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help=f"tokenise a file, a folder, a pattern, or {text.STDLIB}")
-    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, under the parameter's name")
+    add(
+        "--text-path",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="same as TEXT; the option has the name of the parameter text_path",
+    )
     add("--output-prefix", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     add("--tokenizer-type", default="GPT2BPETokenizer", choices=list(BUILDERS), metavar="NAME",
         help=f"use one of {', '.join(BUILDERS)} (default: %(default)s)")  # fmt: skip
@@ -241,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if existing:
-        print(f"{prefix}: up to date, {existing.tokens:,} tokens of the same text and tokenizer")
+        print(f"{prefix}: up to date, with {existing.tokens:,} tokens from the same text and tokenizer")
     else:
         print(summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter)))
     return 0

@@ -104,6 +104,6 @@ def _refusal(path: Path | str, reason: str) -> Problems:
     named = re.search(r"GLOBAL ([\w.]+)|(?:class|function) `?([\w.]+[.][\w.]+)", reason)
     name = named and (named[1] or named[2])
     refers = f"refers to {name}, which does not belong in a checkpoint" if name else "was not written by torch.save"
-    what = f"load ({path}): the file {refers}; no code in it was executed"
+    what = f"load ({path}): the file {refers}; no code in the file was executed"
     hint = "do not load this file with other programs either, unless you trust whoever wrote it"
     return Problems(Problem(what, hint=hint, id="checkpoint-file-refused", about=("load",)))

@@ -178,7 +178,7 @@ def _has_one_epsilon(config: Config) -> bool:
 
 #: No architecture has another epsilon before the feed-forward layer than elsewhere.
 ONE_EPSILON = Demand(
-    "te_layernorm_mlp", _has_one_epsilon, "one epsilon in all norms, but that of te_layernorm_mlp is fixed"
+    "te_layernorm_mlp", _has_one_epsilon, "the same epsilon in all norms, whereas te_layernorm_mlp has a fixed one"
 )
 NATURAL_HEADS = Demand(
     "head_dim",
@@ -198,5 +198,5 @@ UNSCALED = Fixed("rope_parameters.rope_type", ("default",))
 SCALED_POSITIONS = Demand(
     "rope_scaling.rope_type",
     lambda config: config.rope_scaling.rope_type in ("default", *ROPE_SETTINGS),
-    "rope_scaling.rope_type other than ntk",
+    "a rope_scaling.rope_type other than ntk",
 )

@@ -145,7 +145,8 @@ def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
         return local_rank
     if present == 1 and (len(visible_devices(environ) or ()) == 1 or in_step(environ)):
         return 0  # Slurm and wrapper scripts make only its own GPU visible to each rank
-    what = f"{socket.gethostname()} has no GPU for local rank {local_rank} (torch finds {present} in total)"
+    found = f"{present} {'GPU' if present == 1 else 'GPUs'}"
+    what = f"{socket.gethostname()} has no GPU for local rank {local_rank} (torch finds {found})"
     hint = "lower num_gpus, or this machine's slots in the hostfile, to its number of GPUs"
     raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))
 

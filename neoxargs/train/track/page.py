@@ -135,7 +135,7 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
     tiles += [
         ("tokens/s, median", f"{speeds[len(speeds) // 2]:,.0f}"),
         ("samples", f"{last['samples']:,}"),
-        ("time in steps", duration(last["elapsed"])),
+        ("time in training steps", duration(last["elapsed"])),
     ]
     return tiles
 

@@ -203,7 +203,7 @@ def test_num_gpus_together_with_include_has_no_effect_on_arithmetic_or_launch(tm
     found = resources(Runner(hostfile=hostfile(tmp_path), include="w0:0,1", num_gpus=4), 1, {})
     assert found.gpus == 2
     assert "num_gpus" not in found.selection
-    assert "num_gpus (4) has no effect together with include" in messages(found)
+    assert "num_gpus (4) has no effect, because include selects the slots" in messages(found)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_an_included_slot_beyond_the_hostfile_is_used_with_a_warning(tmp_path):
     """As in DeepSpeed: slots are device numbers, and a host with `slots=2` may have a device 12."""
     found = resources(Runner(hostfile=hostfile(tmp_path), include="w0@w1:12"), 1, {})
     assert found.hosts == {"w0": [0, 1, 2, 3], "w1": [12]}
-    what = f"include uses slot 12 of w1, but {tmp_path}/hostfile lists only slots 0 to 1; slot 12 is used anyway"
+    what = f"`include` names slot 12 of w1, but {tmp_path}/hostfile lists only slots 0 to 1; slot 12 is used anyway"
     assert messages(found) == [what]
 
 
@@ -349,7 +349,8 @@ def test_a_machine_without_slots_is_a_problem(tmp_path):
 
 def test_a_single_remote_host_is_not_used_which_is_a_warning(tmp_path):
     path = hostfile(tmp_path, "w5 slots=2\n")
-    what = "w5 is the only host, but with a single host DeepSpeed ignores its name and starts the ranks on this machine"
+    what = "w5 is the only host, but with a single host DeepSpeed ignores the host name and starts the ranks on "
+    what += "this machine"
     assert messages(resources(Runner(hostfile=path), 1, {})) == [what]
     assert messages(resources(Runner(hostfile=path, force_multi=True), 1, {})) == []
     assert messages(resources(Runner(hostfile=hostfile(tmp_path, f"{os.uname().nodename} slots=1\n")), 1, {})) == []

@@ -94,7 +94,7 @@ def test_a_rank_that_died_on_the_other_host_is_replaced(machines, tmp_path):
         cluster.kill(cluster.ranks(tmp_path, 1)[-1])
         output, _ = run.communicate(timeout=250)
     assert run.returncode == 0, output
-    assert f"deepy: restart 1 of 1 in 1 s from {save}/global_step" in output
+    assert f"deepy: restart 1 of 1 in 1 s, from {save}/global_step" in output
     assert output.count("deepy: rank 1 on worker-1 failed first: SIGKILL: ") == 1
     assert len(list(save.glob("logs/*"))) == 2
     assert not cluster.remaining_ranks(tmp_path)

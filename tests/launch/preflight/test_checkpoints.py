@@ -130,7 +130,7 @@ def test_a_script_that_only_reads_needs_the_checkpoint_of_its_iteration(capsys, 
     assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
     shown = capsys.readouterr().err
     assert "iteration (10): there is no checkpoint out/global_step10" in shown
-    assert "  = set iteration to one of the checkpoints in save; the newest is 20" in shown
+    assert "  = set iteration to that of a checkpoint in out; the newest is 20" in shown
     assert not started
     assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
 

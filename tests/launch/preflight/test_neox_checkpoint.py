@@ -75,7 +75,7 @@ def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
         "  restored: weights of 2 layers, iteration 3, learning rate schedule, optimizer state after 3 steps\n"
         "  not restored: RNG states\n"
         "  different loss: GPT-NeoX's softmax includes 63 padding rows, which have probability 0 here; "
-        "softmax_over_padding: true computes GPT-NeoX's loss\n"
+        "set softmax_over_padding: true to compute GPT-NeoX's loss\n"
         "  biases: in GPT-NeoX each tensor parallel rank has its own biases; this run uses their sum\n"
         f"  19 | load: {'FOLDER'}/theirs\n"
         f"     | {'^' * len(f'load: {folder.parent}')}"

@@ -330,7 +330,7 @@ def test_a_killed_supervisor_is_named_and_not_what_followed(tmp_path):
         lost_ranks.record_lost(tmp_path)
         code, said = failures.summarize(tmp_path)
     assert code == 128 + signal.SIGKILL
-    why = f"its supervisor, process {killed.pid}, was killed (SIGKILL) and left no record of the rank"
+    why = f"its supervisor, process {killed.pid}, was killed (SIGKILL), so it is not known how the rank ended"
     assert said[0] == f"rank 1 on {os.uname().nodename} failed first: {why}"
     assert said[-1] == "then rank 0 stopped on request"
     assert failures.may_restart(tmp_path)

@@ -45,7 +45,7 @@ my.yml:11:1: geglu: true → activation: "geglu" (retired, 2021-05-07)
 my.yml: added weight_decay: 0.01 (the default changed to 0.1, 2023-12-26)
 my.yml: added warmup_from_zero: true (the default changed to false, 2026-05-19)
 my.yml: added deepspeed_activation_checkpointing: false (the default changed to true, 2021-04-30)
-my.yml: added dialect: neox-2026 (the file was read as neox-2021, because all keys existed on 2021-02-28)
+my.yml: added dialect: neox-2026 (the file was read as neox-2021, because all keys existed in GPT-NeoX on 2021-02-28)
 nothing written yet: add --write to apply the changes
 """
 

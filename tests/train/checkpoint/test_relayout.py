@@ -156,7 +156,7 @@ def test_finetuning_starts_at_0(cases: dict[str, Any]) -> None:
     [
         ("bare, all", "the checkpoint has no optimizer state"),
         ("sgd", "optimizer state was written by optimizer.type Adam, but this run uses optimizer.type SGD"),
-        ("untied", "the checkpoint does not fit this model: weight output.weight is missing from it"),
+        ("untied", "the checkpoint does not fit this model: weight output.weight is missing from the checkpoint"),
         ("sm3, all", "the optimizer state 'slices' cannot be converted to a different layout of ranks"),
     ],
 )
