@@ -90,6 +90,8 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
 
 def _row(name: str, value: str) -> str:
     indent = " " * 15
+    if name != "note":  # the others hold names of files, which are copied
+        return f"{name:<15}{value}"
     return fill(value, 110, initial_indent=f"{name:<15}", subsequent_indent=indent, break_on_hyphens=False,
                 break_long_words=False)  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from random import Random
 
 import pytest
 import zstandard
@@ -38,6 +39,52 @@ def test_files_are_those_of_gpt_neox(tmp_path, tokenizer, template) -> None:
     for (tokens, labels), messages in zip(read_pair(tmp_path / "user"), CHATS, strict=True):
         assert tokens == [*hf.apply_chat_template(messages, return_dict=False), hf.eos_token_id]
         assert {label for label in labels if label != IGNORED} and (labels[-1] == IGNORED) == (len(messages) != 3)
+
+
+PIECES = [
+    "hello",
+    " ",
+    "\n",
+    "  ",
+    "é",
+    "日本",
+    "🙂",
+    "self.",
+    "<|im_end|>",
+    "[INST]",
+    "\t",
+    "!?",
+    "12",
+    "'s",
+    "<",
+    "|",
+    "\n\n",
+    " the",
+]
+
+
+def random_chat(random: Random) -> list[dict[str, str]]:
+    roles = ["system"] * (random.random() < 0.3) + ["user", "assistant"] * random.randint(1, 3)
+    return [{"role": role, "content": "".join(random.choices(PIECES, k=random.randint(1, 6)))} for role in roles]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokenizer", chat.BUILDERS)
+@pytest.mark.parametrize("template", chat.TEMPLATES)
+def test_random_conversations(tmp_path, tokenizer, template) -> None:
+    """Equal to GPT-NeoX's rule wherever that keeps the tokens of the whole text."""
+    hf = write_folder(tmp_path, tokenizer, chat.TEMPLATES[template])
+    random = Random(0)
+    chats = [random_chat(random) for _ in range(40)]
+    run(write_chats(tmp_path / "c.jsonl", chats=chats), "--tokenizer-path", tmp_path, "--output-prefix", tmp_path / "x")
+    same = 0
+    for messages, pair in zip(chats, read_pair(tmp_path / "x"), strict=True):
+        whole = [*hf.apply_chat_template(messages, return_dict=False), hf.eos_token_id]
+        expected = chat.neox_labels(messages, hf)
+        assert pair[0] == whole
+        same += pair == expected
+        assert pair == expected or expected[0] != whole
+    assert same > 30 or template == "plain"
 
 
 def test_no_token_is_lost(tmp_path) -> None:
