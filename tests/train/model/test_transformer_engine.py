@@ -91,10 +91,10 @@ def test_the_norm_s_name_is_the_plain_one() -> None:
     ("text", "what"),
     [
         ("{te_mha: true, use_bias_in_attn_linear: false}", "implies use_bias_in_attn_linear: true"),
-        ("{te_mha: true, pos_emb: rpe}", "te_mha and pos_emb: rpe cannot be combined"),
+        ("{te_mha: true, pos_emb: rpe}", "te_mha and pos_emb (rpe) cannot be combined"),
         ('{te_mha: true, attention_config: [[["global", "local"], "all"]]}', "te_mha and local layers"),
         ("{te_layernorm_mlp: true, activation: silu}", "te_layernorm_mlp does not support activation (silu)"),
-        ("{te_layernorm_mlp: true, norm: scalenorm}", "te_layernorm_mlp does not support norm: scalenorm"),
+        ("{te_layernorm_mlp: true, norm: scalenorm}", "te_layernorm_mlp does not support norm (scalenorm)"),
         ("{te_layernorm_mlp: true, moe_num_experts: 4}", "implies moe_num_experts: 1, but moe_num_experts is 4"),
         ("{te_layernorm_mlp: true, gpt_j_residual: true, gpt_j_tied: true}", "implies gpt_j_tied: false"),
     ],
