@@ -10,9 +10,10 @@ from neoxargs.sizes.optimizer_state import is_onebit
 def frozen_model_has_weights(
     lora__rank: int, soft_prompt_tuning__enabled: bool, base_checkpoint: str | None, load: str | None
 ) -> Finding | None:
-    """The frozen model would keep its random initial weights, and adapters or a prompt cannot make it a language model.
+    """The frozen model would keep its random initial weights. Adapters or a prompt cannot make a language model of
+    it, whatever they learn.
 
-    lora: {rank: 8}
+        lora: {rank: 8}
     """
     if not (lora__rank or soft_prompt_tuning__enabled) or base_checkpoint or load:
         return None
@@ -55,10 +56,11 @@ def frozen_model_excludes_onebit(
 
 @check
 def frozen_model_stays_off_nvme(lora__rank: int, zero_optimization__offload_param__device: str) -> Finding | None:
-    """DeepSpeed swaps weights to NVMe together with their optimizer state, which frozen weights do not have.
+    """DeepSpeed swaps weights to NVMe together with their optimizer state. Frozen weights have no such state, so the
+    ranks would stop with an error.
 
-    lora: {rank: 8}
-    zero_optimization: {stage: 3, offload_param: {device: nvme, nvme_path: swap}}
+        lora: {rank: 8}
+        zero_optimization: {stage: 3, offload_param: {device: nvme, nvme_path: swap}}
     """
     if not lora__rank or zero_optimization__offload_param__device != "nvme":
         return None

@@ -10,9 +10,10 @@ from neoxargs.sizes.model import GATED
 
 @check
 def lora_has_targets(lora__rank: int, lora__targets: list[str]) -> Finding | None:
-    """Without a matrix that has adapters, no weight is trained.
+    """The model is frozen, and only adapters are trained. Without a matrix that has adapters, the run would train
+    nothing.
 
-    lora: {rank: 8, targets: []}
+        lora: {rank: 8, targets: []}
     """
     if not lora__rank or lora__targets:
         return None
@@ -39,10 +40,11 @@ def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activ
 
 @check
 def lora_gate_needs_gated_activation(lora__rank: int, lora__targets: list[str], activation: str) -> Finding | None:
-    """Only a gated MLP has a matrix for the gate.
+    """gate_proj is the matrix of a gated MLP for the gate. An MLP without a gate has no such matrix, so there would be
+    no adapter.
 
-    lora: {rank: 8, targets: [gate_proj]}
-    activation: gelu
+        lora: {rank: 8, targets: [gate_proj]}
+        activation: gelu
     """
     if not lora__rank or "gate_proj" not in lora__targets or activation in GATED:
         return None
@@ -94,10 +96,11 @@ def lora_excludes_mup(lora__rank: int, use_mup: bool) -> Finding | None:
 
 @check
 def lora_excludes_soft_prompt(lora__rank: int, soft_prompt_tuning__enabled: bool) -> Finding | None:
-    """Both freeze the model and train something of their own; exported adapters could not contain a prompt.
+    """Both freeze the model and train something of their own. Exported adapters could not contain the prompt with
+    which they were trained.
 
-    lora: {rank: 8}
-    soft_prompt_tuning: {enabled: true}
+        lora: {rank: 8}
+        soft_prompt_tuning: {enabled: true}
     """
     if not lora__rank or not soft_prompt_tuning__enabled:
         return None

@@ -17,8 +17,8 @@ from neoxargs.tools.explain.example import check_example
 from tests.support.paths import ROOT
 
 SHOWN = [name for name, entry in catalogue().items() if entry.example]
-#: What an example may have beside: an unfinished or idle feature is not the point.
-BESIDE = {"not-built", "no-effect"}
+#: What an example may have beside: an unfinished or idle feature, or a missing checkpoint, is not the point.
+BESIDE = {"not-built", "no-effect", "frozen-model-has-weights"}
 #: What follows from the one as well.
 IMPLIED = {
     "tensor-parallel-divides-hidden-size": {"heads-divide-hidden-size"},

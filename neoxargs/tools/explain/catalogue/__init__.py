@@ -12,10 +12,19 @@ from functools import cache
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Rule
-from neoxargs.tools.explain.catalogue import commands, configuration, conversations, launch, migrate, training, yaml
+from neoxargs.tools.explain.catalogue import (
+    adapters,
+    commands,
+    configuration,
+    conversations,
+    launch,
+    migrate,
+    training,
+    yaml,
+)
 from neoxargs.tools.explain.catalogue.entry import Entry, Example
 
-SUBJECTS = (yaml, configuration, launch, training, conversations, migrate, commands)
+SUBJECTS = (yaml, configuration, launch, training, adapters, conversations, migrate, commands)
 
 
 @cache
