@@ -16,6 +16,7 @@ from neoxargs.launch.report.rank_grid import compact_numbers, rank_grid
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import listed
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.data import path_list
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters, vocabulary_rows
 from neoxargs.sizes.trained import is_frozen, trained_parameters
@@ -253,6 +254,10 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
     tokenizer = config.tokenizer.tokenizer_type
     tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", tokenised by {tokenizer}"
     yield f"{shorten(source, 3 * 66 if cut else None)}{tokens}"
+    labels = [f"labels {', '.join(path_list(data.train_label_data_paths))}"] if data.train_label_data_paths else []
+    packing = [f"samples of whole documents ({data.pack_impl})"] if data.pack_impl != "packed" else []
+    if labels or packing:
+        yield "; ".join([*labels, *packing])
     if data.data_path:
         yield f"split {data.split} into training, validation and test"
 

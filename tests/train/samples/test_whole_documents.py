@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from neoxargs.launch.epochs import samples_per_epoch
 from neoxargs.problems import Problems
 from neoxargs.registry.data import Data
+from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.token_files.sources import Source
@@ -22,6 +24,7 @@ from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.samples.passes import in_passes
 from tests.support.finetuning import IGNORED, drawn, labelled, pair, token_file
+from tests.support.smallest import YAML
 
 SEQ = 16
 pytestmark = pytest.mark.filterwarnings("ignore")  # of megatron-core, when it is imported
@@ -234,3 +237,26 @@ def test_passes_over_several_sources(tmp_path: Path) -> None:
     assert values[:5] != values[5:10]
     again = in_passes([Few([1, 2, 3])], 6, seed=1, cache=tmp_path)  # type: ignore[list-item]
     assert [again[number] for number in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["packed", *WHOLE])
+@pytest.mark.parametrize("prefixes", [1, 2])
+def test_a_run_of_epochs_has_the_samples_that_the_launcher_counts(tmp_path: Path, how: str, prefixes: int) -> None:
+    documents = numbered(40)
+    text, label = pair(tmp_path, documents, labelled(documents))
+    other, own = pair(tmp_path / "b", [[9000, 9001, 9002]] * 9, [[IGNORED, 9001, 9002]] * 9)
+    file = tmp_path / "run.yml"
+    lines = [YAML.replace("train_iters: 10", "train_epochs: 2").replace("32", str(SEQ)), f"pack_impl: {how}"]
+    for split in ("train", "valid", "test"):
+        lines += [
+            f"{split}_data_paths: {[text, other][:prefixes]}",
+            f"{split}_label_data_paths: {[label, own][:prefixes]}",
+        ]
+    file.write_text("\n".join([*lines, "tokenizer_type: ByteLevelTokenizer", f"run_dir: {tmp_path}"]))
+    settings = resolve([file], gpus=1, samples=samples_per_epoch)
+    samples = build_datasets(settings, TOKENIZER, Mesh()).parts["train"]
+    assert samples is not None
+    assert len(samples) // settings.batch.train_batch_size == settings.training.train_iters
+    rows = [tuple(samples[number]["tokens"].tolist()) for number in range(len(samples))]
+    assert Counter(rows[: len(rows) // 2]) == Counter(rows[len(rows) // 2 :])
+    assert any(9000 in sample for sample in rows) == (prefixes == 2)
