@@ -41,17 +41,25 @@ def read(prefix: str) -> TokenFile | None:
     import numpy as np
 
     idx, ids = Path(prefix + ".idx"), Path(prefix + ".bin")
-    if not idx.is_file() or not ids.is_file():
+    found = _lengths(idx) if idx.is_file() and ids.is_file() else None
+    if found is None:
         return None
+    kind, lengths = found
+    begins = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    size = ids.stat().st_size
+    if size < begins[-1] * np.dtype(kind).itemsize:
+        return None
+    return TokenFile(prefix, lengths, begins, np.memmap(ids, kind, "r") if size else np.empty(0, kind))
+
+
+def _lengths(idx: Path) -> tuple[str, NDArray[Any]] | None:
+    """Return numpy's name of the type of the token ids, and the lengths of the sequences."""
+    import numpy as np
+
     with idx.open("rb") as file:
         head = file.read(HEADER.size)
         if len(head) < HEADER.size or not head.startswith(MAGIC):
             return None
         _, _, code, count, _ = HEADER.unpack(head)
         lengths: NDArray[Any] = np.fromfile(file, "<i4", count)
-    begins = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    size = ids.stat().st_size
-    if code not in _TYPES or len(lengths) < count or size < begins[-1] * ITEM_SIZES[code]:
-        return None
-    mapped = np.memmap(ids, _TYPES[code], "r") if size else np.empty(0, _TYPES[code])
-    return TokenFile(prefix, lengths, begins, mapped)
+    return (_TYPES[code], lengths) if code in _TYPES and len(lengths) == count else None

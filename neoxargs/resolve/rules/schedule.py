@@ -12,6 +12,8 @@ from neoxargs.sizes.optimizer_state import is_onebit
 WITH_MAX_LR = ("WarmupLR", "WarmupDecayLR")
 WITH_TOTAL_STEPS = ("WarmupDecayLR", "WarmupCosineLR")
 WITH_WARMUP_STEPS = (*WITH_MAX_LR, "WarmupCosineLR")
+#: The parameters that set the length of the run.
+LENGTH = ("train_iters", "train_epochs")
 
 
 @derives("train_iters")
@@ -28,14 +30,10 @@ def train_length_given_once(
     """
     if train_iters is None and train_epochs is None:
         what = "the run length is missing: neither train_iters nor train_epochs is set"
-        advice = "set train_iters to the number of optimizer steps, for example to 1000"
-        raise Contradiction(what, advice, about=["train_iters", "train_epochs"])
+        raise Contradiction(what, "set train_iters to the number of optimizer steps, for example to 1000", LENGTH)
     if train_iters is not None and train_epochs is not None:
-        raise Contradiction(
-            f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the run length",
-            "remove one of them",
-            about=["train_iters", "train_epochs"],
-        )
+        what = f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the run length"
+        raise Contradiction(what, "remove one of them", LENGTH)
     return train_iters if train_epochs is None else _steps(train_epochs, samples_per_epoch, train_batch_size)
 
 
