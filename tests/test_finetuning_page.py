@@ -22,7 +22,7 @@ SHORT = "--set train_iters=4 --set eval_interval=2 --set eval_iters=1 --set log_
 def commands() -> list[str]:
     """Return the commands of the example, each in one line."""
     example = (DOCS / "finetuning.md").read_text(encoding="utf-8").partition("\n## The data")[0]
-    text = "\n".join(re.findall(r"^```sh\n(.*?)^```", example, flags=re.M | re.S))
+    text = "".join(re.findall(r"^```sh\n(.*?)^```", example, flags=re.M | re.S))
     return text.replace("\\\n", " ").splitlines()
 
 

@@ -6,7 +6,9 @@ only the model makes the answers of two iterations differ, and a resumed run giv
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 
 from neoxargs.resolve.config import Config
 from neoxargs.train.data.tokenizer import Tokenizer
@@ -16,6 +18,7 @@ from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
 from neoxargs.train.lm_eval_harness import Model, measured, run_tasks
 from neoxargs.train.lm_eval_tasks import Tasks
+from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.process.setup import Process, suppress_output
 from neoxargs.train.track.tracker import Answer, Answers, TaskResults
@@ -44,7 +47,7 @@ class Questions:
     def ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:
         """Yield what the model answers. everything: whether to run the tasks although they are not due."""
         if self.tasks and (everything or self._tasks_due(iteration)):
-            with paused(self.built), suppress_output():
+            with paused(self.built), suppress_output(), _suppress_progress_bars():
                 results = run_tasks(self.tasks, self.model)
             yield TaskResults(iteration, measured(results))
         if self.options.eval_prompts:
@@ -65,6 +68,11 @@ class Questions:
             generator.finish(samples)
         texts = (generator.tokenizer.detokenize(sample.ids) for sample in samples)
         return [Answer(sample.context, text, sample.finished) for sample, text in zip(samples, texts, strict=True)]
+
+
+def _suppress_progress_bars() -> AbstractContextManager[object]:
+    """Suppress what the harness writes to standard error: a progress bar for each task, at every evaluation."""
+    return nullcontext() if setup.show_all else redirect_stderr(io.StringIO())
 
 
 def questions(

@@ -192,6 +192,7 @@ def train(folder: Path, **changes: Any) -> str:
     with start_ranks(folder, 2, model_parallel_size=2, eval_interval=6, **changes) as ranks:
         codes, printed, errors = ranks.wait(300)
     assert codes == [0, 0], errors
+    assert "it/s]" not in errors  # progress bars
     return printed
 
 
