@@ -1,4 +1,4 @@
-"""LoRA: small trained matrices beside the frozen matrices of a model."""
+"""Adapters (LoRA): small trained matrices beside the frozen matrices of a model."""
 
 from __future__ import annotations
 
