@@ -16,6 +16,7 @@ from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arg
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.train import run
+from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
@@ -27,7 +28,7 @@ from tests.support.paths import NEOX_HEAD, needs_corpus
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, randomised, small
 from tests.support.smallest import YAML
-from tests.support.trials import SAMPLES, Training, Trial
+from tests.support.trials import MICRO_BATCH, SAMPLES, Training, Trial
 
 
 @pytest.mark.slow
@@ -96,6 +97,30 @@ def test_a_micro_batch_without_trained_tokens_has_loss_0(sizes: dict[str, int]) 
     ):
         assert by_token == pytest.approx(4 * by_batch, rel=1e-5) and by_token > 3
         assert none == still_none == 0 and finite and still_finite
+
+
+def scored(sizes: dict[str, int]) -> tuple[float, float, float]:
+    """Return the mean loss of separate documents: in an evaluation, as eval.py scores it, and with one document."""
+    setup.start("gloo", seed=1)
+    training = Training(Trial({"pack_impl": "best_fit", **sizes}))
+    count = training.engine.deepspeed.gradient_accumulation_steps()
+
+    def batches(begin: int) -> Any:
+        found = training.micro_batches(0)
+        starts = torch.tensor([0] * begin + [begin] * (16 - begin)).expand(MICRO_BATCH, -1)
+        return None if found is None else ((*next(found), starts) for _ in range(count))
+
+    losses = [training.engine.evaluate(batches(begin), 1) for begin in (7, 0)]
+    found = Scorer(training.engine, training.mesh, MICRO_BATCH).run(batches(7), count)
+    logs = [-float(logs.mean()) for _, logs, _ in found]
+    return losses[0], sum(logs) / len(logs) if logs else losses[0], losses[1]
+
+
+@pytest.mark.parametrize("sizes", [{"model_parallel_size": 2}, {"pipe_parallel_size": 2}])
+def test_evaluations_separate_documents_too(sizes: dict[str, int]) -> None:
+    for evaluated, by_scorer, joined in run_ranks(scored, 2, sizes):
+        assert evaluated == pytest.approx(by_scorer, rel=1e-5)
+        assert abs(evaluated - joined) > 1e-4
 
 
 def trained(configs: list[Config]) -> None:
