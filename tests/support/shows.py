@@ -42,11 +42,11 @@ def rows(page: str) -> list[list[str]]:
 
 
 def effect(name: str) -> str:
-    """Return the effect that the registry declares; for a section, that of its first key."""
+    """Return the declared effect, with the reason if there is none; for a section, the effect of its first key."""
     group = REGISTRY.sections.get(normal(name))
     parameter: Parameter | None = next(iter(group.parameters.values())) if group else REGISTRY.find(name)
     assert parameter is not None, name
-    return effect_words(parameter)
+    return effect_words(parameter) if parameter.effect == "none" else parameter.effect
 
 
 def page(tests: dict[str, set[str]]) -> str:
