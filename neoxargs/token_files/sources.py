@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from neoxargs.registry.data import Data
@@ -36,8 +35,7 @@ class Share(NamedTuple):
 WHOLE = Share((1.0,), 0)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A share of a token file that samples are drawn from.
 
     weight: how often, relative to the other sources of the split; None means its number of tokens.
@@ -101,4 +99,4 @@ def _listed(
     names, own = ([name for name, _ in blend(paths or ())] for paths in (prefixes, labels))
     weighted = zip(names, weights or [1.0] * len(names), strict=True)
     found = [Source(name, weight=weight) for name, weight in weighted]
-    return [replace(source, labels=label) for source, label in zip(found, own, strict=True)] if own else found
+    return [source._replace(labels=label) for source, label in zip(found, own, strict=True)] if own else found

@@ -79,7 +79,7 @@ def test_experts_are_compared_with_mixtral(bench: Any, tmp_path: Path) -> None:
     files = [next(word for word in run.words if word.endswith(".yml")) for run in runs.values()]
     own, theirs = (json.loads(Path(file).read_text()) for file in files)
     assert own["moe_num_experts"] == theirs["moe_num_experts"] == 8
-    assert list(bench.commands("1 process", config, tmp_path, [])) == ["1 process", "plain", "transformers"]
+    assert list(bench.commands("1 process", config, tmp_path, [])) == ["1 process", "plain", "transformers", "kernels"]
     divided = bench.commands("dp2, experts divided", config, tmp_path, [])
     assert list(divided) == ["dp2, experts divided", "1 process, experts"]
     assert json.loads(Path(divided["dp2, experts divided"].words[3]).read_text())["moe_expert_parallel_size"] == 2

@@ -18,11 +18,15 @@ HINTS = {
 
 def wrong_labels(config: Config) -> Iterator[Problem]:
     """Yield a problem for each pair of files that do not fit; missing and damaged files are reported elsewhere."""
+    pairs = _pairs(config)
+    if not pairs:
+        return
     try:
-        from neoxargs.token_files import labels  # needs numpy, which a machine that only checks may lack
+        # It needs numpy, which a machine that only checks may lack, and whose import takes as long as a whole check.
+        from neoxargs.token_files import labels
     except ImportError:
         return
-    for (prefix, own), split in _pairs(config).items():
+    for (prefix, own), split in pairs.items():
         text, label = index.read(prefix), index.read(own)
         if text and label and (found := labels.mismatch(text, label)):
             name = f"{split}_label_data_paths"

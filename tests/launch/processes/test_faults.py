@@ -241,7 +241,7 @@ def test_too_many_slots_in_a_hostfile_are_reported_before_anything_starts(monkey
     assert [problem.what for problem in check_hosts.host_problems(config, resources)] == [
         "host w1 has 2 GPUs, but the run uses its slot 3 (slots are counted from 0)"
     ]
-    with pytest.raises(Problems, match=r"has no GPU for local rank 3 \(torch finds 2 in total"):
+    with pytest.raises(Problems, match=r"has no GPU for local rank 3 \(torch finds 2 GPU"):
         setup._gpu(3, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     assert setup._gpu(1, 2, {}) == 1
     assert setup._gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "5"}) == 0  # each task of srun may see only its own

@@ -40,7 +40,10 @@ def test_raising_train_iters_resumes_with_a_warning(tmp_path: Path, capsys: pyte
     assert run(tmp_path, train_iters=6)[5] == pytest.approx(1e-3 / 5.4)
     code, told = checked(tmp_path, capsys, train_iters=9)
     assert code == 0
-    assert "warning: train_iters (9) is 6 in the checkpoint, which changes the decay: at iteration 6 " in told
+    assert (
+        "warning: train_iters is 9, but was 6 when the checkpoint was saved. This changes the decay: at iteration 6 "
+        in told
+    )
     assert "the learning rate jumps from 0 to 0.00037" in told
     for words in (
         "set lr_decay_iters: 6 to end the decay where the checkpoint's schedule ends it",

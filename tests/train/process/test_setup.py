@@ -110,7 +110,7 @@ def test_a_rank_may_see_no_gpu_but_its_own(environ: dict[str, str]) -> None:
 )
 def test_two_ranks_do_not_share_the_only_gpu(environ: dict[str, str]) -> None:
     """NCCL would stop with `Duplicate GPU detected`."""
-    with pytest.raises(Problems, match=r"no GPU for local rank 1 \(torch finds 1 in total"):
+    with pytest.raises(Problems, match=r"no GPU for local rank 1 \(torch finds 1 GPU"):
         setup._gpu(1, 1, environ)
 
 
