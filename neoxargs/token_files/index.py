@@ -5,9 +5,10 @@ Each sequence is one document in the files that GPT-NeoX's tools and `deepy data
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neoxargs.record import Record
 
@@ -50,6 +51,31 @@ def read(prefix: str) -> TokenFile | None:
     if size < begins[-1] * np.dtype(kind).itemsize:
         return None
     return TokenFile(prefix, lengths, begins, np.memmap(ids, kind, "r") if size else np.empty(0, kind))
+
+
+class Tokenised(NamedTuple):
+    """What tokenised a token file, as `deepy data` records it in `<prefix>.json`."""
+
+    tokenizer_type: str
+    vocab_size: int
+
+
+def tokenised_by(prefix: str) -> Tokenised | None:
+    """Return the tokenizer of a token file; None if another program wrote the file."""
+    try:
+        recorded = json.loads(Path(prefix + ".json").read_text(encoding="utf-8"))
+        return Tokenised(str(recorded["tokenizer_type"]), int(recorded["vocab_size"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def begins_with_label(prefix: str) -> bool:
+    """Return whether one of the first token ids is -100, as in label files, in which it stands for a prompt."""
+    with open(prefix + ".idx", "rb") as idx, open(prefix + ".bin", "rb") as ids:
+        head = idx.read(HEADER.size)
+        if len(head) < HEADER.size or not head.startswith(MAGIC) or HEADER.unpack(head)[2] != 4:  # int32
+            return False
+        return any(number == IGNORED for (number,) in struct.iter_unpack("<i", ids.read(1 << 14)))
 
 
 def _lengths(idx: Path) -> tuple[str, NDArray[Any]] | None:

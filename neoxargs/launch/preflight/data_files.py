@@ -12,7 +12,7 @@ from pathlib import Path
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
-from neoxargs.token_files.index import HEADER, ITEM_SIZES, MAGIC
+from neoxargs.token_files.index import HEADER, IGNORED, ITEM_SIZES, MAGIC, begins_with_label, tokenised_by
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
@@ -27,6 +27,8 @@ TOKEN_FILES = (
 #: The parameters that name training data.
 TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
 LABELS_HINT = "deepy data --chat writes a token file together with its labels"
+#: Tokenizers that can be made from the same vocabulary, stored in different files.
+SAME_FILES = {"GPT2BPETokenizer", "HFTokenizer", "HFGPT2Tokenizer"}
 #: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
 LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
 
@@ -77,7 +79,8 @@ def _is_number(text: str) -> bool:
 def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     absent = [suffix for suffix in (".bin", ".idx") if not os.path.exists(prefix + suffix)]
     if not absent:
-        yield from _mismatched(config, name, prefix)
+        damage = list(_mismatched(config, name, prefix))
+        yield from damage or _other_content(config, name, prefix)
         return
     what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
     hint = _token_file_hint(config, name, prefix, absent)
@@ -111,6 +114,22 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         what = f"{name}: {prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
         hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
         yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
+
+
+def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
+    """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
+    if "_label_" in name:
+        return
+    place, tokenizer, made_by = config.source(name).where, config.tokenizer.tokenizer_type, tokenised_by(prefix)
+    if begins_with_label(prefix):
+        what = f"{name}: {prefix} is a label file: it contains {IGNORED}, which is not a token"
+        own = prefix.removesuffix("_label")
+        hint = f"did you mean {own}?" if own != prefix and os.path.exists(f"{own}.bin") else ""
+        yield Problem(what, place, hint, id="labels-as-data", about=(name,))
+    elif made_by and made_by.tokenizer_type != tokenizer and not {made_by.tokenizer_type, tokenizer} <= SAME_FILES:
+        what = f"{name}: {prefix} was tokenised by {made_by.tokenizer_type}, but tokenizer_type is {tokenizer}"
+        hint = f"set tokenizer_type: {made_by.tokenizer_type}, or tokenise the text again"
+        yield Problem(what, place, hint, id="data-other-tokenizer", about=(name, "tokenizer_type"))
 
 
 def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:

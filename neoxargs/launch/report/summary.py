@@ -273,7 +273,8 @@ def _run(config: Config) -> Iterator[str]:
         f"checkpoints in {checkpoint.save}, {every}at the end" if checkpoint.save else "no checkpoints: save is not set"
     )
     if checkpoint.load:
-        yield f"continues from {checkpoint.load} if it contains a checkpoint"
+        start = "starts with the weights in" if checkpoint.finetune else "continues from"
+        yield f"{start} {checkpoint.load} if it contains a checkpoint"
     if checkpoint.base_checkpoint:
         yield f"frozen model from {checkpoint.base_checkpoint}"
 

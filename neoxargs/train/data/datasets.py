@@ -28,7 +28,6 @@ from neoxargs.token_files.labels import other_lengths
 from neoxargs.token_files.packing import joined_samples
 from neoxargs.token_files.sources import PARTS, Part, Source, sources
 from neoxargs.train.data import indexed
-from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.loader import Loader, Samples
 from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.process.mesh import Mesh
@@ -173,9 +172,9 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
                 Problem(f"data_path ({prefix}): {damage}", hint=hint, id="data-file-damaged", about=("data_path",))
             )
             continue
-        summary = summary_of(prefix)
-        if summary and summary.vocab_size != vocab_size:
-            made = f"was tokenised by {summary.tokenizer_type} with a vocabulary of {summary.vocab_size} tokens"
+        made_by = index.tokenised_by(prefix)
+        if made_by and made_by.vocab_size != vocab_size:
+            made = f"was tokenised by {made_by.tokenizer_type} with a vocabulary of {made_by.vocab_size} tokens"
             hint = "use the tokenizer that tokenised the data, or tokenise the text again"
             what = f"data_path ({prefix}) {made}, but this run's tokenizer has {vocab_size}"
             problems.append(Problem(what, hint=hint, id="data-other-tokenizer", about=("data_path", "tokenizer_type")))

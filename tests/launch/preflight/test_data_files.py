@@ -1,5 +1,6 @@
 """Missing files are reported before anything starts, with the name that was probably meant."""
 
+import json
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from neoxargs.problems import Place
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
 from neoxargs.train.data import indexed
+from tests.support.finetuning import token_file
 
 HERE = Place("my.yml", 3, 1)
 MAKE = "create it with: python deepy.py data TEXT --output-prefix {}"
@@ -140,3 +142,34 @@ def test_token_files_that_do_not_belong_together(tmp_path, name, size, sentence)
     os.truncate(tmp_path / f"tokens.{name}", size)
     found = [problem.what for problem in missing_files(config(data_path=str(tmp_path / "tokens")))]
     assert found == ([f"data_path: {tmp_path}/{sentence}"] if sentence else [])
+
+
+def test_labels_in_place_of_text(tmp_path):
+    for name, first in (("data", 7), ("data_label", -100)):
+        token_file(tmp_path / name, [[first, 8, 9]])
+    assert not missing_files(config(train_data_paths=[f"{tmp_path}/data"]))
+    assert not missing_files(config(train_label_data_paths=[f"{tmp_path}/data_label"]))
+    (found,) = missing_files(config(train_data_paths=[f"{tmp_path}/data_label"]))
+    assert found.what == (
+        f"train_data_paths: {tmp_path}/data_label is a label file: it contains -100, which is not a token"
+    )
+    assert found.hint == f"did you mean {tmp_path}/data?"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "other"), [("CharLevelTokenizer", True), ("ByteLevelTokenizer", False), (None, False)]
+)
+def test_data_of_another_tokenizer(tmp_path, recorded, other):
+    token_file(tmp_path / "data", [[7, 8, 9]])
+    (tmp_path / "data.json").write_text(json.dumps({"tokenizer_type": recorded, "vocab_size": 9} if recorded else {}))
+    found = missing_files(config(data_path=f"{tmp_path}/data"))
+    told = f"data_path: {tmp_path}/data was tokenised by {recorded}, but tokenizer_type is ByteLevelTokenizer"
+    assert [problem.what for problem in found] == [told] * other
+
+
+def test_tokenizers_that_read_the_same_vocabulary_from_different_files(tmp_path):
+    token_file(tmp_path / "data", [[7, 8, 9]])
+    (tmp_path / "data.json").write_text('{"tokenizer_type": "GPT2BPETokenizer", "vocab_size": 9}')
+    (tmp_path / "tokenizer.json").touch()
+    kind = {"tokenizer_type": "HFTokenizer", "vocab_file": f"{tmp_path}/tokenizer.json"}
+    assert not missing_files(config(data_path=f"{tmp_path}/data", **kind))

@@ -27,6 +27,10 @@ PROBLEMS: dict[str, Entry] = {
         "A label file does not have the same documents as its token file, or has a label that is neither -100 nor the "
         "token at its position. The model would be trained on the wrong tokens, and only its answers would show it."
     ),
+    "labels-as-data": row(
+        "A label file has -100 in place of tokens that do not count in the loss. As training data, it would make the "
+        "ranks look up a token that does not exist."
+    ),
     "data-other-tokenizer": row(
         "The data was not tokenised with the configured tokenizer, which maps its token ids to different text. The "
         "trained model would generate meaningless text."
