@@ -10,7 +10,7 @@ import hashlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, close_matches, listed, printable
 from neoxargs.train.chat import sources, tokenizer_folder
+from neoxargs.train.chat.conversation import SHAREGPT_ROLES, DropReason
 from neoxargs.train.chat.recipe import IGNORED, ChatRecipe
-from neoxargs.train.chat.worker import Drops, Encoded, Encoder, Sample, encode
+from neoxargs.train.chat.worker import Encoded, Encoder, Found, Sample, encode
 from neoxargs.train.data import indexed
 from neoxargs.train.data.build import identity, sidecar, write_json
 from neoxargs.train.data.meter import Meter
@@ -50,8 +51,14 @@ class Summary:
     """Conversations of more than `max_length` tokens."""
     max_length: int | None
     overlong: str
+    roles: dict[str, int]
+    """Role -> turns, the most frequent first; also of conversations that were dropped."""
     dropped: dict[str, dict[str, Any]]
     """Reason -> number of conversations, and the first one's file and line."""
+    unknown_roles: dict[str, int]
+    """Role -> conversations that were dropped because they have it."""
+    empty_answers: dict[str, Any] | None
+    """Number of conversations that were kept although a trained turn is empty, and the first one's file and line."""
     notes: dict[str, int]
     split_markers: list[str]
     """The template's markers that are not tokens of the vocabulary."""
@@ -69,7 +76,10 @@ class _Totals:
     lengths: array[int] = field(default_factory=lambda: array("i"))
     tokens: int = 0
     trained: int = 0
-    drops: dict[str, Drops] = field(default_factory=dict)
+    roles: Counter[str] = field(default_factory=Counter)
+    drops: dict[DropReason, Found] = field(default_factory=dict)
+    unknown_roles: Counter[str] = field(default_factory=Counter)
+    empty_answers: Found | None = None
     notes: Counter[str] = field(default_factory=Counter)
     sample: Sample | None = None
     problems: list[Problem] = field(default_factory=list)
@@ -79,8 +89,11 @@ class _Totals:
         self.tokens += len(chunk.ids)
         self.trained += int((chunk.labels != IGNORED).sum())
         for reason, drops in chunk.drops.items():
-            earlier = self.drops.get(reason, drops._replace(conversations=0))
-            self.drops[reason] = earlier._replace(conversations=earlier.conversations + drops.conversations)
+            self.drops[reason] = drops.after(self.drops.get(reason))
+        if chunk.empty_answers:
+            self.empty_answers = chunk.empty_answers.after(self.empty_answers)
+        self.roles += chunk.roles
+        self.unknown_roles += chunk.unknown_roles
         self.notes += chunk.notes
         self.sample = self.sample or chunk.sample
         self.problems += chunk.problems
@@ -113,7 +126,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
         if totals.problems:
             raise Problems(totals.problems[:MAX_PROBLEMS])
         if totals.sample is None:
-            raise Problems(_nothing_left(texts, totals))
+            raise Problems(_nothing_left(texts, recipe, totals))
         summary = _summary(writers[0].documents, totals, encoder, fingerprint(files, recipe))
         sidecar(prefix).unlink(missing_ok=True)
         for writer in writers:
@@ -126,16 +139,56 @@ def label_prefix(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + "_label")
 
 
-def _nothing_left(texts: Sequence[str], totals: _Totals) -> Problem:
-    reasons = [f"{drops.conversations:,} {reason} (first: {drops.first})" for reason, drops in totals.drops.items()]
+def _nothing_left(texts: Sequence[str], recipe: ChatRecipe, totals: _Totals) -> Problem:
+    reasons = [
+        f"{drops.conversations:,} {reason_text(reason, totals.unknown_roles)} (first: {drops.first})"
+        for reason, drops in totals.drops.items()
+    ]
     what = f"{', '.join(texts)}: no conversation is left: {', '.join(reasons) or 'there are none'}"
-    return Problem(what, hint=_HINTS.get(next(iter(totals.drops), ""), ""), id="chat-empty")
+    return Problem(what, hint=_advice(recipe, totals), id="chat-empty")
 
 
-_HINTS = {
-    "no trained token": "set --train-on to the role whose turns the model should learn",
-    "too long": "set a larger --max-length, or --overlong cut",
-}
+def reason_text(reason: str, unknown_roles: Mapping[str, int]) -> str:
+    """Return the reason for which conversations were dropped, with the unknown roles' names."""
+    return f"{reason} {printable(listed(unknown_roles, 'and'))}" if reason == "unknown role" else reason
+
+
+def _advice(recipe: ChatRecipe, totals: _Totals) -> str:
+    """Return what to do about the most frequent reason for which conversations were dropped."""
+    if not totals.drops:
+        return ""
+    reason = max(totals.drops, key=lambda reason: totals.drops[reason].conversations)
+    if reason == "no trained token":
+        return _no_trained_token(recipe, totals.roles)
+    return {
+        "answer cut off": f"the answers begin after token {recipe.max_length}: set a larger --max-length",
+        "empty answer": f"no turn of role {listed(recipe.train_on)} has content: correct the file",
+        "too long": "set a larger --max-length, or --overlong cut",
+        "unknown role": f"correct the roles; the known ones are {listed(SHAREGPT_ROLES, 'and', most=99)}",
+    }.get(reason, "")
+
+
+def _no_trained_token(recipe: ChatRecipe, roles: Counter[str]) -> str:
+    trained = listed(recipe.train_on)
+    if recipe.masking == "turns" and not any(role in roles for role in recipe.train_on):
+        return f"no turn is of role {trained}; {_roles_found(recipe, roles)}, or correct the roles"
+    if recipe.only_last and not recipe.tool_calls:
+        return f"--only-last and --no-tool-calls leave out all turns of role {trained}: remove one of them, or both"
+    if not recipe.tool_calls:
+        return f"all turns of role {trained} call tools: remove --no-tool-calls"
+    if recipe.only_last:
+        return f"the last turn is never of role {trained}: remove --only-last"
+    if recipe.masking == "marks":
+        return "the template marks nothing in these conversations: remove --mask-by marks"
+    return "set --train-on to the role whose turns the model should learn"
+
+
+def _roles_found(recipe: ChatRecipe, roles: Counter[str]) -> str:
+    names = [role for role, _ in roles.most_common()]
+    found = f"the roles are {listed(names, 'and')}" if len(names) > 1 else f"the only role is {names[0]}"
+    similar = [name for role in recipe.train_on for name in close_matches(role, names)]
+    answering = [name for name in names if SHAREGPT_ROLES.get(name.lower()) == "assistant"]
+    return printable(f"{found}: use --train-on {next(iter([*similar, *answering]), 'ROLE')}")
 
 
 def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint: str) -> Summary:
@@ -150,7 +203,10 @@ def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint:
         longer_than_max=int((lengths > recipe.max_length).sum()) if recipe.max_length else 0,
         max_length=recipe.max_length,
         overlong=recipe.overlong,
+        roles=dict(totals.roles.most_common()),
         dropped={reason: drops._asdict() for reason, drops in sorted(totals.drops.items())},
+        unknown_roles=dict(totals.unknown_roles.most_common()),
+        empty_answers=totals.empty_answers._asdict() if totals.empty_answers else None,
         notes={name: count for name, count in sorted(totals.notes.items()) if count},
         split_markers=encoder.tokenizer.split_markers(template.text),
         forms=list(dict.fromkeys(map(str, encoder.forms.values()))),

@@ -153,9 +153,8 @@ def _contradictions(args: argparse.Namespace) -> list[Problem]:
         "--overlong needs --max-length": args.overlong != "keep" and args.max_length is None,
         f"--max-length ({args.max_length}) must be at least 1": args.max_length is not None and args.max_length < 1,
         f"--workers ({args.workers}) must be at least 1": args.workers is not None and args.workers < 1,
-        "--tokenizer-path already says which tokenizer it is, so --vocab-file and --merge-file have no effect": (
-            args.tokenizer_path and (args.vocab_file or args.merge_file)
-        ),
+        "--tokenizer-path already says which tokenizer it is, so --tokenizer-type, --vocab-file and --merge-file have "
+        "no effect": args.tokenizer_path and (args.tokenizer_type or args.vocab_file or args.merge_file),
         f"--json-key ({args.json_key}) must be one key, or two with a comma between them": (
             args.json_key is not None and len(list(filter(None, args.json_key.split(",")))) not in (1, 2)
         ),

@@ -47,7 +47,7 @@ SHAREGPT_ROLES = {
 #: Names under which a message has a model's reasoning; templates read the first, gpt-oss's the second.
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
-DropReason = Literal["empty", "unknown role", "no trained token", "too long"]
+DropReason = Literal["empty", "empty answer", "unknown role", "no trained token", "answer cut off", "too long"]
 
 
 class Rejected(Exception):
@@ -59,11 +59,12 @@ class Rejected(Exception):
 
 
 class Dropped(Exception):
-    """A conversation is left out and counted."""
+    """A conversation is left out and counted. role: the unknown one."""
 
-    def __init__(self, reason: DropReason) -> None:
+    def __init__(self, reason: DropReason, role: str = "") -> None:
         super().__init__(reason)
         self.reason: DropReason = reason
+        self.role = role
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,18 @@ def detect(row: Row) -> Form | None:
     return next((Form(pair) for pair in QUESTIONS if all(row.get(key) is not None for key in pair)), None)
 
 
+def keys_of(row: Row) -> str:
+    """Return which keys a row has, in words."""
+    if len(row) == 1:
+        return f"its only key is {next(iter(row))}"
+    return f"its keys are {listed(row, 'and')}" if row else "it has no keys"
+
+
 def read(row: Row, form: Form) -> Conversation:
     """Return the conversation of a row; raise Rejected or Dropped."""
     missing = [key for key in form.keys if key not in row]
     if missing:
-        raise Rejected(f'this line has no "{missing[0]}"', f"its keys are {listed(row, 'and')}")
+        raise Rejected(f'this line has no "{missing[0]}"', keys_of(row))
     if len(form.keys) == 1:
         given, messages = 0, _messages(row[form.keys[0]], form.keys[0])
     else:
@@ -150,9 +158,13 @@ def _message(entry: Any, number: int) -> Message:
     if not isinstance(entry, dict):
         raise Rejected(f"message {number} must be an object with role and content, but is {_kind(entry)}")
     message = _sharegpt(entry, number) if "from" in entry and "role" not in entry else entry
+    has_content = "content" in message
     message = {key: value for key, value in message.items() if value is not None}
     if not isinstance(message.get("role"), str):
         raise Rejected(f"message {number} has no role", 'write {"role": "user", "content": "..."}')
+    if not has_content and not calls_tools(message):
+        what = f"message {number}, of role {message['role']}, has no content"
+        raise Rejected(what, 'write "content": "" if it is meant to be empty')
     message = _with_reasoning(message)
     content = message.get("content", "")
     if isinstance(content, list):
@@ -164,10 +176,12 @@ def _message(entry: Any, number: int) -> Message:
 
 def _sharegpt(entry: Message, number: int) -> Message:
     """Return the message of an entry with `from` and `value`."""
-    name, value = entry["from"], entry.get("value", "")
+    name, value = entry["from"], entry.get("value")
     role = SHAREGPT_ROLES.get(name) if isinstance(name, str) else None
     if role is None:
-        raise Dropped("unknown role")
+        raise Dropped("unknown role", str(name))
+    if "value" not in entry:
+        raise Rejected(f"message {number}, from {name}, has no value", 'write "value": "" if it is meant to be empty')
     if name == "function_call":
         return {"role": role, "content": "", "tool_calls": [{"type": "function", "function": _call(value, number)}]}
     return {"role": role, "content": value}
@@ -232,3 +246,10 @@ def _kind(value: Any) -> str:
 
 def calls_tools(message: Message) -> bool:
     return bool(message.get("tool_calls") or message.get("function_call"))
+
+
+def is_empty(message: Message) -> bool:
+    """Whether a message has neither a text nor a call of a tool nor reasoning."""
+    content = message.get("content")
+    text = "".join(part["text"] for part in content) if isinstance(content, list) else content
+    return not (text or calls_tools(message) or message.get("reasoning_content"))

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from neoxargs.train.chat.conversation import Conversation, Dropped, Message, calls_tools, joined
+from neoxargs.train.chat.conversation import Conversation, Dropped, Message, calls_tools, is_empty, joined
 from neoxargs.train.chat.recipe import ChatRecipe
 from neoxargs.train.chat.template import CLOSE, OPEN, Template, TemplateError
 
@@ -38,6 +38,8 @@ class Marked:
     """Start and end of each trained range, in order."""
     notes: Counter[str] = field(default_factory=Counter)
     """What the summary counts: `relocated` boundaries and trained `headers`."""
+    empty_answers: bool = False
+    """Whether a trained turn is empty."""
 
 
 class _Chat(NamedTuple):
@@ -55,15 +57,21 @@ def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -
     """Return the text and its trained ranges; raise TemplateError, or Dropped if nothing is trained."""
     messages = conversation.messages if template.takes_parts else joined(conversation.messages)
     chat = _Chat(template, messages, conversation.variables)
-    if recipe.masking == "marks":
-        return _by_marks(chat, recipe, conversation.given)
-    text = chat.render(messages)
     if recipe.masking == "none":
+        text = chat.render(messages)
         return Marked(text, [(0, len(text))])
     trained = [_is_trained(conversation, index, recipe) for index in range(len(messages))]
-    if not any(trained):
+    empty = [is_empty(message) for message, is_trained in zip(messages, trained, strict=True) if is_trained]
+    if recipe.masking == "marks":
+        result = _by_marks(chat, recipe, conversation.given)
+    elif not empty:
         raise Dropped("no trained token")
-    return _by_turns(chat, text, trained)
+    elif all(empty):  # only the template's end of a turn would be trained: the model would learn to answer nothing
+        raise Dropped("empty answer")
+    else:
+        result = _by_turns(chat, chat.render(messages), trained)
+    result.empty_answers = any(empty)
+    return result
 
 
 def _is_trained(conversation: Conversation, index: int, recipe: ChatRecipe) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from textwrap import fill
 from typing import NamedTuple
 
 from neoxargs.problems import printable
-from neoxargs.train.chat.build import Summary
+from neoxargs.train.chat.build import Summary, reason_text
 from neoxargs.train.chat.worker import Sample
 
 #: Characters of a sample that are printed.
 SHOWN = 3000
+#: Roles that are printed, the most frequent ones.
+ROLES = 12
 
 
 class Style(NamedTuple):
@@ -74,12 +77,13 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("template", summary.chat_template),
         ("tokenizer", f"{summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens"),
         ("conversations", f"{summary.conversations:,}"),
+        ("roles", _roles(summary)),
         ("tokens", f"{summary.tokens:,}, of which {summary.trained_tokens:,} ({share:.1%}) are trained"),
         ("length", _lengths(summary)),
         *_overlong(summary),
         *_split_markers(summary),
-        *(("dropped", f"{drops['conversations']:,}: {reason} (first: {drops['first']})")
-          for reason, drops in summary.dropped.items()),
+        *_dropped(summary),
+        *_empty_answers(summary),
         *(("note", NOTES[name].format(_conversations(count))) for name, count in summary.notes.items()),
         ("time", f"{seconds:.1f} s"),
         ("to use them", f'train_data_paths: ["{prefix}"]'),
@@ -97,7 +101,9 @@ def _row(name: str, value: str) -> str:
 
 
 def _lengths(summary: Summary) -> str:
-    return f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,} tokens"
+    done = {"drop": " before dropping", "cut": " before cutting"}.get(summary.overlong, "")
+    lengths = f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,} tokens"
+    return lengths + (done if summary.longer_than_max else "")
 
 
 def _overlong(summary: Summary) -> list[tuple[str, str]]:
@@ -105,7 +111,28 @@ def _overlong(summary: Summary) -> list[tuple[str, str]]:
         return []
     done = {"keep": "kept", "drop": "dropped", "cut": "cut"}[summary.overlong]
     count = summary.longer_than_max
-    return [("too long", f"{_conversations(count)} longer than {summary.max_length:,} tokens, {done}")]
+    first = f" (first: {summary.dropped['too long']['first']})" if "too long" in summary.dropped else ""
+    return [("too long", f"{_conversations(count)} longer than {summary.max_length:,} tokens, {done}{first}")]
+
+
+def _roles(summary: Summary) -> str:
+    shown = [f"{printable(role)} {turns:,}" for role, turns in islice(summary.roles.items(), ROLES)]
+    more = len(summary.roles) - ROLES
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _dropped(summary: Summary) -> list[tuple[str, str]]:
+    """Return the reasons for which conversations were dropped, except that of `_overlong`."""
+    return [
+        ("dropped", f"{drops['conversations']:,}: {reason_text(reason, summary.unknown_roles)} "
+         f"(first: {drops['first']})")
+        for reason, drops in summary.dropped.items() if reason != "too long"
+    ]  # fmt: skip
+
+
+def _empty_answers(summary: Summary) -> list[tuple[str, str]]:
+    found = summary.empty_answers
+    return [("empty answers", f"{found['conversations']:,} (first: {found['first']})")] if found else []
 
 
 def _split_markers(summary: Summary) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.problems import Problem, Problems, listed
-from neoxargs.train.chat.conversation import Form, detect
+from neoxargs.train.chat.conversation import Form, detect, keys_of
 from neoxargs.train.data import functions, text
 from neoxargs.train.data.text import Raw
 
@@ -77,6 +77,6 @@ def _unknown_form(raw: Raw, row: Any) -> Problem:
     where = text.place(raw, raw.line or b"")
     if not isinstance(row, dict):
         return Problem("this line is not a JSON object", where=where, id="text-line-not-an-object")
-    what = f"this line has no conversation: its keys are {listed(row, 'and')}"
+    what = f"this line has no conversation: {keys_of(row)}"
     hint = "set --json-key to the key with a list of messages, or to two keys: --json-key QUESTION,ANSWER"
     return Problem(what, where=where, hint=hint, id="chat-form-unknown")

@@ -36,12 +36,15 @@ class Sample(NamedTuple):
     end_trained: bool
 
 
-class Drops(NamedTuple):
-    """The conversations that were left out for one reason."""
+class Found(NamedTuple):
+    """The conversations with something in common, such as the reason for which they were left out."""
 
     conversations: int
     first: str
     """File and line of the first one."""
+
+    def after(self, earlier: Found | None) -> Found:
+        return earlier._replace(conversations=earlier.conversations + self.conversations) if earlier else self
 
 
 @dataclass
@@ -57,14 +60,25 @@ class Encoded:
     uncut: list[int] = field(default_factory=list)
     """Number of tokens of each conversation before it was cut or dropped for its length."""
     problems: list[Problem] = field(default_factory=list)
-    drops: dict[DropReason, Drops] = field(default_factory=dict)
+    drops: dict[DropReason, Found] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
     """Conversations that are unusual in some way; `report.NOTES` has the ways."""
+    empty_answers: Found | None = None
+    """Conversations that are kept although a trained turn is empty."""
+    roles: Counter[str] = field(default_factory=Counter)
+    """Role -> turns, also of conversations that are dropped."""
+    unknown_roles: Counter[str] = field(default_factory=Counter)
+    """Role -> conversations that are dropped because they have it."""
     sample: Sample | None = None
 
-    def drop(self, reason: DropReason, raw: Raw) -> None:
-        drops = self.drops.get(reason, Drops(0, f"{raw.path}:{raw.start}"))
-        self.drops[reason] = drops._replace(conversations=drops.conversations + 1)
+    def drop(self, dropped: Dropped, raw: Raw) -> None:
+        self.drops[dropped.reason] = _one(raw).after(self.drops.get(dropped.reason))
+        if dropped.role:
+            self.unknown_roles[dropped.role] += 1
+
+
+def _one(raw: Raw) -> Found:
+    return Found(1, f"{raw.path}:{raw.start}")
 
 
 class Encoder:
@@ -92,7 +106,7 @@ class Encoder:
             try:
                 rendered.append((raw, self._render(raw, result)))
             except Dropped as dropped:
-                result.drop(dropped.reason, raw)
+                result.drop(dropped, raw)
             except _Bad as bad:
                 result.problems.append(bad.problem)
         labelled = self.tokenizer.label([text for _, text in rendered], self.recipe.tokenizer.append_eod)
@@ -101,10 +115,12 @@ class Encoder:
             try:
                 fitting = self._fitting(tokens, result)
             except Dropped as dropped:
-                result.drop(dropped.reason, raw)
+                result.drop(dropped, raw)
                 continue
             kept.append(fitting)
             self._note(conversation, tokens, result)
+            if conversation.empty_answers:
+                result.empty_answers = _one(raw).after(result.empty_answers)
             result.sample = result.sample or self._sample(raw, conversation, fitting)
         result.ids = np.concatenate([result.ids, *(tokens.ids for tokens in kept)])
         result.labels = np.concatenate([result.labels, *(tokens.labels for tokens in kept)])
@@ -123,6 +139,7 @@ class Encoder:
             conversation = read(row, self.forms[raw.path])
         except Rejected as error:
             raise _Bad(Problem(str(error), where=where, hint=error.advice, id="chat-line-malformed")) from error
+        result.roles.update(message["role"] for message in conversation.messages)
         template = self._template(conversation)
         try:
             return marked(conversation, template, self.recipe)
@@ -143,6 +160,8 @@ class Encoder:
             if self.recipe.overlong == "drop":
                 raise Dropped("too long")
             if self.recipe.overlong == "cut":
+                if tokens.has_loss and not tokens.cut(limit).has_loss:
+                    raise Dropped("answer cut off")
                 tokens = tokens.cut(limit)
         if not tokens.has_loss:
             raise Dropped("no trained token")

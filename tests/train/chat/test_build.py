@@ -171,6 +171,41 @@ class TestNothingIsHalfWritten:
         assert f"1 empty (first: {source}:2)" in str(caught.value) and "--train-on" in str(caught.value)
 
 
+def test_roles_and_empty_answers(tmp_path, capsys) -> None:
+    asked, empty = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": ""}
+    answered, misspelt = {"role": "assistant", "content": "So."}, {"role": "asistant", "content": "So."}
+    chats = [[asked, answered], [asked, empty, asked, answered, asked, {**empty, "content": None}],
+             [asked, empty], [asked, answered, asked, misspelt],
+             [asked, {**empty, "tool_calls": [{"function": {"name": "f"}}]}], [asked, {**empty, "reasoning": "Hm."}],
+             [{**asked, "content": ""}, answered]]  # fmt: skip
+    source = write_chats(tmp_path / "c.jsonl", chats=chats)
+    run(
+        source, "--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "chatml", "--output-prefix", tmp_path / "x"
+    )
+    summary = json.loads((tmp_path / "x.json").read_text())
+    assert summary["roles"] == {"user": 10, "assistant": 9, "asistant": 1}
+    assert summary["empty_answers"] == {"conversations": 1, "first": f"{source}:2"}
+    assert summary["dropped"] == {"empty answer": {"conversations": 1, "first": f"{source}:3"}}
+    assert summary["conversations"] == 6
+    shown = capsys.readouterr().out
+    assert "\nroles          user 10, assistant 9, asistant 1\n" in shown
+    assert f"\nempty answers  1 (first: {source}:2)\n" in shown
+
+
+def test_counts_do_not_depend_on_the_number_of_workers(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(parallel, "CHUNK_DOCUMENTS", 2)
+    empty = [{"role": "assistant", "content": ""}, {"role": "user", "content": ""}, CHATS[0][1]]
+    rows = [*({"conversations": messages} for messages in [CHATS[0], empty] * 4),
+            *({"conversations": [{"from": name, "value": "x"}]} for name in ("moon", "sun", "moon"))]  # fmt: skip
+    source = tmp_path / "c.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    one, two = (build.build([str(source)], BYTES, tmp_path / "x", workers)[0] for workers in (1, 2))
+    assert one == two
+    assert one.roles == {"assistant": 12, "user": 8} and one.unknown_roles == {"moon": 2, "sun": 1}
+    assert one.empty_answers == {"conversations": 4, "first": f"{source}:2"}
+    assert one.dropped["unknown role"] == {"conversations": 3, "first": f"{source}:9"}
+
+
 def test_long_conversations(tmp_path) -> None:
     source = write_chats(tmp_path / "c.jsonl", chats=CHATS[:2])
     words = [source, "--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "chatml", "--output-prefix"]
@@ -185,5 +220,5 @@ def test_long_conversations(tmp_path) -> None:
     assert read_pair(tmp_path / "cut") == [tuple(values[:150] for values in pair) for pair in whole]
     assert read_pair(tmp_path / "gone") == whole[:1], "of the second, only untrained tokens would be left"
     summary = json.loads((tmp_path / "gone.json").read_text())
-    assert summary["dropped"] == {"no trained token": {"conversations": 1, "first": f"{source}:2"}}
+    assert summary["dropped"] == {"answer cut off": {"conversations": 1, "first": f"{source}:2"}}
     assert (summary["longer_than_max"], summary["longest"]) == (1, long)

@@ -79,6 +79,11 @@ def test_sharegpt_tools() -> None:
     ]
 
 
+def test_a_call_of_a_tool_needs_no_content() -> None:
+    message = {"role": "assistant", "tool_calls": [{"function": CALL}]}
+    assert found({"messages": [QUESTION, message]})[1].messages == [QUESTION, message]
+
+
 def test_values_that_are_null_and_reasoning() -> None:
     messages = [{**QUESTION, "tool_calls": None}, {"role": "assistant", "content": None, "reasoning": "Hm."}]
     assert found({"messages": messages})[1].messages == [
@@ -110,6 +115,8 @@ def test_parts() -> None:
     [
         ({"messages": ["x"]}, "message 1 must be an object with role and content, but is a text"),
         ({"messages": [QUESTION, {"content": "x"}]}, "message 2 has no role"),
+        ({"messages": [QUESTION, {"role": "assistant"}]}, "message 2, of role assistant, has no content"),
+        ({"conversations": [{"from": "gpt"}]}, "message 1, from gpt, has no value"),
         ({"messages": [{"role": "user", "content": 3}]}, "the content of message 1 must be a text, but is a number"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "message 1 has a part of type image, but only text can be tokenised"),
@@ -130,6 +137,12 @@ def test_a_line_of_another_form() -> None:
     with pytest.raises(Rejected, match='this line has no "messages"') as caught:
         read({"question": "Why?", "answer": "So."}, Form(("messages",)))
     assert caught.value.advice == "its keys are question and answer"
+    with pytest.raises(Rejected) as caught:
+        read({"text": "x"}, Form(("messages",)))
+    assert caught.value.advice == "its only key is text"
+    with pytest.raises(Rejected) as caught:
+        read({}, Form(("messages",)))
+    assert caught.value.advice == "it has no keys"
     with pytest.raises(Rejected, match='"messages" must be a list of messages, but is a text'):
         read({"messages": "x"}, Form(("messages",)))
 
