@@ -6,7 +6,12 @@ below is the order in which problems are reported.
 
 from __future__ import annotations
 
-from neoxargs.launch.preflight.checkpoints import missing_checkpoint, no_checkpoint_to_read, overwritten_checkpoint
+from neoxargs.launch.preflight.checkpoints import (
+    missing_checkpoint,
+    no_checkpoint_to_read,
+    overwritten_checkpoint,
+    unread_checkpoint,
+)
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.launch.preflight.disk_space import folder_problems, unwritable_folders
 from neoxargs.launch.preflight.frozen_model import frozen_model_problems
@@ -58,8 +63,13 @@ def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
 
 def _checkpoint_to_read(config: Config) -> list[Problem]:
     """Return what is wrong with the checkpoint that generate.py and eval.py read."""
-    missing = list(no_checkpoint_to_read(config))
-    return missing or list(frozen_model_problems(config, checkpoint_to_read(config), training=False))
+    return list(no_checkpoint_to_read(config)) or fit_of_checkpoint(config)
+
+
+def fit_of_checkpoint(config: Config) -> list[Problem]:
+    """Return in what the checkpoint that is only read is not the one of this configuration."""
+    checkpoint = checkpoint_to_read(config)
+    return [*frozen_model_problems(config, checkpoint, training=False), *unread_checkpoint(config)]
 
 
 def machine_problems(spec: RunSpec) -> list[Problem]:

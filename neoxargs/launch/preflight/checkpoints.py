@@ -7,8 +7,9 @@ from pathlib import Path
 
 from neoxargs import checkpoint_folder
 from neoxargs.neox_checkpoint.files import is_neox
-from neoxargs.problems import Problem
+from neoxargs.problems import SET, Problem
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.trained import is_frozen
 
 
 def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
@@ -60,6 +61,19 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         hint = f"set iteration to that of a checkpoint in {folder}; the newest is {_last_iteration(Path(folder))}"
         what, about = f"iteration ({iteration}): there is no checkpoint {wanted}", ("iteration", name)
         yield Problem(what, config.place("iteration"), hint, id="checkpoint-missing", about=about)
+
+
+def unread_checkpoint(config: Config) -> Iterator[Problem]:
+    """A warning if the model that a run started from is read, although the run has saved checkpoints of its own."""
+    options, place = config.checkpoint, config.place("load")
+    load, save = options.load, options.save
+    if not (options.finetune and load and save) or _same_folder(load, save) or is_frozen(config):
+        return
+    chosen = place is not None and place.file == SET
+    if not chosen and _last_iteration(Path(save)) is not None:
+        what = f"load ({load}) is read, but save ({save}) contains checkpoints of this run"
+        hint = f"to use the newest of them, pass --set load={save}"
+        yield Problem(what, place, hint, severity="warning", id="checkpoint-unread", about=("load", "save"))
 
 
 def _same_folder(one: str, other: str) -> bool:

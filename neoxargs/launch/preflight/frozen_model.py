@@ -13,7 +13,7 @@ from neoxargs.neox_checkpoint.files import is_neox
 from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes.trained import is_frozen
 
 #: Parameters without which a checkpoint's adapters do not fit, or compute something else.
@@ -26,7 +26,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
     record = checkpoint_folder.recorded_base(checkpoint) if checkpoint else None
     if not is_frozen(config):
         if record is not None:
-            yield _only_trained(config, checkpoint)
+            yield _only_trained(config, checkpoint, record)
         return
     base = _base(config, record)
     if base is None and config.checkpoint.base_checkpoint:
@@ -55,28 +55,46 @@ def _base(config: Config, record: Base | None) -> Base | None:
     return Base.of(found) if found else None
 
 
-def _only_trained(config: Config, checkpoint: Path | None) -> Problem:
-    values = checkpoint_folder.configuration(checkpoint) if checkpoint else None
-    lora = (values or {}).get("lora", {})
-    kind = f"adapters (lora.rank {lora['rank']})" if lora.get("rank") else "a soft prompt"
+def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Problem:
+    saved = (checkpoint_folder.configuration(checkpoint) if checkpoint else None) or {}
+    rank = _saved(saved, "lora.rank")
+    kind, name = (f"adapters (lora.rank {rank})", "lora") if rank else ("a soft prompt", "soft_prompt_tuning")
     what = f"load ({checkpoint}): the checkpoint contains only {kind}, and no model"
-    hint = "use the configuration of the run that wrote it, or load the frozen model's checkpoint"
+    settings = ", ".join(f"{key}: {_form(value)}" for key, value in saved.get(name, {}).items())
+    hint = f"set {name}: {{{settings}}}, as the run that wrote it" if settings else "use the configuration of its run"
+    hint += f", or load the frozen model's checkpoint{f' ({record.folder})' if record.folder else ''}"
     return Problem(what, config.place("load"), hint, id="checkpoint-of-adapters", about=("load", "lora.rank"))
 
 
 def _full_model(config: Config, checkpoint: Path, training: bool) -> Iterator[Problem]:
     """Yield the problem of a checkpoint that contains a model without adapters, or without a prompt."""
-    values, name = checkpoint_folder.configuration(checkpoint), "lora" if config.lora.rank else "soft_prompt_tuning"
-    if values is None or values.get(name):
+    name = "lora" if config.lora.rank else "soft_prompt_tuning"
+    if _may_contain(checkpoint, name, training):
         return
     about = ("load", "base_checkpoint")
     what = f"load ({checkpoint}): the checkpoint contains a model, but nothing that the section {name} trains"
     if not training:
-        hint = f"load a checkpoint of the run with {name}, or remove {name}"
+        hint = f"{_own_folder(config, name)}, or remove {name}"
         yield Problem(what, config.place("load"), hint, id="checkpoint-without-adapters", about=about)
     elif not config.checkpoint.finetune or config.checkpoint.base_checkpoint:
         hint = "set base_checkpoint to this folder, and load to a folder of this run or not at all"
         yield Problem(what, config.place("load"), hint, id="checkpoint-without-adapters", about=about)
+
+
+def _may_contain(checkpoint: Path, name: str, training: bool) -> bool:
+    values = checkpoint_folder.configuration(checkpoint)
+    if values is None:  # of another program, whose checkpoints can contain a soft prompt, but no adapters
+        return training or name != "lora"
+    return bool(_saved(values, "lora.rank") if name == "lora" else values.get(name))
+
+
+def _own_folder(config: Config, name: str) -> str:
+    """Return a hint where the checkpoints of the run are."""
+    save = config.checkpoint.save
+    newest = checkpoint_folder.newest(Path(save)) if save else None
+    if newest and checkpoint_folder.recorded_base(newest):
+        return f"set load to {save}, the folder of save, which contains checkpoints of this run"
+    return f"set load to the folder in which the run with {name} saves its checkpoints"
 
 
 def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None, new_run: bool) -> Iterator[Problem]:
@@ -85,10 +103,8 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
     for name in FITTING if new_run else (*FITTING, *SCALING):
         ours, theirs = config.get(name), _saved(saved, name)
         if ours != theirs:
-            what = (
-                f"{name} is {yaml_form(ours)}, but {yaml_form(theirs)} in the checkpoint that is loaded ({checkpoint})"
-            )
-            hint = f"set {name} to {yaml_form(theirs)}"
+            what = f"{name} is {_form(ours)}, but {_form(theirs)} in the checkpoint that is loaded ({checkpoint})"
+            hint = f"set {name} to {_form(theirs)}"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
     if base is not None and base.differs_from(record) and not new_run:
@@ -96,6 +112,11 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
         hint = f"set base_checkpoint to {record.folder}, or set finetune: true to train the adapters for this model"
         place = config.place("base_checkpoint") or config.place("load")
         yield Problem(what, place, hint, id="base-checkpoint-differs", about=("base_checkpoint", "load"))
+
+
+def _form(value: Any) -> str:
+    """Format a value as a YAML file would."""
+    return format_node(node_of(value), limit=200)
 
 
 def _saved(values: dict[str, Any], name: str) -> Any:

@@ -12,11 +12,12 @@ from neoxargs import checkpoint_folder
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import Get, LearningRateCurve, differing
+from neoxargs.sizes.trained import is_frozen
 
 
 def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """The error that every rank would raise for another schedule, or a warning about a jump of the learning rate."""
-    if checkpoint is None or chooses_schedule(config) or not _resumes_optimizer(config):
+    if checkpoint is None or chooses_schedule(config) or not _resumes_optimizer(config, checkpoint):
         return
     theirs = checkpoint_folder.schedule(checkpoint)
     if theirs is None:
@@ -44,9 +45,12 @@ def chooses_schedule(config: Config) -> bool:
     return options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None
 
 
-def _resumes_optimizer(config: Config) -> bool:
+def _resumes_optimizer(config: Config, checkpoint: Path) -> bool:
     """Return whether the run continues the optimizer state and the schedule of the checkpoint that it loads."""
-    return not (config.checkpoint.finetune or config.checkpoint.no_load_optim)
+    if config.checkpoint.finetune or config.checkpoint.no_load_optim:
+        return False
+    # A run of adapters cannot continue one of the whole model, nor the other way round: see frozen_model.
+    return is_frozen(config) == (checkpoint_folder.recorded_base(checkpoint) is not None)
 
 
 def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, hint: str) -> Problem:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.preflight import fit_of_checkpoint
 from neoxargs.launch.run_spec import resolve_run
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, render
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import has_experts, mlp_rows, qkv_rows, weights_of_layers
@@ -284,7 +285,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(options: argparse.Namespace) -> None:
+    if useless := list(_useless_options(options)):
+        raise Problems(useless)
     config = resolve_run(Request.of(options), os.environ).config
+    _require_fit(config)
     if options.adapter:
         return _export_adapters(config, options)
     if options.format == "neox":
@@ -300,6 +304,35 @@ def _export(options: argparse.Namespace) -> None:
     print(f"exported {export.saved.folder} to {options.to} as {export.family.architecture}")
     if not has_tokenizer:
         print(f"no tokenizer was written, because transformers has no equivalent of {config.tokenizer.tokenizer_type}")
+
+
+def _useless_options(options: argparse.Namespace) -> Iterator[Problem]:
+    """Yield a problem for each option without effect."""
+    to_model = ("--dtype", "--max-shard-size", "--vocab-size")
+    cases: list[tuple[bool, str, str, tuple[str, ...]]] = [
+        (options.adapter, "with --adapter", "remove --adapter to export the whole model", ("--format", *to_model)),
+        (not options.adapter, "without --adapter", "add --adapter to export only the adapters", ("--base-model",)),
+        (
+            options.format == "neox" and not options.adapter, "with --format neox",
+            "remove --format to write a Hugging Face folder", ("--architecture", *to_model),
+        ),
+    ]  # fmt: skip
+    defaults = parser()
+    for _, when, remedy, names in filter(lambda case: case[0], cases):
+        for name in names:
+            key = name.strip("-").replace("-", "_")
+            if getattr(options, key) != defaults.get_default(key):
+                what, hint = f"{name} has no effect {when}", f"remove {name}, or {remedy}"
+                yield Problem(what, hint=hint, id="export-option-not-applicable")
+
+
+def _require_fit(config: Config) -> None:
+    """Raise Problems unless the checkpoint contains what the configuration says; print warnings."""
+    problems = fit_of_checkpoint(config)
+    if any(problem.severity == "error" for problem in problems):
+        raise Problems(problems)
+    if problems:
+        print(render(problems), file=sys.stderr)
 
 
 def _export_adapters(config: Config, options: argparse.Namespace) -> None:

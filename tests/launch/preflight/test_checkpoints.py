@@ -168,3 +168,19 @@ def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
     assert "fp16" not in capsys.readouterr().err
     cpu.write_text("flags : avx2 avx512f avx512_fp16")
     assert main(["check", *wanted]) == 0
+
+
+def test_generate_warns_if_it_reads_the_model_that_a_run_started_from(capsys, started):
+    """Not if the command names the folder."""
+    Path("a.yml").write_text(MODEL + "load: start\nfinetune: true\n")
+    for folder in ("start", "out"):
+        Path(folder, "global_step20").mkdir(parents=True)
+        Path(folder, "global_step20", "weights").touch()
+    assert main(["generate.py", "a.yml"]) == 0
+    shown = capsys.readouterr().err
+    assert "a.yml:12:1: warning: load (start) is read, but save (out) contains checkpoints of this run" in shown
+    assert "  = to use the newest of them, pass --set load=out\n" in shown
+    for folder in ("start", "out"):
+        assert main(["generate.py", "a.yml", "--set", f"load={folder}"]) == 0
+        assert "checkpoint-unread" not in capsys.readouterr().err
+    assert len(started) == 3

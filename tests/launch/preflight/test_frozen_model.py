@@ -10,6 +10,7 @@ from neoxargs import checkpoint_folder
 from neoxargs.checkpoint_folder import Base
 from neoxargs.launch.preflight.frozen_model import frozen_model_problems
 from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
+from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.tools.checkpoints import examine
 from tests.support import smallest
@@ -31,8 +32,12 @@ def checkpoint(root: Path, base: Path | None = None, **values: Any) -> Path:
 
 def found(text: str, training: bool = True) -> list[tuple[str, str]]:
     """Return the ids and sentences of the problems of the smallest run with this text."""
+    return [(problem.id, problem.what) for problem in problems(text, training)]
+
+
+def problems(text: str, training: bool = True) -> list[Problem]:
     config = complete(draft([Text("my.yml", smallest.YAML + text)]), 1)
-    return [(p.id, p.what) for p in frozen_model_problems(config, loaded_checkpoint(config), training)]
+    return list(frozen_model_problems(config, loaded_checkpoint(config), training))
 
 
 def test_a_run_finds_the_model_that_its_checkpoint_records(tmp_path: Path) -> None:
@@ -84,6 +89,32 @@ def test_a_full_model_is_not_taken_for_adapters_nor_the_other_way_round(tmp_path
         assert [id for id, _ in found(LORA + text)] == ["checkpoint-without-adapters"]
     generating = found(f"{LORA}load: {model}\nfinetune: true\n", training=False)
     assert [id for id, _ in generating] == ["checkpoint-without-adapters"]
-    [(id, what)] = found(f"load: {adapters}\n")
-    assert id == "checkpoint-of-adapters" and "lora.rank 8" in what
+    [problem] = problems(f"load: {adapters}\n")
+    assert problem.id == "checkpoint-of-adapters" and "lora.rank 8" in problem.what
+    assert 'set lora: {rank: 8, alpha: 4.0, targets: ["dense"]}' in problem.hint
+    assert str(model / "global_step10") in problem.hint
     assert found(f"load: {model}\n") == []
+
+
+def test_a_checkpoint_to_read_without_adapters_is_refused_with_the_folder_that_has_them(tmp_path: Path) -> None:
+    model, run = tmp_path / "model", tmp_path / "run"
+    folder = checkpoint(model, lora={"alpha": 4.0})
+    text = f"{LORA}load: {model}\nfinetune: true\nsave: {run}\ncheckpoint_factor: 5\n"
+    [problem] = problems(text, training=False)
+    assert problem.id == "checkpoint-without-adapters" and "set load to the folder in which" in problem.hint
+    checkpoint(run, model, **SAVED)
+    [problem] = problems(text, training=False)
+    assert f"set load to {run}," in problem.hint
+    (folder / "config.json").unlink()  # as another program writes it
+    (folder / "files.json").unlink()
+    (folder / "weights.pt").touch()
+    assert [id for id, _ in found(text, training=False)] == ["checkpoint-without-adapters"]
+    assert found(text) == []
+
+
+def test_values_are_shown_as_in_yaml(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "model")
+    checkpoint(tmp_path / "adapters", tmp_path / "model", **SAVED)
+    [problem] = problems(f"{LORA.replace('[dense]', '[q_proj]')}load: {tmp_path / 'adapters'}\n")
+    assert problem.what.startswith('lora.targets is ["q_proj"], but ["dense"] in')
+    assert problem.hint == 'set lora.targets to ["dense"]'

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs import checkpoint_folder
 from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.problems import Problem
@@ -35,6 +36,14 @@ def test_a_longer_run_warns_about_the_jump(tmp_path: Path) -> None:
 
 def test_a_schedule_without_a_jump_has_no_warning(tmp_path: Path) -> None:
     assert not told(tmp_path, "lr_decay_style: constant\n", lr_decay_style="constant")
+
+
+def test_a_checkpoint_that_cannot_be_resumed_has_no_schedule_to_continue(tmp_path: Path) -> None:
+    """Adapters without their section, and a model for adapters, have an error of their own."""
+    assert not told(tmp_path, "lora: {rank: 8}\n", lr=1e-3)
+    (tmp_path / "global_step10" / checkpoint_folder.BASE).write_text(checkpoint_folder.Base(None, "").to_json())
+    assert not told(tmp_path, lr=1e-3)
+    assert told(tmp_path, "lora: {rank: 8}\n", lr=1e-3)
 
 
 def test_another_peak_is_refused_at_its_line(tmp_path: Path) -> None:

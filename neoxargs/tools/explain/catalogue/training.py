@@ -126,6 +126,10 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-skipped": row(
         "The newest checkpoint cannot be loaded, so the run continues from an older one and repeats the steps between."
     ),
+    "checkpoint-unread": row(
+        "With `finetune`, `load` names the model that a run starts from, and `save` the folder of the run's own "
+        "checkpoints. A program that only reads a checkpoint takes `load`."
+    ),
     "checkpoint-other-model": row(
         "The checkpoint belongs to a model with different dimensions, so its weights cannot be loaded into this model."
     ),
@@ -211,6 +215,9 @@ PROBLEMS: dict[str, Entry] = {
     "evaluation-task-folder-missing": row("The folder with tasks of your own does not exist."),
     # Hugging Face
     "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
+    "export-option-not-applicable": row(
+        "The command has an option that has no effect for what `deepy export` is to write."
+    ),
     "output-folder-unwritable": row("The output folder cannot be written to."),
     "huggingface-unknown-architecture": row(
         "deepy's model has no equivalent of this Hugging Face Transformers architecture."
