@@ -15,6 +15,9 @@ SET = "--set"
 SECRET_VALUE = re.compile(r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)([^\s,}\])]+)""", re.IGNORECASE)
 #: Problems that are rendered at most. A file with more is usually not a configuration, and the first ones show that.
 MAX_DRAWN = 100
+#: Lines with the same problem that are shown.
+MAX_ALIKE = 3
+_NUMBER = re.compile(r"\d+")
 
 
 class Place(NamedTuple):
@@ -90,6 +93,27 @@ def render(problems: Sequence[Problem]) -> str:
         return "\n\n".join(map(_draw, ordered))
     errors_first = sorted(ordered, key=lambda problem: problem.severity == "warning")
     return "\n\n".join([*map(_draw, errors_first[:MAX_DRAWN]), f"... and {left_out} more; --json prints all of them"])
+
+
+def shortened(problems: Iterable[Problem], *, complete: bool) -> list[Problem]:
+    """Return the problems, of those that differ only in line and numbers the first three; the third counts the others.
+
+    complete: whether all lines have been read.
+    """
+    groups: dict[tuple[object, ...], list[Problem]] = {}
+    for number, problem in enumerate(problems):
+        kind = (problem.id, _NUMBER.sub("", problem.what)) if problem.where else (number,)
+        groups.setdefault(kind, []).append(problem)
+    return [problem for alike in groups.values() for problem in _first(alike, complete)]
+
+
+def _first(alike: list[Problem], complete: bool) -> list[Problem]:
+    more = len(alike) - MAX_ALIKE
+    if more <= 0:
+        return alike
+    *first, last = alike[:MAX_ALIKE]
+    count = f"{'' if complete else 'at least '}{more:,} more line{'' if more == 1 else 's'}"
+    return [*first, replace(last, what=f"{last.what} (and {count})")]
 
 
 def sentence(problem: Problem) -> str:

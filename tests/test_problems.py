@@ -13,6 +13,8 @@ from neoxargs.problems import (
     listed,
     printable,
     render,
+    sentence,
+    shortened,
 )
 
 
@@ -112,3 +114,14 @@ def test_joined_words() -> None:
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b or c"]
     assert listed(["a", "b"], "and") == "a and b"
     assert listed(map(str, range(20)), most=2) == "0, 1 and 18 more"
+
+
+def test_problems_that_differ_only_in_line_and_numbers_are_counted() -> None:
+    alike = [Problem(f"message {n} has no role", where=Place("c.jsonl", n, 1), id="a") for n in range(1, 6)]
+    other = Problem("invalid JSON", where=Place("c.jsonl", 9, 1), id="b")
+    shown = shortened([*alike, other], complete=True)
+    assert [shown[0], shown[1], shown[3]] == [alike[0], alike[1], other] and len(shown) == 4
+    assert sentence(shown[2]) == "message 3 has no role (and 2 more lines)"
+    assert sentence(shortened(alike[:4], complete=False)[2]) == "message 3 has no role (and at least 1 more line)"
+    files = [Problem(f"{n}.txt is not UTF-8", id="c") for n in range(5)]
+    assert shortened([*alike[:3], *files], complete=True) == [*alike[:3], *files]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from neoxargs.problems import Problem, Problems, close_matches, listed, printable
+from neoxargs.problems import Problem, Problems, close_matches, listed, printable, shortened
 from neoxargs.train.chat import sources, tokenizer_folder
 from neoxargs.train.chat.conversation import SHAREGPT_ROLES, DropReason
 from neoxargs.train.chat.recipe import IGNORED, ChatRecipe
@@ -115,7 +115,8 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
             writers.append(indexed.Writer(path, np.int32))
             stack.callback(writers[-1].discard)
         meter = stack.enter_context(Meter(size, f"tokenising {size / 1e6:.1f} MB"))
-        for chunk in encode(sources.conversations(files), encoder, now, worker_count(size, workers)):
+        chunks = encode(sources.conversations(files), encoder, now, worker_count(size, workers))
+        for chunk in chunks:
             totals.add(chunk)
             if len(totals.problems) >= MAX_PROBLEMS:
                 break
@@ -124,7 +125,8 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
                 writer.add(values, chunk.lengths, last)
             meter.advance(chunk.size)
         if totals.problems:
-            raise Problems(totals.problems[:MAX_PROBLEMS])
+            complete = next(chunks, None) is None
+            raise Problems(shortened(totals.problems, complete=complete)[:MAX_PROBLEMS])
         if totals.sample is None:
             raise Problems(_nothing_left(texts, recipe, totals))
         summary = _summary(writers[0].documents, totals, encoder, fingerprint(files, recipe))

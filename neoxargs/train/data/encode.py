@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, shortened
 from neoxargs.train.data.parallel import chunks, in_parallel
 from neoxargs.train.data.text import Raw, decode
 from neoxargs.train.data.tokenizer import Ids, Tokenizer, build_tokenizer
@@ -47,7 +47,7 @@ class Encoded(NamedTuple):
 
 
 def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encoded]:
-    """Yield the ids of each chunk, in order; raise Problems with all problems of the first chunk that has any."""
+    """Yield the ids of each chunk, in order; raise Problems with the problems of the first chunk that has any."""
     units = chunks(raws)
     if workers > 1:
         results = in_parallel(units, _start_worker, (recipe,), _work, workers)
@@ -55,7 +55,7 @@ def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encode
         results = _in_this_process(units, recipe)
     for result in results:
         if result.problems:
-            raise Problems(result.problems)
+            raise Problems(shortened(result.problems, complete=next(results, None) is None))
         yield result
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems, listed
+from neoxargs.train.chat.conversation import detect
 
 #: Selects the source of the running Python's standard library: about 10 MB of text that every machine has.
 STDLIB = "python-stdlib"
@@ -280,11 +281,12 @@ def _no_text(raw: Raw, line: bytes, tree: Any, key: str) -> str | Problem:
         what = "this line is not a JSON object"
         hint = f'write {{"{key}": "..."}}'
         return Problem(what, where=place(raw, line), hint=hint, id="text-line-not-an-object")
+    what = f'this line has no text under the key "{key}"'
     names = [name for name, value in tree.items() if isinstance(value, str)]
     hint = f"set --json-key to a key with text: {listed(names)}" if names else ""
-    return Problem(
-        f'this line has no text under the key "{key}"', where=place(raw, line), hint=hint, id="text-line-without-key"
-    )
+    if detect(tree):
+        hint = "to tokenise conversations, use deepy data --chat"
+    return Problem(what, where=place(raw, line), hint=hint, id="text-line-without-key")
 
 
 def place(raw: Raw, line: bytes, column: int = 1) -> Place:

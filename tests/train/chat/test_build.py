@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -145,13 +146,39 @@ class TestUpToDate:
 
 
 class TestNothingIsHalfWritten:
-    def test_problems(self, tmp_path) -> None:
+    def test_problems(self, tmp_path, monkeypatch) -> None:
         (tmp_path / "c.jsonl").write_text('{"messages": []}\n' * 50 + "{\n" * 30)
         with pytest.raises(Problems) as caught:
             build.build([str(tmp_path / "c.jsonl")], BYTES, tmp_path / "out" / "x")
-        assert len(caught.value.problems) == build.MAX_PROBLEMS
-        assert caught.value.problems[0].where.line == 51
+        assert [problem.where.line for problem in caught.value.problems] == [51, 52, 53]
+        assert caught.value.problems[-1].what.endswith(" (and 27 more lines)")
         assert list((tmp_path / "out").iterdir()) == []
+        monkeypatch.setattr(parallel, "CHUNK_DOCUMENTS", 5)
+        with pytest.raises(Problems, match=r"\(and at least 17 more lines\)"):
+            build.build([str(tmp_path / "c.jsonl")], BYTES, tmp_path / "out" / "x")
+
+    def test_different_problems(self, tmp_path) -> None:
+        rows = [{"messages": [{"role": chr(97 + number)}]} for number in range(25)]
+        (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with pytest.raises(Problems) as caught:
+            build.build([str(tmp_path / "c.jsonl")], BYTES, tmp_path / "x")
+        assert len(caught.value.problems) == build.MAX_PROBLEMS
+
+    def test_the_same_problem_in_many_lines(self, tmp_path) -> None:
+        rows = [{"messages": [CHATS[0][0]] * number + [{"role": "assistant"}]} for number in range(5)]
+        (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with pytest.raises(Problems) as caught:
+            build.build([str(tmp_path / "c.jsonl")], BYTES, tmp_path / "x")
+        assert [problem.what for problem in caught.value.problems] == [
+            "message 1, of role assistant, has no content",
+            "message 2, of role assistant, has no content",
+            "message 3, of role assistant, has no content (and 2 more lines)",
+        ]
+        (tmp_path / "refusing.jinja").write_text("{{ raise_exception('no!') }}")
+        recipe = replace(BYTES, chat_template=str(tmp_path / "refusing.jinja"))
+        with pytest.raises(Problems, match=r"the template reports: no! \(and 9 more lines\)") as caught:
+            build.build([str(write_chats(tmp_path / "c.jsonl", chats=CHATS * 4))], recipe, tmp_path / "x")
+        assert len(caught.value.problems) == 3
 
     def test_ctrl_c(self, tmp_path, monkeypatch, capsys) -> None:
         def interrupt(*_):

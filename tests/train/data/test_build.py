@@ -280,6 +280,30 @@ class TestProblems:
             "  = set --json-key to a key with text: body"
         )
 
+    @pytest.mark.parametrize(
+        "row",
+        [{"messages": [], "id": "x"}, {"conversation": []}, {"conversations": []}, {"instruction": "a", "output": "b"}],
+    )
+    def test_conversations(self, row) -> None:
+        path = self.folder / "x.jsonl"
+        path.write_text(json.dumps(row) + "\n")
+        assert self.what(path).endswith("\n  = to tokenise conversations, use deepy data --chat")
+
+    def test_the_same_problem_in_many_lines(self, monkeypatch) -> None:
+        path = self.folder / "x.jsonl"
+        path.write_text('{"messages": []}\n' * 59 + "[1]\n" + '{"messages": []}\n')
+        told = self.what(path)
+        heads = [line.removeprefix(f"{path}:") for line in told.splitlines() if line.startswith(f"{path}:")]
+        without = 'error: this line has no text under the key "text"'
+        assert heads == [
+            f"1:1: {without} [text-line-without-key]",
+            f"2:1: {without} [text-line-without-key]",
+            f"3:1: {without} (and 57 more lines) [text-line-without-key]",
+            "60:1: error: this line is not a JSON object [text-line-not-an-object]",
+        ]
+        monkeypatch.setattr(parallel, "CHUNK_DOCUMENTS", 4)
+        assert f"3:1: {without} (and at least 1 more line) [" in self.what(path)
+
     def test_damaged_archives(self) -> None:
         whole = zstandard.compress(lines(DOCUMENTS * 50))
         cut = {"c.jsonl.zst": whole[:-20], "d.jsonl.gz": gzip.compress(lines(DOCUMENTS))[:-20]}
