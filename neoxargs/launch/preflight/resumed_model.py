@@ -32,7 +32,7 @@ def skipped_checkpoints(config: Config, chosen: Path | None) -> Iterator[Problem
     if not folder or chosen is None or config.training.iteration is not None:
         return
     if named := checkpoint_folder.missing_latest(Path(folder)):
-        yield _skipped(config, f"the file latest names {named}, which does not exist", chosen)
+        yield _skipped(config, f"the file `latest` points to {named}, which does not exist", chosen)
     for candidate in takewhile(lambda candidate: candidate != chosen, checkpoint_folder.candidates(Path(folder))):
         damage = checkpoint_folder.damage(candidate)
         yield _skipped(config, f"the checkpoint {candidate.name} is damaged: {damage}", chosen)

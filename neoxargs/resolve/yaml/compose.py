@@ -227,7 +227,7 @@ def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", abou
     if where.file == SET:
         hint = "use --set once per parameter"
     elif where.file == first.file and not spelled:
-        hint = "remove one of the two; GPT-NeoX used the last one in a file"
+        hint = "remove one of the two; GPT-NeoX silently uses the last one"
     return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
 
 

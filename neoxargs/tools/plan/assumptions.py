@@ -161,7 +161,7 @@ class Assumptions:
         "Shah et al. 2024, arXiv:2407.08608: FlashAttention-2 reaches 35 to 40 % of an H100's peak",
     )  # fmt: skip
     attention_tokens: float = assume(
-        400, "tokens", "sequence length at which fused attention runs at half its rate",
+        400, "tokens", "sequence length at which fused attention reaches half of its rate over long sequences",
         "arXiv:2307.08691, figure 4: about 90 TFLOP/s at 512 tokens on an A100",
     )  # fmt: skip
     score_bytes: float = assume(

@@ -89,7 +89,8 @@ def _by_turns(chat: _Chat, text: str, trained: list[bool]) -> Marked:
             continue
         end = len(text) if index == last else _boundary(chat, text, index, trained[index + 1], result.notes)
         if end < start + is_trained and str(chat.messages[index].get("content") or "").strip():
-            raise TemplateError(f"the template does not write message {index + 1} after the others", hint=_UNSTABLE)
+            what = f"in the template's output, message {index + 1} does not come after the messages before it"
+            raise TemplateError(what, hint=_UNSTABLE)
         if is_trained and end > start:
             result.spans.append((start, end))
         start = max(start, end)

@@ -188,7 +188,8 @@ def _other_labels(chosen: Mapping[Part, Sequence[Source]]) -> Iterator[Problem]:
     for prefix, labels in pairs:
         text, own = index.read(prefix), index.read(labels)
         if own is None:
-            what, hint = f"{labels}: the label file is missing or damaged", "deepy data --chat writes label files"
+            what = f"{labels}: the label file is missing or damaged"
+            hint = "correct the path, or write the label file again with deepy data"
             yield Problem(what, hint=hint, id="data-file-damaged", about=("train_label_data_paths",))
         elif text is not None and (found := other_lengths(text, own)) is not None:
             hint = "write both files from the same documents"

@@ -54,10 +54,14 @@ def refused(args: argparse.Namespace) -> list[Problem]:
     ]
     if args.dataset_impl != "mmap":
         what = f"--dataset-impl ({args.dataset_impl}) is a format that GPT-NeoX no longer reads"
-        problems.append(Problem(what, hint="use mmap, the only format of deepy", id="neox-flag-refused"))
+        problems.append(Problem(what, hint="use mmap, the only format that deepy supports", id="neox-flag-refused"))
     if args.jsonl_keys and len(args.jsonl_keys) > 1:
         what = f"--jsonl-keys {' '.join(args.jsonl_keys)}: one command reads one key"
         problems.append(
-            Problem(what, hint="run the command once per key, each with its prefix", id="neox-flag-refused")
+            Problem(
+                what,
+                hint="run the command once per key, each time with a different --output-prefix",
+                id="neox-flag-refused",
+            )
         )
     return problems

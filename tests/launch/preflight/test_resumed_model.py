@@ -63,5 +63,8 @@ def test_checkpoints_that_are_skipped_are_warned_of(tmp_path: Path) -> None:
     assert "global_step20 is damaged: it is empty; the run continues from global_step10" in damaged.what
     (tmp_path / "latest").write_text("global_step99")
     [missing, _] = skipped(tmp_path)
-    assert missing.severity == "warning" and "the file latest names global_step99, which does not exist" in missing.what
+    assert (
+        missing.severity == "warning"
+        and "the file `latest` points to global_step99, which does not exist" in missing.what
+    )
     assert skipped(tmp_path, "iteration: 10\n") == []

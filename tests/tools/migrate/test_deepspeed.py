@@ -172,7 +172,7 @@ def test_versions_beyond_the_offered_ones_are_counted() -> None:
     (offer,) = stop.value.problems
     first, *_, last = offer.what.splitlines()
     assert first == "expected one configuration, got 16"
-    remove = "to choose one of those, first delete the sections that you do not need from the file"
+    remove = "to choose one of them, first shorten the file to the sections that you need"
     assert last.strip() == f"and 4 more: {remove}"
 
 

@@ -228,9 +228,9 @@ python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --sav
 def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     result = convert_script(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
     assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
-        "# To do: set the parameter for --save $OUT, whose value is unknown.",
-        "# To do: set the parameter for --load $OUT, whose value is unknown.",
-        "# To do: set the parameter for --lr ${LR:?}, whose value is unknown.",
+        "# To do: set the parameter that replaces --save $OUT; the script does not show the flag's value.",
+        "# To do: set the parameter that replaces --load $OUT; the script does not show the flag's value.",
+        "# To do: set the parameter that replaces --lr ${LR:?}; the script does not show the flag's value.",
         "# To do: set train_iters, which the script does not set.",
     ]
     assert "num_layers: 4\n" in result.text

@@ -20,9 +20,15 @@ PROBLEMS: dict[str, Entry] = {
         "The rank and the targets of adapters determine the shapes of their matrices, so a run continues only with "
         "those of its checkpoint."
     ),
-    "adapters-unreadable": row("A folder in peft's format has a configuration, and a file with a tensor per matrix."),
+    "adapters-unreadable": row(
+        "A folder in peft's format contains adapter_config.json and adapter_model.safetensors. One of them is missing "
+        "or damaged, or lacks a tensor."
+    ),
     "adapters-other-model": row("The adapters belong to modules that the configured model does not have."),
-    "adapters-not-expressible": row("peft's format has settings of adapters that deepy's adapters do not have."),
+    "adapters-not-expressible": row(
+        "The adapters use a feature of peft that deepy's adapters do not have, such as another setting, or adapters in "
+        "only some of the layers."
+    ),
     "adapters-without-model": row(
         "A folder in peft's format does not contain the model, whose sizes determine those of the adapters."
     ),

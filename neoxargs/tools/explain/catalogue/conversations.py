@@ -22,8 +22,8 @@ PROBLEMS: dict[str, Entry] = {
     "chat-template-unreadable": row("The file with the chat template is not UTF-8, or cannot be read."),
     "chat-template-not-jinja": row("Chat templates are written in Jinja; this one has a mistake in its syntax."),
     "chat-template-failed": row(
-        "The chat template reports that it does not support this conversation, fails, takes too long, or hides which "
-        "part of the text belongs to which message. The labels would be wrong."
+        "The chat template rejects this conversation, raises an error, takes too long, or does not show which part of "
+        "the text belongs to which message. Correct labels cannot be written."
     ),
     "chat-template-without-marks": row(
         "Only text between the template's generation marks is to be trained on, but the template has no such marks, so "

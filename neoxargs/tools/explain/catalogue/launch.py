@@ -75,8 +75,8 @@ PROBLEMS: dict[str, Entry] = {
         "fail at once, and the others would wait for them."
     ),
     "host-other-python": row(
-        "Different versions of Python pickle objects differently, so collectives on Python objects would fail, and a "
-        "checkpoint could not be loaded."
+        "Pickles differ between Python versions, so collectives that send Python objects would fail, and a checkpoint "
+        "could not be loaded."
     ),
     "host-other-package": row(
         "Different versions of torch or DeepSpeed communicate differently: ranks would wait for each other, or compute "

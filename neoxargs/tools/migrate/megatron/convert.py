@@ -123,7 +123,9 @@ def _read_launcher(reading: Reading, option: Option) -> None:
 
 def _read_option(reading: Reading, option: Option) -> None:
     if not option.is_known:
-        reading.to_do.append(f"To do: set the parameter for {option}, whose value is unknown.")
+        reading.to_do.append(
+            f"To do: set the parameter that replaces {option}; the script does not show the flag's value."
+        )
     elif not is_read(option.name):
         _leave_unread(reading, option)
     elif option.name == "deepspeed-config":
