@@ -30,7 +30,7 @@ from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.parallel import worker_count
 
 #: Version of the output; increase it when the same conversations and recipe would give different files.
-FORMAT = 1
+FORMAT = 2
 #: After so many problems, no more lines are read.
 MAX_PROBLEMS = 20
 

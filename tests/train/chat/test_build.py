@@ -219,6 +219,15 @@ def test_roles_and_empty_answers(tmp_path, capsys) -> None:
     assert f"\nempty answers  1 (first: {source}:2)\n" in shown
 
 
+def test_the_most_frequent_roles_are_printed(tmp_path, capsys) -> None:
+    names = [f"role{number}" for number in range(14)]
+    messages = [{"role": name, "content": "x"} for name in (*names, "assistant", "assistant")]
+    source = write_chats(tmp_path / "c.jsonl", chats=[messages])
+    run(source, "--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "text", "--output-prefix", tmp_path / "x")
+    shown = ", ".join(["assistant 2", *(f"{name} 1" for name in names[:11])])
+    assert f"\nroles          {shown} and 3 more\n" in capsys.readouterr().out
+
+
 def test_counts_do_not_depend_on_the_number_of_workers(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(parallel, "CHUNK_DOCUMENTS", 2)
     empty = [{"role": "assistant", "content": ""}, {"role": "user", "content": ""}, CHATS[0][1]]
