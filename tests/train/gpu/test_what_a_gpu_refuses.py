@@ -121,7 +121,7 @@ def test_what_makes_the_host_wait_is_named() -> None:
 
 def train_wrongly() -> dict[str, Any]:
     """Return what is reported about faults in the middle of a training step."""
-    from neoxargs.train.engine.steps import Plain
+    from neoxargs.train.engine import steps
     from neoxargs.train.model.block import TransformerBlock
     from tests.support.simulated_gpu.measure import measure
     from tests.support.trials import Trial
@@ -135,14 +135,14 @@ def train_wrongly() -> dict[str, Any]:
     def moves(block: Any, x: Tensor, *rest: Any) -> Any:
         return forward(block, x.cpu().cuda(), *rest)
 
-    def left_on_host(engine: Any, batch: Any) -> Any:
-        return engine.deepspeed(*batch)
+    def left_on_host(batch: Any, device: Any) -> Any:
+        return batch[:2]
 
     found = {"none": measure({"none": Trial()})["none"]}
     for fault in (reads, moves):
         with patch.object(TransformerBlock, "forward", fault):
             found[fault.__name__] = measure({"": Trial()})[""]
-    with patch.object(Plain, "_loss", left_on_host):
+    with patch.object(steps, "to_device", left_on_host):
         found["left_on_host"] = measure({"": Trial()})[""]
     return found
 
