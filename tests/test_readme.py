@@ -46,6 +46,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
         assert not list(filter(LIBRARY_LINE.search, printed)), command
     assert (tmp_path / "quickstart" / "loss.png").stat().st_size > 1000
     assert "validation loss" in (tmp_path / "quickstart" / "report.html").read_text()
+    assert "loss.png" in (tmp_path / "quickstart" / "report.html").read_text()
     assert (tmp_path / "quickstart" / "latest").exists()
 
 

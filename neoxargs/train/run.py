@@ -139,7 +139,8 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     trackers: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
-    trackers += [LossCurve(), Page(describe(config)), metrics.Metrics(folder / run_metrics.FILE)]
+    # They end in reverse order: the page links the loss curve, and both read the metrics.
+    trackers += [Page(describe(config)), LossCurve(), metrics.Metrics(folder / run_metrics.FILE)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:
