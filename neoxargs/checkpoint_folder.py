@@ -282,6 +282,11 @@ def recorded_base(checkpoint: Path) -> Base | None:
         return Base(None, "unreadable")
 
 
+def base_folder(named: str | None, recorded: Base | None) -> Path | None:
+    """Return where the frozen model is: in the folder that `base_checkpoint` names, or else where a checkpoint says."""
+    return Path(named) if named else recorded and recorded.folder
+
+
 def named_by(path: Path) -> Path | None:
     """Return a checkpoint by its own path, or the newest one in a folder of checkpoints; None if there is none."""
     if path.name.startswith(PREFIX) and path.is_dir():

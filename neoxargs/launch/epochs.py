@@ -15,6 +15,7 @@ from neoxargs.registry.data import Data
 from neoxargs.registry.model import Shape
 from neoxargs.registry.training import Training
 from neoxargs.resolve import Draft
+from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
 from neoxargs.token_files.sources import Source, sources
 
@@ -27,7 +28,7 @@ class Cut(NamedTuple):
 
     pack_impl: How | str
     seq_length: int
-    window: int
+    prompt: int
     allow_chopped: bool
     seed: int
 
@@ -52,9 +53,8 @@ def samples_per_epoch(draft: Draft) -> int:
 
 
 def _cut(draft: Draft) -> Cut:
-    data, prompt, length = draft.group(Data), draft.group(SoftPrompt), draft.group(Shape).seq_length
-    window = length + 1 - (prompt.num_tokens if prompt.enabled else 0)
-    return Cut(data.pack_impl, length, window, data.allow_chopped, draft.group(Training).seed)
+    data, prompt = draft.group(Data), prompt_length(draft.group(SoftPrompt))
+    return Cut(data.pack_impl, draft.group(Shape).seq_length, prompt, data.allow_chopped, draft.group(Training).seed)
 
 
 def _counted(source: Source, cut: Cut) -> int | None:
@@ -78,6 +78,7 @@ def _samples(source: Source, cut: Cut, stamps: tuple[tuple[int, int], ...]) -> i
     chosen = source.share.sequences(len(text.lengths))
     if cut.pack_impl == "packed":
         return packing.joined_samples(int(text.begins[chosen.stop] - text.begins[chosen.start]), cut.seq_length)
-    trained = None if own is None else labels.trained_tokens(own, chosen, cut.window)
+    window = packing.window_of(cut.seq_length, cut.prompt)
+    trained = None if own is None else labels.trained_tokens(own, chosen, window)
     how: How = cut.pack_impl  # type: ignore[assignment]
-    return packing.pack(how, text.lengths[chosen], trained, cut.window, cut.allow_chopped, cut.seed).samples
+    return packing.pack(how, text.lengths[chosen], trained, window, cut.allow_chopped, cut.seed).samples

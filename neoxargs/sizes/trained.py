@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neoxargs.registry.architectures import SoftPrompt
 from neoxargs.resolve.config import Config
 from neoxargs.sizes import lora, model
 
@@ -11,10 +12,15 @@ def is_frozen(config: Config) -> bool:
     return bool(config.lora.rank or config.soft_prompt.enabled)
 
 
+def prompt_length(options: SoftPrompt) -> int:
+    """Return the number of positions that a soft prompt takes in every sample; 0 without one."""
+    return options.num_tokens if options.enabled else 0
+
+
 def trained_parameters(config: Config, rows: int) -> int:
     """Return the number of trained parameters over all ranks. rows: of the embedding."""
     if config.lora.rank:
         return lora.parameters(config)
     if config.soft_prompt.enabled:
-        return config.soft_prompt.num_tokens * config.shape.hidden_size
+        return prompt_length(config.soft_prompt) * config.shape.hidden_size
     return model.parameters(config, rows)

@@ -22,6 +22,11 @@ Integers = NDArray[np.integer[Any]]
 How = Literal["unpacked", "pack_until_overflow", "best_fit"]
 
 
+def window_of(seq_length: int, prompt: int) -> int:
+    """Return how many tokens a sample reads. prompt: positions at its beginning that a soft prompt takes."""
+    return seq_length + 1 - prompt
+
+
 class Packed(NamedTuple):
     """The documents of the samples of one pass over the data."""
 

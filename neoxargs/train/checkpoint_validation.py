@@ -16,9 +16,10 @@ import torch
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.trained import prompt_length
 from neoxargs.train.engine.steps import MicroBatch, Pipelined, Plain
 from neoxargs.train.kernels.cross_entropy import Vocabulary
-from neoxargs.train.soft_prompt import prompt as soft_prompt
+from neoxargs.train.soft_prompt.prompt import make_room
 
 #: Key of the recorded loss in the state of a checkpoint.
 KEY = "validation"
@@ -60,4 +61,4 @@ def _sample(config: Config, vocabulary: Vocabulary, micro_batch: int) -> MicroBa
     """Return a micro batch of the tokens 0, 1, 2 ..., which begin again after the end of the vocabulary."""
     row = torch.arange(config.shape.seq_length + 1) % vocabulary.size
     rows = row.repeat(micro_batch, 1)
-    return soft_prompt.make_room(rows[:, :-1], rows[:, 1:], soft_prompt.length(config.soft_prompt))
+    return make_room(rows[:, :-1], rows[:, 1:], prompt_length(config.soft_prompt))

@@ -16,6 +16,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
+from neoxargs.sizes.trained import prompt_length
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.engine import build as engine
@@ -27,7 +28,7 @@ from neoxargs.train.model.rotary import longrope_context
 from neoxargs.train.process import setup
 from neoxargs.train.process.from_rank0 import FromRank0
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
-from neoxargs.train.soft_prompt import prompt as soft_prompt
+from neoxargs.train.soft_prompt.prompt import PLACEHOLDER
 
 #: Prompts in one batch, per data parallel rank.
 ROWS = 16
@@ -86,7 +87,7 @@ def make_generator(
         model = PlainModel(model_engine.deepspeed.module, model_engine.deepspeed, process.device)
     seed, context = config.training.seed, longrope_context(config)
     generator = Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)
-    generator.prefix = [soft_prompt.PLACEHOLDER] * soft_prompt.length(config.soft_prompt)
+    generator.prefix = [PLACEHOLDER] * prompt_length(config.soft_prompt)
     return generator
 
 

@@ -47,8 +47,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
 
 def _base(config: Config, record: Base | None) -> Base | None:
     """Return the checkpoint of the frozen model; None if there is none, or it is not there."""
-    root = config.checkpoint.base_checkpoint
-    folder = Path(root) if root else record and record.folder
+    folder = checkpoint_folder.base_folder(config.checkpoint.base_checkpoint, record)
     if folder is None:
         return None
     found = folder if is_neox(folder) else checkpoint_folder.named_by(folder)

@@ -28,7 +28,7 @@ def of_run(config: Config, checkpoint: Path | None) -> BaseWeights | None:
     """
     recorded = checkpoint_folder.recorded_base(checkpoint) if checkpoint else None
     root = config.checkpoint.base_checkpoint
-    folder = Path(root) if root else recorded and recorded.folder
+    folder = checkpoint_folder.base_folder(root, recorded)
     if folder is None:
         return None
     if theirs := weights_of(config, folder, None):

@@ -23,6 +23,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry.data import Data
 from neoxargs.registry.training import Training
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
 from neoxargs.token_files.labels import other_lengths
 from neoxargs.token_files.packing import joined_samples
@@ -33,7 +34,6 @@ from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.samples import gpt_neox, megatron_core, whole_documents
 from neoxargs.train.samples.passes import in_passes
-from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def build_datasets(
     Raises Problems if a token file is missing, damaged or made with another vocabulary, or the train split is empty.
     """
     training, cache = config.training, Path(config.logging.run_dir, "data", "index")
-    prompt = soft_prompt.length(config.soft_prompt)
+    prompt = prompt_length(config.soft_prompt)
     sampling = Sampling(
         config.data,
         config.shape.seq_length,

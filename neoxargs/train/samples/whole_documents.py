@@ -40,8 +40,8 @@ class Packing:
 
     @property
     def window(self) -> int:
-        """Tokens of a sample: those of its positions, and the one that its last position predicts."""
-        return self.seq_length + 1 - self.prompt
+        """Maximum number of tokens of a sample."""
+        return packing.window_of(self.seq_length, self.prompt)
 
 
 @dataclass(frozen=True)

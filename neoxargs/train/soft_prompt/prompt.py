@@ -21,11 +21,6 @@ NAME = f"positions.{WEIGHT}"
 PLACEHOLDER = 0
 
 
-def length(options: SoftPrompt) -> int:
-    """Return the number of positions that the prompt takes; 0 without a prompt."""
-    return options.num_tokens if options.enabled else 0
-
-
 def prompt(options: SoftPrompt, hidden_size: int, make: Make) -> nn.Parameter | None:
     """Return the prompt (num_tokens, hidden) with random initial values; None without a prompt."""
     if not options.enabled:
