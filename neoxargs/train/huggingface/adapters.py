@@ -13,7 +13,7 @@ from torch import Tensor
 
 from neoxargs.checkpoint_folder import Base, named_by
 from neoxargs.launch.targets.nesting import nested
-from neoxargs.problems import Problem, Problems, listed
+from neoxargs.problems import Problem, Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lora import ALL, MODULES, NAMES, scale, target, targets
@@ -37,7 +37,7 @@ from neoxargs.train.huggingface.peft_format import (
 from neoxargs.train.lora.adapters import MODULE, assembled, is_adapter
 
 HEAD = """\
-# The adapters of {source} for the model of {files}
+# The adapters of {source} for the model of {model}
 #
 #   python deepy.py generate.py {file} --prompt "..."
 #   python deepy.py train.py {file} --set save=FOLDER
@@ -165,8 +165,7 @@ def read(source: PeftFolder, given: Config, family: Family, sizes: Sizes, folder
         if value.source.set_by_user and parameter.name not in NOT_TAKEN
     }
     dialect = given.dialect.name if given.dialect else "neox-2026"
-    files = listed([str(base.folder)])
-    head = HEAD.format(source=source.source, files=files, file=final / YAML)
+    head = HEAD.format(source=source.source, model=base.folder, file=final / YAML)
     text = yaml.safe_dump(nested({"dialect": dialect, **taken, **values}), sort_keys=False)
     (folder / YAML).write_text(f"{head}\n{text}", encoding="utf-8")
     config = resolve([folder / YAML], gpus=1)
