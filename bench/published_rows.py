@@ -233,22 +233,31 @@ def _device(row: Row) -> tuple[str, float | None]:
     raise LeftOut(f"no data sheet of {row['gpu_type'] or 'the GPU'}")
 
 
-#: Bytes per second and GPU between hosts of a site, before the fraction that a collective achieves.
+#: Part of a row's repository and path -> bytes per second and GPU between the hosts of that site, before the fraction
+#: that a collective achieves.
 NETWORKS = {
     # Jean Zay, 8 A100 per host: its own all-reduce over four hosts measures a bus bandwidth of 40.5 Gb/s, a tenth of
     # its four Omni-Path ports (bigscience, experiments/bandwidth/all_reduce_bench-a100-n4.txt, median of 160)
     "bigscience": 40.5e9 / 8 / 8 / DEFAULT.link,
+    # DGX-2 hosts of 16 V100, with about 660 Gb/s measured between hosts (the same README, "Test environment")
+    "examples_deepspeed/rebase": 660e9 / 8 / 16 / DEFAULT.link,
 }
+#: Part of a row's repository and path -> GPUs per host of that site, where it is not 8.
+GPUS_PER_HOST = {"examples_deepspeed/rebase": 16, "_1node": 4}
 
 
 def _network(row: Row) -> float | None:
     """The rate that the row or its site states; None: what such hosts are usually sold with."""
     if found := re.search(r"(\d+) Gbps node-node", row["note"]):
         return float(found[1]) * 1e9 / 8 / 8
-    return next((rate for part, rate in NETWORKS.items() if part in row["source_repo"]), None)
+    return next((rate for part, rate in NETWORKS.items() if part in _place(row)), None)
 
 
 def _per_host(row: Row, gpus: int) -> int:
     if found := re.search(r"(\d+) GPUs a node", row["note"]):
         return int(found[1])
-    return 4 if "_1node" in row["path"] else min(8, gpus)
+    return next((count for part, count in GPUS_PER_HOST.items() if part in _place(row)), min(8, gpus))
+
+
+def _place(row: Row) -> str:
+    return f"{row['source_repo']}/{row['path']}"

@@ -161,3 +161,12 @@ def test_memory_of_a_gpu_without_a_row_is_in_its_name(bench: ModuleType) -> None
     assert [(case.device, case.memory) for case in cases] == [
         ("RTX4090-24GB", None), ("RTX4090-24GB", 48.0), ("V100-32GB", None),
     ]  # fmt: skip
+
+
+def test_hosts_are_as_large_as_the_source_says(bench: ModuleType) -> None:
+    rows = importlib.import_module("published_rows")
+    columns = {"source_repo": "owner/fork", "gpus": "16", "gpu_type": "V100-32GB"}
+    paths = ("x.md", "examples_deepspeed/rebase/x.md")
+    usual, dgx2 = (rows.case_of({**ROW, **columns, "path": path}) for path in paths)
+    assert (usual.per_host, usual.network) == (8, None)
+    assert dgx2.per_host == 16 and dgx2.network == pytest.approx(660e9 / 8 / 16 / 0.75)
