@@ -106,7 +106,7 @@ def digests(checkpoint: Path) -> dict[str, Digest]:
     try:
         text = (checkpoint / FILES).read_text(encoding="utf-8")
     except FileNotFoundError:
-        if next(checkpoint.glob(INVENTORIES), None):
+        if lists_weights(checkpoint):
             raise ValueError(f"{FILES} is missing") from None
         return {}
     except (OSError, ValueError):
@@ -209,6 +209,24 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
+
+
+def lists_weights(checkpoint: Path) -> bool:
+    """Whether any layout can load the checkpoint; otherwise only DeepSpeed, into the same shapes."""
+    return next(checkpoint.glob(INVENTORIES), None) is not None
+
+
+def embedding_rows(checkpoint: Path) -> int | None:
+    """Return the rows of the embedding with padding; None if no list of weights has an embedding."""
+    for file in sorted(checkpoint.glob(INVENTORIES)):
+        try:
+            weights = json.loads(file.read_text(encoding="utf-8"))["weights"]
+            if (entry := weights.get("embedding.word_embeddings.weight")) is not None:
+                _, _, (rows, _), shard, *_ = entry
+                return int(rows) * (shard[-1] if shard else 1)  # a shard ends with the number of tensor parallel ranks
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+    return None
 
 
 #: Parameters without which a checkpoint's weights do not fit, with the values of checkpoints that do not record them.

@@ -19,6 +19,8 @@ CHAR_LEVEL = 512
 HF_GPT2 = 50257 + 1
 #: tiktoken's encodings and their sizes.
 TIKTOKEN = {"gpt2": 50257, "r50k_base": 50257, "p50k_base": 50281, "cl100k_base": 100277, "o200k_base": 200019}
+#: Tokenizers that can be made from the same vocabulary, stored in different files.
+SAME_VOCABULARY = {"GPT2BPETokenizer", "HFTokenizer", "HFGPT2Tokenizer"}
 #: The token that HFGPT2Tokenizer adds to the vocabulary.
 PADDING = "<|padding|>"
 

@@ -39,6 +39,7 @@ from neoxargs.launch.preflight.resumed_model import (
     skipped_checkpoints,
 )
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
+from neoxargs.launch.preflight.resumed_vocabulary import other_vocabulary
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Program
 from neoxargs.problems import Problem
@@ -69,7 +70,8 @@ def _checkpoint_to_read(config: Config) -> list[Problem]:
 def fit_of_checkpoint(config: Config) -> list[Problem]:
     """Return in what the checkpoint that is only read is not the one of this configuration."""
     checkpoint = checkpoint_to_read(config)
-    return [*frozen_model_problems(config, checkpoint, training=False), *unread_checkpoint(config)]
+    frozen = frozen_model_problems(config, checkpoint, training=False)
+    return [*other_vocabulary(config, checkpoint), *frozen, *unread_checkpoint(config)]
 
 
 def machine_problems(spec: RunSpec) -> list[Problem]:
@@ -77,7 +79,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *wrong_labels(config), *unnamed_files(config), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
-    for check in (skipped_checkpoints, other_model, other_schedule, frozen_model_problems):
+    for check in (skipped_checkpoints, other_model, other_vocabulary, other_schedule, frozen_model_problems):
         problems += check(config, checkpoint)
     if config.checkpoint.load:
         from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it

@@ -12,6 +12,7 @@ from pathlib import Path
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
+from neoxargs.sizes.vocab import SAME_VOCABULARY
 from neoxargs.token_files.index import HEADER, IGNORED, ITEM_SIZES, MAGIC, begins_with_label, tokenised_by
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
@@ -27,8 +28,6 @@ TOKEN_FILES = (
 #: The parameters that name training data.
 TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
 LABELS_HINT = "deepy data --chat writes a token file together with its labels"
-#: Tokenizers that can be made from the same vocabulary, stored in different files.
-SAME_FILES = {"GPT2BPETokenizer", "HFTokenizer", "HFGPT2Tokenizer"}
 #: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
 LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
 
@@ -126,7 +125,7 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         own = prefix.removesuffix("_label")
         hint = f"did you mean {own}?" if own != prefix and os.path.exists(f"{own}.bin") else ""
         yield Problem(what, place, hint, id="labels-as-data", about=(name,))
-    elif made_by and made_by.tokenizer_type != tokenizer and not {made_by.tokenizer_type, tokenizer} <= SAME_FILES:
+    elif made_by and made_by.tokenizer_type != tokenizer and not {made_by.tokenizer_type, tokenizer} <= SAME_VOCABULARY:
         what = f"{name}: {prefix} was tokenised by {made_by.tokenizer_type}, but tokenizer_type is {tokenizer}"
         hint = f"set tokenizer_type: {made_by.tokenizer_type}, or tokenise the text again"
         yield Problem(what, place, hint, id="data-other-tokenizer", about=(name, "tokenizer_type"))

@@ -9,6 +9,7 @@ from typing import Any
 from neoxargs import checkpoint_folder
 from neoxargs.checkpoint_folder import Base
 from neoxargs.launch.preflight.resumed_model import other_model
+from neoxargs.launch.preflight.resumed_vocabulary import other_vocabulary
 from neoxargs.neox_checkpoint.files import is_neox
 from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
@@ -39,6 +40,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
         yield Problem(what, config.place("load"), hint, id="base-checkpoint-missing", about=about)
     if base is not None and base.folder is not None:
         yield from other_model(config, base.folder)
+        yield from other_vocabulary(config, base.folder)
     if checkpoint is not None and record is None:
         yield from _full_model(config, checkpoint, training)
     if checkpoint is not None and record is not None:

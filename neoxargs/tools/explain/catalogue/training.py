@@ -136,6 +136,11 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-other-optimizer": row(
         "The checkpoint contains a different optimizer's state, which this optimizer cannot use."
     ),
+    "checkpoint-other-vocabulary": row(
+        "The checkpoint was trained with a different tokenizer, or a different number of tokens. Its rows of the "
+        "embedding then belong to other tokens than those that this run's tokenizer produces. The weights can be "
+        "loaded: rows that the checkpoint lacks start at 0, and surplus rows are dropped."
+    ),
     "checkpoint-other-weights": row(
         "The checkpoint is missing weights of this model, or contains weights that the model does not have."
     ),
