@@ -26,7 +26,7 @@ from tests.support.ranks import run_ranks
 
 PAGE = DOCS / "finetuning.md"
 START, END = "<!-- comparison: written by python -m tests.support.finetuning_table -->\n", "<!-- end of comparison -->"
-HEAD = "| what | beside | largest difference |\n|---|---|---|\n"
+HEAD = "| compared | with | largest difference |\n|---|---|---|\n"
 
 
 class Row(NamedTuple):
