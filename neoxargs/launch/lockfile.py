@@ -73,7 +73,7 @@ def read_lock(path: str | os.PathLike[str]) -> Lock:
     values = sections.pop("values")
     if found.get("format") != 1 or not all(isinstance(entry, dict) and "value" in entry for entry in values.values()):
         what = f"this file does not have the format of {LOCK_FILE}"
-        hint = "pass the file from a run folder; if this file is a configuration, rename it"
+        hint = f"pass the {LOCK_FILE} of a run folder; if this file is a configuration, rename it"
         raise Problems(Problem(what, Place(text.name, 0, 0), hint, id="lock-unreadable"))
     return Lock(values, str(found.get("script", "")), sections, _places(tree))
 

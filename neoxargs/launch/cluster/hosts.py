@@ -202,7 +202,7 @@ def _slots_beyond_hostfile(hosts: Hosts, pool: Mapping[str, int], path: str, fil
     """DeepSpeed does not check `include` against the hostfile: a host with `slots=8` may have a GPU 12."""
     for host, slots in hosts.items() if filters.include else ():
         if slots[-1] >= pool[host]:
-            what = f"`include` names slot {slots[-1]} of {host}, but {path} lists only slots 0 to {pool[host] - 1}"
+            what = f"`include` names slot {slots[-1]} of {host}, but {path} has slots={pool[host]} for this host"
             what += f"; slot {slots[-1]} is used anyway"
             yield _warning("include-slot-beyond-hostfile", what, filters.where, "include")
 

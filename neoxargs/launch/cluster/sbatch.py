@@ -70,7 +70,7 @@ def _only_count_is_known(resources: Resources) -> bool:
 
 def _assumptions(resources: Resources) -> Iterator[str]:
     if resources.device == "cpu":
-        yield "This machine has no GPUs, so the job requests none; use --gpus N to request N."
+        yield "This machine has no GPUs, so the job requests none; to request GPUs, use --gpus N."
     if _only_count_is_known(resources):
         if resources.gpus > ASSUMED_GPUS_PER_NODE:
             yield f"The script assumes {resources.gpus} ranks on nodes with {ASSUMED_GPUS_PER_NODE} GPUs each."

@@ -58,7 +58,7 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
-        hint = f"set iteration to that of a checkpoint in {folder}; the newest is {_last_iteration(Path(folder))}"
+        hint = f"set iteration to one that {folder} contains; the newest is {_last_iteration(Path(folder))}"
         what, about = f"iteration ({iteration}): there is no checkpoint {wanted}", ("iteration", name)
         yield Problem(what, config.place("iteration"), hint, id="checkpoint-missing", about=about)
 
@@ -71,8 +71,8 @@ def unread_checkpoint(config: Config) -> Iterator[Problem]:
         return
     chosen = place is not None and place.file == SET
     if not chosen and _last_iteration(Path(save)) is not None:
-        what = f"load ({load}) is read, but save ({save}) contains checkpoints of this run"
-        hint = f"to use the newest of them, pass --set load={save}"
+        what = f"the run starts again from load ({load}), although save ({save}) contains checkpoints of this run"
+        hint = f"to continue from the newest of these checkpoints, pass --set load={save}"
         yield Problem(what, place, hint, severity="warning", id="checkpoint-unread", about=("load", "save"))
 
 

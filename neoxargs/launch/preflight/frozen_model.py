@@ -20,6 +20,7 @@ from neoxargs.sizes.trained import is_frozen
 #: Parameters without which a checkpoint's adapters do not fit, or compute something else.
 FITTING = ("lora.rank", "lora.targets", "soft_prompt_tuning.num_tokens")
 SCALING = ("lora.alpha", "lora.rank_stabilized")
+_SAME = "use the configuration of the run that wrote the checkpoint"
 
 
 def frozen_model_problems(config: Config, checkpoint: Path | None, training: bool = True) -> Iterator[Problem]:
@@ -34,7 +35,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
         what = f"base_checkpoint ({config.checkpoint.base_checkpoint}): there is no checkpoint in this folder"
         yield Problem(what, config.place("base_checkpoint"), id="base-checkpoint-missing", about=("base_checkpoint",))
     elif record is not None and record.folder is not None and base is None:
-        what = f"the frozen model of {checkpoint} was in {record.folder}, where there is no checkpoint"
+        what = f"the frozen model of {checkpoint} was loaded from {record.folder}, which contains no checkpoint now"
         hint = "set base_checkpoint to the folder with the model's checkpoint"
         about = ("load", "base_checkpoint")
         yield Problem(what, config.place("load"), hint, id="base-checkpoint-missing", about=about)
@@ -62,7 +63,7 @@ def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Prob
     kind, name = (f"adapters (lora.rank {rank})", "lora") if rank else ("a soft prompt", "soft_prompt_tuning")
     what = f"load ({checkpoint}): the checkpoint contains only {kind}, and no model"
     settings = ", ".join(f"{key}: {_form(value)}" for key, value in saved.get(name, {}).items())
-    hint = f"set {name}: {{{settings}}}, as the run that wrote it" if settings else "use the configuration of its run"
+    hint = f"set {name}: {{{settings}}}, as in the run that wrote the checkpoint" if settings else _SAME
     hint += f", or load the frozen model's checkpoint{f' ({record.folder})' if record.folder else ''}"
     return Problem(what, config.place("load"), hint, id="checkpoint-of-adapters", about=("load", "lora.rank"))
 
@@ -78,7 +79,7 @@ def _full_model(config: Config, checkpoint: Path, training: bool) -> Iterator[Pr
         hint = f"{_own_folder(config, name)}, or remove {name}"
         yield Problem(what, config.place("load"), hint, id="checkpoint-without-adapters", about=about)
     elif not config.checkpoint.finetune or config.checkpoint.base_checkpoint:
-        hint = "set base_checkpoint to this folder, and load to a folder of this run or not at all"
+        hint = "set base_checkpoint to this folder, and remove load or set it to a folder with checkpoints of this run"
         yield Problem(what, config.place("load"), hint, id="checkpoint-without-adapters", about=about)
 
 
@@ -94,7 +95,7 @@ def _own_folder(config: Config, name: str) -> str:
     save = config.checkpoint.save
     newest = checkpoint_folder.newest(Path(save)) if save else None
     if newest and checkpoint_folder.recorded_base(newest):
-        return f"set load to {save}, the folder of save, which contains checkpoints of this run"
+        return f"set load to {save} (the value of save), which contains checkpoints of this run"
     return f"set load to the folder in which the run with {name} saves its checkpoints"
 
 
@@ -104,7 +105,7 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
     for name in FITTING if new_run else (*FITTING, *SCALING):
         ours, theirs = config.get(name), _saved(saved, name)
         if ours != theirs:
-            what = f"{name} is {_form(ours)}, but {_form(theirs)} in the checkpoint that is loaded ({checkpoint})"
+            what = f"{name} is {_form(ours)} here, but {_form(theirs)} in the checkpoint to be loaded ({checkpoint})"
             hint = f"set {name} to {_form(theirs)}"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))

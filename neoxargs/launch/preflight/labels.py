@@ -12,7 +12,7 @@ from neoxargs.token_files import index
 HINTS = {
     "documents": "write both files from the same documents, in the same order",
     "length": "write one label for each token of every document",
-    "label": "write the token itself as its label, or -100 to take it out of the loss; labels are not shifted",
+    "label": "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
 }
 
 

@@ -102,7 +102,7 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
     if config.norm.norm == "rmsnorm" and under_root and not (version and version >= EPSILON_UNDER_ROOT):
         yield (
             f"RMSNorm: GPT-NeoX before 2025-05-09 added rms_norm_epsilon ({config.norm.rms_norm_epsilon}) to the root; "
-            "this run adds it under the root; if an older GPT-NeoX wrote the checkpoint, set "
+            "this run adds it under the root; if such a version wrote the checkpoint, set "
             "rms_norm_epsilon_under_root: false"
         )
     if contents.files.tensor_ranks > 1 and config.attention.gpt_j_residual:

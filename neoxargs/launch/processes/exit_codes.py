@@ -61,8 +61,8 @@ def _killed(evidence: Evidence) -> str:
 def _bus_error(evidence: Evidence) -> str:
     with contextlib.suppress(OSError):
         shared = shutil.disk_usage("/dev/shm")
-        sizes = f" ({shared.free / 1e9:.2f} of {shared.total / 1e9:.2f} GB are free)"
-        return f"{{name}}: usually because /dev/shm is too small{sizes}; for a container, raise --shm-size"
+        sizes = f" ({shared.free / 1e9:.2f} GB of {shared.total / 1e9:.2f} GB free)"
+        return f"{{name}}: usually because /dev/shm is too small{sizes}; start a container with a larger --shm-size"
     return "{name}: usually because /dev/shm is too small"
 
 

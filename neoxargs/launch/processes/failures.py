@@ -66,7 +66,7 @@ class Cause(IntEnum):
 #: What is reported of the ranks that did not fail first.
 CONSEQUENCES = {
     Cause.OWN_ERROR: "failed too",
-    Cause.NO_RECORD: "ended without recording why",
+    Cause.NO_RECORD: "ended without recording a reason",
     Cause.TIMED_OUT: "timed out in a collective operation",
     Cause.LOST_CONNECTION: "lost the connection to another rank",
     Cause.ASKED_TO_STOP: "stopped on request",
@@ -340,8 +340,8 @@ def _log_excerpt(failure: RankFailure, logs: Path) -> str:
     """Return the end of a rank's log, or where to find it."""
     log = log_file(logs, failure.rank)
     if failure.explained or (failure.console and failure.console == _console()):
-        return f"its error message is above and in {log}"
+        return f"the rank's error message is above and in {log}"
     if tail := log_tail(logs, failure.rank):
         lines = "\n".join(f"  | {line}" for line in tail.split("\n")[-TAIL_LINES:])
         return f"the end of {log}:\n{lines}"
-    return f"the rank printed nothing: {log} is empty" if log.exists() else f"its log is {log} on {failure.host}"
+    return f"the rank printed nothing: {log} is empty" if log.exists() else f"the rank's log is {log} on {failure.host}"

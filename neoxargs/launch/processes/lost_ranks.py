@@ -62,8 +62,8 @@ def wait_for_ranks(logs: Path, seconds: float) -> None:
 
 
 def _record(logs: Path, rank: int, supervisor: _Supervisor) -> None:
-    why = "was killed (SIGKILL)" if supervisor.ended else "was killed or its machine was lost"
-    reason = f"its supervisor, process {supervisor.pid}, {why}, so it is not known how the rank ended"
+    why = "was killed (SIGKILL)" if supervisor.ended else "was killed or the machine was lost"
+    reason = f"the rank's supervisor (process {supervisor.pid}) {why}, so it is not known how the rank ended"
     when = _last_output(logs, rank)
     failure = RankFailure(rank, supervisor.host, when, -signal.SIGKILL, reason, Cause.NO_RECORD)
     with contextlib.suppress(OSError):

@@ -152,7 +152,8 @@ def lock_run(
             raise Problems([problem]) from error
         taken.append(folder / FILE)
         if replaced:
-            say(f"took over the lock of {_named(replaced)}{' (--break-lock)' if break_lock else ', which has ended'}")
+            why = " (--break-lock)" if break_lock else "; that run has ended"
+            say(f"took over the lock of {_named(replaced)}{why}")
     return RunLock(me, taken)
 
 
@@ -194,8 +195,8 @@ def release(holder: Holder, paths: list[Path]) -> None:
 
 def _refusal(config: Config, name: str, held: _Held) -> Problem:
     holder = held.holder
-    what = f"{name} ({config.get(name)}) is in use: {_named(holder)} has been writing to it since {_time(holder.since)}"
-    what += f" and was last active {max(0, round(held.age))} s ago"
+    what = f"{name} ({config.get(name)}) is in use: {_named(holder)} has been writing to this folder"
+    what += f" since {_time(holder.since)} and was last active {max(0, round(held.age))} s ago"
     hint = f"wait until that run ends, stop it (kill {holder.pid} on {holder.host}), or set {name} to another folder"
     hint += "; if you are certain that the run no longer exists, add --break-lock"
     return Problem(what, config.place(name), hint, id="run-folder-in-use", about=(name,))

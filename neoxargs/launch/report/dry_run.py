@@ -50,7 +50,9 @@ def dry_run(config: Config, resources: Resources, command: Command) -> str:
         "Values that every rank's script receives": pretty_json(values),
         "Command that runs before the ranks start": shlex.join(data_command(config)),
         "Environment of the ranks": environment.table(variables),
-        "Command (base64 arguments are shortened to <base64: ...>; --emit command prints it in full)": str(abbreviated),
+        "Command (base64 arguments are shortened to <base64: ...>; --emit command prints the full command)": str(
+            abbreviated
+        ),
     }
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts.items() if text)
 

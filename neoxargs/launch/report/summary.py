@@ -274,7 +274,7 @@ def _run(config: Config) -> Iterator[str]:
     )
     if checkpoint.load:
         start = "starts with the weights in" if checkpoint.finetune else "continues from"
-        yield f"{start} {checkpoint.load} if it contains a checkpoint"
+        yield f"{start} {checkpoint.load} if that folder contains a checkpoint"
     if checkpoint.base_checkpoint:
         yield f"frozen model from {checkpoint.base_checkpoint}"
 

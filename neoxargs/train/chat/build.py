@@ -143,10 +143,11 @@ def label_prefix(prefix: Path) -> Path:
 
 def _nothing_left(texts: Sequence[str], recipe: ChatRecipe, totals: _Totals) -> Problem:
     reasons = [
-        f"{drops.conversations:,} {reason_text(reason, totals.unknown_roles)} (first: {drops.first})"
+        f"{reason_text(reason, totals.unknown_roles)}: {drops.conversations:,} (first: {drops.first})"
         for reason, drops in totals.drops.items()
     ]
-    what = f"{', '.join(texts)}: no conversation is left: {', '.join(reasons) or 'there are none'}"
+    dropped = f"every conversation was dropped; {', '.join(reasons)}" if reasons else "there are no conversations"
+    what = f"{', '.join(texts)}: {dropped}"
     return Problem(what, hint=_advice(recipe, totals), id="chat-empty")
 
 
@@ -164,8 +165,8 @@ def _advice(recipe: ChatRecipe, totals: _Totals) -> str:
         return _no_trained_token(recipe, totals.roles)
     return {
         "answer cut off": f"the answers begin after token {recipe.max_length}: set a larger --max-length",
-        "empty answer": f"no turn of role {listed(recipe.train_on)} has content: correct the file",
-        "too long": "set a larger --max-length, or --overlong cut",
+        "empty answer": f"no turn with the role {listed(recipe.train_on)} has content: correct the file",
+        "too long": "set a larger --max-length, or add --overlong cut",
         "unknown role": f"correct the roles; the known ones are {listed(SHAREGPT_ROLES, 'and', most=99)}",
     }.get(reason, "")
 
@@ -173,13 +174,13 @@ def _advice(recipe: ChatRecipe, totals: _Totals) -> str:
 def _no_trained_token(recipe: ChatRecipe, roles: Counter[str]) -> str:
     trained = listed(recipe.train_on)
     if recipe.masking == "turns" and not any(role in roles for role in recipe.train_on):
-        return f"no turn is of role {trained}; {_roles_found(recipe, roles)}, or correct the roles"
+        return f"no turn has the role {trained}; {_roles_found(recipe, roles)}, or correct the roles"
     if recipe.only_last and not recipe.tool_calls:
-        return f"--only-last and --no-tool-calls leave out all turns of role {trained}: remove one of them, or both"
+        return f"--only-last and --no-tool-calls exclude all turns with the role {trained}: remove one or both options"
     if not recipe.tool_calls:
-        return f"all turns of role {trained} call tools: remove --no-tool-calls"
+        return f"all turns with the role {trained} call tools: remove --no-tool-calls"
     if recipe.only_last:
-        return f"the last turn is never of role {trained}: remove --only-last"
+        return f"the last turn never has the role {trained}: remove --only-last"
     if recipe.masking == "marks":
         return "the template marks nothing in these conversations: remove --mask-by marks"
     return "set --train-on to the role whose turns the model should learn"

@@ -26,8 +26,8 @@ from neoxargs.train.data.tokenizer import BUILDERS
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data --chat",
-        description="Tokenise conversations with a chat template. Write their tokens, and labels that say which tokens "
-        "are trained: by default, what the assistant writes.",
+        description="Tokenise conversations with a chat template. Write their tokens, and labels that select the "
+        "tokens to train on: by default, those that the assistant writes.",
         epilog="GPT-NeoX's flags of preprocess_data_with_chat_template.py are accepted as well: "
         "see docs/from-gpt-neox.md.",
     )
@@ -43,13 +43,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("texts", nargs="*", metavar="FILE", help="read conversations from a .jsonl, .jsonl.gz or .jsonl.zst file, a "
-        "folder or a pattern, one JSON object per line; or questions about the functions in a .py file, or in Python's "
-        f"standard library: {', '.join(SOURCES)}")  # fmt: skip
+    add("texts", nargs="*", metavar="FILE", help="read conversations from a .jsonl, .jsonl.gz or .jsonl.zst file "
+        "with one JSON object per line, from a folder of such files, or from the files that match a pattern; or make a "
+        "question and an answer from each documented function of a .py file, or of Python's standard library: "
+        f"{', '.join(SOURCES)}")  # fmt: skip
     add("--output-prefix", required=True, metavar="PREFIX",
         help="write PREFIX.bin, PREFIX.idx, PREFIX_label.bin, PREFIX_label.idx and PREFIX.json")  # fmt: skip
     add("--json-key", metavar="KEY", help="read the list of messages from KEY, or questions and answers from two keys, "
-        "KEY,KEY (default: detected in the first lines)")  # fmt: skip
+        "KEY,KEY (default: detected from the first lines)")  # fmt: skip
     add("--workers", type=int, metavar="N",
         help="use N processes (default: one per core, or fewer if there is little text)")  # fmt: skip
     add("--if-missing", action="store_true", help="do nothing if the files were written from the same conversations "
@@ -62,31 +63,32 @@ def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer-path", metavar="FOLDER",
         help="use the tokenizer in a Hugging Face folder, with its chat template")  # fmt: skip
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME",
-        help=f"or use one of {', '.join(BUILDERS)}")  # fmt: skip
-    add("--vocab-file", metavar="FILE", help="with the vocabulary in FILE: vocab.json or tokenizer.json")
-    add("--merge-file", metavar="FILE", help="and GPT2BPETokenizer's merges in FILE, a merges.txt")
+        help=f"instead of --tokenizer-path, use one of {', '.join(BUILDERS)}")  # fmt: skip
+    add("--vocab-file", metavar="FILE", help="read the tokenizer's vocabulary from FILE: vocab.json or tokenizer.json")
+    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
     add("--chat-template", metavar="TEMPLATE", help="use a Jinja file, one of the tokenizer's templates by name, or "
-        f"one of deepy's: {', '.join(BUILT_IN)} (default: the tokenizer's)")  # fmt: skip
+        f"one of deepy's: {', '.join(BUILT_IN)} (default: the tokenizer's default template)")  # fmt: skip
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
-        help="append the end token to each conversation; it is trained if the last turn is (default: on)")  # fmt: skip
+        help="append the end token to each conversation, and train on it if the last turn is trained "
+        "(default: on)")  # fmt: skip
 
 
 def _add_masks(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what is trained").add_argument
-    add("--train-on", nargs="+", metavar="ROLE", help="train the turns of these roles (default: assistant)")
-    add("--only-last", action="store_true", help="train only the last turn, if it is of such a role")
+    add("--train-on", nargs="+", metavar="ROLE", help="train on the turns of these roles (default: assistant)")
+    add("--only-last", action="store_true", help="train only on the last turn, and only if it has one of these roles")
     add("--tool-calls", action=argparse.BooleanOptionalAction, default=True,
-        help="train the turns that call tools (default: on)")  # fmt: skip
-    add("--no-mask", action="store_true", help="train everything")
-    add("--mask-by", choices=("turns", "marks"), default="turns", help="train whole turns, as GPT-NeoX does, or what "
-        "is in the template's {%% generation %%} marks, as transformers does (default: %(default)s)")  # fmt: skip
+        help="train on the turns that call tools (default: on)")  # fmt: skip
+    add("--no-mask", action="store_true", help="train on all tokens")
+    add("--mask-by", choices=("turns", "marks"), default="turns", help="train on whole turns, as GPT-NeoX does, or on "
+        "what is in the template's {%% generation %%} marks, as transformers does (default: %(default)s)")  # fmt: skip
 
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("long conversations").add_argument
-    add("--max-length", type=int, metavar="N", help="count the conversations of more than N tokens")
+    add("--max-length", type=int, metavar="N", help="count the conversations with more than N tokens")
     add("--overlong", choices=("keep", "drop", "cut"), default="keep",
-        help="what to do with them (default: %(default)s)")  # fmt: skip
+        help="what to do with conversations of more than --max-length tokens (default: %(default)s)")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,7 +114,7 @@ def _run(args: argparse.Namespace) -> None:
     started = time.perf_counter()
     summary = up_to_date(texts, recipe, prefix) if args.if_missing else None
     if summary:
-        done = f"{prefix}: up to date, {summary.conversations:,} conversations, made with the same options"
+        done = f"{prefix} is up to date: {summary.conversations:,} conversations, written with the same options"
     else:
         summary, sample = build(texts, recipe, prefix, args.workers)
         style = report.TERMINAL if sys.stdout.isatty() else report.PLAIN
@@ -144,18 +146,18 @@ def _recipe(args: argparse.Namespace) -> ChatRecipe:
 def _contradictions(args: argparse.Namespace) -> list[Problem]:
     partly = args.only_last or args.train_on or not args.tool_calls or args.mask_by == "marks"
     checks = {
-        "--no-mask trains everything, so it cannot be combined with options that select what is trained": (
+        "--no-mask trains on all tokens, so it cannot be combined with options that select what is trained": (
             args.no_mask and partly
         ),
-        "--mask-by marks trains what the template marks, so --train-on and --no-tool-calls have no effect": (
+        "--mask-by marks trains on what the template marks, so --train-on and --no-tool-calls have no effect": (
             args.mask_by == "marks" and (args.train_on or not args.tool_calls)
         ),
         "--overlong needs --max-length": args.overlong != "keep" and args.max_length is None,
         f"--max-length ({args.max_length}) must be at least 1": args.max_length is not None and args.max_length < 1,
         f"--workers ({args.workers}) must be at least 1": args.workers is not None and args.workers < 1,
-        "--tokenizer-path already says which tokenizer it is, so --tokenizer-type, --vocab-file and --merge-file have "
+        "--tokenizer-path already selects the tokenizer, so --tokenizer-type, --vocab-file and --merge-file have "
         "no effect": args.tokenizer_path and (args.tokenizer_type or args.vocab_file or args.merge_file),
-        f"--json-key ({args.json_key}) must be one key, or two with a comma between them": (
+        f"--json-key ({args.json_key}) must be one key, or two keys separated by a comma": (
             args.json_key is not None and len(list(filter(None, args.json_key.split(",")))) not in (1, 2)
         ),
     }

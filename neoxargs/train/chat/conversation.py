@@ -142,7 +142,7 @@ def _turn(value: Any, role: str, key: str) -> list[Message]:
     if isinstance(value, list):
         return _messages(value, key)
     if not isinstance(value, str):
-        raise Rejected(f'"{key}" must be a text or a list of messages, but is {_kind(value)}')
+        raise Rejected(f'"{key}" must be a string or a list of messages, but is {_kind(value)}')
     if not value:
         raise Dropped("empty")
     return [{"role": role, "content": value}]
@@ -170,7 +170,7 @@ def _message(entry: Any, number: int) -> Message:
     if isinstance(content, list):
         _check_parts(content, number)
     elif not isinstance(content, str):
-        raise Rejected(f"the content of message {number} must be a text, but is {_kind(content)}")
+        raise Rejected(f"the content of message {number} must be a string, but is {_kind(content)}")
     return message
 
 
@@ -208,7 +208,7 @@ def _check_parts(parts: Sequence[Any], number: int) -> None:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text" or not isinstance(part.get("text"), str):
             what = f"message {number} has a part of type {kind or _kind(part)}, but only text can be tokenised"
-            raise Rejected(what, "remove the line, or replace the part by a description in words")
+            raise Rejected(what, "remove the line, or replace the part with a description in words")
 
 
 def joined(messages: list[Message]) -> list[Message]:
@@ -231,7 +231,7 @@ def _variables(row: Row) -> dict[str, Any]:
             try:
                 value = json.loads(value)
             except ValueError:
-                raise Rejected(f'"{key}" must be a list or JSON of a list') from None
+                raise Rejected(f'"{key}" must be a list, or a string with a JSON list') from None
         if value:
             if not isinstance(value, list):
                 raise Rejected(f'"{key}" must be a list, but is {_kind(value)}')
@@ -240,7 +240,7 @@ def _variables(row: Row) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 

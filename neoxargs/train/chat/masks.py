@@ -118,13 +118,14 @@ def _boundary(chat: _Chat, text: str, index: int, next_trained: bool, notes: Cou
                 return end
     reason = f" ({failure})" if str(failure) else ""
     rendered = f"messages 1 to {index + 1}" if index else "message 1"
-    what = f"the template renders {rendered} differently if more follow{reason}, which hides where a turn begins"
+    what = f"the template renders {rendered} differently if more messages follow{reason}"
+    what += ", so it is unclear where the next turn begins"
     raise TemplateError(what, hint=_UNSTABLE)
 
 
 _UNSTABLE = (
-    "use --only-last, or put {% generation %} ... {% endgeneration %} around the trained text in a copy of the "
-    "template, and set --chat-template to it and --mask-by to marks"
+    "use --only-last; or, in a copy of the template, put {% generation %} ... {% endgeneration %} around the text to "
+    "train on, and set --chat-template to the copy and --mask-by to marks"
 )
 
 
@@ -160,7 +161,7 @@ def _by_marks(chat: _Chat, recipe: ChatRecipe, given: int) -> Marked:
     with_marks = chat.render(chat.messages, marks=True)
     text, spans = _without_marks(with_marks)
     if text != chat.render(chat.messages):
-        raise TemplateError("the template treats generated text differently if it is marked")
+        raise TemplateError("the template inspects the output of its {% generation %} blocks, so they cannot be marked")
     if recipe.only_last:
         spans = spans[-1:] if chat.messages[-1]["role"] in recipe.train_on else []
     if given:

@@ -29,12 +29,12 @@ PLAIN = Style("«", "»", "between « and »")
 
 #: Note of the workers -> sentence; {} is the number of conversations.
 NOTES = {
-    "crossing": "in {}, a token contains both trained and untrained text; it is trained",
-    "relocated": "in {}, the template renders earlier turns differently once others follow (without reasoning, for "
-    "example); their boundaries were found by the messages' contents",
-    "headers": "in {}, the template's generation prompt is not how a trained turn begins, so the turn's header is "
+    "crossing": "in {}, a token contains both trained and untrained text; the whole token is trained",
+    "relocated": "in {}, the template renders a turn differently if more turns follow (for example, without "
+    "reasoning); where such a turn ends was found from the content of its message",
+    "headers": "in {}, trained turns do not begin with the template's generation prompt, so their headers are "
     "trained too",
-    "two ends": "in {}, the end token is there twice, because the template writes it too; use --no-append-eod",
+    "two ends": "in {}, the end token appears twice, because the template also writes it; use --no-append-eod",
 }
 
 

@@ -33,7 +33,7 @@ def find(texts: Sequence[str]) -> list[Path]:
 def _not_lines(file: Path) -> Problem:
     hint = f"write one conversation per line, in a file that ends in {listed(text.JSON_LINES)}"
     if file.suffix == ".json":
-        hint += f"; a JSON list is converted by: jq -c '.[]' {file} > {file.with_suffix('.jsonl')}"
+        hint += f"; to convert a JSON list, run: jq -c '.[]' {file} > {file.with_suffix('.jsonl')}"
     return Problem(f"{file} is not a file of JSON lines", hint=hint, id="chat-file-not-json-lines")
 
 

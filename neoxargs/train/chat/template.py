@@ -137,7 +137,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 def _check_product(repeated: Any, times: Any) -> None:
     if isinstance(repeated, (str, list, tuple)) and isinstance(times, int) and len(repeated) * times > MAX_CHARACTERS:
-        raise OverflowError(f"a product of {len(repeated)} characters or items and {times} is too long")
+        raise OverflowError(f"{len(repeated)} characters or items, repeated {times} times, are too long")
 
 
 class _Marks(Extension):

@@ -98,7 +98,7 @@ class ChatTokenizer:
             return None
         token: int | None = self.tokenizer.inner.token_to_id(text)
         if token is None:
-            what = f"eos_token ({text}) in the tokenizer's folder is not in its vocabulary"
+            what = f"eos_token ({text}), set in the tokenizer's folder, is not in the tokenizer's vocabulary"
             raise Problems(Problem(what, id="eos-token-not-in-vocabulary"))
         return token
 

@@ -185,7 +185,7 @@ class Encoder:
         )
 
 
-_NO_MARKS = "leave out --mask-by, or put {% generation %} ... {% endgeneration %} around what the assistant writes"
+_NO_MARKS = "remove --mask-by, or put {% generation %} ... {% endgeneration %} around what the assistant writes"
 
 
 class _Bad(Exception):

@@ -308,7 +308,7 @@ def test_an_included_slot_beyond_the_hostfile_is_used_with_a_warning(tmp_path):
     """As in DeepSpeed: slots are device numbers, and a host with `slots=2` may have a device 12."""
     found = resources(Runner(hostfile=hostfile(tmp_path), include="w0@w1:12"), 1, {})
     assert found.hosts == {"w0": [0, 1, 2, 3], "w1": [12]}
-    what = f"`include` names slot 12 of w1, but {tmp_path}/hostfile lists only slots 0 to 1; slot 12 is used anyway"
+    what = f"`include` names slot 12 of w1, but {tmp_path}/hostfile has slots=2 for this host; slot 12 is used anyway"
     assert messages(found) == [what]
 
 

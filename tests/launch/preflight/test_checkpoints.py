@@ -130,7 +130,7 @@ def test_a_script_that_only_reads_needs_the_checkpoint_of_its_iteration(capsys, 
     assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
     shown = capsys.readouterr().err
     assert "iteration (10): there is no checkpoint out/global_step10" in shown
-    assert "  = set iteration to that of a checkpoint in out; the newest is 20" in shown
+    assert "  = set iteration to one that out contains; the newest is 20" in shown
     assert not started
     assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
 
@@ -178,8 +178,9 @@ def test_generate_warns_if_it_reads_the_model_that_a_run_started_from(capsys, st
         Path(folder, "global_step20", "weights").touch()
     assert main(["generate.py", "a.yml"]) == 0
     shown = capsys.readouterr().err
-    assert "a.yml:12:1: warning: load (start) is read, but save (out) contains checkpoints of this run" in shown
-    assert "  = to use the newest of them, pass --set load=out\n" in shown
+    what = "the run starts again from load (start), although save (out) contains checkpoints of this run"
+    assert f"a.yml:12:1: warning: {what}" in shown
+    assert "  = to continue from the newest of these checkpoints, pass --set load=out\n" in shown
     for folder in ("start", "out"):
         assert main(["generate.py", "a.yml", "--set", f"load={folder}"]) == 0
         assert "checkpoint-unread" not in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_every_pair_is_compared(tmp_path: Path) -> None:
         ),
         (
             f"valid_label_data_paths: {other} has label 6 at position 1 of document 1, where {text} has token 5",
-            "write the token itself as its label, or -100 to take it out of the loss; labels are not shifted",
+            "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
         ),
         (
             f"valid_label_data_paths: {longer} has 3 tokens in document 1, but {text} has 2",

@@ -153,7 +153,7 @@ def test_out_of_memory_is_reported_with_the_peak_memory_of_the_rank(tmp_path):
         [
             f"rank 2 on {os.uname().nodename} failed first: SIGKILL: the host ran out of memory and the system killed "
             "the process; the peak memory of this rank was 12.3 GB",
-            f"its log is {tmp_path}/rank-2.log on {os.uname().nodename}",
+            f"the rank's log is {tmp_path}/rank-2.log on {os.uname().nodename}",
         ],
     )
 
@@ -193,7 +193,7 @@ def test_a_traceback_that_is_on_the_console_is_not_repeated(tmp_path, capfd):
     with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
         process.wait(30)
     _, where = failures.summarize(tmp_path)[1]
-    assert where == f"its error message is above and in {tmp_path}/rank-0.log"
+    assert where == f"the rank's error message is above and in {tmp_path}/rank-0.log"
     assert capfd.readouterr().err == "KeyError: 'x'\n"
     failures.record_failure(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
     assert failures.summarize(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
@@ -330,7 +330,7 @@ def test_a_killed_supervisor_is_named_and_not_what_followed(tmp_path):
         lost_ranks.record_lost(tmp_path)
         code, said = failures.summarize(tmp_path)
     assert code == 128 + signal.SIGKILL
-    why = f"its supervisor, process {killed.pid}, was killed (SIGKILL), so it is not known how the rank ended"
+    why = f"the rank's supervisor (process {killed.pid}) was killed (SIGKILL), so it is not known how the rank ended"
     assert said[0] == f"rank 1 on {os.uname().nodename} failed first: {why}"
     assert said[-1] == "then rank 0 stopped on request"
     assert failures.may_restart(tmp_path)

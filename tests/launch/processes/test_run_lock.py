@@ -90,7 +90,9 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, sai
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         assert read(tmp_path / "run" / FILE) == lock.holder
     other.wait()
-    assert said == [f"took over the lock of the run of process {other.pid} on {os.uname().nodename}, which has ended"]
+    assert said == [
+        f"took over the lock of the run of process {other.pid} on {os.uname().nodename}; that run has ended"
+    ]
     assert files(tmp_path / "run") == []
 
 
@@ -143,7 +145,7 @@ def test_the_run_of_another_machine(tmp_path, said):
     old = path.stat().st_mtime - run_lock.DEAD_AFTER - 1
     os.utime(path, (old, old))
     with lock_run(config(tmp_path / "run"), os.environ, said.append):
-        assert said == ["took over the lock of the run of process 1 on worker-7, which has ended"]
+        assert said == ["took over the lock of the run of process 1 on worker-7; that run has ended"]
 
 
 @pytest.mark.parametrize("skew", [0, 7200, -7200])
@@ -152,7 +154,7 @@ def test_the_lock_of_another_host_ends_with_its_touches_whatever_the_clocks_say(
     elsewhere(tmp_path / "run" / FILE, run_lock.DEAD_AFTER + 20)
     monkeypatch.setattr(run_lock.time, "time", lambda now=run_lock.time.time: now() + skew)
     with lock_run(config(tmp_path / "run"), os.environ, said.append):
-        assert "process 7 on worker-7, which has ended" in said[0]
+        assert "process 7 on worker-7; that run has ended" in said[0]
 
 
 @pytest.mark.parametrize(("job", "restarts", "taken"), [("5", "1", True), ("5", "0", False), ("6", "1", False)])

@@ -31,7 +31,7 @@ def test_encoded_arguments_are_abbreviated_and_emit_command_has_them(launcher):
     text = printed(launcher)
     assert "eyJ" not in text
     assert text.count("_config '<base64: ") == 3
-    assert "--emit command prints it in full" in text
+    assert "--emit command prints the full command" in text
     assert printed(launcher, form="command").count("_config eyJ") == 3
     if launcher == "ssh":
         assert """'--world_info=<base64: {"w0": [0, 1], "worker-1": [3]}>'""" in text

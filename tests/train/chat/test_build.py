@@ -193,9 +193,9 @@ class TestNothingIsHalfWritten:
 
     def test_nothing_left(self, tmp_path) -> None:
         source = write_chats(tmp_path / "c.jsonl", chats=[CHATS[0][:1], []])
-        with pytest.raises(Problems, match="no conversation is left: 1 no trained token") as caught:
+        with pytest.raises(Problems, match="every conversation was dropped; no trained token: 1 ") as caught:
             build.build([str(source)], BYTES, tmp_path / "x")
-        assert f"1 empty (first: {source}:2)" in str(caught.value) and "--train-on" in str(caught.value)
+        assert f"empty: 1 (first: {source}:2)" in str(caught.value) and "--train-on" in str(caught.value)
 
 
 def test_roles_and_empty_answers(tmp_path, capsys) -> None:

@@ -113,16 +113,16 @@ def test_parts() -> None:
 @pytest.mark.parametrize(
     "row, sentence",
     [
-        ({"messages": ["x"]}, "message 1 must be an object with role and content, but is a text"),
+        ({"messages": ["x"]}, "message 1 must be an object with role and content, but is a string"),
         ({"messages": [QUESTION, {"content": "x"}]}, "message 2 has no role"),
         ({"messages": [QUESTION, {"role": "assistant"}]}, "message 2, of role assistant, has no content"),
         ({"conversations": [{"from": "gpt"}]}, "message 1, from gpt, has no value"),
-        ({"messages": [{"role": "user", "content": 3}]}, "the content of message 1 must be a text, but is a number"),
+        ({"messages": [{"role": "user", "content": 3}]}, "the content of message 1 must be a string, but is a number"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "message 1 has a part of type image, but only text can be tokenised"),
-        ({"messages": [QUESTION], "tools": "{"}, '"tools" must be a list or JSON of a list'),
+        ({"messages": [QUESTION], "tools": "{"}, '"tools" must be a list, or a string with a JSON list'),
         ({"messages": [QUESTION], "tools": {"a": 1}}, '"tools" must be a list, but is an object'),
-        ({"question": 3, "answer": "x"}, '"question" must be a text or a list of messages, but is a number'),
+        ({"question": 3, "answer": "x"}, '"question" must be a string or a list of messages, but is a number'),
         ({"conversations": [{"from": "function_call", "value": "add"}]},
          'message 1 is a function_call, so its value must be JSON with a "name"'),
     ],
@@ -143,7 +143,7 @@ def test_a_line_of_another_form() -> None:
     with pytest.raises(Rejected) as caught:
         read({}, Form(("messages",)))
     assert caught.value.advice == "it has no keys"
-    with pytest.raises(Rejected, match='"messages" must be a list of messages, but is a text'):
+    with pytest.raises(Rejected, match='"messages" must be a list of messages, but is a string'):
         read({"messages": "x"}, Form(("messages",)))
 
 

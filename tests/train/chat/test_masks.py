@@ -97,7 +97,10 @@ class TestTemplatesThatChangeEarlierTurns:
 
     def test_otherwise_they_are_refused(self) -> None:
         counting = "{{ messages | length }}{% for m in messages %}[{{ m.content | upper }}]{% endfor %}"
-        sentence = "the template renders message 1 differently if more follow, which hides where a turn begins"
+        sentence = (
+            "the template renders message 1 differently if more messages follow, so it is unclear where the next "
+        )
+        sentence += "turn begins"
         with pytest.raises(TemplateError, match=sentence) as caught:
             trained([{"role": "user", "content": ""}, CHATS[0][1]], counting)
         assert "--only-last" in caught.value.advice and "{% generation %}" in caught.value.advice
@@ -133,7 +136,7 @@ class TestMarks:
 
     def test_a_template_that_reads_generated_text(self) -> None:
         template = "{% set x %}{% generation %}a{% endgeneration %}{% endset %}{{ x | length }}"
-        with pytest.raises(TemplateError, match="treats generated text differently if it is marked"):
+        with pytest.raises(TemplateError, match="inspects the output of its"):
             trained(CHATS[0], template, masking="marks")
 
 

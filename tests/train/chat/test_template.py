@@ -137,7 +137,7 @@ class TestFailures:
             ("{{ messages.append(1) }}", 1, "access to attribute 'append' of 'list' object is unsafe."),
             ("{{ ''.__class__.mro() }}", 1, "access to attribute '__class__' of 'str' object is unsafe."),
             ("{% set ns = namespace(_a=1) %}", 1, "an attribute of a namespace must not begin with _: _a"),
-            ("{{ 'a' * 10 ** 9 }}", 1, "OverflowError: a product of 1 characters or items and 1000000000 is too long"),
+            ("{{ 'a' * 10 ** 9 }}", 1, "OverflowError: 1 characters or items, repeated 1000000000 times, are too long"),
             ("{{ 9 ** 9999 }}", 1, "OverflowError: 9 ** 9999 is too large"),
             ("{% include 'x' %}", 1, "TypeError: no loader for this environment specified"),
         ],

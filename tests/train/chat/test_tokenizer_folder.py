@@ -83,7 +83,8 @@ class TestEndToken:
         write_folder(tmp_path, "neox", "x")
         (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
         recipe = Recipe("HFTokenizer", str(tmp_path / "tokenizer.json"))
-        with pytest.raises(Problems, match=r"eos_token \(<end>\) in the tokenizer's folder is not in its vocabulary"):
+        what = r"eos_token \(<end>\), set in the tokenizer's folder, is not in the tokenizer's vocabulary"
+        with pytest.raises(Problems, match=what):
             ChatTokenizer(recipe, settings(tmp_path))
 
     def test_a_folder_without_configuration(self, tmp_path) -> None:
