@@ -74,7 +74,8 @@ def _full_model(config: Config, checkpoint: Path, training: bool) -> Iterator[Pr
     if _may_contain(checkpoint, name, training):
         return
     about = ("load", "base_checkpoint")
-    what = f"load ({checkpoint}): the checkpoint contains a model, but nothing that the section {name} trains"
+    trained = "adapters" if name == "lora" else "soft prompt"
+    what = f"load ({checkpoint}): the checkpoint contains a model, but no {trained}"
     if not training:
         hint = f"{_own_folder(config, name)}, or remove {name}"
         yield Problem(what, config.place("load"), hint, id="checkpoint-without-adapters", about=about)

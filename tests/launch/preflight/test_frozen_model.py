@@ -104,7 +104,7 @@ def test_a_checkpoint_to_read_without_adapters_is_refused_with_the_folder_that_h
     assert problem.id == "checkpoint-without-adapters" and "set load to the folder in which" in problem.hint
     checkpoint(run, model, **SAVED)
     [problem] = problems(text, training=False)
-    assert f"set load to {run}," in problem.hint
+    assert f"set load to {run} " in problem.hint
     (folder / "config.json").unlink()  # as another program writes it
     (folder / "files.json").unlink()
     (folder / "weights.pt").touch()
@@ -116,5 +116,5 @@ def test_values_are_shown_as_in_yaml(tmp_path: Path) -> None:
     checkpoint(tmp_path / "model")
     checkpoint(tmp_path / "adapters", tmp_path / "model", **SAVED)
     [problem] = problems(f"{LORA.replace('[dense]', '[q_proj]')}load: {tmp_path / 'adapters'}\n")
-    assert problem.what.startswith('lora.targets is ["q_proj"], but ["dense"] in')
+    assert problem.what.startswith('lora.targets is ["q_proj"] here, but ["dense"] in')
     assert problem.hint == 'set lora.targets to ["dense"]'
