@@ -31,6 +31,7 @@ def only_zero_scales_the_loss() -> bool:
 def first_overflow_halves_the_scale() -> bool:
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
+    # A scaler that respects `hysteresis` (here `delayed_shift` 2) would keep 8 after the first overflow.
     state = SimpleNamespace(
         dynamic_loss_scale=True, cur_scale=8.0, scale_factor=2.0, min_loss_scale=1.0, cur_iter=0, last_overflow_iter=-1,
         scale_window=10, delayed_shift=2, cur_hysteresis=2,
@@ -69,6 +70,7 @@ def awaits_only_the_last_gather() -> bool:
     from deepspeed.runtime.zero.partition_parameters import Init
 
     source = inspect.getsource(Init._allgather_params_coalesced)
+    # A corrected version would wait for the handles in a loop.
     return "launch_handles[-1].wait()" in source and "for h in launch_handles" not in source
 
 
@@ -83,6 +85,7 @@ def pipeline_starts_timers_itself() -> bool:
     from deepspeed.runtime.pipe.engine import PipelineEngine
 
     start = inspect.getsource(DeepSpeedEngine._start_timers)
+    # A corrected `_start_timers` would ask each timer whether it has started, as patches.start_timers_once does.
     return "timers(BACKWARD_MICRO_TIMER).start()" in inspect.getsource(PipelineEngine) and "started_" not in start
 
 
@@ -94,6 +97,7 @@ def pipeline_keeps_times() -> bool:
     for _ in range(2):
         timer.start()
         timer.stop()
+    # Two: rank 0 and the other ranks reset the timer in different branches, both below the `if` searched for next.
     resets = inspect.getsource(PipelineEngine.train_batch).count("TRAIN_BATCH_TIMER).elapsed(reset=True)")
     printed = "if self.steps_per_print() is not None" in inspect.getsource(PipelineEngine.train_batch)
     return len(timer.event_timers) == 2 and resets == 2 and printed

@@ -30,10 +30,12 @@ def replace_io(engine: Any, write: Write, copies: bool = False) -> None:
     """
     from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
+    # Assigned to the engine's own object, not to its class: other engines of this process keep theirs.
     files = engine.checkpoint_engine
     files.load = lambda path, map_location=None: read(path, map_location=map_location)
     if type(files) is TorchCheckpointEngine:
         files.save = lambda state_dict, path: write(state_dict, Path(path))
+        # If true, DeepSpeed clones each tensor first: torch.save would write the whole storage of a small view.
         files.preserves_storage_sharing = lambda: not copies
 
 
@@ -52,6 +54,7 @@ def read(
     try:
         with torch.serialization.safe_globals(_classes()):
             return (load or torch.load)(path, map_location=map_location, mmap=mmap, weights_only=True)
+    # EOFError: the file is empty or cut off. Errors of reading, such as OSError, pass through.
     except (pickle.UnpicklingError, EOFError) as error:
         raise _refusal(path, str(error)) from None
 
@@ -64,6 +67,7 @@ def safe_reads() -> Iterator[None]:
     `torch.load(weights_only=False)` that do not go through the engine's `checkpoint_engine`.
     """
     load = torch.load
+    # `read` is given the original, because `torch.load` is now this function.
     torch.load = lambda path, map_location=None, **_: read(path, map_location=map_location, load=load)
     try:
         yield
@@ -80,6 +84,8 @@ def left_out(module: nn.Module, is_left_out: Callable[[nn.Parameter], bool]) -> 
             if is_left_out(weight):
                 state.pop(prefix + name, None)
 
+    # On the modules that own the weights: DeepSpeed's pipeline calls `state_dict` of each layer, not of the whole
+    # model.
     hooks = [
         child.register_state_dict_post_hook(leave_out)  # type: ignore[no-untyped-call]
         for child in module.modules()
@@ -101,6 +107,7 @@ def _classes() -> list[Any]:
 
 
 def _refusal(path: Path | str, reason: str) -> Problems:
+    # torch words a refusal differently for a global it does not know and for one it was not allowed to call.
     named = re.search(r"GLOBAL ([\w.]+)|(?:class|function) `?([\w.]+[.][\w.]+)", reason)
     name = named and (named[1] or named[2])
     refers = f"refers to {name}, which does not belong in a checkpoint" if name else "was not written by torch.save"

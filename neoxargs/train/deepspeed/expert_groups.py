@@ -39,6 +39,7 @@ def known_to_deepspeed(module: nn.Module, mesh: Mesh) -> Iterator[Callable[[Any]
         holder.num_experts = 0  # type: ignore[assignment]  # read for checkpoints that the engine does not write here
         for weight in filter(_is_divided, holder.parameters(recurse=False)):
             weight.allreduce, weight.group_name = False, group_name(mesh)  # type: ignore[attr-defined]
+    # The engine finds layers with experts by `isinstance(module, MoE)`; nothing else of that class is used.
     theirs, of_engine.MoE = of_engine.MoE, type(holders[0])
     try:
         yield _reduce_experts
@@ -50,6 +51,7 @@ def _fill_tables(mesh: Mesh) -> None:
     """Replace the process groups in DeepSpeed's tables by those of the mesh."""
     from deepspeed.utils import groups
 
+    # DeepSpeed itself fills these tables only for its own MoE layers.
     for table, axis in (("_EXPERT_PARALLEL_GROUP", mesh.expert), ("_EXPERT_DATA_PARALLEL_GROUP", mesh.expert_data)):
         of_groups, of_ranks = getattr(groups, table), getattr(groups, f"{table}_RANKS")
         of_groups.clear()

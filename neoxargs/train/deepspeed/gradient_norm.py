@@ -21,11 +21,14 @@ def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh:
     counted = [
         gradient
         for weight, gradient in gradients
+        # Ranks that divide the experts have equal copies of all other weights, which the first of them counts.
         if gradient is not None and counts_here(weight, mesh) and (mesh.expert.rank == 0 or is_expert(weight))
     ]
     total = torch.zeros((), device=gradients[0][0].device)
     if counted:
+        # In fp32: the square of an fp16 gradient overflows above 256, and bf16 keeps 8 significant bits of a sum.
         total = torch.stack(torch._foreach_norm(counted, 2, torch.float32)).square().sum()
+    # Also on a rank that counts nothing, because the others of its group wait for it.
     for axis in (mesh.tensor, mesh.pipe, mesh.expert):
         if axis.size > 1:
             all_reduce(total, group=axis.group)
@@ -59,6 +62,7 @@ def shorten(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
     """Scale the gradients, whose norm is given, to the norm `longest` if they are longer."""
     if not gradients:  # on a stage that trains nothing
         return
+    # The same 1e-6 as in torch's `clip_grad_norm_` and in Megatron-LM; it avoids a division by 0.
     factor = (longest / (norm + 1e-6)).clamp(max=1.0)
     if norm.is_cuda or factor < 1:  # on a GPU, reading the factor would synchronize, so always multiply
         torch._foreach_mul_(gradients, factor)

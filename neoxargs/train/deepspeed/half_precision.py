@@ -93,9 +93,11 @@ class Hysteresis:
         before = self.state.cur_scale
         if overflow and self.state.cur_hysteresis > 1:
             self.state.cur_hysteresis -= 1
+            # What `_update_scale` would record of an overflow; the count of steps without one starts here.
             self.state.last_overflow_iter = self.state.cur_iter
             self.state.cur_iter += 1
             return
+        # As ZeRO's scaler does: otherwise all later steps could be skipped, and the run would go on without training.
         if overflow and before == self.state.min_loss_scale:
             raise OverflowError(f"gradients overflow fp16 even at the minimum loss scale ({before:g})")
         self.update(overflow)
@@ -115,7 +117,9 @@ def replace_norm(engine: Any, scale: LossScale, mesh: Mesh) -> None:
 
     def with_our_norm(_: Tensor, apply_scale: bool = True) -> Any:
         norm = gradient_norm([(weight, copy.grad) for weight, copy in pairs], mesh, averages(engine))
+        # The engine reports this norm, so without the loss scale; `unscale_and_clip` expects it with the scale.
         optimizer._global_grad_norm = norm / scale.used
+        # By this time `_update_scale` has set `cur_scale` for the next step.
         with scale.as_used():
             return unscale_and_clip(norm, apply_scale)
 
@@ -154,8 +158,11 @@ def _bf16_step(optimizer: Any, mesh: Mesh) -> None:
         shorten([gradient for _, gradient in pairs], optimizer._global_grad_norm, optimizer.clip_grad)
     partitions = optimizer.fp32_groups_flat_partition
     for partition, gradient in zip(partitions, optimizer.fp32_groups_gradient_flat_partition, strict=True):
+        # Both are fp32 (see `step_without_waiting`), so the cast in DeepSpeed's own step is not needed.
         partition.grad = gradient
     optimizer.optimizer.step()
+    # Acts in the first step only, after which optimizer states exist and can be linked to their weights.
     optimizer._lazy_init_hp_params_optimizer_state()
+    # Casts this rank's fp32 partition to bf16 and gathers those of the other data parallel ranks.
     optimizer.update_lp_params()
     optimizer.clear_hp_grads()

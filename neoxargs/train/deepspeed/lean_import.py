@@ -74,6 +74,7 @@ class _Partitioners(ModuleType):
     """Stands for PARTITIONERS, which is imported when DeepSpeed first uses it."""
 
     def __getattr__(self, name: str) -> Any:
+        # The import system asks modules for attributes such as `__spec__`, which must not import the real module.
         if sys.modules.get(PARTITIONERS) is self:
             raise AttributeError(name)
         return getattr(import_module(PARTITIONERS), name)

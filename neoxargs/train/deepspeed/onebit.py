@@ -85,12 +85,15 @@ class Compression:
 
         worker_error: (elements of the buffer, padded to a multiple of ranks x 8). server_error: (that / ranks).
         """
+        # DeepSpeed's optimizers allocate `worker_error` with that length, so that each rank's chunk fills whole bytes.
         padded = torch.nn.functional.pad(buffer.flatten(), (0, worker_error.numel() - buffer.numel()))
         signs, scale = _compress(padded, worker_error)
         received, scales = torch.empty_like(signs), self._gather(scale)
+        # Rank r receives chunk r of every rank's signs, (ranks, chunk / 8) bytes, and averages it as its server.
         torch.distributed.all_to_all_single(received, signs, group=self.axis.group)
         chunk = (_unpack(received).view(self.size, -1) * scales[:, None]).mean(0)
         signs, scale = _compress(chunk, server_error)
+        # The server sends its average compressed as well, and keeps the rounding error of that.
         average = _unpack(self._gather(signs)).view(self.size, -1) * self._gather(scale)[:, None]
         buffer.copy_(average.flatten()[: buffer.numel()].view_as(buffer))
         return buffer
@@ -108,6 +111,7 @@ class _EngineProxy:
     They set `enable_backward_allreduce`, but the pipeline engine reads `pipeline_enable_backward_allreduce`.
     """
 
+    # What the base classes read of an engine; `Compression` has its own ranks and needs neither.
     local_rank, mpu = 0, None
 
     def __init__(self) -> None:
@@ -138,6 +142,7 @@ class _OneBit(torch.optim.Optimizer):
 
     def __init__(self, groups: list[dict[str, Any]], compression: Compression, values: dict[str, Any]) -> None:
         self.compression = compression
+        # The base classes want the engine, which does not exist before its optimizer.
         super().__init__(groups, deepspeed=_EngineProxy(), **values)  # type: ignore[call-arg]
         self.deepspeed: _EngineProxy
         self.initialize = True  # otherwise DeepSpeed's first step only allocates buffers and updates no weight
@@ -152,6 +157,7 @@ class _OneBit(torch.optim.Optimizer):
         averaged = self.deepspeed.on
         with contextlib.redirect_stdout(io.StringIO()):  # every rank prints a line when compression starts
             super().step(closure, **keywords)
+        # The base class has turned averaging off in this step, so compression starts with the next.
         if averaged and not self.deepspeed.on:
             self._bound_updates()
         return None
@@ -175,6 +181,7 @@ class _OneBit(torch.optim.Optimizer):
 def _compress(values: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
     """Return the packed signs (n / 8) and the scale () of values + error; store the rounding error in `error`."""
     values = values + error
+    # The root mean square, so that the compressed vector has the same 2-norm.
     scale = values.norm() / values.numel() ** 0.5
     positive = values >= 0
     error.copy_(values - torch.where(positive, scale, -scale))

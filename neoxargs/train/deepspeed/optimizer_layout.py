@@ -57,6 +57,7 @@ def optimizer_layout(engine: Any) -> OptimizerLayout | None:
     outer, names = engine.optimizer, {id(weight): name for name, weight in named_weights(engine.module).items()}
     if engine.basic_optimizer is None:
         return OptimizerLayout("whole", None, [], [])
+    # Without a wrapper of DeepSpeed: fp32.
     if isinstance(outer, Optimizer):
         weights = list(chain.from_iterable(group["params"] for group in outer.param_groups))
         return OptimizerLayout("whole", outer, weights, _of_weights(weights, names))
@@ -66,6 +67,8 @@ def optimizer_layout(engine: Any) -> OptimizerLayout | None:
             "copies", outer.optimizer, copies, _of_weights(chain.from_iterable(outer.fp16_groups), names)
         )
     for kind, wrapper, groups, partitions in (
+        # ZeRO may reorder the weights of a group (`round_robin_gradients`); this attribute has the order of the flat
+        # tensor.
         ("zero", DeepSpeedZeroOptimizer, "round_robin_bit16_groups", "single_partition_of_fp32_groups"),
         ("zero-bf16", BF16_Optimizer, "bf16_groups", "fp32_groups_flat_partition"),
     ):
@@ -100,6 +103,7 @@ def _of_flat_groups(
     """Yield the pieces of ZeRO-1 and ZeRO-2: the weights of a group, concatenated and cut into equal partitions."""
     for number, weights in enumerate(groups):
         size = partitions[number].numel()
+        # The group's own ranks: experts are partitioned over fewer ranks than the other weights.
         partition = size * torch.distributed.get_rank(zero.real_dp_process_group[number])
         first = 0
         for weight in weights:
@@ -115,6 +119,7 @@ def _of_partitions(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
         rank = torch.distributed.get_rank(zero.sub_group_process_groups[number])
         start = 0
         for weight in weights:
+            # Elements of a rank's partition with padding, the same on all ranks.
             size = weight.ds_tensor.ds_numel
             length = min(size, weight.ds_numel - rank * size)
             if length > 0:

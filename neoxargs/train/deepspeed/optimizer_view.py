@@ -44,6 +44,7 @@ class Holdings:
         """The factor by which gradients are multiplied until the optimizer's step; 1 without fp16."""
         state = getattr(self.engine.optimizer, "loss_scale_config", None)
         if state is not None:
+            # The same wrapper serves bf16, with `use_grad_scaling` False.
             return float(state.cur_scale) if state.use_grad_scaling else 1.0
         return float(getattr(self.engine.optimizer, "loss_scale", 1.0))
 
@@ -59,6 +60,7 @@ class Holdings:
         """Return the optimizer states that are tensors of the weight's size, by the optimizer's names (`exp_avg`)."""
         inner = getattr(self.engine.optimizer, "optimizer", self.engine.optimizer)
         state: dict[str, Any] = next(iter(inner.state.values()), {})
+        # Not scalars such as `step`.
         keys = sorted(key for key, value in state.items() if torch.is_tensor(value) and value.dim())
         masters = _master_weights(self.engine.optimizer)
         return {key: self._shards(partial(_state, key, masters, inner.state)) for key in keys}
@@ -70,6 +72,7 @@ class Holdings:
         """
         zero = torch.zeros((), device=self.engine.device)
         # Offloaded shards are in host memory, hence `.to`.
+        # A rank without a shard adds 0: within an axis, all ranks must reduce tensors of the same length.
         local = [of(shards[weight.name]).to(zero) if weight.name in shards else zero for weight in self.weights]
         total = torch.stack(local)
         for axis in (self.mesh.tensor, self.mesh.data):
@@ -101,6 +104,7 @@ class Holdings:
 
 def before_step(engine: Any, hook: Callable[[], None]) -> None:
     """Call `hook` once per batch, after the gradients are averaged and before the step; on both kinds of engine."""
+    # A private method, because both engines call it once per batch; `step` is called for every micro batch.
     step = engine._take_model_step
 
     def step_after_hook(*arguments: Any, **keywords: Any) -> Any:
@@ -126,12 +130,14 @@ def stored_gradient(weight: Any) -> Tensor | None:
 def _gradient(weight: Any) -> Tensor | None:
     """Return this rank's shard of the gradient."""
     if hasattr(weight, "ds_id"):
+        # ZeRO-3 averages gradients into its own partitions and frees `weight.grad` in the backward pass.
         return _without_padding(weight, weight._z3_optimizer.get_local_fp32_grad_for_param(weight))
     gradient = stored_gradient(weight)
     if not hasattr(weight, "_hp_mapping"):
         return gradient
     if weight._hp_mapping is None or gradient is None:
         return None
+    # `lp_fragment_address`: which elements of the weight lie in this rank's partition.
     address, flat = weight._hp_mapping.lp_fragment_address, gradient.flatten()
     return flat if flat.numel() == address.numel else flat.narrow(0, address.start, address.numel)
 
@@ -163,6 +169,7 @@ def _master_weights(optimizer: Any) -> MasterWeights:
     for flat in ("single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(optimizer, flat):
             return dict(enumerate(getattr(optimizer, flat)))
+    # Not strict: torch's optimizers have neither attribute, and ZeRO-3's has only the first.
     pairs = zip(getattr(optimizer, "fp16_groups", ()), getattr(optimizer, "fp32_groups", ()), strict=False)
     return {weight: copy for group in pairs for weight, copy in zip(*group, strict=True)}
 

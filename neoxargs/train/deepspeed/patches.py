@@ -36,11 +36,14 @@ def install(engine: Any, mesh: Mesh) -> None:
     """Correct a DeepSpeed engine without ZeRO. Call before its first step."""
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
+    # The engine calls this method only in fp32; in half precision the optimizer clips.
     engine.clip_fp32_gradients = lambda: gradient_norm.clip(engine, mesh)
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        # DeepSpeed's internal name of `hysteresis` is `delayed_shift`.
         arguments = engine.dynamic_loss_scale_args()
         half_precision.Hysteresis(engine.optimizer, arguments["delayed_shift"], arguments["consecutive_hysteresis"])
         half_precision.replace_norm(engine, half_precision.LossScale(engine), mesh)
+        # The step was taken in the optimizer's constructor, so only its effects can be undone.
         half_precision.forget_first_step(engine.optimizer)
 
 
@@ -63,6 +66,7 @@ def no_streams_on_cpu() -> None:
     """Let DeepSpeed's activation checkpointing run on a CPU."""
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
+    # DeepSpeed calls `Stream(device=...)` as of a class, hence a property that returns a function.
     CPU_Accelerator.Stream = property(lambda _: lambda device=None: None)
 
 
@@ -72,6 +76,7 @@ def use_collectives() -> None:
         return
     from deepspeed.comm import comm
 
+    # The object to which the functions of `deepspeed.comm` pass their calls, with DeepSpeed's own reduce operations.
     backend = comm.cdb
 
     def all_reduce(tensor: Tensor, op: Any, group: Any = None, async_op: bool = False) -> Any:
@@ -100,12 +105,14 @@ def print_profile(engine: Any) -> None:
     train_batch, options = engine.train_batch, engine._config.flops_profiler_config
 
     def train_batch_and_print(batches: Any) -> Any:
+        # Asked before the step, which increments `global_steps`.
         profiled = engine.global_steps == engine.flops_profiler_profile_step() and engine.global_rank == 0
         loss = train_batch(batches)
         if profiled:
             engine.flops_profiler.print_model_profile(
                 engine.global_steps, options.module_depth, options.top_modules, options.detailed, options.output_file
             )
+            # As the plain engine does after it has printed; it removes the profiler's attributes from the modules.
             engine.flops_profiler.end_profile()
         return loss
 
@@ -128,6 +135,7 @@ def print_state(engine: Any) -> None:
     """Print the configuration that DeepSpeed has read, and the attributes of its engine."""
     from deepspeed.runtime.engine import print_configuration
 
+    # Both functions below log at level INFO, and setup.init_distributed sets this logger to WARNING.
     logger = logging.getLogger("DeepSpeed")
     before = logger.level
     logger.setLevel(logging.INFO)

@@ -16,6 +16,7 @@ def pipeline_module(count_weights: CountWeights, **options: Any) -> Any:
     from deepspeed.pipe import PipelineModule
 
     class Counted(PipelineModule):  # type: ignore[misc]
+        # DeepSpeed's method builds every layer of the model, with its values, on every rank.
         def _count_layer_params(self) -> list[int]:
             return count_weights(self._layer_specs)
 

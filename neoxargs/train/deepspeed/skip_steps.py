@@ -32,6 +32,7 @@ def install(engine: Any, mesh: Mesh, losses: Losses) -> None:
             return
         with _without_effect(engine):
             take(*arguments, **keywords)
+        # Otherwise the engine would report the norm of an earlier step.
         engine._global_grad_norm = None
 
     engine._take_model_step = take_unless_diverged
@@ -40,11 +41,14 @@ def install(engine: Any, mesh: Mesh, losses: Losses) -> None:
 def is_finite_everywhere(tensors: Sequence[Tensor], device: torch.device) -> bool:
     """Return whether no element on any rank is infinite or NaN; the same on every rank. Collective."""
     present = [tensor for tensor in tensors if tensor.numel()]
+    # The largest absolute value is infinite or NaN exactly if an element is.
     largest = [norm.to(device).float() for norm in torch._foreach_norm(present, float("inf"))] if present else []
     bad = torch.zeros((), device=device)
     if largest:
+        # 1 where something is not finite, so that MAX means "on any rank".
         bad = 1.0 - torch.stack(largest).isfinite().all().float()
     torch.distributed.all_reduce(bad, torch.distributed.ReduceOp.MAX)
+    # Waits for the GPU: the host has to know whether to take the step.
     return not bad.item()
 
 
@@ -57,10 +61,12 @@ def _without_effect(engine: Any) -> Iterator[None]:
     """
     optimizer = engine.optimizer
     skipping: dict[str, Any] = {"overflow": True}
+    # `step` of ZeRO-1 to 3 returns after clearing if `overflow` is true; others have no such exit.
     if engine.zero_optimization() and hasattr(optimizer, "check_overflow"):
         skipping["check_overflow"] = lambda *_, **__: None
     else:
         skipping["step"] = lambda *_, **__: None
+    # Restored afterwards: patches have set `step` on some of these objects; on others it comes from the class.
     own = {name: vars(optimizer)[name] for name in skipping if name in vars(optimizer)}
     vars(optimizer).update(skipping)
     try:

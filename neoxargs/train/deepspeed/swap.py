@@ -78,6 +78,7 @@ def in_memory(zero: Any, group: int) -> Iterator[None]:
     if on_nvme:
         zero._optimizer_states_and_gradient_swap_in(group)
     yield
+    # Copies the fp32 values into the model's 16-bit partitions, or writes those to the NVMe device.
     zero._reassign_or_swap_out_partitioned_parameters(group)
     if on_nvme:
         zero._optimizer_states_and_gradient_swap_out(group)

@@ -83,6 +83,7 @@ class Store:
         return full[: stored.shape.numel()].view(stored.shape)
 
     def _partition(self, flat: Tensor) -> Tensor:
+        # Rounded up, because all_gather needs pieces of equal size; the last ones are padded.
         size = -(-flat.numel() // self.axis.size)
         local = flat[self.axis.rank * size : (self.axis.rank + 1) * size]
         return F.pad(local, (0, size - local.numel()))

@@ -81,6 +81,7 @@ def build(
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
     reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, make.losses)
+    # The hook that is installed last runs first.
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
     by_token = config.training.loss_average == "tokens"
@@ -171,6 +172,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     groups = optimizer.with_expert_groups(groups, expert_groups.group_name(mesh))
     own_optimizer = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
+    # Not for 1-bit optimizers: they average the momentum of all ranks, so none may hold only a partition.
     if own_optimizer is not None and not onebit and _needs_zero1(json):
         json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
     json = _with_fp32_sums(config, json)
@@ -180,6 +182,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
             engine = _engine(
                 json, module, mesh, optimizer=own_optimizer, model_parameters=groups, lr_scheduler=schedule
             )
+    # What DeepSpeed and torch raise where an optimizer's C++ or CUDA code cannot be compiled or loaded.
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         if own_optimizer is None:  # DeepSpeed's own optimizer, whose compiled code does not exist for every device
             what = f"optimizer.type ({config.optimizer.type}) cannot be built on this machine: {error}"
@@ -199,6 +202,7 @@ def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any
     # Without these two settings DeepSpeed refuses optimizers that it does not know under ZeRO, and any but its own
     # CPU Adam with an offloaded optimizer.
     settings = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **json}
+    # `deepspeed.initialize` refuses an mpu with a pipeline, and takes the groups from its topology.
     mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
     with expert_groups.known_to_deepspeed(module, mesh) as reduce_experts:
         engine = deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
@@ -211,6 +215,7 @@ def _apply_patches(engine: Any, mesh: Mesh) -> None:
     patches.install(engine, mesh)
     for layer in engine.module.modules():
         if isinstance(layer, VocabEmbedding):  # not on a GPU: unique() there synchronizes with the host
+            # Only without a wrapper, where the optimizer reads weight.grad itself.
             layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
     if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back without communicating
         engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False

@@ -47,17 +47,22 @@ class HostCopies:
         """Return the tensor on the GPU, and start copying the one that was stored before it."""
         tensor, copied = self._start(copy)
         before = copy.stored_before() if copy.stored_before else None
+        # One layer ahead, so that this transfer overlaps with the backward pass of the layer needed now.
         if before is not None:
             self._start(before)
+        # From here on only the caller holds the tensor, so its memory is freed after use.
         copy.on_gpu = None
         current = torch.cuda.current_stream(self.device)
         current.wait_event(copied)
+        # It was allocated on the copying stream: without this its memory could be reused while the current stream reads
+        # it.
         tensor.record_stream(current)
         return tensor
 
     def _start(self, copy: HostCopy) -> tuple[Tensor, torch.cuda.Event]:
         """Copy the tensor to the GPU unless that has been done."""
         if copy.on_gpu is None:
+            # Without waiting for the current stream: `memory` was filled on this stream, so the order is kept.
             with torch.cuda.stream(self.stream):
                 tensor = copy.memory.to(self.device, non_blocking=True)
             copy.on_gpu = tensor, self.stream.record_event()

@@ -56,6 +56,7 @@ def _deepspeed_checkpoint(mesh: Mesh) -> Callable[..., Any]:
     import deepspeed
 
     patches.no_streams_on_cpu()
+    # Without the pipeline axis, which `Mpu` does not accept.
     deepspeed.checkpointing.configure(Mpu(Mesh(tensor=mesh.tensor, data=mesh.data)))
     return deepspeed.checkpointing.checkpoint  # type: ignore[no-any-return]
 
@@ -74,6 +75,7 @@ class Timed:
         outputs = self.run(part, *inputs)
         forward = _now() - began
         first, last = _differentiable(inputs), _differentiable(outputs)
+        # None in evaluation, which has no backward pass to time.
         if first is not None and last is not None:
             self._time_backward(first, last, forward)
         return outputs
@@ -97,6 +99,7 @@ class Timed:
 
 
 def _now() -> float:
+    # Kernels run asynchronously: without this, the clock would measure how long they take to launch.
     get_accelerator().synchronize()
     return time.perf_counter()
 

@@ -90,6 +90,7 @@ class NoiseScale:
         if not math.isfinite(small):
             return
         for name, gradient in gradients.items():
+            # In fp32 first: an fp16 gradient divided by both would underflow.
             part = gradient.to(self.device or gradient.device, torch.float32) / (scale * self.count)
             self.sum[name] = self.sum[name].add_(part) if name in self.sum else part
         self.batches += 1
@@ -101,6 +102,7 @@ class NoiseScale:
     def update(self, small: float, large: float) -> None:
         """Update both averages from the squared norms of one batch's gradient and of the mean over `count` batches."""
         few, many = self.small, self.small * self.count
+        # |G|^2 and tr(S) of the appendix, with B_small = few and B_big = many.
         square = (many * large - few * small) / (many - few)
         trace = (small - large) / (1 / few - 1 / many)
         self.square = self.beta * self.square + (1 - self.beta) * square

@@ -55,6 +55,7 @@ class Pipelined:
 
     def losses(self) -> list[Tensor]:
         """Return the sum of the losses of this step, on the last stage."""
+        # DeepSpeed adds up the losses on the last stage only; elsewhere this stays None.
         return [] if self.deepspeed.total_loss is None else [self.deepspeed.total_loss]
 
     def learning_rate(self) -> float:
@@ -96,6 +97,7 @@ class Plain:
         return _learning_rate(self.deepspeed)
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        # None is for the middle stages of a pipeline.
         assert batches is not None
         self.deepspeed.train()
         self.reporter.before_step()
@@ -105,6 +107,7 @@ class Plain:
             loss = self._loss(next(inputs))
             self._losses.append(loss.detach())
             self.deepspeed.backward(loss)
+            # Called for every micro batch; DeepSpeed updates the weights after the last one.
             self.deepspeed.step()
         result = _result(self.deepspeed, self._mean(self._losses), self.reporter)
         patches.monitor_loss(self.deepspeed, result.loss)
@@ -145,6 +148,7 @@ class Feed:
         """Yield the inputs of the engine. With `by_token`, those of a whole step are read ahead. Collective then."""
         copied = (to_device(batch, self.engine.device) for batch in batches)
         if not self.by_token:
+            # This exhausts the batches, so the loop below ends at once.
             yield from copied
         while step := list(islice(copied, self.engine.gradient_accumulation_steps())):
             yield from self._weighted(step)
@@ -155,6 +159,7 @@ class Feed:
         total = counts.sum()
         if self.data.size > 1:
             all_reduce(total, group=self.data.group)
+        # DeepSpeed divides by micro batches and replicas. clamp: every label of a step may be masked.
         factors = counts * (len(step) * self.data.size) / total.clamp(min=1)
         for (tokens, labels), factor in zip(step, factors, strict=True):
             yield tokens, (labels, factor)
@@ -167,6 +172,7 @@ def to_device(batch: MicroBatch, device: torch.device) -> tuple[LayerInput, Tens
 
 
 def _learning_rate(engine: Any) -> float:
+    # With muP, each group's rate was divided by its `width_mult`; reported is the schedule's.
     return float(engine.get_lr()[0]) * engine.optimizer.param_groups[0].get("width_mult", 1.0)  # type: ignore[no-any-return]
 
 
