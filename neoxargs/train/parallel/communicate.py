@@ -55,6 +55,7 @@ def leave_region(x: Tensor, tensor: Axis, shards: Axis) -> Tensor:
 
 def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
     """`F.linear(gather(x), weight, bias)` that saves only this rank's x for the backward pass and gathers it again."""
+    # The function below multiplies in the types of x and weight; autocast casts in F.linear only.
     if torch.is_autocast_enabled(x.device.type):
         return F.linear(gather(x, axis), weight, bias)
     return _GatherAndMultiply.apply(x, weight, bias, axis)  # type: ignore[no-untyped-call, no-any-return]
@@ -78,6 +79,7 @@ def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
     """
 
     def over_ranks(gradient: Tensor) -> Tensor:
+        # all_reduce needs contiguous memory, and autograd may pass an expanded gradient.
         gradient = gradient.contiguous()
         all_reduce(gradient, group=axis.group)
         return gradient
@@ -102,6 +104,7 @@ class _Multiply(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        # x is None if the weight is frozen; the collective is needed in any case, for the layers before.
         x, weight = ctx.saved_tensors
         x_gradient = gradient @ weight
         work = all_reduce(x_gradient, group=ctx.group, async_op=True)
@@ -122,6 +125,7 @@ def _parameter_gradients(ctx: Any, gradient: Tensor, x: Tensor | None) -> tuple[
     """
     gradient = gradient.flatten(0, -2)
     of_weight = None if x is None else gradient.t() @ x.flatten(0, -2)
+    # Flat, (tokens, outputs): the sums over batch and sequence are one matrix product.
     return of_weight, gradient.sum(0) if ctx.needs_input_grad[2] else None
 
 
@@ -135,6 +139,7 @@ class _GatherAndMultiply(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         shard, weight = ctx.saved_tensors
+        # Both collectives are started in the same order on every rank: scatter of x's gradient, then gather of x.
         x_gradient, work = _scattered(gradient @ weight, ctx.axis)
         x = None if shard is None else _gathered(shard, ctx.axis)
         weight_gradient, bias_gradient = _parameter_gradients(ctx, gradient, x)
@@ -157,6 +162,7 @@ class _Gather(torch.autograd.Function):
 
 class _GatherReplicated(_Gather):
     @staticmethod
+    # This rank's shard of the sequence; each rank has computed the same full gradient.
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank].contiguous(), None
 
@@ -175,6 +181,7 @@ class _Scatter(torch.autograd.Function):
 
 
 def _gathered(shard: Tensor, axis: Axis) -> Tensor:
+    # (ranks, batch, seq / ranks, ...): collectives concatenate along the first dimension only.
     shards = shard.new_empty((axis.size, *shard.shape))
     if has_flat_collectives(axis.group):
         dist.all_gather_into_tensor(shards, shard.contiguous(), group=axis.group)
@@ -185,6 +192,7 @@ def _gathered(shard: Tensor, axis: Axis) -> Tensor:
 
 def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
     """Start a reduce-scatter; return this rank's shard and the handle to wait for before reading it."""
+    # (ranks, batch, seq / ranks, ...)
     shards = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()  # type: ignore[no-untyped-call]
     local = torch.empty_like(shards[0])
     if has_flat_collectives(axis.group):
@@ -214,10 +222,12 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
         assert x.is_contiguous()
+        # all_reduce works in place, so autograd has to know that x is overwritten.
         ctx.mark_dirty(x)
         all_reduce(x, group=axis.group)
         return x
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # Behind the sum, all ranks compute the same, so each has the full gradient already.
         return gradient, None

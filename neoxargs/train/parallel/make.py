@@ -41,6 +41,7 @@ def shards_of(weight: nn.Parameter) -> list[TensorShard]:
 
 def unsharded_shape(weight: Any) -> list[int]:
     """Return the shape of a weight before ZeRO-3, tensor and expert parallelism divide it."""
+    # `ds_shape`: DeepSpeed's record of a parameter's shape before ZeRO-3 partitions it.
     shape = list(getattr(weight, "ds_shape", weight.shape))
     for shard in shards_of(weight):
         shape[shard.dimension] *= shard.size
@@ -106,6 +107,7 @@ class Make:
         """
         # Has the device and dtype of new tensors, which deepspeed.zero.Init and torch.device() set.
         like = torch.empty(0, device=self.place, dtype=self.dtype)
+        # Every rank draws the full weight and keeps its slice, so that the values do not depend on the layout.
         full = initial_values(shape, method, self.seed, self._name(name), self.device)
         if self.widths is not None:
             full *= self.widths.std_factor(self._name(name), shape)
@@ -118,6 +120,7 @@ class Make:
         # DeepSpeed and Megatron count gradients of parameters without this mark once in the norm, not once per rank.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         if split is not None:
+            # Kept for checkpoints and exports, which join the slices.
             tensor_shard = TensorShard(split, parts, self.tensor.rank, self.tensor.size)
             parameter.tensor_shard = tensor_shard  # type: ignore[attr-defined]
         if by_expert:
@@ -174,6 +177,7 @@ class ColumnLinear(nn.Module):
         self.lora: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        # The gather replaces the copy: with sequence parallelism x is different on each rank.
         multiply, axis = (
             (gather_and_multiply, self.shards) if self.shards.size > 1 else (copy_and_multiply, self.tensor)
         )
@@ -194,6 +198,7 @@ class RowLinear(nn.Module):
         self.weight = make.parameter("weight", (outputs, inputs), method, split=1)
         self.bias = make.parameter("bias", (outputs,), zeros) if bias else None
         self.partial = make.partial
+        # Each rank adds the bias to its shard of the sequence only, so its gradient is partial.
         if self.bias is not None and not self.partial:
             sum_gradients([self.bias], self.shards)
         #: Returns what adapters add to the output; None without adapters.
@@ -236,12 +241,15 @@ class VocabEmbedding(nn.Module):
         if self.tensor.size == 1:
             return self._look_up(tokens)
         rows = self.weight.shape[0]
+        # Tokens as row numbers of this rank's slice.
         local = tokens - self.tensor.rank * rows
         elsewhere = (local < 0) | (local >= rows)
+        # Row 0 stands for tokens of other ranks; its vectors are set to 0 below, and so are their gradients.
         vectors = self._look_up(local.masked_fill(elsewhere, 0))
         return leave_region(vectors.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.shards)
 
     def _look_up(self, tokens: Tensor) -> Tensor:
+        # Only from the second micro batch on, when there is a gradient to add to.
         if self.adds_rows and self.weight.grad is not None and torch.is_grad_enabled():
             return _AddRows.apply(self.weight, tokens)  # type: ignore[no-untyped-call, no-any-return]
         return F.embedding(tokens, self.weight)
@@ -257,13 +265,16 @@ class _AddRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: nn.Parameter, tokens: Tensor) -> Tensor:
+        # On ctx, not with save_for_backward: `backward` writes to the weight's `grad`, not to its values.
         ctx.weight, ctx.tokens = weight, tokens
         return F.embedding(tokens, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        # Each row once: index_add_ with repeated rows could add in an order that differs from F.embedding's.
         rows, index = ctx.tokens.flatten().unique(return_inverse=True)
         sums = gradient.new_zeros(len(rows), gradient.shape[-1]).index_add_(0, index, gradient.flatten(0, -2))
         with torch.no_grad():
             ctx.weight.grad.index_add_(0, rows, sums)
+        # None for the weight: its gradient has been added already.
         return None, None

@@ -39,6 +39,7 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
 
     token_embedding = (TokenEmbedding, config, vocabulary, make.at("embedding"))
     positions = LayerSpec(PositionEmbedding, config, make.at("positions"))
+    # `order`: which weights each layer has; with `num_unique_layers` several layers have the same.
     order, relative = weights_of_layers(config.shape), relative_bias(config, make)
     blocks = [_block(config, make, index, order.index(index), relative) for index in order]
     final_norm = LayerSpec(FinalNorm, config, make.shards)
@@ -78,7 +79,9 @@ def count_weights(specifications: Sequence[Any]) -> list[int]:
     """Return the number of trainable elements of each of `layers` on this rank, without drawing initial values."""
     counts = []
     for layer in specifications:
+        # `Make` is the argument that draws values, so it is replaced by one that makes shapes.
         arguments = [_shapes(x) if isinstance(x, Make) else x for x in layer.module_args]
+        # On the meta device: shapes only, no memory and no time for initial values.
         with torch.device("meta"):
             module = layer.typename(*arguments, **layer.module_kwargs)
         counts.append(sum(weight.numel() for weight in module.parameters() if weight.requires_grad))
@@ -114,12 +117,15 @@ def tie_relative_bias(pipeline: Any) -> None:
         pipeline.tied_modules["relative"] = tables[0]
     uses = [index for index, spec in enumerate(layer_specs(pipeline)) if _reads_relative(spec)]
     stages = sorted({pipeline.stage_owner(index) for index in uses})
+    # Each line has the ranks of one pipeline, by stage.
     for line in pipeline.topology().get_axis_comm_lists("pipe") if len(stages) > 1 else ():
         ranks = [line[stage] for stage in stages]
         group = torch.distributed.new_group(ranks)  # collective: every rank must make every group
         if torch.distributed.get_rank() in ranks:
+            # The entry that DeepSpeed makes for a TiedLayerSpec itself.
             tie = {"ranks": ranks, "group": group, "weight_attr": ["table"], "module": tables[0]}
             pipeline.tied_comms["relative"] = tie
+            # Replicas on later stages are left out of the gradient norm, as DeepSpeed marks its own tied weights.
             setattr(tables[0].table, "ds_pipe_replicated", torch.distributed.get_rank() != ranks[0])  # noqa: B010
 
 
@@ -134,6 +140,7 @@ def named_weights(module: nn.Module) -> dict[str, nn.Parameter]:
     weights: dict[str, nn.Parameter] = {}
     for path, layer, _ in stage_layers(module):
         for name, weight in layer.named_parameters():
+            # A layer that is used twice, or a tied weight, occurs once.
             if all(weight is not other for other in weights.values()):
                 weights[gpt_name(path, name)] = weight
     return weights

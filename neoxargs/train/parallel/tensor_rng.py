@@ -24,6 +24,7 @@ def different_on_each_rank(axis: Axis, device: torch.device) -> Iterator[None]:
         return
     common = int(torch.randint(2**62, ()))  # below 2**63, so that adding the rank cannot overflow
     devices = [device] if device.type == "cuda" else []
+    # fork_rng restores the generators at the end, so that all ranks continue with the common stream.
     with torch.random.fork_rng(devices):
         torch.manual_seed(common + axis.rank)
         yield

@@ -20,6 +20,7 @@ _channels: dict[tuple[int, ...], Channel] = {}
 
 def open_channels(groups: Iterable[dist.ProcessGroup | None], timeout: float) -> None:
     """Open channels between the ranks of these groups if the run communicates over gloo. Collective."""
+    # Ranks that compute on GPUs use NCCL; over gloo, `open_channel` decides by the machines of the ranks.
     for group in groups if dist.get_backend() == "gloo" else ():
         if _ranks(group) not in _channels:
             channel = open_channel(group, timeout)
@@ -46,6 +47,7 @@ def all_reduce(
         return dist.all_reduce(x, operation, group, async_op)
     reduction = channel.start_all_reduce(x, operation)
     if async_op:
+        # `Reduction` has the two methods of torch's `Work` that DeepSpeed and deepy call: `wait` and `is_completed`.
         return reduction
     return reduction.wait()
 
@@ -53,6 +55,7 @@ def all_reduce(
 def broadcast(x: Tensor, source: int, group: dist.ProcessGroup | None = None, async_op: bool = False) -> Any:
     """Copy x of a rank of the run to every rank of the group, like `torch.distributed.broadcast`."""
     channel = _channel(x, group)
+    # The shared memory has no asynchronous broadcast.
     if channel is None or async_op:
         return dist.broadcast(x, source, group, async_op)
     return channel.broadcast(x, _ranks(group).index(source))

@@ -23,6 +23,7 @@ def peak() -> int:
 
 def peak_of(work: Callable[[], object]) -> int:
     """Run `work` and return its peak of allocated tensors in bytes, without tensors allocated before."""
+    # So that objects in cycles of references are not freed, and their memory reused, during `work`.
     gc.collect()
     if on_gpu():
         before = torch.cuda.memory_allocated()
@@ -32,6 +33,7 @@ def peak_of(work: Callable[[], object]) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
     assert profiler.profiler is not None
+    # Sorted by time: the first one gives the total before `work`.
     allocations = sorted(_allocations(profiler.profiler.kineto_results))
     before = allocations[0][1] - allocations[0][2] if allocations else 0
     return max((total - before for _, total, _ in allocations), default=0)

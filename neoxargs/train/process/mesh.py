@@ -59,11 +59,13 @@ def build_mesh(parallel: Parallel) -> Mesh:
     """
     pipe, tensor = stages(parallel.pipe_parallel_size), parallel.model_parallel_size
     ranks = torch.arange(dist.get_world_size()).view(pipe, -1, tensor)  # (pipe, data, tensor)
+    # Each row lists the ranks of one group, in the order of the fields of `Mesh`: tensor, data, pipe.
     rows = [ranks.flatten(0, 1), ranks.mT.flatten(0, 1), ranks.flatten(1).t()]
     if (expert := parallel.moe_expert_parallel_size) > 1:
         by_group = ranks.mT.reshape(pipe, tensor, -1, expert)  # (pipe, tensor, expert group, expert)
         rows += [by_group.flatten(0, 2), by_group.mT.flatten(0, 2)]
     axes = [_axis(of_axis) for of_axis in rows]
+    # None: all ranks of the run, for collectives without a group.
     open_channels([*(axis.group for axis in axes), None], timeout=60 * TIMEOUT)
     mesh = Mesh(*axes)
     return mesh if expert > 1 else replace(mesh, expert_data=mesh.data)
@@ -85,6 +87,7 @@ _groups: dict[str, dist.ProcessGroup] = {}
 def _axis(rows: Tensor) -> Axis:
     """Make a process group of each row of ranks, and return the axis of this rank's."""
     ranks = rows.tolist()
+    # All ranks take part in making all groups, also those they are not in, and in the same order.
     if str(ranks) not in _groups:
         make: Any = dist.new_subgroups_by_enumeration  # has no types
         _groups[str(ranks)], _ = make(ranks, timeout=timedelta(minutes=TIMEOUT))

@@ -41,8 +41,10 @@ def torch_environment(names: Names, config: Config, environ: Mapping[str, str]) 
     """Return the variables that torch.distributed and DeepSpeed read. names: of the launcher's variables."""
     size = environ[names.world_size]
     local_size = environ.get(names.local_size, "").partition("(")[0]  # Slurm writes `4(x2)` for 4 on each of 2 machines
+    # With all ranks on one machine, no address has to be known.
     address = environ.get("MASTER_ADDR") or config.get("master_addr") or ("127.0.0.1" if local_size == size else "")
     if not address and names in SLURM:
+        # The first machine of the job step, on which Slurm starts rank 0.
         address = (expanded(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
     if not address:
         hint = "set master_addr to the address of the first machine; the other machines must be able to reach it"

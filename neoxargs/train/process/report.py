@@ -41,6 +41,8 @@ def _is_first(key: str) -> bool:
         return _rank() == 0
     store = torch.distributed.distributed_c10d._get_default_store()
     try:
+        # Not the timeout of collectives: a rank that reports a failure should exit soon, even if rank 0 does not
+        # answer.
         store.set_timeout(timedelta(seconds=5))
         return bool(store.add(f"said: {key}", 1) == 1)  # add is atomic: exactly one rank gets 1
     except RuntimeError:  # rank 0 holds the store and has exited; it has reported the error itself

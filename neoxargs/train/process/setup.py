@@ -83,6 +83,7 @@ def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
 
 def set_seeds(seed: int, stream: int = 0) -> None:
     """Seed the generators of random, numpy and torch; different streams draw different numbers."""
+    # A large stride, so that stream 1 of one run's seed is not stream 0 of the next seed.
     seed = seed + 1_000_003 * stream
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -120,6 +121,7 @@ def _default_to_single_process() -> None:
     if "RANK" in os.environ:
         return
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    # Variables that are set already stay, such as a MASTER_PORT.
     for name, value in (alone | {"MASTER_PORT": str(unused_port())}).items():
         os.environ.setdefault(name, value)
 
@@ -156,6 +158,7 @@ def _configure_cpu() -> None:
 
     The ranks of a machine share its cores equally. DeepSpeed's launcher sets LOCAL_SIZE, torchrun LOCAL_WORLD_SIZE.
     """
+    # Read by DeepSpeed when it is imported; it would otherwise look for an accelerator itself.
     os.environ["DS_ACCELERATOR"] = "cpu"
     local_size = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
     if "OMP_NUM_THREADS" not in os.environ:
@@ -173,7 +176,9 @@ def _keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
     if mallopt:
+        # No block with mmap: all come from the heap, whose memory malloc can reuse.
         mallopt(_M_MMAP_MAX, 0)
+        # Never return the end of the heap to the system.
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
@@ -186,6 +191,7 @@ def init_distributed(backend: str) -> None:
         what = f"distributed_backend ({backend}): the installed torch is built without this backend"
         raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
     if not show_all:
+        # Before the import, because a logger keeps a level that has been set.
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     with suppress_output():
         import deepspeed

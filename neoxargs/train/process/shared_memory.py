@@ -43,6 +43,7 @@ class Channel:
         for other in others.values():
             other.settimeout(timeout)
         self.memory = mmap.mmap(memory, _bytes(self.size))
+        # The mapping stays valid without the descriptor.
         os.close(memory)
         self.exchanges = torch.frombuffer(self.memory, dtype=torch.uint8).view(2, self.size, PART)
         self.turn = 0
@@ -50,6 +51,7 @@ class Channel:
 
     def start_all_reduce(self, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> Reduction:
         """Begin to reduce the contiguous x over the ranks in place; it must not change until `wait` of the result."""
+        # One at a time: the two memories of `put` belong to one exchange and the next.
         self._finish()
         self.unfinished = Reduction(self, x.detach().view(-1), OPERATIONS[operation])
         return self.unfinished
@@ -58,6 +60,8 @@ class Channel:
         """Copy the contiguous x of rank `source` to every rank."""
         self._finish()
         for part in _parts(x.detach().view(-1)):
+            # All ranks take part in the notices, also the receivers, so that everyone knows when a memory may be
+            # written again.
             slots = self.put(part if source == self.rank else part[:0])
             self.wait_for_all()
             if source != self.rank:
@@ -100,9 +104,12 @@ class Reduction:
 
     def wait(self) -> None:
         """Wait for the other ranks, and write the result to the tensor."""
+        # Done already: the next operation of the channel has waited for it.
         if self.channel.unfinished is not self:
             return
         for number, part in enumerate(self.parts):
+            # The first part was written when the reduction began, so that other ranks need not wait for this one's
+            # computation.
             slots = self.channel.put(part) if number else self.slots
             self.channel.wait_for_all()
             self._reduce(part, slots)
@@ -112,6 +119,7 @@ class Reduction:
         return self.channel.unfinished is not self
 
     def _reduce(self, part: Tensor, slots: Tensor) -> None:
+        # In the order of the ranks, not this rank's first: floating-point sums depend on the order.
         data = [_view(slot, part) for slot in slots]
         self.operation(data[0], data[1], out=part)
         for other in data[2:]:
@@ -126,10 +134,13 @@ def open_channel(group: dist.ProcessGroup | None, timeout: float) -> Channel | N
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if not 1 < size <= MOST_RANKS:
         return None
+    # In Linux' abstract namespace, which needs no folder and vanishes with the socket.
     address = f"\0deepy-{uuid.uuid4()}"  # of a socket without a file
     listener = _listen(address) if rank == 0 else None
     found: list[Any] = [None] * size
+    # Over the group's gloo connections; it also tells every rank the address of rank 0's socket.
     dist.all_gather_object(found, (_machine(), address), group)
+    # Also if only one rank differs: all come to the same decision, because all have the same list.
     if len({machine for machine, _ in found}) > 1 or not found[0][0]:
         if listener is not None:
             listener.close()
@@ -154,6 +165,7 @@ def _distribute(listener: socket.socket, size: int) -> tuple[int, dict[int, sock
     """Make the memory and a socket for each two ranks, send all other ranks theirs, and return those of rank 0."""
     memory = os.memfd_create("deepy")
     os.ftruncate(memory, _bytes(size))  # takes memory only where something is written
+    # One socket for each two ranks, so that notices of different ranks cannot be confused.
     ends: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for first, second in combinations(range(size), 2):
         ends[first][second], ends[second][first] = socket.socketpair()
@@ -161,6 +173,7 @@ def _distribute(listener: socket.socket, size: int) -> tuple[int, dict[int, sock
         for _ in range(size - 1):
             connection, _ = listener.accept()
             with connection:
+                # A rank sends its number first, because connections come in any order.
                 own = ends[connection.recv(1)[0]]
                 descriptors = [own[other].fileno() for other in sorted(own)]
                 socket.send_fds(connection, [b"1"], [memory, *descriptors])
@@ -182,6 +195,8 @@ def _receive(address: str, rank: int, size: int) -> tuple[int, dict[int, socket.
 def _machine() -> str:
     """Return what is equal for processes that reach each other through such sockets; "" if there are none."""
     boot, network = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
+    # Processes in different containers may have the same kernel but other networks, and abstract sockets belong to a
+    # network.
     if not hasattr(os, "memfd_create") or not boot.exists():
         return ""
     return boot.read_text() + os.readlink(network)
@@ -221,5 +236,6 @@ def _await(other: socket.socket) -> None:
         raise Lost(f"shared memory: timed out after {other.gettimeout():.0f} s without an answer") from None
     except ConnectionError as error:
         raise Lost(f"shared memory: {error.strerror}") from None
+    # An empty read means that the other end is closed.
     if not notice:
         raise Lost("shared memory: Connection closed by peer")
