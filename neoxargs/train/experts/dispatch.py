@@ -36,19 +36,24 @@ def assign(choice: Choice, count: int, capacity: int | None = None) -> Assignmen
     experts, weights = choice.experts.flatten(), choice.weights.flatten()
     counts = torch.bincount(experts, minlength=count)
     if capacity is None:
+        # Stable: the pairs of an expert stay in the order of the tokens, so that results do not depend on the sort.
         order = experts.argsort(stable=True)
     else:
+        # Sorted by weight first and then, stably, by expert: each expert's pairs are in descending order of weight.
         order = weights.detach().argsort(descending=True, stable=True)
         order = order[experts[order].argsort(stable=True)]
         sorted_experts = experts[order]
+        # The place of each pair within its expert: 0 is the one with the highest weight.
         place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[sorted_experts]
         order, counts = order[place < capacity], counts.clamp(max=capacity)
+    # Pairs are numbered token by token, `top_k` each.
     return Assignments(order // choice.experts.shape[1], weights.index_select(0, order), counts)
 
 
 def part(assignments: Assignments, experts: range) -> Assignments:
     """Return the assignments to some consecutive experts."""
     tokens, weights, counts = assignments
+    # No slicing, for which int() below would wait for the GPU.
     if len(experts) == len(counts):
         return assignments
     first, size = int(counts[: experts.start].sum()), int(counts[experts.start : experts.stop].sum())
@@ -68,8 +73,10 @@ def capacity(options: Moe, tokens: int, training: bool) -> int | None:
 def grouped_product(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """Multiply each expert's rows with its matrix: rows (pairs, inputs), weight (experts, outputs, inputs)."""
     if _has_grouped_kernel(rows, weight):
+        # The kernel takes where each expert's rows end, as int32 on the device; the host need not know the counts.
         ends = counts.cumsum(0, dtype=torch.int32)
         return torch._grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+    # The loop on the host needs the counts, for which a GPU is waited for.
     return _Loop.apply(rows, weight, counts.tolist())  # type: ignore[no-untyped-call, no-any-return]
 
 

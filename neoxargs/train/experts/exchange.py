@@ -28,6 +28,7 @@ class Exchange:
         theirs = torch.empty_like(ours)  # (rank that has the tokens, expert)
         dist.all_to_all_single(theirs, ours, group=axis.group)
         self.axis, self.counts = axis, theirs.sum(0)
+        # Sizes are needed on the host; one transfer for both lists.
         self.sent, self.received = torch.stack((ours.sum(1), theirs.sum(1))).tolist()
         experts = torch.arange(ours.shape[1], device=counts.device).repeat(axis.size)
         #: The places of the rows in the order of the experts; they arrive in the order of the ranks.
@@ -40,6 +41,7 @@ class Exchange:
 
     def back(self, outputs: Tensor) -> Tensor:
         """Return the outputs of this rank's rows, from the outputs of this rank's experts."""
+        # argsort of an order is its inverse.
         by_rank = outputs.index_select(0, self._order.argsort())
         return _AllToAll.apply(by_rank, self.received, self.sent, self.axis)  # type: ignore[no-untyped-call, no-any-return]
 

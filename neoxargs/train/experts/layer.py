@@ -48,18 +48,23 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits = self.router(x)
         choice = choose(logits, self.options, self.training)
+        # Each rank has only some of the experts, so its gradient of x is a summand.
         whole = gather(x, self.shards) if self.shards.size > 1 else copy_to_ranks(x, self.tensor)
         tokens = whole.flatten(0, -2)
         # Each rank's experts have gradients for the weights of their own outputs only.
         choice = choice._replace(weights=copy_to_ranks(choice.weights, self.tensor))
+        # From the tokens of one micro batch on one data parallel rank.
         limit = capacity(self.options, len(tokens), self.training)
         assignments = part(assign(choice, self.options.moe_num_experts, limit), self.experts.local)
         y = self.experts(tokens, assignments).view_as(whole)
         if self.shared is not None:
+            # From x, not `whole`: its first layer gathers the sequence, or sums the gradient, itself.
             y = y + self.shared(x)
         if self.residual is not None:
             y = self.residual(x, y)
         y = y if self.partial else leave_region(y, self.tensor, self.shards)
+        # Also the first pass of reentrant checkpointing, which has no graph: the terms are added when the layer is
+        # recomputed.
         if not torch.is_grad_enabled():
             return y
         return self.losses.add(y, added_losses(logits, choice.experts, self.options))
@@ -80,6 +85,8 @@ class Networks(nn.Module):
         parts = 2 if config.mlp.activation in GATED else 1
         method_in = initializer(config.init.init_method, config.init, config.shape)
         method_out = initializer(config.init.output_layer_init_method, config.init, config.shape)
+        # Split by experts: dimension 0 in one part. By width: of the first matrix the outputs, of the second the
+        # inputs.
         first_split, second_split = ((1, parts), (2, 1)) if by_width else ((0, 1), (0, 1))
         self.dense_h_to_4h = Matrices(make.at("dense_h_to_4h"), (count, parts * wide, narrow), method_in, first_split)
         self.dense_4h_to_h = Matrices(make.at("dense_4h_to_h"), (count, narrow, wide), method_out, second_split)
@@ -133,6 +140,7 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, experts: Tensor) -> Tensor:
         """Return this rank's summand of y, from the layer's input x and its summand of the experts' output."""
         shares = gather_replicated(F.linear(x, self.weight, self.bias).softmax(-1), self.shards)
+        # Each rank multiplies its summands with the shares, so their gradients are summed.
         shares = copy_to_ranks(shares, self.tensor)  # (batch, seq, 2)
         return experts * shares[..., :1] + self.dense(x) * shares[..., 1:]  # type: ignore[no-any-return]
 

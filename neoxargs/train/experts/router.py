@@ -45,6 +45,7 @@ class Router(nn.Module):
         sum_gradients([self.weight], self.shards)
 
     def forward(self, x: Tensor) -> Tensor:
+        # As in Switch Transformers (section 2.4): the softmax over experts is sensitive to rounding.
         x = x.float()
         if self.training and self.jitter:
             with different_on_each_rank(self.shards, x.device):
@@ -62,6 +63,7 @@ def choose(logits: Tensor, options: Moe, training: bool) -> Choice:
     count = options.moe_top_k
     balanced = options.moe_router_type == "sinkhorn"
     scores = torch.sigmoid(logits) if balanced and count == 1 else logits.softmax(-1)
+    # No gradient: the balanced assignment only chooses the experts; the weights are taken from `scores`.
     ranked = sinkhorn(logits.detach()) if balanced and training else scores
     experts = ranked.topk(count, dim=-1).indices
     weights = scores.gather(-1, experts)
@@ -92,6 +94,7 @@ def added_losses(logits: Tensor, experts: Tensor, options: Moe) -> dict[str, Ter
     "ST-MoE", arXiv:2202.08906, equation 5). The load is relative to the even share.
     """
     count = options.moe_num_experts
+    # Counts have no gradient; that of `balance` flows through the mean probabilities.
     shares = torch.bincount(experts.flatten(), minlength=count) / experts.numel()
     balance = count * (shares * logits.softmax(-1).mean(0)).sum()
     return {

@@ -41,6 +41,7 @@ class AddedLosses:
 
     def add(self, x: Tensor, terms: Mapping[str, Term]) -> Tensor:
         """Return x, the layer's output. Its backward pass begins that of the terms."""
+        # In fp32: sums over micro batches lose digits in 16 bits.
         values = torch.stack([term.value.float() for term in terms.values()])
         weights = [term.weight for term in terms.values()]
         return _Add.apply(x, values, weights, list(terms), self)  # type: ignore[no-untyped-call, no-any-return]
@@ -60,6 +61,7 @@ class AddedLosses:
             return {}
         zero = torch.zeros((), device=device)
         total = torch.stack([self._sums.get(name, zero) for name in self.series])
+        # Not over tensor parallel ranks, which all compute the same terms.
         for axis in (mesh.pipe, mesh.data):
             if axis.size > 1:
                 dist.all_reduce(total, group=axis.group)
@@ -80,5 +82,7 @@ class _Add(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (values,) = ctx.saved_tensors
+        # In the backward pass, which runs once per layer and micro batch, also where the forward pass is repeated.
         ctx.to.record(ctx.names, values)
+        # autograd multiplies this with what produced the values: as if the terms had been added to the loss itself.
         return gradient, values.new_tensor(ctx.weights) * ctx.to.gradient, None, None, None

@@ -92,6 +92,7 @@ class Loss:
     def __call__(self, readout: Readout, targets: Targets) -> Tensor:
         labels, factor = (targets, None) if isinstance(targets, Tensor) else targets
         hidden, weight = readout
+        # Each rank multiplies with its rows of the weight, so the gradients of `hidden` are summed over the ranks.
         hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
         hidden = hidden.flatten(0, -2)
         arguments = (hidden, weight, labels.flatten(), self, torch.is_grad_enabled())
@@ -110,13 +111,17 @@ class Loss:
         if self.softcap:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         first, rows = self.tensor.rank * weight.shape[0], weight.shape[0]
+        # The padding rows: probability 0.
         logits = logits.masked_fill(torch.arange(first, first + rows, device=logits.device) >= self.rows, -torch.inf)
         local = labels - first
         is_local = (labels != IGNORED) & (local >= 0) & (local < rows)
+        # Detached, because log(sum(exp)) does not depend on what is subtracted before.
         peak = logits.detach().amax(-1, keepdim=True)
         if self.tensor.size > 1:
             all_reduce(peak, dist.ReduceOp.MAX, group=self.tensor.group)
+        # 0 where another rank has the label's row: any valid index, its value is dropped below.
         chosen = logits.gather(-1, local.where(is_local, 0).unsqueeze(-1)).squeeze(-1)
+        # Both in one tensor, for one all-reduce.
         sums = torch.stack(((logits - peak).exp().sum(-1), chosen.where(is_local, torch.zeros_like(chosen))))
         total, label_logit = sum_over_ranks(sums, self.tensor)
         return (label_logit - total.log() - peak.squeeze(-1)).masked_fill(labels == IGNORED, 0)  # type: ignore[no-any-return]
@@ -147,6 +152,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss, train: bool) -> Tensor:
         slices = _Slices(hidden, weight, labels, loss, frozen=not ctx.needs_input_grad[1])
         at_once = max(1, LOGITS_AT_ONCE.get(hidden.device.type, 2**27) // weight.shape[0])
+        # The gradients are finished before the backward pass begins, so nothing else has to be stored for it.
         for start in range(0, len(labels), at_once):
             slices.add(slice(start, start + at_once), train)
         ctx.gradients = slices.hidden_gradient, slices.weight_gradient
@@ -159,6 +165,7 @@ class _CrossEntropy(torch.autograd.Function):
         # Scaled here and not in the forward pass: in fp16 the loss scale in `gradient` must be applied before the
         # division by the number of tokens, which would underflow.
         scale = gradient / ctx.count
+        # No longer held by ctx, so that their memory is freed as soon as autograd has used them.
         hidden, weight = ctx.gradients
         ctx.gradients = None
         return hidden.mul_(scale), None if weight is None else weight.mul_(scale), None, None, None
@@ -188,24 +195,29 @@ class _Slices:
         logits = self.loss.bounded(logits if self.half else logits.float())
         # d bounded / d logit, the only other tensor of the size of the logits
         slope = (logits / self.loss.softcap).square_().neg_().add_(1) if self.loss.softcap and train else None
+        # exp() makes these 0, so they neither count in the sum nor get a gradient.
         logits[:, self.rows :] = -torch.inf
         # The maximum over all ranks is subtracted so that exp() does not overflow.
         peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
         label_logit = logits.gather(1, self.label[part]).where(self.is_local[part], 0)
+        # From here on the memory of the logits holds the exponentials, and below their gradient.
         exponentials = logits.sub_(peak).exp_()
         sums = torch.cat((exponentials.sum(-1, keepdim=True, dtype=torch.float32), label_logit.float()), dim=1)
+        # The second all-reduce of the slice: the sum, and the label's logit, which only one rank has.
         total, label_logit = self._over_ranks(sums, dist.ReduceOp.SUM).chunk(2, dim=1)
         log_z = total.log() + peak
         self.total += (log_z - label_logit).where(self.counted[part], 0).sum()
         if train:
             # d loss / d logits = softmax x (1 + 2 z log Z) - one_hot(label); 0 where the label does not count.
             gradient = exponentials.mul_(self.counted[part] * (1 + 2 * self.z * log_z) / total)
+            # -1 at the label, on the rank that holds it; elsewhere -0 at index 0.
             gradient.scatter_add_(1, self.label[part], -self.is_local[part].to(gradient.dtype))
             if slope is not None:
                 gradient *= slope
             self._add_gradients(gradient.to(self.weight.dtype), part)
 
     def _add_gradients(self, gradient: Tensor, part: slice) -> None:
+        # Each slice writes its own rows, so no sum is needed, unlike for the weight.
         if self.hidden_gradient is None:
             self.hidden_gradient = torch.empty_like(self.hidden)
         torch.mm(gradient, self.weight, out=self.hidden_gradient[part])

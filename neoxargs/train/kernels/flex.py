@@ -68,6 +68,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rule: Rule, starts: Tensor
 def _kernel(compiled: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
+    # Compiled on GPUs only: uncompiled, as in tests on a CPU, it stores all scores.
     return torch.compile(flex_attention) if compiled else flex_attention
 
 
@@ -110,6 +111,7 @@ def _build(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, ta
     if rule.pattern:
         blocks = tables.get(("layout", rule.pattern, device), lambda: _layout(rule, device))
         conditions.append(_is_in_layout(blocks, rule.pattern.block))
+        # None: the mask does not depend on the head, and is stored once.
         heads = len(blocks) if len(blocks) > 1 else None
     if rule.window:
         conditions.append(_is_in_window(rule.window))

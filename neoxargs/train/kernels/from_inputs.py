@@ -30,6 +30,7 @@ class _FromInputs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[1:]
+        # Leaves of a graph of their own: the gradient of this one function is computed, not that of what came before.
         inputs = [x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)]
         with torch.enable_grad():
             output = ctx.function(*inputs)

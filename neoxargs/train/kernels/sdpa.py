@@ -81,6 +81,7 @@ def attend(
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=gqa)
     if mask.dtype != torch.bool:
+        # The kernels require a bias of the query's type.
         mask = mask.to(query.dtype)
     return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, enable_gqa=gqa)
 
@@ -113,9 +114,11 @@ def _repeat_heads(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tenso
 def _attend_unfused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, unfused: UnfusedCases
 ) -> Tensor:
+    # Plain products have no notion of shared heads.
     key, value = _repeat_heads(key, value, query.shape[1])
     # Divide before the product, because the product overflows in fp16.
     scores = (query / (query.shape[-1] ** 0.5 * unfused.layer)) @ key.transpose(-1, -2)
+    # In fp32 from here on, so the layer's divisor can be undone without overflow.
     scores = scores.float() * unfused.layer
     if unfused.softcap:
         scores = (scores / unfused.softcap).tanh() * unfused.softcap

@@ -67,6 +67,7 @@ class Selective:
         """Return `function(*inputs)`, which is recomputed from `inputs` where a backward pass needs it."""
         output = function(*inputs)
         if self._outputs is not None:
+            # Detached, so that a recipe does not hold the graph of this pass.
             given = tuple(x.detach() for x in inputs)
             self._outputs.append(_Output(output.detach(), Recipe(function, given, _versions(given), output.shape)))
         return output
@@ -87,6 +88,8 @@ class Selective:
     def _pack(self, saved: Tensor) -> Any:
         for output in self._outputs or ():
             if output.is_seen_by(saved):
+                # With the shape in which it was saved: a matrix product saves its input with batch and sequence
+                # flattened.
                 return output.recipe._replace(shape=saved.shape)
         return saved
 

@@ -21,6 +21,7 @@ class _Derived(NamedTuple):
     """A value, and the tensor that it was computed from."""
 
     source: Tensor
+    # torch's count of changes in place: the same memory may hold the next batch.
     version: int
     value: Any
 

@@ -53,7 +53,9 @@ class ColumnAdapter(Adapter):
         if self.training and self.dropout:
             with different_on_each_rank(self.shards, x.device):
                 x = F.dropout(x, self.dropout)
+        # Scaled here, where there are only `rank` numbers per token.
         narrow = F.linear(x, self.A) * factor  # (…, rank)
+        # As in the column layer itself: see ColumnLinear.forward.
         narrow = gather(narrow, self.shards) if self.shards.size > 1 else copy_to_ranks(narrow, self.tensor)
         return F.linear(narrow, self.B)
 
@@ -65,10 +67,12 @@ class RowAdapter(Adapter):
         super().__init__(options, target, name, make)
         self.dropout, self.tensor, self.shards = options.dropout, make.tensor, make.shards
         self.partial = make.partial
+        # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
         sum_gradients([self.B], self.tensor if self.partial else self.shards)
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
         if self.training and self.dropout:
+            # x is a slice of the inputs, other elements on each rank.
             with different_on_each_rank(self.tensor, x.device):
                 x = F.dropout(x, self.dropout)
         narrow = F.linear(x, self.A)  # (…, rank), one summand of it on each rank
@@ -109,6 +113,7 @@ def assembled(target: Target, deltas: Mapping[str, Tensor], ranks: int = 1) -> T
 def attach(module: nn.Module, config: Config, make: Make) -> None:
     """Add the adapters that the configuration asks for to the layers of a model, or of a pipeline stage."""
     by_name = {target.module: target for target in targets(config)}
+    # A list first: attaching adds modules, which the iteration must not meet.
     for name, layer in list(_parallel_layers(module)) if by_name else ():
         target = by_name.get(re.sub(r"^layers\.\d+\.", "", name))
         if target is not None:
@@ -136,5 +141,6 @@ def _initializer(options: Lora, target: Target) -> Initializer:
     """Return the distribution of A's initial values, that of peft."""
     if options.init == "gaussian":
         return lambda tensor, generator: tensor.normal_(0.0, 1 / options.rank, generator=generator)
+    # kaiming_uniform with a = sqrt(5), written out.
     bound = 1 / math.sqrt(target.inputs)
     return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)

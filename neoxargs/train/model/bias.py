@@ -52,6 +52,7 @@ class RelativeBias(nn.Module):
         """
         device = self.table.device
         buckets = self.tables.square(("rpe", device), seq, lambda size: self._buckets(size, device))
+        # Indexing the transposed table: (heads, buckets) by (seq, seq) gives (heads, seq, seq).
         return (self.table * self.scale).t()[:, buckets if rows is None else buckets[rows]]
 
     def _buckets(self, seq: int, device: torch.device) -> Tensor:
@@ -76,7 +77,9 @@ def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -
     """
     buckets = buckets if causal else buckets // 2
     exact = buckets // 2
+    # Later tokens, which the causal mask hides, get the bucket of distance 0.
     back = back.clamp(min=0)
+    # clamp: log(0) would be -inf before `where` drops it.
     ratio = torch.log(back.clamp(min=1) / exact) / math.log(max_distance / exact)
     wide = exact + (ratio * (buckets - exact)).long()
     return torch.where(back < exact, back, wide.clamp(max=buckets - 1))

@@ -46,6 +46,7 @@ class TransformerBlock(nn.Module):
         self.one_sum = self.parallel_residual and self.tensor.size > 1
         before, after = norms_before(config.norm), norms_after(config.norm)
         self.input_layernorm = self._norm(config, before)
+        # Row layers then return summands, and this block sums attention and feed-forward together.
         inside = replace(make, partial=self.one_sum)
         self.attention = SelfAttention(config, inside.at("attention"), layer, relative)
         self.tied = self.parallel_residual and config.attention.gpt_j_tied
@@ -60,6 +61,7 @@ class TransformerBlock(nn.Module):
     def _norm(self, config: Config, is_there: bool, options: Norm | None = None) -> nn.Module | None:
         return norm(config.shape.hidden_size, options or config.norm, self.shards) if is_there else None
 
+    # Called through `recompute`, because a norm's output can be computed again from its stored input.
     def _normed(self, layer: nn.Module | None, x: Tensor) -> Tensor:
         return x if layer is None else self.recompute(layer, x)
 

@@ -39,11 +39,16 @@ class Cache:
         """
         if self.positions is None:
             self.entries.append((self._padded(key), self._padded(value)))
+            # Not the stored tensors, which are as long as `capacity`: in the first pass tokens attend to each other
+            # only.
             return key, value
         keys, values = self.entries[self.next]
         self.next += 1
         rows = torch.arange(len(key), device=key.device).unsqueeze(1)
+        # An index array on both sides of a slice moves the indexed dimensions to the front: (batch, new tokens, heads,
+        # head_dim).
         keys[rows, :, self.positions], values[rows, :, self.positions] = key.transpose(1, 2), value.transpose(1, 2)
+        # Cut to the longest row, so that attention does not read the whole capacity.
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def keep_rows(self, rows: Sequence[int]) -> None:

@@ -88,11 +88,13 @@ class PositionEmbedding(nn.Module):
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden, starts = unpack(inputs)
+        # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
             hidden = soft_prompt.insert(self.soft_prompt, hidden, self.shards.rank * hidden.shape[1])
         hidden = scale_by(hidden, self.token_multiplier)
         positions = None if self.cache is None else self.cache.positions  # (batch, seq)
         if starts is not None and self.reset_positions:
+            # Starts cover the whole sequence, hidden states this rank's shard.
             positions = positions_in_document(starts).chunk(self.shards.size, dim=1)[self.shards.rank]
         first = self.shards.rank * hidden.shape[1]
         rows = slice(self.offset + first, self.offset + first + hidden.shape[1])

@@ -60,9 +60,11 @@ class GPT(nn.Module):
         self.relative = relative_bias(config, make)
         self.layers = nn.ModuleList(
             block_class(config, layer)(config, make.at(f"layers.{index}"), layer, self.relative)
+            # Each index once: `order.index` gives the first layer that has these weights, by which its kind is chosen.
             for index, layer in sorted((index, self.order.index(index)) for index in set(self.order))
         )
         self.final_norm = norm(config.shape.hidden_size, config.norm, make.shards)
+        # The same nn.Parameter object, so that DeepSpeed and checkpoints see one weight.
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
         self.output = OutputLayer(config, vocabulary, make.at("output"), tied)
         self.loss = Loss.of(config, vocabulary, make)
@@ -79,9 +81,12 @@ class GPT(nn.Module):
         bias = None
         if self.relative is not None and step and self.reduces_gradients_once:
             bias = self.relative(unpack(tokens)[0].shape[1])
+        # With step 0, one group with all layers.
         for start in range(0, len(self.order), step or len(self.order)):
+            # Built anew for each pass: `layers` holds each set of weights once, but a layer may run several times.
             run = nn.Sequential(*(self.layers[index] for index in self.order[start:][: step or None]))
             hidden = self._recomputed(run, hidden, bias) if step else run(hidden)
+        # Passed as a function because of ZeRO-3, see OutputLayer.forward.
         finish = self.loss.logits if labels is None else lambda readout: self.loss(readout, labels)
         return self.output(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
 

@@ -34,6 +34,7 @@ def initial_values(
     """Return the initial value of the full parameter in fp32, drawn on `device`."""
     # Not Python's hash(), which differs between processes.
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+    # A generator for each parameter: the values do not depend on how many parameters a rank draws before this one.
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
     with torch.no_grad():
         return method(empty(shape, dtype=torch.float32, device=device), generator)

@@ -88,7 +88,10 @@ class FeedForward(nn.Module):
         biased = mlp.use_bias_in_mlp if bias is None else bias
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
+        # A gated activation needs twice the width: one half each for value and gate.
         halves = 2 if mlp.activation in GATES else 1
+        # `halves` parts: each rank gets the same share of both halves, so that it can multiply them without
+        # communication.
         self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, halves * wide, init_in, biased, halves)
         self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, init_out, biased)
 

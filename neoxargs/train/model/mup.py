@@ -64,6 +64,7 @@ def divide_groups(
             divisor = widths.lr_divisor(name_of[id(weight)], tuple(unsharded_shape(weight)), normalized)
             parts.setdefault(divisor, []).append(weight)
         for divisor, weights in parts.items():
+            # The product of rate and decay stays what it was.
             decay = group["weight_decay"] * divisor
             divided_groups.append({**group, "params": weights, "weight_decay": decay, "width_mult": divisor})
     return divided_groups
@@ -78,6 +79,7 @@ def output_scale(config: Config, make: Make) -> float:
     """Return the factor on the output layer's input."""
     if not config.mup.use_mup:
         return 1.0
+    # 1 stands for the vocabulary, which does not grow: its size in the base shapes is None and is skipped.
     growth = make.widths.growth(EMBEDDING, (1, config.shape.hidden_size)) if make.widths else []
     return 1 / (config.mup.mup_output_temp * (growth[-1] if growth else 1.0))
 
@@ -85,6 +87,7 @@ def output_scale(config: Config, make: Make) -> float:
 def attention_scale(config: Config) -> float:
     """Return the factor on queries, in addition to the usual 1 / sqrt(head dimension); it applies `softmax_scale`."""
     width, scale = head_dim(config.shape), config.attention.softmax_scale
+    # Attention divides by sqrt(head_dim) anyway, so the factor takes that back.
     factor = 1.0 if scale is None else float(scale * width**0.5)
     return factor * float(width**-0.5 / config.mup.mup_attn_temp) if config.mup.use_mup else factor
 

@@ -53,6 +53,7 @@ class EpsilonOutsideRoot(nn.Module):
         return from_inputs(self._normalize, x, self.weight)
 
     def _normalize(self, x: Tensor, weight: Tensor) -> Tensor:
+        # In fp32: the mean of squares of a 16-bit vector loses digits, and overflows in fp16.
         precise = x.float()
         root = precise.square().mean(-1, keepdim=True).sqrt()
         return (precise / (root + self.epsilon)).to(x.dtype) * weight
@@ -70,6 +71,7 @@ class AllHeadsNorm(nn.Module):
         self.heads, self.epsilon, self.tensor = heads, options.rms_norm_epsilon, make.tensor
         self.width = math.prod(heads) * self.tensor.size
         self.weight = make.parameter("weight", (self.width,), zeros, split=0)
+        # Afterwards, because no initializer draws ones.
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,12 +102,14 @@ class _OverRanks(torch.autograd.Function):
         of_weight = (gradient * precise * root).sum((0, 1)).to(weight.dtype)
         scaled = gradient * weight
         # Every rank's heads are divided by the root, and so every rank has a part of its gradient.
+        # d root / d squares = -root^3 / (2 width); times the gradient of the root, summed over the heads of all ranks.
         of_squares = -_sum_over_heads(scaled * precise, ctx.axis) * root**3 / (2 * ctx.width)
         return (scaled * root + 2 * of_squares * precise).to(x.dtype), of_weight, None, None, None
 
 
 def _sum_over_heads(x: Tensor, axis: Axis) -> Tensor:
     """(batch, seq, groups, heads of a group, head_dim) -> (batch, seq, 1, 1, 1), summed over all ranks."""
+    # One number per token, so that the all-reduce is small.
     total = x.sum((-3, -2, -1), keepdim=True).contiguous()
     if axis.size > 1:
         all_reduce(total, group=axis.group)

@@ -43,6 +43,7 @@ def with_expert_groups(groups: ParameterGroups, name: str) -> ParameterGroups:
         of_experts = [weight for weight in group["params"] if hasattr(weight, "expert_shard")]
         rest = [weight for weight in group["params"] if not hasattr(weight, "expert_shard")]
         others += [group | {"params": rest}] if rest or not of_experts else []
+        # `moe` and `name`: the keys by which DeepSpeed knows a group of experts.
         experts += [group | {"params": of_experts, "moe": True, "name": name}] if of_experts else []
     return [*others, *experts]
 
@@ -58,6 +59,7 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
         from neoxargs.train.deepspeed import onebit
 
         return onebit.build(kind, groups, config.optimizer_params, data)
+    # As DeepSpeed does for an offloaded `Adam`; `torch_adam` asks for torch's.
     if kind in ("adam", "adamw") and _in_host_memory(config):
         kind = "cpu_adam"
     on_gpu = any(weight.is_cuda for group in groups for weight in group["params"])
@@ -87,6 +89,7 @@ def _in_host_memory(config: Config) -> bool:
 
 def _adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
     kind = torch.optim.AdamW if params.adam_w_mode else torch.optim.Adam
+    # fused: one kernel for all tensors, on CPUs and GPUs.
     return kind(groups, fused=True, amsgrad=params.amsgrad, **_moments(params))
 
 
@@ -125,6 +128,7 @@ def _lamb(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optim
 
 def _moments(params: OptimizerParams) -> dict[str, Any]:
     beta1, beta2 = params.betas or (0.9, 0.999)
+    # lr None: the schedule sets the rate before the first step.
     return {"lr": params.lr or 0.0, "betas": (beta1, beta2), "eps": 1e-8 if params.eps is None else params.eps}
 
 

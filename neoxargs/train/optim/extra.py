@@ -66,6 +66,7 @@ class SM3(_PerTensor):
         slices = state.setdefault("slices", [gradient.new_zeros(shape) for shape in shapes])
         bound = slices[0]
         for other in slices[1:]:
+            # The tightest bound: each accumulator bounds all elements of its row or column (line 5 of the algorithm).
             bound = torch.minimum(bound, other)
         squares = (bound * beta if beta else bound) + gradient.square() * ((1 - beta) if beta else 1)
         for dimension, largest in enumerate(slices):
@@ -95,6 +96,7 @@ class Madgrad(_PerTensor):
     def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         if not state:
             state.update(step=0, start=weight.clone(), total=torch.zeros_like(weight), squares=torch.zeros_like(weight))
+        # eps is added as in the authors' code, so that gradients count while a warm-up's learning rate is 0.
         lr = group["lr"] + group["eps"]
         size = lr * (state["step"] + 1) ** 0.5
         state["step"] += 1

@@ -116,9 +116,11 @@ class Lamb(Optimizer):
 
     def _trust_ratios(self, updates: list[Update]) -> Tensor:
         """Return norm(weight) / norm(update) of each weight within the bounds, (weights,); 1 if a norm is 0."""
+        # Row 0: weights; row 1: updates.
         squares = torch.zeros(2, self.count, device=self.device)
         for tensor, step, _, parts in updates:
             for part in parts:
+                # In fp32, also for 16-bit weights.
                 sums = torch.stack([part.of(x).float().square().sum() for x in (tensor, step)])
                 squares[:, part.weight] += sums.to(self.device)
         if self.data.size > 1:
@@ -129,5 +131,6 @@ class Lamb(Optimizer):
             # Every rank of the axis has the other weights in full, so their norms are not summed.
             squares = over_slices.where(is_sliced, squares)
         weight_norms, update_norms = squares.sqrt()
+        # 0 / 0 gives NaN here, which the next line replaces.
         ratios: Tensor = (weight_norms / update_norms).clamp(*self.bounds)
         return ratios.where((weight_norms > 0) & (update_norms > 0), 1.0)

@@ -26,6 +26,7 @@ class Schedule:
 
     def __init__(self, optimizer: Optimizer, curve: LearningRateCurve, reload: str = "neither") -> None:
         self.optimizer, self.curve, self.reload = optimizer, curve, reload
+        # Sets the first update's rate; DeepSpeed calls `step` only after an update.
         self._move_to(0)
 
     def step(self) -> None:

@@ -30,12 +30,15 @@ def starting_from_text(engine: Any, config: Config, tokenizer: Tokenizer, mesh: 
     """
     options = config.soft_prompt
     prompt = named_weights(engine.module).get(NAME)
+    # To find out whether the checkpoint contains a prompt: loading then changes it.
     before = None if prompt is None else prompt.detach().clone()
     yield
     if not (options.enabled and options.init_string):
         return
+    # Repeated or cut to the length of the prompt.
     ids = list(islice(cycle(tokenizer.tokenize(options.init_string)), options.num_tokens))
     like = next(engine.module.parameters())
+    # On every stage, because the broadcast below fills it.
     value = torch.zeros(options.num_tokens, config.shape.hidden_size, dtype=like.dtype, device=like.device)
     if mesh.pipe.rank == 0:
         embedding = next(layer for layer in engine.module.modules() if isinstance(layer, TokenEmbedding))
@@ -44,6 +47,7 @@ def starting_from_text(engine: Any, config: Config, tokenizer: Tokenizer, mesh: 
         assert mesh.pipe.group is not None
         dist.broadcast(value, dist.get_global_rank(mesh.pipe.group, 0), group=mesh.pipe.group)
     if prompt is not None and before is not None and torch.equal(prompt, before):
+        # Also in the optimizer's fp32 copies, which would otherwise overwrite it at the first step.
         set_weight(engine, NAME, value)
 
 
