@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Fraction, Natural, Positive
+from neoxargs.registry.types import BelowOne, Natural, Positive
 
 #: Names of the matrices that can have adapters: deepy's, and those of Hugging Face models.
 Target = Literal[
@@ -25,14 +25,14 @@ class Lora(Group, origin="NeoX", effect="model", section="lora"):
     alpha: Positive = param(16.0, ours=True)
     """Numerator of the scale of the adapters, which is `alpha` / `rank`."""
 
-    dropout: Fraction = param(0.0, ours=True)
+    dropout: BelowOne = param(0.0, ours=True)
     """Probability of dropout on the input of the adapters; the frozen matrices get the input without dropout."""
 
     targets: list[Target] = param(["all-linear"], ours=True)
     """Matrices with adapters. `query_key_value` (or `q_proj`, `k_proj`, `v_proj` separately) and `dense` (or `o_proj`)
     are those of attention; `dense_h_to_4h` (or `up_proj`; if the MLP is gated, `up_proj` and `gate_proj` separately)
     and `dense_4h_to_h` (or `down_proj`) those of the MLP. `all-linear` means the four matrices of every layer, whose
-    parts then share A."""
+    parts then share A. A single name needs no brackets."""
 
     init: Literal["kaiming", "gaussian"] = param("kaiming", ours=True)
     """Distribution of A's initial values: uniform with a bound of 1 / sqrt(inputs) (`kaiming`), or normal with a

@@ -11,18 +11,20 @@ class Bound(NamedTuple):
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+    lt: float | None = None
 
     def holds(self, value: float) -> bool:
         return (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
             and (self.le is None or value <= self.le)
+            and (self.lt is None or value < self.lt)
         )
 
     def __str__(self) -> str:
         if self.ge is not None and self.le is not None:
             return f"from {self.ge} to {self.le}"
-        sides = {"at least": self.ge, "greater than": self.gt, "at most": self.le}
+        sides = {"at least": self.ge, "greater than": self.gt, "at most": self.le, "less than": self.lt}
         return " and ".join(f"{words} {limit}" for words, limit in sides.items() if limit is not None)
 
 
@@ -32,6 +34,7 @@ Natural = Annotated[int, Bound(ge=0)]
 Positive = Annotated[float, Bound(gt=0)]
 NonNegative = Annotated[float, Bound(ge=0)]
 Fraction = Annotated[float, Bound(ge=0, le=1)]
+BelowOne = Annotated[float, Bound(ge=0, lt=1)]
 Port = Annotated[int, Bound(ge=1, le=65535)]
 
 #: Several files: a YAML list, or one string with commas between them.

@@ -62,6 +62,11 @@ class Target(NamedTuple):
         """Return how many equal parts of B's rows tensor parallel ranks slice one by one (see Make.parameter)."""
         return len(self.parts) if adapter == ALL and self.module.startswith("mlp.") else 1
 
+    @property
+    def smallest_side(self) -> int:
+        """The largest rank that the change of every adapted part of the matrix can have."""
+        return min(self.inputs, *map(self.rows, self.adapted))
+
     def elements(self, rank: int) -> int:
         """Return the number of elements of all adapters."""
         return sum(rank * (self.inputs + self.rows(adapter)) for adapter in self.adapted)

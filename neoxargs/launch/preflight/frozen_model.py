@@ -15,6 +15,7 @@ from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.yaml.nodes import format_node, node_of
+from neoxargs.sizes import lora
 from neoxargs.sizes.trained import is_frozen
 
 #: Parameters without which a checkpoint's adapters do not fit, or compute something else.
@@ -30,6 +31,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
         if record is not None:
             yield _only_trained(config, checkpoint, record)
         return
+    yield from _rank_above_sides(config)
     base = _base(config, record)
     if base is None and config.checkpoint.base_checkpoint:
         what = f"base_checkpoint ({config.checkpoint.base_checkpoint}): there is no checkpoint in this folder"
@@ -55,6 +57,18 @@ def _base(config: Config, record: Base | None) -> Base | None:
         return None
     found = folder if is_neox(folder) else checkpoint_folder.named_by(folder)
     return Base.of(found) if found else None
+
+
+def _rank_above_sides(config: Config) -> Iterator[Problem]:
+    """Yield a warning if the product of A and B cannot have the rank of the adapters."""
+    sides = {target.module: target.smallest_side for target in lora.targets(config)}
+    module = min(sides, key=lambda name: sides[name], default="")
+    if module and config.lora.rank > sides[module]:
+        what = f"lora.rank ({config.lora.rank}) is larger than the smaller side of a target matrix: "
+        what += f"{sides[module]}, of the adapters of {module}"
+        hint = f"set lora.rank to at most {sides[module]}, which can express the same changes with fewer weights"
+        about = ("lora.rank", "lora.targets")
+        yield Problem(what, config.place("lora.rank"), hint, severity="warning", id="lora-rank-above-side", about=about)
 
 
 def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Problem:
@@ -118,8 +132,9 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
 
 
 def _form(value: Any) -> str:
-    """Format a value as a YAML file would."""
-    return format_node(node_of(value), limit=200)
+    """Format a value as a YAML file would, `32.0` as the shorter `32`."""
+    short = int(value) if isinstance(value, float) and value.is_integer() else value
+    return format_node(node_of(short), limit=200)
 
 
 def _saved(values: dict[str, Any], name: str) -> Any:

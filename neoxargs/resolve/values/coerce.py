@@ -1,7 +1,7 @@
 """Convert a value to the type of its parameter, or raise Mismatch.
 
 Only conversions that keep the meaning are made: `5e8` to int, `1` to float, a quoted `"10"` to a number, `LayerNorm` to
-the choice `layernorm`, and a number to a string with its text in the file.
+the choice `layernorm`, a number to a string with its text in the file, and one choice to a list of choices.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ def _literal(node: Node, wanted: Any) -> Any:
 
 def _list(node: Node, wanted: Any) -> Any:
     element = (get_args(wanted) or (Any,))[0]
+    if isinstance(node, Scalar) and node.value is not None and get_origin(element) is Literal:
+        return [_fit(node, element)]  # one choice without brackets cannot mean anything else
     if not isinstance(node, Sequence):
         raise Mismatch(node, wanted, advice=_in_brackets(node, element))
     return [_part(item, element, f"[{index}]") for index, item in enumerate(node.items)]

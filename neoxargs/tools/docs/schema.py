@@ -121,7 +121,8 @@ def _union(*members: Any) -> Schema:
 
 
 def _list(element: Any = Any) -> Schema:
-    return {"type": "array", "items": _type(element)}
+    several = {"type": "array", "items": _type(element)}
+    return {"anyOf": [_type(element), several]} if get_origin(element) is Literal else several
 
 
 def _mapping(_: Any, value: Any) -> Schema:
@@ -129,7 +130,7 @@ def _mapping(_: Any, value: Any) -> Schema:
 
 
 def _bounds(bounds: Iterable[Bound]) -> Schema:
-    named = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum"}
+    named = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
     limits = {key: getattr(bound, side) for bound in bounds for side, key in named.items()}
     return {key: limit for key, limit in limits.items() if limit is not None}
 

@@ -91,7 +91,7 @@ def test_a_full_model_is_not_taken_for_adapters_nor_the_other_way_round(tmp_path
     assert [id for id, _ in generating] == ["checkpoint-without-adapters"]
     [problem] = problems(f"load: {adapters}\n")
     assert problem.id == "checkpoint-of-adapters" and "lora.rank 8" in problem.what
-    assert 'set lora: {rank: 8, alpha: 4.0, targets: ["dense"]}' in problem.hint
+    assert 'set lora: {rank: 8, alpha: 4, targets: ["dense"]}' in problem.hint
     assert str(model / "global_step10") in problem.hint
     assert found(f"load: {model}\n") == []
 
@@ -118,3 +118,14 @@ def test_values_are_shown_as_in_yaml(tmp_path: Path) -> None:
     [problem] = problems(f"{LORA.replace('[dense]', '[q_proj]')}load: {tmp_path / 'adapters'}\n")
     assert problem.what.startswith('lora.targets is ["q_proj"] here, but ["dense"] in')
     assert problem.hint == 'set lora.targets to ["dense"]'
+
+
+def test_a_rank_above_the_smaller_side_of_a_target_is_a_warning() -> None:
+    """The matrices of the smallest model are 64 wide, and with two key/value heads its keys have 32 rows."""
+    text = "base_checkpoint: model\nlora: {rank: 64, targets: [k_proj, q_proj]}\n"
+    assert "lora-rank-above-side" not in [id for id, _ in found(text)]
+    problem, *_ = problems(text + "num_kv_heads: 2\n")
+    assert (problem.severity, problem.id) == ("warning", "lora-rank-above-side")
+    assert "smaller side of a target matrix: 32, of the adapters of attention.query_key_value" in problem.what
+    assert problem.where and problem.where.text.startswith("lora")
+    assert "lora-rank-above-side" not in [id for id, _ in found(text.replace("64", "32") + "num_kv_heads: 2\n")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.types import Bound, Count, Fraction, Natural, NonNegative, Paths, Positive
+from neoxargs.registry.types import BelowOne, Bound, Count, Fraction, Natural, NonNegative, Paths, Positive
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import Scalar, read_plain
@@ -43,6 +43,7 @@ def plain(text: str) -> Scalar:
         (plain("2"), Literal[0, 1, 2], 2),
         ("2", Literal[0, 1, 2], 2),
         ([1, 2.0], list[int], [1, 2]),
+        (plain("RMSNorm"), list[Norm], ["rmsnorm"]),
         ([0.9, 0.999], list[float] | None, [0.9, 0.999]),
         ([], list[str], []),
         (None, Count | None, None),
@@ -96,6 +97,8 @@ def test_matching_values_are_converted(given: Any, wanted: Any, value: Any) -> N
             'write "rmsnorm" without the brackets',
         ),
         ([12], Count, "x ([12]) must be a whole number, at least 1", "write 12 without the brackets"),
+        ("rmsnrm", list[Norm], 'x ("rmsnrm") must be one of layernorm, rmsnorm', "did you mean rmsnorm?"),
+        (plain("1"), BelowOne, "x (1) must be a number, at least 0 and less than 1", ""),
         (0.9, list[float], "x (0.9) must be a list of numbers", "write [0.9]"),
         (True, list[float], "x (true) must be a list of numbers", ""),
         ([0.9, "b"], list[float] | None, 'x[1] ("b") must be a number', ""),

@@ -20,6 +20,10 @@ PROBLEMS: dict[str, Entry] = {
         "The rank and the targets of adapters determine the shapes of their matrices, so a run continues only with "
         "those of its checkpoint."
     ),
+    "lora-rank-above-side": row(
+        "The change of a matrix with m rows and n columns has at most the rank min(m, n). Adapters of a higher rank "
+        "have more weights to train and to store, but no further changes that they could express."
+    ),
     "adapters-unreadable": row(
         "A folder in peft's format contains adapter_config.json and adapter_model.safetensors. One of them is missing "
         "or damaged, or lacks a tensor."
