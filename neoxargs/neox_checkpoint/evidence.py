@@ -34,7 +34,7 @@ def query_key_value_order(contents: Contents, located: Located, shape: Shape, ch
     if not grouped and not _is_converted(contents, located):
         return Decision("per_head", "every head has its own keys and values")
     if grouped and located.legacy:
-        return Decision("per_head", "the MLP weights have their names from before September 2024")
+        return Decision("per_head", "the MLP weights have the names used before September 2024")
     version = contents.deepspeed
     if grouped and version and version >= CONCATENATED_SINCE:
         return Decision(
@@ -44,8 +44,8 @@ def query_key_value_order(contents: Contents, located: Located, shape: Shape, ch
     what = f"load ({contents.folder}): the files do not show the order of the query, key and value rows; {program} "
     what += f"changed that order on {day}"
     hint = (
-        "set load_query_key_value_order: per_head if the checkpoint is older than that, or concatenated if newer; "
-        "with the wrong order, the first loss is close to that of an untrained model"
+        "set load_query_key_value_order: per_head for a checkpoint from before that date, or concatenated for a "
+        "later one; with the wrong order, the first loss is close to that of an untrained model"
     )
     about = ("load", "load_query_key_value_order")
     raise Problems(Problem(what, hint=hint, id="checkpoint-order-unknown", about=about))

@@ -44,17 +44,17 @@ class ForwardPass:
         """Return what was found, as a line of text; raise Problems if the loaded model has another loss."""
         recorded = state.get(KEY)
         if recorded is None or recorded["seq_length"] != self.config.shape.seq_length:
-            why = "records no loss" if recorded is None else f"records the loss for seq_length {recorded['seq_length']}"
+            why = "records no loss" if recorded is None else f"was saved with seq_length {recorded['seq_length']}"
             return f"not validated by a forward pass: the checkpoint {why}"
         now, then = self.measure()["loss"], recorded["loss"]
         bits = min(weight.element_size() * 8 for weight in self.engine.deepspeed.module.parameters())
         if not abs(now - then) <= TOLERANCE[bits] * abs(then):
-            what = f"load ({checkpoint}): the loaded model has the loss {now:.6g} on the fixed sample, "
-            what += f"but the saved one had {then:.6g}"
-            hint = "load with the versions of deepy and torch with which the checkpoint was saved, or set "
-            hint += "checkpoint_validation_with_forward_pass: false to load it nevertheless"
+            what = f"load ({checkpoint}): on the fixed sample, the loss of the loaded model is {now:.6g}, "
+            what += f"but that of the saved model was {then:.6g}"
+            hint = "use the versions of deepy and torch that saved the checkpoint, or set "
+            hint += "checkpoint_validation_with_forward_pass: false to load it anyway"
             raise Problems(Problem(what, hint=hint, id="checkpoint-loss-differs", about=("load",)))
-        return f"validated by a forward pass: loss {now:.6g}, when saved {then:.6g}"
+        return f"validated by a forward pass: loss {now:.6g}; when the checkpoint was saved, {then:.6g}"
 
 
 def _sample(config: Config, vocabulary: Vocabulary, micro_batch: int) -> MicroBatch:

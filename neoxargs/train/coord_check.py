@@ -48,7 +48,8 @@ def run(config: Config, device: torch.device) -> None:
 def table_lines(sizes: Mapping[int, Sizes]) -> Iterator[str]:
     """Yield a line per layer: its output at the largest width / at the smallest width."""
     narrow, wide = min(sizes), max(sizes)
-    yield f"mean |output| at hidden_size {wide} divided by that at {narrow}, before step 1 and after each step"
+    yield f"mean |output| at hidden_size {wide} / mean |output| at hidden_size {narrow}"
+    yield "  before step 1, and after each step"
     for layer, narrow_sizes in sizes[narrow].items():
         ratios = [wide_size / size for size, wide_size in zip(narrow_sizes, sizes[wide][layer], strict=True)]
         yield f"  {layer:<24}" + "".join(f"{ratio:8.2f}" for ratio in ratios)

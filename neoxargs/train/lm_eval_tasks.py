@@ -88,8 +88,10 @@ def _unknown(name: str, available: Collection[str]) -> Problem:
 def main(argv: Sequence[str] | None = None) -> int:
     """Load tasks; return 0, or 1 after printing problems."""
     parser = argparse.ArgumentParser(prog="python -m neoxargs.train.lm_eval_tasks", allow_abbrev=False)
-    parser.add_argument("tasks", nargs="+", metavar="TASK", help="a name that the harness knows, or a file")
-    parser.add_argument("--folder", help="find the names of further tasks in this folder")
+    parser.add_argument(
+        "tasks", nargs="+", metavar="TASK", help="the name of an lm_eval task, or a YAML file that defines one"
+    )
+    parser.add_argument("--folder", help="also find tasks by name in the YAML files of this folder")
     arguments = parser.parse_args(argv)
     try:
         Tasks(arguments.tasks, seed=0, folder=arguments.folder).load()

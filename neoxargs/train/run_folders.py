@@ -31,5 +31,7 @@ class RunFolders:
 def _vanished(name: str, folder: Path) -> Problem:
     what = f"{name} ({folder}) was removed, renamed or unmounted while the run was writing to it"
     what += "; it was created again, without the files that were in it"
-    hint = "if it was unmounted, stop the run and mount it again: new files go to the disk of the mount point"
+    hint = (
+        "if it was unmounted, stop the run and mount it again: until then, new files go to the disk of the mount point"
+    )
     return Problem(what, hint=hint, id="run-folder-vanished", about=(name,)).as_warning()

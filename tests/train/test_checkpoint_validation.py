@@ -89,6 +89,6 @@ def test_a_loaded_model_has_the_loss_with_which_it_was_saved(tmp_path: Path) -> 
     assert found["data, continued"] == found["without, continued"]
     for name in ("same layout", "other layout", "from a pipeline"):
         assert "global_step2: validated by a forward pass: loss " in found[name], name
-    assert "records the loss for seq_length 16" in found["other length"]
+    assert "was saved with seq_length 16" in found["other length"]
     assert "the checkpoint records no loss" in found["without a record"]
-    assert "on the fixed sample, but the saved one had" in found["mistake"]
+    assert ", but that of the saved model was" in found["mistake"]

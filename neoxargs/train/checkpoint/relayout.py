@@ -214,7 +214,7 @@ def _mismatches(
     subject = f"load ({saved.folder})"
     if layout is None:
         kind = type(engine.optimizer).__name__
-        what = f"{subject}: the checkpoint was written with a different layout, which DeepSpeed's {kind} cannot load"
+        what = f"{subject}: DeepSpeed's {kind} cannot load a checkpoint that was written with a different layout"
         yield Problem(what, hint=saved_layout(saved.folder), id="checkpoint-layout-not-convertible", about=("load",))
     if with_optimizer and not saved.complete:
         hint = "set no_load_optim: true to start with a fresh optimizer state"

@@ -201,6 +201,6 @@ def _write_config(files: RankFiles, config: Config) -> None:
 
 def _not_saved(save: str | None, position: Position, reason: str, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    what = f"save ({save}): the checkpoint of iteration {position.iteration} cannot be written: {reason}; {latest}"
+    what = f"save ({save}): the checkpoint at iteration {position.iteration} cannot be written: {reason}; {latest}"
     hint = "free up space on this disk, or set save to another folder"
     return Problem(what, hint=hint, id="checkpoint-not-saved", about=("save",))

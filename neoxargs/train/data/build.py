@@ -178,18 +178,19 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data",
-        description="Tokenise text and write a token file (.bin and .idx), to which `data_path` can be set.",
+        description="Tokenise text, and write a token file (.bin and .idx) for `data_path`.",
         epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or the full text of any other file. "
         "For conversations, with labels for instruction tuning, see: deepy data --chat --help",
     )
     add = parser.add_argument
-    add("texts", nargs="*", metavar="TEXT", help=f"tokenise a file, a folder, a pattern, or {text.STDLIB}")
+    add("texts", nargs="*", metavar="TEXT", help="tokenise a file, a folder, the files that match a pattern, or "
+        f"Python's standard library ({text.STDLIB})")  # fmt: skip
     add(
         "--text-path",
         nargs="+",
         default=[],
         metavar="TEXT",
-        help="same as TEXT; the option has the name of the parameter text_path",
+        help="same as TEXT, but named like the parameter text_path",
     )
     add("--output-prefix", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     add("--tokenizer-type", default="GPT2BPETokenizer", choices=list(BUILDERS), metavar="NAME",
@@ -202,8 +203,8 @@ def parser() -> argparse.ArgumentParser:
     add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
         help="append the end-of-document token to each document (default: on)")  # fmt: skip
-    add("--mask-before-token", metavar="ID,ID", help="also write labels, PREFIX_label, that leave out of the loss each "
-        "document's beginning up to this sequence of token ids")  # fmt: skip
+    add("--mask-before-token", metavar="ID,ID", help="also write PREFIX_label, with labels that exclude from the loss "
+        "each document's beginning, up to and including this sequence of token ids")  # fmt: skip
     add(
         "--json-key",
         default="text",
@@ -247,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if existing:
-        print(f"{prefix}: up to date, with {existing.tokens:,} tokens from the same text and tokenizer")
+        print(f"{prefix} is up to date: {existing.tokens:,} tokens, from the same text with the same tokenizer")
     else:
         print(summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter)))
     return 0

@@ -158,7 +158,7 @@ def _left_out(chosen: Sequence[Source], sampling: Sampling) -> Iterator[str]:
         ]
         if any(reasons):
             total, why = _documents_in(source, sampling), " and ".join(filter(None, reasons))
-            yield f"{too_long + untrained:,} of {total:,} documents of {source.prefix} are left out: {why}"
+            yield f"{too_long + untrained:,} of {total:,} documents in {source.prefix} are left out: {why}"
 
 
 def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
@@ -176,7 +176,7 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
         if made_by and made_by.vocab_size != vocab_size:
             made = f"was tokenised by {made_by.tokenizer_type} with a vocabulary of {made_by.vocab_size} tokens"
             hint = "use the tokenizer that tokenised the data, or tokenise the text again"
-            what = f"data_path ({prefix}) {made}, but this run's tokenizer has {vocab_size}"
+            what = f"data_path ({prefix}) {made}, but the vocabulary of this run's tokenizer has {vocab_size}"
             problems.append(Problem(what, hint=hint, id="data-other-tokenizer", about=("data_path", "tokenizer_type")))
     if problems:
         raise Problems(problems)

@@ -11,7 +11,7 @@ from neoxargs.problems import Problem
 
 #: Flag -> why it is refused.
 REFUSED = {
-    "ftfy": "deepy does not change text: repair it with ftfy before, in the files",
+    "ftfy": "deepy does not change the text; run ftfy on the files first",
     "for_rm": "deepy does not train reward models",
     "reward_key": "deepy does not train on rewards",
     "binary_reward": "deepy does not train on rewards",

@@ -254,16 +254,17 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
 
 def _file(parameter: str, path: str | None, what: str) -> Path:
     """Return the path of a required file; raise Problems if it is not set or missing. what: the expected file."""
+    hint = _NO_FILE.format(parameter)
     if not path:
         what = f"{parameter} is not set, but this tokenizer_type needs {what}"
-        raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-not-named", about=("tokenizer_type", parameter)))
+        raise Problems(Problem(what, hint=hint, id="vocabulary-not-named", about=("tokenizer_type", parameter)))
     if not Path(path).is_file():
         what = f"{parameter} ({path}) must be {what}, but there is no such file"
-        raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-missing", about=("tokenizer_type", parameter)))
+        raise Problems(Problem(what, hint=hint, id="vocabulary-missing", about=("tokenizer_type", parameter)))
     return Path(path)
 
 
-_NO_FILE = "set it to the path of such a file, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
+_NO_FILE = "set {} to the path of such a file, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
 
 
 def _reading(parameter: str, path: Path, read: Callable[[], Any]) -> Any:

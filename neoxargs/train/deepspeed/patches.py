@@ -162,8 +162,8 @@ PATCHES = (
         "gradient-norm",
         "0.19",
         "Weights that are not divided by tensor parallelism enter the gradient norm only on model parallel rank 0. The "
-        "norm therefore omits the biases and norms of all pipeline stages except the first, and counts tied "
-        "embeddings twice. A run with pipeline stages is clipped differently from one without.",
+        "gradient norm therefore omits the biases and layer norms of all pipeline stages except the first, and counts "
+        "tied embeddings twice. A run with pipeline stages is clipped differently from one without.",
         canaries.norm_counts_by_model_parallel_rank,
         gradient_norm.clip,
     ),
@@ -193,8 +193,8 @@ PATCHES = (
     Patch(
         "bf16-step-waits",
         "0.19",
-        "The optimizer that accumulates bf16 gradients in fp32 reads their norm on the host, so the GPU runs out "
-        "of work in every step, and an assertion stops the run if the norm is 0 or NaN.",
+        "The optimizer that accumulates bf16 gradients in fp32 reads their norm on the host in every step, which "
+        "leaves the GPU without work, and an assertion stops the run if the norm is 0 or NaN.",
         canaries.bf16_step_asserts_a_norm,
         half_precision.step_without_waiting,
     ),

@@ -37,7 +37,7 @@ from neoxargs.train.huggingface.peft_format import (
 from neoxargs.train.lora.adapters import MODULE, assembled, is_adapter
 
 HEAD = """\
-# The adapters of {source} for the model of {model}
+# Adapters from {source}, for the model in {model}
 #
 #   python deepy.py generate.py {file} --prompt "..."
 #   python deepy.py train.py {file} --set save=FOLDER
@@ -130,7 +130,7 @@ class PeftFolder:
         ]
         problems += [
             Problem(
-                f"{self.source}: only {count} of {config.shape.num_layers} layers have an adapter of {name}",
+                f"{self.source}: only {count} of {config.shape.num_layers} layers have an adapter for {name}",
                 id="adapters-not-expressible",
             )
             for name, count in found.items()

@@ -215,7 +215,7 @@ def merged_weights(config: Config) -> Weights:
         return saved
     model = base.of_run(config, saved.folder)
     if model is None:
-        what = f"load ({saved.folder}): the frozen model has random weights and is in no checkpoint"
+        what = f"load ({saved.folder}): the frozen model has random weights, which no checkpoint contains"
         raise Problems(Problem(what, id="base-checkpoint-missing", about=("load", "base_checkpoint")))
     return adapters.Merged(config, model.weights, saved)
 
@@ -258,9 +258,9 @@ def parser() -> argparse.ArgumentParser:
     add("--max-shard-size", type=_bytes, default=MAX_SHARD_SIZE, metavar="SIZE",
         help=f"limit each safetensors file to SIZE (default: {MAX_SHARD_SIZE // UNITS['GB']}GB)")  # fmt: skip
     add("--adapter", action="store_true",
-        help="write only the adapters of lora, in peft's format, instead of merging them into the model")  # fmt: skip
+        help="write only the LoRA adapters, in peft's format, instead of merging them into the model")  # fmt: skip
     add("--base-model", metavar="NAME",
-        help="record NAME, a folder or a name on the Hub, as the model of the adapters")  # fmt: skip
+        help="record NAME (a folder, or a name on the Hub) as the base model of the adapters")  # fmt: skip
     add("--vocab-size", type=_count, metavar="N",
         help="write N rows of the word embedding (default: one per token of the tokenizer)")  # fmt: skip
     return parser

@@ -186,9 +186,15 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--iteration", type=int, metavar="N", help="read the GPT-NeoX checkpoint at this iteration (default: newest)")
     add("--config", metavar="FILE", type=Path, action="append", default=[],
-        help="read the configuration from FILE, of a GPT-NeoX checkpoint that has none, or of the model of adapters; "
-        "may be repeated")  # fmt: skip
-    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value in that configuration")
+        help="read the configuration of the run from FILE, if a GPT-NeoX checkpoint contains none; for adapters, read "
+        "the configuration of their model from FILE; may be repeated")  # fmt: skip
+    add(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="override a value of the configuration in --config",
+    )
     add("--format", choices=("deepy", "huggingface"), default="deepy",
         help="convert the GPT-NeoX checkpoint to this format (default: %(default)s)")  # fmt: skip
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")

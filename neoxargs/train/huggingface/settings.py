@@ -178,7 +178,7 @@ def _has_one_epsilon(config: Config) -> bool:
 
 #: No architecture has another epsilon before the feed-forward layer than elsewhere.
 ONE_EPSILON = Demand(
-    "te_layernorm_mlp", _has_one_epsilon, "the same epsilon in all norms, whereas te_layernorm_mlp has a fixed one"
+    "te_layernorm_mlp", _has_one_epsilon, "the same epsilon in all norms, but te_layernorm_mlp fixes one of them"
 )
 NATURAL_HEADS = Demand(
     "head_dim",

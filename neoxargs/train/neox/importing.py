@@ -31,7 +31,7 @@ from neoxargs.train.neox.weights import NeoxWeights
 #: Parameters that are not copied from the configuration of the run that wrote the checkpoint.
 NOT_TAKEN = ("load", "save", "iteration", "finetune", "hostfile", "include", "exclude", "num_gpus", "num_nodes")
 HEAD = """\
-# Imported from the GPT-NeoX checkpoint {source}. The values are from its configuration, {files}
+# Imported from the GPT-NeoX checkpoint {source}. The values below are from the run's configuration: {files}
 #
 #   python deepy.py train.py {file} --set save=FOLDER
 """

@@ -151,7 +151,7 @@ def test_training_goes_on_until_a_disk_works_again(tmp_path, small_disk, breaks)
         run.terminate()
         output, _ = run.communicate(timeout=60)
     assert run.returncode == 128 + signal.SIGTERM, output
-    assert f"warning: save ({save}): the checkpoint of iteration " in output
+    assert f"warning: save ({save}): the checkpoint at iteration " in output
     assert "Traceback" not in output
     newest = checkpoint_folder.newest(save)
     assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()
@@ -205,12 +205,12 @@ def test_a_folder_that_becomes_read_only(tmp_path, reaction):
     assert "Traceback" not in output
     if reaction == "stop":
         assert run.returncode == 1, output
-        assert output.count("error:") == output.count(f"error: save ({out}): the checkpoint of iteration ") == 1
+        assert output.count("error:") == output.count(f"error: save ({out}): the checkpoint at iteration ") == 1
         assert "permission denied; the latest checkpoint is " in output
         assert any(not checkpoint_folder.damage(checkpoint) for checkpoint in kept)
         return
     assert run.returncode == 128 + signal.SIGTERM, output
-    assert f"warning: save ({out}): the checkpoint of iteration " in output
+    assert f"warning: save ({out}): the checkpoint at iteration " in output
     newest = checkpoint_folder.newest(out)
     assert newest and newest.name == f"global_step{events(tmp_path)[-1]['step']}"
 

@@ -153,7 +153,7 @@ def test_every_rank_reports_a_rank_that_cannot_write_and_goes_on(tmp_path):
     for background in (False, True):
         root = tmp_path / str(background)
         write, begin, _ = first[3 * background :][:3]
-        assert f"save ({root}): the checkpoint of iteration 2 cannot be written: rank 1 on " in write
+        assert f"save ({root}): the checkpoint at iteration 2 cannot be written: rank 1 on " in write
         assert "no space left on device; the latest checkpoint is " in write
         assert "global_step1 [checkpoint-not-saved]" in write
         assert "rank 0 on " in begin

@@ -347,7 +347,7 @@ class TestCommandLine:
         (tmp_path / "x.txt").write_text("aabb")
         prefix = str(tmp_path / "data")
         arguments = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix, "--if-missing"]
-        up_to_date = f"{prefix}: up to date, with 5 tokens from the same text and tokenizer"
+        up_to_date = f"{prefix} is up to date: 5 tokens, from the same text with the same tokenizer"
         for first_line in ("documents  1 in 1 sequences", up_to_date):
             assert build.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
             assert capsys.readouterr().out.splitlines()[0] == first_line

@@ -136,7 +136,8 @@ class TestProblems:
     def test_no_file_given(self) -> None:
         assert self.what(options("GPT2BPETokenizer")) == (
             "error: vocab_file is not set, but this tokenizer_type needs GPT-2's vocab.json [vocabulary-not-named]\n"
-            "  = set it to the path of such a file, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
+            "  = set vocab_file to the path of such a file, "
+            "or set tokenizer_type: ByteLevelTokenizer, which needs no file"
         )
 
     def test_missing_merges(self, gpt2) -> None:

@@ -196,7 +196,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
     options = {"pack_impl": "best_fit", "allow_chopped": False}
     build_datasets(finetuning(tmp_path, documents, labels, **options), TOKENIZER, Mesh())
     assert capsys.readouterr().out == (
-        f"warning: 3 of 4 documents of {tmp_path}/text are left out: 2 longer than 17 tokens (allow_chopped: false) "
+        f"warning: 3 of 4 documents in {tmp_path}/text are left out: 2 longer than 17 tokens (allow_chopped: false) "
         "and 1 without a trained token\n"
     )
 
@@ -207,7 +207,7 @@ def test_nothing_to_train_on_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Problems) as stop:
         build_datasets(finetuning(tmp_path, documents, labels, pack_impl="unpacked"), TOKENIZER, Mesh())
     assert stop.value.problems[0].what == (
-        f"{tmp_path}/text: the train split is empty, because 9 of 9 documents of {tmp_path}/text are left out: "
+        f"{tmp_path}/text: the train split is empty, because 9 of 9 documents in {tmp_path}/text are left out: "
         "9 without a trained token"
     )
 
