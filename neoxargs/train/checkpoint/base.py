@@ -31,6 +31,7 @@ def of_run(config: Config, checkpoint: Path | None) -> BaseWeights | None:
     folder = checkpoint_folder.base_folder(root, recorded)
     if folder is None:
         return None
+    # None unless the folder is one of GPT-NeoX; those have no weight index.
     if theirs := weights_of(config, folder, None):
         return BaseWeights(Base(folder.resolve(), ""), theirs)
     found = checkpoint_folder.named_by(folder)

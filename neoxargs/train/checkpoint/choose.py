@@ -23,6 +23,7 @@ def choose(config: Config, root: Path, process: Process) -> Path | None:
     """Return the checkpoint to load; None if the run starts from scratch. Collective; raises Problems."""
     if config.training.iteration is not None:
         return _checkpoint_of_iteration(root, config.training.iteration)
+    # Rank 0's list: on a shared disk, other ranks may not see the newest folder yet, and all must take the same way.
     names: list[str] = _gather([checkpoint.name for checkpoint in checkpoint_folder.candidates(root)])[0]
     damaged: list[str] = []
     for checkpoint in (root / name for name in names):
@@ -40,6 +41,7 @@ def damage_on_any_host(checkpoint: Path) -> str:
     """Return what is wrong with a checkpoint on any host, "" if nothing is. Collective."""
     folder = _identity(checkpoint)
     folders = _gather(folder)
+    # The ranks that see the same folder divide its files.
     readers = [rank for rank, other in enumerate(folders) if other == folder]
     share = readers.index(torch.distributed.get_rank()), len(readers)
     reason = checkpoint_folder.verify(checkpoint, share, threads=_threads())
@@ -56,6 +58,7 @@ def _identity(checkpoint: Path) -> tuple[object, ...]:
         stat = (checkpoint / checkpoint_folder.FILES).stat()
     except OSError:
         return (socket.gethostname(),)
+    # Hosts with a shared disk see the same file: inode, time and size are those that the server reports.
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 

@@ -47,8 +47,11 @@ def commit(folder: Path, iteration: int, known: Mapping[str, Digest] | None = No
     """
     part, final = folder / (WRITING + tag(iteration)), folder / tag(iteration)
     write_digests(part, _digests(part, known or {}))
+    # A folder cannot be renamed onto another one. A run that is killed between the two renames loses both, but no
+    # checkpoint of another iteration.
     replaced = hide(final) if final.exists() else None
     part.rename(final)
+    # Last, so that `latest` never names a folder that is not there.
     point_latest_at(final)
     if replaced:
         shutil.rmtree(replaced)
@@ -87,6 +90,7 @@ class Removal:
 def _remove(old: list[Path], newest: Path) -> None:
     """Remove checkpoints once the newest one is on the disk: a power failure must leave one of them."""
     try:
+        # Files, folder, and the parent with the entry of the renamed folder.
         for path in (newest.parent, newest, *newest.rglob("*")):
             descriptor = os.open(path, os.O_RDONLY)
             try:

@@ -40,6 +40,7 @@ def of(engine: Any) -> ExpertFile | None:
         f"expert_rank_{shard.rank:02d}_{states}",
         weights,
         has_optimizer=layout.kind == "whole" and shard.rank > 0,
+        # Consecutive ranks hold different experts, so the first `size` ranks have each of them once.
         is_written=torch.distributed.get_rank(engine.data_parallel_group) < shard.size,
     )
 

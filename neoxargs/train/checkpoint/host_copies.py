@@ -40,6 +40,7 @@ class HostCopies:
     def wait(self) -> None:
         """Wait until the copies are complete."""
         if on_gpu():
+            # The copies were queued on this stream.
             torch.cuda.current_stream().synchronize()
 
     def _copy(self, value: Any, seen: dict[Key, Tensor]) -> Any:
@@ -58,6 +59,7 @@ class HostCopies:
     def _copy_tensor(self, tensor: Tensor, seen: dict[Key, Tensor]) -> Tensor:
         source = tensor.detach()
         key = source.data_ptr(), tuple(source.shape), source.stride(), source.dtype
+        # Empty tensors all have address 0: their keys can be equal by chance.
         if key not in seen or not source.numel():
             seen[key] = self._buffer(source).copy_(source, non_blocking=True)
         copied = seen[key]

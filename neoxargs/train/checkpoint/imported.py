@@ -23,6 +23,7 @@ from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.commit import begin, commit
 from neoxargs.train.checkpoint.rank_files import RankFiles
 
+# DeepSpeed's name for the first rank's states, by which other programs recognise a checkpoint.
 STATES = "mp_rank_00_model_states.pt"
 
 
@@ -47,6 +48,7 @@ def write(source: Imported, config: Config, folder: Path, advance: Callable[[int
     """Add the checkpoint to a folder. advance: called with the bytes of the weights of each layer that is written."""
     iteration = source.common["iteration"]
     files = RankFiles(begin(folder, iteration))
+    # groupby joins neighbours only; `names` has those of a layer one after the other.
     for layer, names in groupby(source.names, _layer):
         advance(_write_layer(source, files, layer, list(names)))
     files.save(source.common, files.part / STATES)
@@ -67,6 +69,7 @@ def _layer(name: str) -> str:
 def _write_layer(source: Imported, files: RankFiles, layer: str, names: list[str]) -> int:
     """Write the files of one layer; return the bytes of its weights."""
     tensors = {name: source.tensor(name).contiguous() for name in names}
+    # Without optimizer state, the file with the counters stands for it, because an inventory names one.
     file, optimizer = f"weights-{layer}.pt", f"optimizer-{layer}.pt" if source.optimizer else STATES
     files.save(tensors, files.part / file)
     where = {name: [file, name, list(tensor.shape), None] for name, tensor in tensors.items()}

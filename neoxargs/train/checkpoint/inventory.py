@@ -43,6 +43,8 @@ def inventory(engine: Any) -> Inventory | None:
     pieces = layout.pieces
     if own := expert_files.of(engine):
         weights |= {name: [own.name, name, *_shape_and_shards(weight)] for name, weight in own.weights.items()}
+        # Without ZeRO, DeepSpeed's optimizer file is written by the first rank only; other experts' states are in their
+        # own files.
         if own.has_optimizer:
             optimizer, weights = own.name, {name: weights[name] for name in own.weights}
             pieces = [piece for piece in pieces if piece.name in weights]
@@ -63,6 +65,7 @@ def write(engine: Any, files: RankFiles, complete: bool) -> None:
     complete: whether that file holds the optimizer state (it does not with `no_save_optim`).
     """
     own = expert_files.of(engine)
+    # DeepSpeed's own flags of what this rank writes.
     writes = engine.save_zero_checkpoint or engine.save_non_zero_checkpoint or (own and own.is_written)
     if content := inventory(engine) if writes else None:
         files.text(json.dumps({**content, "complete": complete}), files.part / _file_name(content))

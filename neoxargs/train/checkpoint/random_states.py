@@ -21,6 +21,7 @@ def random_state() -> dict[str, Any]:
     name, keys, *rest = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "python": random.getstate(),
+        # torch has no full support of numpy's uint32.
         "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
         "torch": torch.get_rng_state(),
     }

@@ -57,6 +57,7 @@ class RankFiles:
 
     def start(self) -> None:
         """Write the copies in a thread, which ends with this process: `finish` waits for it."""
+        # Before the next step changes the tensors; writing needs the copies only.
         assert self.copies
         self.copies.wait()
         self.thread = threading.Thread(target=self._write_waiting, name="checkpoint", daemon=True)
@@ -99,6 +100,7 @@ class RankFiles:
             self.error = self.error or f"{type(error).__name__}: {error}"
 
     def _write(self, path: Path, fill: Fill) -> None:
+        # After an error the checkpoint is lost in any case, and a full disk should not be filled further.
         if self.error:
             return
         with self.errors_kept(), _without_zip_checksums():

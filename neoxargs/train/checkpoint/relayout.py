@@ -96,6 +96,8 @@ def _fill_partitions(
 
     Frozen weights have no fp32 partition.
     """
+    # Frees the weights that ZeRO-3 keeps gathered (small ones); the epilogue gathers them again from their new
+    # partitions.
     zero.checkpoint_event_prologue()
     for name, weight in weights.items():
         if not weight.requires_grad:
@@ -138,7 +140,9 @@ class _Loader:
             states = self.layout.optimizer.state[tensor]
             if slice_ is None:
                 states[state] = _step_count(states.get(state), number, tensor, self.layout)
+                # A number, such as Adam's step count: the same for all elements.
                 continue
+            # Before the first step the optimizer has no states yet.
             if not isinstance(states.get(state), Tensor):
                 states[state] = torch.zeros_like(tensor, dtype=slice_.dtype)
             _in_optimizer(states[state], piece).copy_(_in_weight(slice_, piece))
@@ -152,6 +156,8 @@ class _Loader:
             shapes = f"shape {_size(full.shape)} in the checkpoint, but this run expects {_size(expected)}"
             what = f"load ({self.saved.folder}): {name} has {shapes}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
+        # In the order in which `Make.parameter` sliced it: for the tensor parallel ranks, then for the expert parallel
+        # ranks.
         return reduce(rank_slice, shards_of(self.weight), full)
 
 
@@ -222,6 +228,7 @@ def _mismatches(
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     expected = union_over_ranks(set(named_weights(engine.module)))
     needed = expected if only is None else set(only)
+    # The first three: a different model would lack hundreds.
     for missing in sorted(needed - set(saved.slices) - set(optional))[:3]:
         what = f"{subject}: the checkpoint does not fit this model: weight {missing} is missing from the checkpoint"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
@@ -248,10 +255,14 @@ def restore_counters(engine: Any, saved: Weights, common: Mapping[str, Any]) -> 
         engine.lr_scheduler.load_state_dict(common["lr_scheduler"])
     for name in ("global_steps", "global_samples", "skipped_steps"):
         setattr(engine, name, common[name])
+    # Not strict: with another layout the optimizer may have more groups, for example of experts.
     for group, theirs in zip(layout.optimizer.param_groups, saved.groups, strict=False):
+        # "step": some optimizers count it per group, not per tensor.
         group |= {key: value for key, value in theirs.items() if key == "step" or (key in SCHEDULED and key in group)}
     before = saved.loss_scale
+    # The former without ZeRO, the latter with it.
     after = getattr(engine.optimizer, "loss_scale_config", None) or getattr(engine.optimizer, "loss_scaler", None)
+    # A static loss scale has no history.
     if after is not None and before.get("last_overflow_iter") is not None and hasattr(after, "last_overflow_iter"):
         for name in LOSS_SCALE_STATE:
             if name in before and hasattr(after, name):

@@ -55,6 +55,7 @@ class Checkpoints(Saver):
             found = self.forward_pass.compare(state, checkpoint)
             if self.process.main:
                 print(f"{checkpoint}: {found}", flush=True)
+        # Only the weights: iteration, data order and random states are those of a new run.
         if self.options.finetune:
             return Position()
         if not self.options.no_load_rng:
@@ -75,6 +76,7 @@ class Checkpoints(Saver):
             return
         self.base = found.base
         frozen = {name for name, weight in named_weights(self.engine.module).items() if not weight.requires_grad}
+        # Of all ranks, because each rank compares the checkpoint's names with those of the full model.
         relayout.load_weights(self.engine, found.weights, False, only=relayout.union_over_ranks(frozen))
 
     def _continue_gpt_neox(self, theirs: NeoxWeights) -> Position:
@@ -98,6 +100,7 @@ class Checkpoints(Saver):
         if with_optimizer:
             self._follow_train_iters(checkpoint)
         if not inventories:
+            # True, because DeepSpeed fails to load files of another layout.
             state, same_layout = self._load_with_deepspeed(checkpoint, with_optimizer), True
         else:
             same_layout = _on_every_rank(inventory.has_same_layout(self.engine, checkpoint), self.process)
@@ -114,6 +117,7 @@ class Checkpoints(Saver):
                 state = self._load_with_deepspeed(checkpoint, with_optimizer)
             else:
                 state = relayout.load(self.engine, checkpoint, inventories, with_optimizer)
+        # Checkpoints of other programs, and older ones, do not have the number of samples.
         return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same_layout
 
     def _load_part(self, checkpoint: Path, inventories: list[Inventory], with_optimizer: bool) -> dict[str, Any]:
@@ -158,6 +162,7 @@ class Checkpoints(Saver):
             restore_random_state(checkpoint_io.read(file))
         else:
             set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the run's first masks are not repeated
+        # Collective, so after the branch that ranks may take differently.
         if not _on_every_rank(has_file, self.process) and self.process.main:
             why = "has no RNG states" if same_layout else "was written with a different layout of ranks"
             what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
@@ -170,6 +175,7 @@ class Checkpoints(Saver):
             return
         theirs = checkpoint_folder.SHAPE | saved
         names = [*checkpoint_folder.SHAPE, *layout]
+        # Without an index, DeepSpeed reads ZeRO's partitions only with the number of ranks that wrote them.
         if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
         _raise_any(

@@ -87,14 +87,17 @@ class Saver:
         Returns the checkpoint that this call completed: this one, or in the background the one before, if any.
         """
         assert self.options.save is not None
+        # One checkpoint at a time: the copies' buffers are used again.
         before = self.finish()
         root, iteration = Path(self.options.save), position.iteration
         part = root / (checkpoint_folder.WRITING + checkpoint_folder.tag(iteration))
         self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine), self.copies)
         if self.process.main:
+            # `begin` removes leftovers, among which would be the folders that the thread is removing.
             self.removal.wait()
             with files.errors_kept():
                 commit.begin(root, iteration)
+        # Also a barrier: the folder exists from here on.
         self._agree(files, position)
         self._write_files(files, position)
         self.pending = position, files
@@ -112,12 +115,14 @@ class Saver:
             return None
         (position, files), self.pending = self.pending, None
         files.finish()
+        # Also a barrier: all files are written.
         written, root = self._agree(files, position), files.part.parent
         if self.process.main:
             with files.errors_kept():
                 commit.commit(root, position.iteration, written)
                 if self.options.keep_last_n_checkpoints:
                     self.removal.prune(root, self.options.keep_last_n_checkpoints)
+        # Also a barrier: no rank goes on to load or report a checkpoint before it is visible.
         self._agree(files, position)
         self.last = root / checkpoint_folder.tag(position.iteration)
         return Saved(position, self.last)
@@ -134,10 +139,12 @@ class Saver:
         module = self.engine.module
         # ZeRO-2 and 3 save frozen weights apart from the state of the module.
         options: dict[str, Any] = {"client_state": state, "save_latest": False}
+        # The pipeline saves layer by layer, without this option; `left_out` does the same there.
         if self.base and not is_pipeline_module(module):
             options["exclude_frozen_parameters"] = True
         with suppress_output(), self._without_optimizer(), checkpoint_io.left_out(module, _is_elsewhere):
             self.engine.save_checkpoint(str(part.parent), tag=part.name, **options)
+        # DeepSpeed copies the files on NVMe into the checkpoint itself, so they still need a digest.
         for swapped in part.glob(f"offloaded_tensors/rank{rank:02d}/**/*"):
             if swapped.is_file():
                 files.add(swapped)
@@ -145,6 +152,7 @@ class Saver:
         if not self.options.no_save_rng:
             files.save(random_state(), part / random_file(rank))
         partitioned = self.engine.zero_optimization_partition_weights()
+        # ZeRO-3 writes the optimizer's files even with `no_save_optim`, see `_without_optimizer`.
         inventory.write(self.engine, files, complete=partitioned or not self.options.no_save_optim)
         if self.process.main:
             _write_config(files, self.config)
@@ -180,6 +188,7 @@ class Saver:
         def write_rest(state_dict: dict[str, Any], path: str) -> Any:
             return write({key: value for key, value in state_dict.items() if key != "optimizer"}, path)
 
+        # `save_zero_checkpoint` False: the engine writes no file of ZeRO's partitions.
         files.save, self.engine.save_zero_checkpoint = write_rest, False
         try:
             yield

@@ -164,6 +164,7 @@ class SavedWeights:
         Raises Problems if the state was not saved element by element.
         """
         of_tensor, of_experts = self._first(name).shards
+        # Sorted by (tensor parallel rank, expert parallel rank), because groupby joins neighbours only.
         by_tensor = groupby(sorted(self.slices[name].items()), lambda item: item[0][0])
         slices = [_joined([self._read(part, state, master) for _, part in parts], of_experts) for _, parts in by_tensor]
         return _joined(slices, of_tensor)
@@ -173,6 +174,8 @@ class SavedWeights:
         has_master = master and part.pieces and self.optimizer_file(part.first[0]).weights
         if not state and not partitioned and not has_master:
             file = self._file(part.file)
+            # Files of the plain engine and of experts have the weights under "module"; those of a pipeline layer have
+            # nothing else.
             return file.get("module", file)[part.key]  # type: ignore[no-any-return]
         tensors = [(self._tensor(inventory, piece, state), piece) for inventory, piece in part.pieces.values()]
         slice_ = torch.empty(part.shape, dtype=tensors[0][0].dtype)
@@ -192,6 +195,7 @@ class SavedWeights:
 
     def _swapped(self, file: Path, piece: Piece, state: str) -> Tensor:
         path = self.folder / file.with_name(f"{state}-{file.name}" if state else file.name)
+        # 4: bytes of an fp32 element.
         flat = torch.from_file(str(path), size=path.stat().st_size // 4, dtype=torch.float32)
         return flat[piece.start : piece.start + piece.length]
 
@@ -203,6 +207,7 @@ class SavedWeights:
     def _add(self, inventory: Inventory) -> None:
         for name, (file, key, shape, *numbers) in inventory["weights"].items():
             shards = _shards(numbers)
+            # setdefault: data parallel ranks list the same slices; the first one is taken.
             self.slices.setdefault(name, {}).setdefault(_place(shards), Slice(file, key, shape, shards))
         for piece in (Piece(*entry) for entry in inventory["pieces"]):
             _, _, _, *numbers = inventory["weights"][piece.name]

@@ -80,9 +80,11 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
                 )
             )
         summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe))
+        # Before the files change, so that no summary describes another token file.
         sidecar(prefix).unlink(missing_ok=True)
         writer.finish()
     finally:
+        # After `finish` there is nothing left to delete.
         writer.discard()
     write_json(sidecar(prefix), asdict(summary))
     return summary

@@ -79,6 +79,7 @@ def build_datasets(
         prompt,
     )
     needed = {
+        # 0 for parts that are not asked for: their data sets become None.
         part: count * config.batch.train_batch_size if part in parts else 0
         for part, count in needed_batches(training, config.data.repeat_eval_samples).items()
     }
@@ -109,6 +110,7 @@ def needed_batches(training: Training, repeat_eval_samples: bool) -> dict[Part, 
     The number decides how often the documents are repeated, and so the order of the samples.
     """
     repeats = repeat_eval_samples or not training.eval_interval
+    # + 1: the evaluation after training, which need not fall on an interval.
     evaluations = 1 if repeats else training.train_iters // training.eval_interval + 1
     return {
         "train": training.train_iters, "validation": evaluations * training.eval_iters, "test": training.eval_iters
@@ -216,6 +218,7 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     weights = _normal(_weights(present, sampling))
     surplus = _settings(sampling, present).mid_level_dataset_surplus
     # The blend may draw one sample more from a source than its share, hence + 1.
+    # Rounded up twice, as in megatron-core's own builder.
     sizes = [int(np.ceil(np.ceil(samples * weight) * (1 + surplus))) + 1 for weight in weights]
     built = [_gpt_dataset(s, part, size, sampling) for s, size in zip(present, sizes, strict=True)]
     blended: Samples = megatron_core.blended(built, weights, samples, _settings(sampling, present))

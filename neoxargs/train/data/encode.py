@@ -55,6 +55,7 @@ def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encode
         results = _in_this_process(units, recipe)
     for result in results:
         if result.problems:
+            # Whether the first chunk with problems was the last one: then no others are left unexamined.
             raise Problems(shortened(result.problems, complete=next(results, None) is None))
         yield result
 
@@ -88,6 +89,7 @@ def _encode(chunk: list[Raw], recipe: Recipe, tokenizer: Tokenizer) -> Encoded:
     pieces = tokenizer.tokenize_batch([text for _, text in nonempty])
     last = [raw.last for raw, _ in nonempty]
     if recipe.append_eod:
+        # The type of `Ids`: concatenating types would widen the result.
         end = np.array([tokenizer.eod], dtype=np.int32)
         pieces = [np.concatenate((ids, end)) if ends else ids for ids, ends in zip(pieces, last, strict=True)]
     return Encoded(

@@ -55,6 +55,7 @@ def documents(path: Path) -> Iterator[Raw]:
     found = list(functions(path.read_bytes().decode(errors="replace")))
     for function in found:
         line = json.dumps(function.row(), ensure_ascii=False).encode(errors="replace")
+        # The size of the file, spread over its functions, for the progress bar.
         yield Raw(str(path), function.line, path.stat().st_size // len(found), line)
 
 
@@ -68,6 +69,7 @@ def functions(text: str) -> Iterator[Function]:
     found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     for node in sorted(found, key=lambda node: node.lineno):
         documentation = ast.get_docstring(node)
+        # Code besides the documentation, on lines of its own.
         if documentation and len(node.body) > 1 and node.body[0].end_lineno != node.body[1].lineno:
             yield Function(node.lineno, _question(node, documentation), _source(node, lines))
 

@@ -61,6 +61,7 @@ class Writer:
         header = _HEADER.pack(MAGIC, VERSION, CODES[self.stored], len(lengths), len(self.ends))
         with open(self._parts[1], "wb") as idx:
             idx.write(header)
+            # Lengths in tokens, offsets in bytes, document boundaries: the three arrays after the header.
             for values in (lengths, np.cumsum(sizes) - sizes, np.array(self.ends, dtype=np.int64)):
                 idx.write(values.tobytes())
         bin_path, idx_path = paths(self.prefix)
@@ -91,6 +92,7 @@ def read(prefix: Path) -> TokenFile:
     _, _, code, sequences, documents = _HEADER.unpack(index[: _HEADER.size])
     stored = next(stored for stored, known in CODES.items() if known == code)
     lengths = np.frombuffer(index, np.int32, sequences, _HEADER.size)
+    # 12 bytes a sequence: 4 of the length, and 8 of the offset, which follows from the lengths.
     ends = np.frombuffer(index, np.int64, documents, _HEADER.size + 12 * sequences)
     return TokenFile(np.memmap(bin_path, stored, "r"), lengths, ends)
 

@@ -91,6 +91,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Yield this rank's micro batches endlessly; after the last sample, start over with the first."""
     step, length = micro_batch * data.size, len(samples)
+    # A smaller data set is kept whole, because nothing would be left of it.
     if drops_last and length > step:
         length -= length % step
     indices = sample_indices(length, consumed, data, micro_batch)
@@ -131,6 +132,7 @@ def _end_by_sigterm_of(process: int) -> None:
     """Wait for a SIGTERM of this process, with which Python ends remaining child processes at exit."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != process:
         pass
+    # Without the exit handlers of the rank, of which this process is a copy.
     os._exit(0)
 
 
@@ -138,6 +140,7 @@ def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> 
     """Yield the sample indices of each micro batch of this data parallel rank."""
     start = consumed + data.rank * micro_batch
     while True:
+        # Beyond the last sample it goes on with the first, within a micro batch, too.
         yield [(start + offset) % length for offset in range(micro_batch)]
         start += data.size * micro_batch
 

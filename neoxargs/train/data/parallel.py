@@ -32,6 +32,7 @@ class _Chunk:
 
     def add(self, raw: Raw) -> None:
         self.raws.append(raw)
+        # A piece of a plain file is read by the worker, which then has so many bytes.
         self.size += raw.size if raw.line is None else len(raw.line)
 
     @property
@@ -78,4 +79,5 @@ def in_parallel(
             while waiting:
                 yield waiting.popleft().result()
         finally:
+            # Without waiting for chunks that have not begun, if the reader of the results stops.
             pool.shutdown(wait=True, cancel_futures=True)

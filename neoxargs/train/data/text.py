@@ -96,6 +96,7 @@ def standard_library() -> list[Path]:
     root = sysconfig.get_paths()["stdlib"]
     sources = []
     for folder, below, files in os.walk(root):
+        # In place: os.walk goes on with what is left in this list.
         below[:] = sorted(name for name in below if name not in SKIPPED_FOLDERS)
         sources += [Path(folder, name) for name in files if name.endswith(".py")]
     return sorted(sources)
@@ -150,6 +151,7 @@ def _lines(file: Path) -> Iterator[Raw]:
     with open(file, "rb") as disk:
         done = 0
         for number, line in enumerate(_unpacked(file, disk), start=1):
+            # Of a compressed file, how much the decompressor has read so far.
             now = done + len(line) if file.suffix == ".jsonl" else disk.tell()
             if line.strip():
                 yield Raw(str(file), number, now - done, line)
@@ -214,6 +216,7 @@ def _cuts(file: Path, size: int, piece: int) -> Iterator[int]:
             cut = next((i for i in _line_ends(window) if window[i : i + 1] not in _BLANK), 0)
             if cut:
                 yield position + cut
+            # At least one byte further if there is no cut here, and then a whole piece.
             position += max(cut, 1) + piece
 
 
@@ -238,6 +241,7 @@ def _plain(raw: Raw) -> str | Problem:
         stream.seek(raw.start)
         data = stream.read(raw.size)
     try:
+        # A byte order mark stands at the beginning of a file only.
         return data.decode("utf-8-sig" if raw.start == 0 else "utf-8")
     except UnicodeDecodeError as error:
         return _not_utf8(raw.path, raw.start + error.start, data[error.start])

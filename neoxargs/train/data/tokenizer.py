@@ -84,6 +84,7 @@ class FastTokenizer:
         return ids
 
     def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
+        # fast: without the offsets of tokens in the text.
         encodings = self.inner.encode_batch_fast([valid(text) for text in texts])
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 

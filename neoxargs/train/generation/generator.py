@@ -158,6 +158,7 @@ class Generator:
         self.caches = not (options.recompute or model.documents)
 
     def sample(self, context: str) -> Sample:
+        # A stride, so that sample 1 of one seed is not sample 0 of the next one.
         random = torch.Generator().manual_seed(self.seed + 1_000_003 * self.count)
         self.count += 1
         return Sample(context, self.tokenizer.tokenize(context) or [self.tokenizer.eod], random)
@@ -165,6 +166,7 @@ class Generator:
     @torch.no_grad()
     def finish(self, samples: Sequence[Sample]) -> None:
         """Generate, in place, until every sample has ended its document or has `maximum_tokens` new tokens."""
+        # In turn, so that each data parallel rank has as many as the others or one fewer.
         local = samples[self.data.rank :: self.data.size]
         with self._cache(local) as cache:
             self._finish(local, cache)
@@ -179,6 +181,7 @@ class Generator:
     def _cache(self, samples: Sequence[Sample]) -> Iterator[Cache | None]:
         """Attach a cache large enough for these samples to the model; yield None if none is used."""
         longest = len(self.prefix) + max((len(sample.prompt) for sample in samples), default=0)
+        # The first pass would cut off tokens of a longer prompt, and the cache knows no shift.
         if not (self.caches and samples) or longest > self.seq_length:
             yield None
             return
@@ -204,6 +207,7 @@ class Generator:
                 attach(self.model.module, None)
                 cache = None
             elif cache and cache.started and beyond != was_beyond:
+                # Empty, so that the next pass computes the keys of all tokens anew.
                 cache = Cache(cache.capacity)
                 attach(self.model.module, cache)
             for sample, token, logit in zip(active, *self._next(rows, active, cache), strict=True):
@@ -234,6 +238,7 @@ class Generator:
     ) -> tuple[list[int], list[float]]:
         """Return the next token of each row, drawn with its sample's generator, and the token's logit."""
         logits = self.model.logits(*self._entering(rows, cache))
+        # fp64 holds token ids and fp32 logits exactly, so that one broadcast sends both.
         chosen = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.model.device)
         if logits is not None:
             logits = logits.float().cpu()  # one transfer for all rows
@@ -243,6 +248,7 @@ class Generator:
             chosen = torch.stack((tokens, of_tokens), 1).double().to(chosen)
             # The logits of tensor parallel ranks may differ in the last bit; all ranks must draw the same token.
             _broadcast(chosen, self.mesh.tensor, 0)
+        # Ranks of earlier stages have no logits, but the token enters their next pass.
         _broadcast(chosen, self.mesh.pipe, self.mesh.pipe.size - 1)
         return chosen[:, 0].long().tolist(), chosen[:, 1].tolist()
 
@@ -250,11 +256,13 @@ class Generator:
         """Return the tokens (batch, seq) that this pass processes, and each row's last position in them (batch)."""
         if cache is None:
             room = self.seq_length - len(self.prefix)
+            # The window slides over the text, and the soft prompt stays in front of it.
             return padded([[*self.prefix, *row[len(self.prefix) :][-room:]] for row in rows])
         if not cache.started:
             cache.started = True
             return padded(rows)
         newest = torch.tensor([len(row) - 1 for row in rows], device=self.model.device)
+        # length: the longest row; `Cache.visible` masks what shorter rows do not have.
         cache.begin(newest.unsqueeze(1), max(map(len, rows)))
         return torch.tensor([row[-1:] for row in rows]), torch.zeros(len(rows), dtype=torch.int64)
 

@@ -58,6 +58,7 @@ class ScoringLoss:
         parts = [slice(start, start + step) for start in range(0, labels.shape[1], step)]
         pairs = [self._score(Readout(readout.hidden[:, part], readout.weight), labels[:, part]) for part in parts]
         logs, likeliest = (torch.cat(of_parts, dim=1) for of_parts in zip(*pairs, strict=True))
+        # To the host, because the scores of a long task would fill the GPU.
         self.results.append(Scored(labels.cpu(), logs.cpu(), likeliest.cpu()))
         return -logs.sum() / (labels != IGNORED).sum().clamp(min=1)
 
@@ -80,6 +81,7 @@ class Scorer:
         self.built, self.mesh, self.micro_batch = built, mesh, micro_batch
         self.pipelined = isinstance(built, Pipelined)
         #: Number of micro batches per call of `run` that keeps the pipeline busy.
+        # The pipeline fills and empties in each call, which takes as long as (stages - 1) micro batches.
         self.in_flight = IN_FLIGHT * mesh.pipe.size
         #: Whether this rank returns scores: one rank of those that have computed the same ones.
         self.reports = mesh.tensor.rank == 0 and mesh.pipe.rank == mesh.pipe.size - 1
@@ -134,9 +136,11 @@ class Scorer:
         micro_batches = [
             padded[start : start + size] for start in range(data.rank * size, len(padded), data.size * size)
         ]
+        # - 1: the last id is only a label.
         empty, length = ScoringRow([], 0), max(1, len(rows[chosen[0]].ids) - 1)
         batches = (batch([rows[index] if index >= 0 else empty for index in part], length) for part in micro_batches)
         by_index: dict[int, tuple[float, bool]] = {}
+        # Not strict: ranks that do not report have no results.
         for part, (_, logs, likeliest) in zip(micro_batches, self.run(batches, count), strict=False):
             scores = zip(logs.double().sum(1).tolist(), likeliest.all(1).tolist(), strict=True)
             by_index |= {index: score for index, score in zip(part, scores, strict=True) if index >= 0}

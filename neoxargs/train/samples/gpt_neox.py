@@ -63,6 +63,7 @@ class SourceSamples:
         return self._read(self.file, index)
 
     def _read(self, file: Any, index: int) -> NDArray[np.int64]:
+        # A blend may ask for more samples than the source has; it then starts over.
         position = self.order[index if index < len(self.order) else index % len(self)]
         (first, offset), (last, end) = self.starts[position].tolist(), self.starts[position + 1].tolist()
         parts = []
@@ -123,9 +124,12 @@ def source_order(lengths: Integers, sequences: slice, samples: int, seq_length: 
     chosen = np.arange(sequences.start, sequences.stop, dtype=np.int32)
     tokens = int(lengths[chosen].sum(dtype=np.int64))
     count = epochs(tokens, samples, seq_length)
+    # RandomState and not default_rng: GPT-NeoX's generator, whose numbers no version of numpy changes. Documents and
+    # then samples are shuffled with the same one.
     random = np.random.RandomState(seed)
     documents = np.tile(chosen, count)
     random.shuffle(documents)
+    # The C++ loops read memory of exactly these types, also below.
     starts = _helpers().build_sample_idx(np.array(lengths, np.int32), documents, seq_length, count, tokens)
     order = np.arange(len(starts) - 1, dtype=np.uint32 if len(starts) < 2**32 - 1 else np.int64)
     random.shuffle(order)
@@ -174,6 +178,7 @@ def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
 
     A source with the share p of all documents gets p^alpha (1 - p); the weights add up to 1.
     """
+    # The formula would give its only source the weight 0.
     if len(counts) == 1:
         return [1.0]
     shares = [count / sum(counts) for count in counts]
@@ -199,6 +204,8 @@ def cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arra
     if not all(file.is_file() for file in files.values()):
         cache.mkdir(parents=True, exist_ok=True)
         for name, array in build().items():
+            # With the process id: with folders of their own, several machines may write at the same time, and no reader
+            # sees half a file.
             part = files[name].with_suffix(f".{os.getpid()}.part")
             with open(part, "wb") as stream:
                 np.save(stream, array)

@@ -74,7 +74,9 @@ class DocumentSamples:
         labels = self._read(self.file if self.labels is None else self.labels, documents, ends, IGNORED)
         if self.packing.how != "best_fit":
             return sample_of(text, labels, self.packing.masked)
+        # `sample_of` shifts labels by one, so these are what the last token of each document would predict.
         labels[ends[:-1]] = IGNORED
+        # Padding after the last document counts as a document of its own.
         starts = np.repeat(ends, np.diff(ends, append=len(text)))
         return {**sample_of(text, labels, self.packing.masked), "starts": torch.from_numpy(starts[:-1].copy())}
 
@@ -85,6 +87,7 @@ class DocumentSamples:
     def _read(self, file: Any, documents: list[int], ends: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
         """Return tokens or labels of a sample, (seq_length + 1). ends: where the documents begin, and their end."""
         row = np.full(self.packing.seq_length + 1, padding, np.int64)
+        # Not strict: `ends` has one entry more than there are documents.
         for document, begin, end in zip(documents, ends, ends[1:], strict=False):
             row[begin:end] = file.get(document, offset=0, length=int(end - begin))
         return row
