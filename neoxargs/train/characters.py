@@ -21,6 +21,7 @@ class CharacterCounter:
         self.tokenizer, self.device = tokenizer, device
         #: Whether this rank counts: one rank of those that read the same samples.
         self.counts_here = mesh.tensor.rank == 0 and mesh.pipe.rank == mesh.pipe.size - 1
+        # fp64 counts exactly far beyond the 2^24 of fp32.
         self.sums = torch.zeros(2, dtype=torch.float64)
 
     def counted(self, batches: Iterator[Any] | None) -> Iterator[Any] | None:
@@ -38,6 +39,8 @@ class CharacterCounter:
     def perplexity(self, loss: float) -> float:
         """Return the perplexity per character. loss: in nats per token. Collective."""
         sums = self.sums.to(self.device)
+        # Over all ranks; those that do not count add 0.
         dist.all_reduce(sums)
         tokens, characters = sums.tolist()
+        # 700: exp() overflows above 709.
         return math.exp(min(loss * tokens / max(characters, 1.0), 700.0))

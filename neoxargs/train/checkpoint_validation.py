@@ -37,6 +37,7 @@ class ForwardPass:
 
     def measure(self) -> dict[str, Any]:
         """Return what a checkpoint records."""
+        # Every replica computes the same sample, so the mean over replicas is its loss.
         batches = repeat(self.batch) if self.engine.reads_data else None
         return {"loss": self.engine.mean_loss(batches, 1), "seq_length": self.config.shape.seq_length}
 
@@ -47,7 +48,9 @@ class ForwardPass:
             why = "records no loss" if recorded is None else f"was saved with seq_length {recorded['seq_length']}"
             return f"not validated by a forward pass: the checkpoint {why}"
         now, then = self.measure()["loss"], recorded["loss"]
+        # By the narrowest weight: the type in which the model computes.
         bits = min(weight.element_size() * 8 for weight in self.engine.deepspeed.module.parameters())
+        # Not `>`: a loss of NaN differs, too.
         if not abs(now - then) <= TOLERANCE[bits] * abs(then):
             what = f"load ({checkpoint}): on the fixed sample, the loss of the loaded model is {now:.6g}, "
             what += f"but that of the saved model was {then:.6g}"

@@ -123,6 +123,7 @@ def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -
     for start in range(0, count, scorer.in_flight):
         sums += _sums(scorer.run(samples, min(scorer.in_flight, count - start)), tokenizer)
     sums = sums.to(scorer.built.deepspeed.device)
+    # Over all ranks; those that do not report scores add 0.
     dist.all_reduce(sums)
     nats, *counts = sums.tolist()
     return Perplexity(nats, *map(int, counts))

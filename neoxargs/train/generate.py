@@ -74,6 +74,7 @@ def make_generator(
     model: PlainModel | PipelinedModel
     if isinstance(model_engine, Pipelined):
         bound = config.embedding.final_logit_softcapping or 0.0
+        # Without sequence parallelism, see `for_generation`.
         loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), mesh.tensor, softcap=bound)
         model = PipelinedModel(
             model_engine.deepspeed.module,
@@ -169,6 +170,7 @@ def _read_prompt(end: str) -> str | None:
         text += line
         if text.endswith(end):
             return text.removesuffix(end)
+    # None at the end of the input, which ends the loop on all ranks.
     return text or None
 
 

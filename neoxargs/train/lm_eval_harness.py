@@ -53,6 +53,7 @@ class Model:
     def end(self) -> None: ...
 
     def score(self, rows: list[ScoringRow]) -> list[tuple[float, bool]]:
+        # Between steps of a run, the engine may be in training mode.
         self.scorer.built.deepspeed.eval()
         return self.scorer.score(rows)
 
@@ -72,6 +73,7 @@ class Model:
         going = {index: replace(sample, prompt=sample.prompt[-room:]) for index, sample in going.items()}
         ids: list[list[int]] = [[] for _ in contexts]
         for done in range(0, maximum, STOP_CHECK_INTERVAL):
+            # In parts, because only the finished text shows whether a stop string is in it.
             self.generator.options = Generation(
                 **options | {"maximum_tokens": min(STOP_CHECK_INTERVAL, maximum - done)}
             )
@@ -116,6 +118,7 @@ def run_tasks(tasks: Tasks, model: Model) -> dict[str, Any]:
 def measured(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Return the measured values of the harness's results: task -> metric -> value."""
     return {
+        # The harness appends the name of a filter to each metric; `none` is the usual one.
         task: {name.removesuffix(",none"): x for name, x in values.items() if isinstance(x, float)}
         for task, values in results.get("results", {}).items()
     }
@@ -159,6 +162,7 @@ def _continued(requests: list[Any], model: Model) -> list[str]:
     """Generate all continuations; requests with the same options form a batch."""
     wanted = [(index, request.args[0], _options(request.args[1])) for index, request in enumerate(requests)]
     text_of: dict[int, str] = {}
+    # By their text, because dictionaries have no order.
     for _, equal in groupby(sorted(wanted, key=lambda each: repr(each[2])), key=lambda each: repr(each[2])):
         group = list(equal)
         texts = model.call("generate", [context for _, context, _ in group], *group[0][2])

@@ -43,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
         if program:
             ranks.add(_fork(program, words, variables))
         else:
+            # -u: a rank's lines appear when they are printed, although its output is no terminal.
             ranks.add(os.posix_spawn(sys.executable, [sys.executable, "-u", *words], os.environ | variables))
     return _Ranks(ranks).wait()
 
@@ -70,6 +71,7 @@ def _environment(options: argparse.Namespace, rank: int, devices: list[str]) -> 
     """Return the variables that DeepSpeed's launcher sets for a rank."""
     size = str(len(devices))
     return {
+        # All devices for every rank, which takes the one with the number LOCAL_RANK (process/setup.py).
         "CUDA_VISIBLE_DEVICES": ",".join(devices), "MASTER_ADDR": options.master_addr,
         "MASTER_PORT": options.master_port, "WORLD_SIZE": size, "LOCAL_SIZE": size, "CROSS_RANK": "0",
         "CROSS_SIZE": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
@@ -165,6 +167,7 @@ class _Ranks:
                 failed = code
                 self._send(signal.SIGTERM)
                 signal.alarm(AFTER_A_FAILURE)
+        # A rank that a signal ended has a negative code, which an exit code cannot be.
         return failed % 256
 
     def _send(self, number: int) -> None:

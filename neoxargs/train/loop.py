@@ -118,6 +118,7 @@ class Loop:
         batches = self.data.train(self.position.samples)
         reason = ""
         if not self.position.iteration and self._has_iterations_left():
+            # What the untrained model answers, to compare with.
             self._ask(everything=True)
         with StopRequest(self.device, self.stop_file) as request:
             while self._has_iterations_left() and not reason:
@@ -131,6 +132,7 @@ class Loop:
                 if iteration < self.training.train_iters:
                     self._ask()
                 reason = request.answer() or self._exit_reason()
+                # `busy` is the same on every rank, so all of them finish here or none; and none has to wait for a file.
                 if self.saver.pending and not request.busy:
                     self._complete(self.saver.finish)
                 if iteration in saves and not reason:

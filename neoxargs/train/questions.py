@@ -38,6 +38,7 @@ class Questions:
         if self.tasks:
             self.model = Model(Scorer(built, mesh, config.batch.train_micro_batch_size_per_gpu), self.generator)
             if process.main:
+                # Now, so that an unknown task is reported before the first step.
                 self.tasks.load()
 
     def due(self, iteration: int) -> bool:
@@ -62,6 +63,7 @@ class Questions:
 
     def _answers(self, prompts: list[str]) -> list[Answer]:
         generator = self.generator
+        # From 0 again, because a sample's seed depends on the count.
         generator.options, generator.count = self.options, 0
         samples = [generator.sample(prompt) for prompt in prompts]
         with paused(self.built):

@@ -54,6 +54,7 @@ def run(arguments: RankArguments) -> None:
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
+    # Before the model: problems with the data are reported without waiting for that.
     data = _data(config, tokenizer, mesh, process)
     # Seeds for dropout: equal within a tensor parallel group, different between groups.
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
@@ -77,6 +78,7 @@ def run(arguments: RankArguments) -> None:
         position=position,
         trackers=trackers,
         device=process.device,
+        # Only rank 0 has the file of metrics, and reports the time.
         elapsed=metrics.elapsed(run.folder / run_metrics.FILE, position.iteration) if process.main else 0.0,
         saved=position if position.iteration else None,  # a run that makes no step does not save again
         stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,

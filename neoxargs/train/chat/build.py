@@ -106,6 +106,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
     conversation is left.
     """
     files = sources.find(texts)
+    # One time for all workers and conversations, so that the result does not depend on when each was rendered.
     now = datetime.now()
     encoder = Encoder(recipe, sources.forms_of(files, recipe.json_keys), now)
     size, totals = sum(file.stat().st_size for file in files), _Totals()
@@ -118,6 +119,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
         chunks = encode(sources.conversations(files), encoder, now, worker_count(size, workers))
         for chunk in chunks:
             totals.add(chunk)
+            # Read on past the first problem, so that a file with few mistakes can be corrected at once.
             if len(totals.problems) >= MAX_PROBLEMS:
                 break
             last = [True] * len(chunk.lengths)
@@ -130,6 +132,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
         if totals.sample is None:
             raise Problems(_nothing_left(texts, recipe, totals))
         summary = _summary(writers[0].documents, totals, encoder, fingerprint(files, recipe))
+        # Before the files change, so that no summary describes others.
         sidecar(prefix).unlink(missing_ok=True)
         for writer in writers:
             writer.finish()

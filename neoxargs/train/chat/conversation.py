@@ -117,8 +117,10 @@ def read(row: Row, form: Form) -> Conversation:
         given = len(asked) if isinstance(row[question], list) else 0
         messages = [*asked, *_turn(row[answer], "assistant", answer)]
     system = row.get("system")
+    # Some data sets keep the system prompt beside the messages.
     if isinstance(system, str) and system and messages and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
+        # The prompt is one message longer, if it is one of messages.
         given += given > 0
     if not messages:
         raise Dropped("empty")
@@ -159,6 +161,8 @@ def _message(entry: Any, number: int) -> Message:
         raise Rejected(f"message {number} must be an object with role and content, but is {_kind(entry)}")
     message = _sharegpt(entry, number) if "from" in entry and "role" not in entry else entry
     has_content = "content" in message
+    # Rows of Arrow and Parquet files have every key in every message, with null where it is not used; templates test
+    # for presence.
     message = {key: value for key, value in message.items() if value is not None}
     if not isinstance(message.get("role"), str):
         raise Rejected(f"message {number} has no role", 'write {"role": "user", "content": "..."}')

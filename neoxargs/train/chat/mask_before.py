@@ -37,6 +37,7 @@ def write(prefix: Path, delimiter: tuple[int, ...], fingerprint: str) -> None:
     writer = indexed.Writer(_labels(prefix), np.int32)
     try:
         for first, last in pairwise(tokens.ends.tolist()):
+            # A document may be several sequences, across which the delimiter is searched.
             labels = masked(np.array(tokens.ids[bounds[first] : bounds[last]], dtype=np.int32), delimiter)
             lengths = tokens.lengths[first:last].tolist()
             writer.add(labels, lengths, [False] * (len(lengths) - 1) + [True])

@@ -64,6 +64,7 @@ def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -
     empty = [is_empty(message) for message, is_trained in zip(messages, trained, strict=True) if is_trained]
     if recipe.masking == "marks":
         result = _by_marks(chat, recipe, conversation.given)
+    # Before the checks below: with marks, the template decides what is trained, and not the roles.
     elif not empty:
         raise Dropped("no trained token")
     elif all(empty):  # only the template's end of a turn would be trained: the model would learn to answer nothing
@@ -85,9 +86,11 @@ def _by_turns(chat: _Chat, text: str, trained: list[bool]) -> Marked:
     result, start = Marked(text, []), 0
     last = len(trained) - 1
     for index, is_trained in enumerate(trained):
+        # Between two turns of one kind no boundary is needed, so no rendering either.
         if index < last and trained[index + 1] == is_trained:
             continue
         end = len(text) if index == last else _boundary(chat, text, index, trained[index + 1], result.notes)
+        # is_trained: a trained turn of no characters is an error, too, unless its message is empty.
         if end < start + is_trained and str(chat.messages[index].get("content") or "").strip():
             what = f"in the template's output, message {index + 1} does not come after the messages before it"
             raise TemplateError(what, hint=_UNSTABLE)
@@ -139,6 +142,7 @@ def _by_content(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
     first, all_messages = (_with_end(messages, index) for messages in (chat.messages[: index + 1], chat.messages))
     turns = chat.render(first, prompt=prompt)
     whole = chat.render(all_messages)
+    # Exactly once, and without another effect: some templates test, strip or repeat contents.
     if turns.count(END) != 1 or whole.count(END) != 1 or whole.replace(END, "") != text:
         return None
     after = turns.partition(END)[2]
@@ -151,6 +155,7 @@ def _with_end(messages: list[Message], index: int) -> list[Message]:
     content = messages[index].get("content")
     if not isinstance(content, str) or not content.strip():
         return messages
+    # Before trailing blanks, which many templates strip.
     visible = len(content.rstrip())
     marked_message = {**messages[index], "content": content[:visible] + END + content[visible:]}
     return [*messages[:index], marked_message, *messages[index + 1 :]]
@@ -160,6 +165,7 @@ def _by_marks(chat: _Chat, recipe: ChatRecipe, given: int) -> Marked:
     """Return the ranges inside the template's `generation` marks. given: number of messages that are a prompt."""
     with_marks = chat.render(chat.messages, marks=True)
     text, spans = _without_marks(with_marks)
+    # Templates may test the length or the last character of what they enclose.
     if text != chat.render(chat.messages):
         raise TemplateError("the template inspects the output of its {% generation %} blocks, so they cannot be marked")
     if recipe.only_last:

@@ -62,6 +62,7 @@ class Template:
 
     def __init__(self, source: TemplateSource, special: Mapping[str, str], now: datetime) -> None:
         self.source, self.special = source, special
+        # trim_blocks and lstrip_blocks: as transformers sets them, or templates would write other blanks and lines.
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Marks, "jinja2.ext.loopcontrols"])
         environment.filters["tojson"] = _to_json
         environment.globals |= {
@@ -91,6 +92,7 @@ class Template:
         Raises TemplateError.
         """
         given = {"tools": None, "documents": None, **self.special, **(variables or {})}
+        # Last: a conversation's own variables cannot replace these.
         given |= {"messages": messages, "add_generation_prompt": prompt, _MARKS: marks}
         try:
             with time_limit(MAX_SECONDS):
@@ -112,6 +114,7 @@ class Template:
     def _takes_parts(self) -> bool:
         """Whether the template expects a message's content as a list of parts instead of printing the list."""
         probe = "\ufdd2"
+        # A template that knows only texts prints the Python list, with its quotes, or fails.
         try:
             text = self.render([{"role": "user", "content": [{"type": "text", "text": probe}]}])
         except TemplateError:
@@ -123,6 +126,7 @@ _MARKS = "_generation_marks"
 
 
 class _Environment(ImmutableSandboxedEnvironment):
+    # Only operators that are listed here pass through call_binop.
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -159,6 +163,7 @@ class _Marks(Extension):
 class _SafeNamespace(Namespace):
     """Jinja's namespace without attributes that begin with an underscore."""
 
+    # Without a parameter `self`, so that a template may use this name for an attribute.
     def __init__(*args: Any, **values: Any) -> None:
         self, args = args[0], args[1:]
         values = dict(*args, **values)
@@ -216,6 +221,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # Virtual: CPU time of this process, so that a busy machine does not change the result.
     previous = signal.signal(signal.SIGVTALRM, _out_of_time)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
@@ -241,6 +247,7 @@ def _template_line(trace: TracebackType | None) -> int:
     """Return the innermost line of the template in a traceback, 0 if there is none."""
     line = 0
     while trace:
+        # Jinja's names of a template without a file, in its code and in tracebacks that Jinja rewrites.
         if trace.tb_frame.f_code.co_filename in ("<template>", "<unknown>"):
             line = trace.tb_lineno
         trace = trace.tb_next

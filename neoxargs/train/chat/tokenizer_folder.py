@@ -59,8 +59,10 @@ def read(tokenizer: Recipe) -> ChatSettings:
             continue
         values = _json(file)
         special = {name: text for name in NAMES if (text := _token(values.get(name))) is not None}
+        # `files` begins with tokenizer_config.json, whose values come before those of special_tokens_map.json.
         settings.special = special | settings.special
         settings.described = settings.described or "eos_token" in values
+        # chat_template.jinja comes later in `files` and replaces this one, as in transformers.
         settings.templates |= _templates(values.get("chat_template"), file)
     return settings
 

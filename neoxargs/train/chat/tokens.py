@@ -64,6 +64,7 @@ class Labelled:
     def trained_spans(self) -> list[Span]:
         """Return the ranges of characters of trained tokens."""
         trained = self.labels[: len(self.located.ids)] != IGNORED
+        # Both ends of every run of trained tokens: its first index, and the index after its last.
         edges = np.flatnonzero(np.diff(trained, prepend=False, append=False)).tolist()
         span = self.located.span
         return [(span(start)[0], span(stop - 1)[1]) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
@@ -146,6 +147,7 @@ def _label(spans: Sequence[Span], tokens: Located) -> Labelled:
     for start, end in spans:
         first, stop = tokens.token_at(start), tokens.token_at(end)
         crossing |= first < len(ids) and tokens.span(first)[0] < start
+        # The last token of the range goes on beyond its end.
         if stop < len(ids) and tokens.span(stop)[0] < end:
             crossing, stop = True, stop + 1
         labels[first:stop] = ids[first:stop]
@@ -183,5 +185,6 @@ class _Bytes:
         return len(self._text[:position].encode("utf-8", errors="surrogatepass"))
 
     def span(self, token: int) -> Span:
+        # Incomplete characters at the end are left out, so all bytes of a character have the same span.
         before = bytes(self.ids[:token].tolist()).decode("utf-8", errors="ignore")
         return len(before), len(before) + 1

@@ -100,6 +100,7 @@ class Encoder:
             raise Problems(Problem(what, hint=_NO_MARKS, id="chat-template-without-marks"))
 
     def encode(self, chunk: list[Raw]) -> Encoded:
+        # Rendered one by one, then tokenised in one call, which is faster.
         result = Encoded(sum(raw.size for raw in chunk))
         rendered: list[tuple[Raw, Marked]] = []
         for raw in chunk:
@@ -155,11 +156,13 @@ class Encoder:
         if not len(tokens.ids):
             raise Dropped("empty")
         limit = self.recipe.max_length
+        # Before cutting and dropping, because the summary reports the lengths of the data.
         result.uncut.append(len(tokens.ids))
         if limit is not None and len(tokens.ids) > limit:
             if self.recipe.overlong == "drop":
                 raise Dropped("too long")
             if self.recipe.overlong == "cut":
+                # Only if the cut removes what was trained; conversations without any are counted as such.
                 if tokens.has_loss and not tokens.cut(limit).has_loss:
                     raise Dropped("answer cut off")
                 tokens = tokens.cut(limit)

@@ -64,6 +64,8 @@ def write(config: Config, saved: Weights, family: Family, sizes: Sizes, folder: 
             part: Pair(*(saved.full_tensor(matrix.weight(part, x)) for x in "AB")) for part in matrix.target.adapted
         }
         for name, pair in to_theirs(matrix, ours, sizes).items():
+            # Copies, because safetensors refuses tensors that share memory: `to_theirs` returns views, and one A for
+            # several modules.
             tensors |= {f"{PREFIX}{name}.lora_{x}.weight": getattr(pair, x).contiguous().clone() for x in "AB"}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     text = json.dumps(adapter_config(config, family, base), indent=2) + "\n"
@@ -180,6 +182,7 @@ def _lora(source: PeftFolder, targets: list[str]) -> dict[str, Any]:
     settings = source.settings
     return {
         "lora.rank": settings.get("r", 8), "lora.alpha": settings.get("lora_alpha", 8),
+        # peft's defaults, in case the file leaves them out.
         "lora.dropout": settings.get("lora_dropout", 0.0), "lora.targets": targets,
         "lora.rank_stabilized": bool(settings.get("use_rslora")),
     }  # fmt: skip
@@ -202,6 +205,7 @@ class Merged:
         self.base, self.adapters = base, adapters
         self.scale = scale(config) if config.lora.rank else 1.0
         self.folder = adapters.folder
+        # A soft prompt, which is added to the model and merged into nothing.
         self.beside = {name for name in adapters.slices if not is_adapter(name)}
         self.slices, self.dtype = {*base.slices, *self.beside}, base.dtype
         self.complete, self.groups, self.loss_scale = False, adapters.groups, adapters.loss_scale
@@ -226,6 +230,7 @@ class Merged:
         deltas = {}
         for part in target.adapted:
             A, B = (self.adapters.full_tensor(f"{match[1]}.{MODULE}.{part}.{x}", master=True).float() for x in "AB")
+            # Transposed, because `assembled` takes outputs, with the rows in the last dimension.
             deltas[part] = (B @ A).t()
         merged = whole.float() + self.scale * assembled(target, deltas).t()
         return merged if master else merged.to(whole.dtype)

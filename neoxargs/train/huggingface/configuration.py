@@ -57,6 +57,7 @@ def read(folder: Path) -> ImportedModel:
             problems.append(_no_equivalent(row.key, entry))
             continue
         for name, value in ours.items():
+            # Several keys may set one parameter (GPT-2 has two rates of dropout for ours), but only to the same value.
             if values.setdefault(name, value) != value:
                 what = (
                     f"{row.key} ({json.dumps(entry.value)}) contradicts another key of this file, "
@@ -68,10 +69,12 @@ def read(folder: Path) -> ImportedModel:
     if not _is_count(vocabulary.value):
         what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a positive integer"
         problems.append(Problem(what, vocabulary.place, id="huggingface-not-a-count"))
+    # Only in families that cannot have other widths, and so have no row for it.
     if not any("head_dim" in row.ours for row in family.settings):
         problems += _head_width(tree, values)
     if problems:
         raise Problems(problems)
+    # Left out where it follows from the other values, as in a file that a user would write.
     if values.get("head_dim") == _natural_width(values):
         del values["head_dim"]
     return ImportedModel(family, values, vocabulary.value)
@@ -94,6 +97,7 @@ def _imported_values(row: Setting, value: Any) -> Values | None:
 
 
 def _is_count(value: Any) -> bool:
+    # Not isinstance: True is an int as well.
     return type(value) is int and value > 0
 
 

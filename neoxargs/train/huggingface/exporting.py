@@ -66,6 +66,7 @@ class Export(NamedTuple):
         """Return names and shapes of the tensors to write. No weight is read: the forms convert meta tensors."""
         specs = []
         for piece in pieces:
+            # A meta tensor has a shape and no elements.
             parts = piece.form.to_theirs(torch.empty(self.saved.shape(piece.ours), device="meta"), self.sizes)
             specs += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
         return specs
@@ -76,6 +77,7 @@ class Export(NamedTuple):
         return piece.form.to_theirs(self.saved.full_tensor(piece.ours, master=master), self.sizes)
 
     def _name(self, module: str, kind: str) -> str:
+        # The output layer is outside of the module that holds all others.
         return f"{'' if module in ('lm_head', 'embed_out') else self.family.prefix}{module}.{kind}"
 
 
@@ -159,6 +161,7 @@ def choose_family(config: Config, architecture: str | None = None) -> Family:
     """
     candidates = [FAMILIES[architecture]] if architecture else list(FAMILIES.values())
     obstacles = [(list(family.obstacles(config)), family) for family in candidates]
+    # min takes the first of equals, so the order of FAMILIES decides where several are suitable.
     problems, family = min(obstacles, key=lambda pair: len(pair[0]))
     if problems:
         if not architecture:

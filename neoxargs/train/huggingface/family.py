@@ -107,6 +107,7 @@ class Family:
         for parameter, value in config.items():
             group, name = parameter.group, parameter.name
             handled = name in known or name in HARMLESS or group in (Init, Fusion)
+            # Of the model's parameters only: data, optimizer and layout are not exported.
             changes_model = parameter.effect in ("model", "not built") and group.__module__ in MODEL_MODULES
             if changes_model and not handled and value.value not in (parameter.default, ABSENT, None):
                 yield self._obstacle(config, name, "which has no equivalent parameter")
@@ -140,6 +141,7 @@ class Family:
                 numbers = range(experts if EXPERT in theirs[0] else 1)
                 names = tuple(name.format(layer, expert=number) for number in numbers for name in theirs)
                 yield Weights(ours.format(layer), names, form)
+        # A tied output layer has no weight of its own in their files.
         yield from (row for row in last if not (tied and row.ours == "output"))
 
 

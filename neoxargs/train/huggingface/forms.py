@@ -72,6 +72,7 @@ TRANSPOSED = Form(lambda x, _: [x.t()], lambda parts, _: parts[0].t())
 #: GPT-2 has one matrix with all queries, then all keys, then all values.
 TRANSPOSED_HEADS = Form(
     lambda x, sizes: [torch.cat(_split_heads(x, sizes)).t()],
+    # Three equal parts, because GPT-2 has no grouped queries.
     lambda parts, sizes: _join_heads(parts[0].t().chunk(3), sizes),
 )
 #: The matrices of all experts, stacked; theirs are one per expert, or a value and a gate.

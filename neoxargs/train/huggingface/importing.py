@@ -138,6 +138,7 @@ def write(source: Import, tokenizer: dict[str, str], folder: Path, final: Path) 
 
 
 def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str, str]) -> str:
+    # The longest context that the model was made for; generation and training may use it.
     values = {**source.model.values, "seq_length": source.model.values["max_position_embeddings"], **rows}
     blocks = {
         "The GPT-NeoX version whose defaults apply.": {"dialect": "neox-2026"},
@@ -163,6 +164,7 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
         what = f"the tokenizer has {size} tokens, more than vocab_size ({vocabulary})"
         hint = "pass --tokenizer-type NAME [--vocab-file FILE] to use a different tokenizer"
         raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-too-large"))
+    # The YAML file sets neither the unit nor tensor parallelism, so a run pads in this way.
     unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
     needed = padded_vocab_size(vocabulary, unit, 1)
     return {"padded_vocab_size": needed} if needed > padded_vocab_size(size, unit, 1) else {}

@@ -69,6 +69,7 @@ def to_theirs(matrix: Matrix, ours: Mapping[str, Pair], sizes: Sizes) -> dict[st
     if len(matrix.theirs) > 1:
         return {name: ours[part] for name, part in zip(matrix.theirs, names, strict=True) if part in ours}
     rows = [assembled(matrix.target, {part: pair.B.t()}).t() for part, pair in ours.items()]
+    # The sum of several products B A is one product of the matrices side by side.
     together = torch.cat([_rows_of_theirs(matrix.form, part, sizes)[0] for part in rows], dim=1)
     return {matrix.theirs[0]: Pair(torch.cat([pair.A for pair in ours.values()]), together)}
 
@@ -101,6 +102,7 @@ def adapter_config(config: Config, family: Family, base: str | None) -> dict[str
         for matrix in found
         if len(matrix.theirs) == 1 and ALL not in matrix.target.adapted
     }
+    # An adapter's scale is alpha / rank (or alpha / sqrt(rank)): a sum of ranks needs as much more alpha.
     growth = math.sqrt if options.rank_stabilized else float
     return {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "inference_mode": True,
@@ -119,6 +121,7 @@ def _plain(number: float) -> float:
 
 def _short_names(found: Sequence[Matrix], family: Family) -> list[str]:
     """Return the last part of their modules' names, or the last two where modules differ only before the last one."""
+    # Of all modules of a layer, because peft adapts each module whose name ends in this way.
     every = {_end(name) for row in family.modules(1, tied=False) for name in row.theirs}
     lasts = [end[-1] for end in every]
     ends = {_end(name) for matrix in found for name in adapted_theirs(matrix)}

@@ -60,6 +60,7 @@ class Writer:
         spec = next(self.waiting)
         assert tuple(tensor.shape) == spec.shape, (spec.name, tensor.shape, spec.shape)
         assert self.file is not None
+        # As bytes, because numpy has no bfloat16.
         self.file.write(tensor.to(spec.dtype).contiguous().view(torch.uint8).numpy().data)
 
     def _steps(self) -> Iterator[Spec]:
@@ -86,6 +87,7 @@ def _shards(specs: Sequence[Spec], limit: int) -> list[list[Spec]]:
     shards: list[list[Spec]] = [[]]
     size = 0
     for spec in specs:
+        # A file has at least one tensor, however large.
         if shards[-1] and size + spec.size > limit:
             shards.append([])
             size = 0

@@ -49,6 +49,7 @@ def rope_scaling(section: str, *types: str, old: str = "rope_scaling") -> tuple[
 
         def to_theirs(config: Config) -> Any:
             value = config.get(parameter)
+            # transformers needs the key, where ours defaults to the model's own context.
             if name == "original_max_position_embeddings" and value is None:
                 value = config.shape.max_position_embeddings
             is_read = name in ROPE_SETTINGS.get(config.rope_scaling.rope_type, ())

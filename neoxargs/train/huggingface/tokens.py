@@ -21,9 +21,11 @@ FILES: tuple[tuple[str, dict[str, str]], ...] = (
 
 def write(options: Options, tokenizer: Tokenizer, seq_length: int, folder: Path) -> bool:
     """Write the tokenizer's files for transformers; return False if transformers has no equivalent tokenizer."""
+    # Otherwise transformers removes blanks before punctuation when it decodes.
     described: dict[str, Any] = {"model_max_length": seq_length, "clean_up_tokenization_spaces": False}
     if isinstance(tokenizer, PieceTokenizer):
         shutil.copyfile(str(options.vocab_file), folder / "tokenizer.model")
+        # No token at the beginning, as in training.
         described |= {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False}
     elif inner := _inner(options, tokenizer):
         inner.save(str(folder / "tokenizer.json"))
@@ -70,6 +72,7 @@ def _byte_level() -> Any:
     from tokenizers import Tokenizer as Fast
 
     inner = Fast(models.BPE({_gpt2_character(byte): byte for byte in range(256)}, []))
+    # No regex: GPT-2's would split the text into words first, which is of no use without merges.
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens([AddedToken("<|endoftext|>")])

@@ -21,6 +21,7 @@ def sliding_window(default: int | None) -> Setting:
     return Setting(
         "sliding_window", ("sliding_window_width",), default,
         lambda config: config.attention.sliding_window_width and config.attention.sliding_window_width + 1,
+        # None: ours counts the tokens before, of which there must be one, so a window of one token has no equivalent.
         lambda value: {"sliding_window_width": value - 1} if value and value > 1 else None if value else {},
     )  # fmt: skip
 
@@ -55,6 +56,7 @@ def windows(width: int | None, types: Sequence[str]) -> Values:
 
 def _skips(has_window: Sequence[bool]) -> int | list[int]:
     """Return N if each N-th layer has no window and all others have one, else a list with a number for each layer."""
+    # The first layer without a window decides what N can be.
     first = has_window.index(False) + 1
     regular = [bool((layer + 1) % first) for layer in range(len(has_window))] == list(has_window)
     return first if regular and first > 1 else [int(one) for one in has_window]

@@ -75,10 +75,13 @@ def write(config: Config, saved: Weights, folder: Path) -> bool:
             for number, tensors in layers:
                 torch.save(OrderedDict(tensors), final / layer_file(number, rank))
         else:
+            # DeepSpeed's plain engine wraps the layers in a module of this name.
             named = ((f"sequential.{number}.{name}", x) for number, tensors in layers for name, x in tensors.items())
             state["module"] = OrderedDict(named)
         if writer.has_optimizer:
             state["optimizer"] = writer.optimizer(rank)
+        # GPT-NeoX reads one state file for each rank of the model; in a pipeline, the weights are in the files of the
+        # layers.
         for stage in range(max(config.parallel.pipe_parallel_size, 1)):
             torch.save(state, final / state_file(stage * writer.ranks + rank))
     (final / "configs").mkdir()
@@ -119,8 +122,10 @@ class _Writer:
     def optimizer(self, rank: int) -> dict[str, Any]:
         """Return the state of DeepSpeed's Adam, in which norms and biases are in a separate group without decay."""
         by_state = {state: list(self._tensors(rank, state)) for state in STATES}
+        # The highest one: weights that were never updated have none.
         step = max(int(self.saved.states(name).get("step", 0)) for name in self.saved.slices)
         decaying = [decays(name, tensor.dim()) for name, tensor in by_state[STATES[0]]]
+        # Those with decay first; the sort is stable, so the layers keep their order.
         order = sorted(range(len(decaying)), key=lambda index: not decaying[index])
         states = {
             number: {"step": step, **{state: tensors[index][1] for state, tensors in by_state.items()}}
@@ -142,10 +147,12 @@ class _Writer:
 
     def _tensor(self, target: Target, rank: int, state: str) -> Tensor:
         if target.ours not in self.saved.slices:
+            # ScaleNorm has one number.
             width = 1 if target.name.endswith(".g") else self.config.shape.hidden_size
             return torch.zeros(width) if state or target.name.endswith("bias") else torch.ones(width)
         full = self.saved.full_tensor(target.ours, state, master=self.has_optimizer and not state)
         # A copy: a slice would be saved with the whole tensor.
+        # With optimizer state, the fp32 weights that belong to it.
         return self._slice(target, full, rank, state).clone(memory_format=torch.contiguous_format)
 
     def _slice(self, target: Target, full: Tensor, rank: int, state: str) -> Tensor:
@@ -167,6 +174,7 @@ class _Writer:
         if shape.num_kv_heads == shape.num_attention_heads:
             return rows
         groups = shape.num_kv_heads // self.ranks
+        # 0: the size of the vocabulary, which this form does not use.
         return torch.cat(HEADS.to_theirs(rows, Sizes(shape.num_attention_heads // shape.num_kv_heads, groups, 0)))
 
 

@@ -69,6 +69,7 @@ def write(config: Config, weights: NeoxWeights, files: Sequence[Path], folder: P
     (folder / YAML).write_text(_yaml(config, weights, files, final), encoding="utf-8")
     common = weights.common
     curve = LearningRateCurve.of(config.get)
+    # GPT-NeoX stores fewer values of a schedule than deepy; the configuration has the others.
     common["lr_scheduler"] = schedule_state(curve, common["lr_scheduler"], common["iteration"])
     optimizer = partial(_optimizer, weights) if weights.complete else None
     source = Imported(common, weights.dtype, list(weights.slices), weights.full_tensor, optimizer)
@@ -87,6 +88,7 @@ def _optimizer(weights: NeoxWeights, names: Sequence[str]) -> dict[str, Any]:
         for number, name in enumerate(names)
     }
     plain = {key: value for key, value in weights.loss_scale.items() if isinstance(value, bool | int | float)}
+    # No groups: the schedule and the configuration set what they contain.
     inner = {"state": states, "param_groups": []}
     return {
         "optimizer_state_dict": {"single_partition_of_fp32_groups": masters, "base_optimizer_state": inner, **plain}

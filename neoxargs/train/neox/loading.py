@@ -48,6 +48,7 @@ def _wrong_tied(weights: NeoxWeights) -> Problem | None:
     attention, located = weights.config.attention, weights.located.weights
     first, second = (f"layers.0.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm"))
     if not attention.gpt_j_residual or second not in located or not weights.is_trained(first):
+        # If not even the input norm was trained, the other one says nothing.
         return None
     if weights.is_trained(second) != attention.gpt_j_tied:
         return None
@@ -70,6 +71,7 @@ def load(engine: Any, saved: NeoxWeights, with_optimizer: bool, optional: Collec
     if isinstance(schedule, Schedule):
         common["lr_scheduler"] = schedule_state(schedule.curve, common["lr_scheduler"], common["iteration"])
     else:  # one of DeepSpeed's schedules, which saves only a step
+        # DeepSpeed's schedules count from 0 and save the last step that was taken.
         common["lr_scheduler"] = {"last_batch_iteration": common["iteration"] - 1}
     relayout.load_weights(engine, saved, with_optimizer, optional)
     if with_optimizer:

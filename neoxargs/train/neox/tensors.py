@@ -18,6 +18,7 @@ from neoxargs.neox_checkpoint.pickles import TensorRef, unreadable
 def read_tensor(ref: TensorRef) -> Tensor:
     """Return a tensor with its elements in memory; raise Problems if the file ends before them."""
     flat = _elements(ref, 0, ref.span)
+    # The storage in the order of the file; shape and stride give the tensor its view of it.
     return flat.as_strided(ref.shape, ref.stride)
 
 
@@ -32,6 +33,7 @@ def _elements(ref: TensorRef, start: int, count: int) -> Tensor:
     buffer = torch.empty(count * ref.itemsize, dtype=torch.uint8)
     with ref.file.open("rb") as file:
         file.seek(ref.position(file) + start * ref.itemsize)
+        # readinto fills the tensor's own memory, without a bytes object in between.
         if file.readinto(buffer.numpy().data) != len(buffer):
             raise unreadable(ref.file, "it is truncated")
     return buffer.view(getattr(torch, ref.dtype))

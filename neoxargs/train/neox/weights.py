@@ -159,6 +159,7 @@ class NeoxWeights:
         elif heads == groups:
             return rows
         else:
+            # In this order, the rows of each key and value head are spread over the query heads that share it.
             share = width * groups // heads  # of each query head, in the keys and in the values
             by_head = rows.reshape(heads, width + 2 * share, *rows.shape[1:])
             parts = [part.flatten(0, 1) for part in torch.split(by_head, [width, share, share], dim=1)]

@@ -34,6 +34,7 @@ class Console(Tracker):
             self.window.clear()
 
     def on_eval(self, evaluation: Evaluation) -> None:
+        # exp() of a diverged loss would overflow; above 50 the perplexity has no meaning.
         perplexity = f" | perplexity {math.exp(min(evaluation.loss, 50)):.4g}"
         if evaluation.character_perplexity is not None:
             perplexity += f" | perplexity per character {evaluation.character_perplexity:.4g}"
@@ -97,6 +98,7 @@ def line(run: Run, window: list[Step]) -> str:
     """
     last = window[-1]
     finite = [step.loss for step in window if math.isfinite(step.loss)]
+    # All steps of the window without a finite loss: the last one, so that nan or inf is shown.
     loss = sum(finite) / len(finite) if finite else last.loss
     seconds = sum(step.seconds for step in window) / len(window)
     parts = [f"iteration {last.iteration}/{run.iterations}", f"loss {loss:.4f}", f"lr {last.lr:.3g}"]

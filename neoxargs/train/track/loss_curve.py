@@ -44,6 +44,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def smooth(steps: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """Return the exponential running mean over about 1/50 of the run, bias-corrected as in Adam."""
+    # `keep` is 0 for runs of up to 50 steps, which then are not smoothed.
     keep = 1 - 1 / max(1.0, len(steps) / 50)
     mean, weight, result = 0.0, 0.0, []
     for step, loss in steps:

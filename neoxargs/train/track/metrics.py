@@ -34,6 +34,7 @@ class Metrics(Tracker):
         self.run = run
         self.path.parent.mkdir(parents=True, exist_ok=True)
         truncate(self.path, run.start, with_evaluations=run.start < run.iterations)
+        # Line buffered: every row is in the file when it is written, also if the process is killed.
         self.file = self.path.open("a", encoding="utf-8", buffering=1)
         row: dict[str, Any] = {"iterations": run.iterations, "ranks": run.ranks, "parameters": run.parameters}
         if run.unigram_entropy is not None:
@@ -86,6 +87,7 @@ class Metrics(Tracker):
     def _is_gone(self) -> bool:
         """Return whether the file was removed or renamed, so that its rows would be lost, or not be found."""
         try:
+            # By device and inode, because the path may name another file by now.
             return not os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except FileNotFoundError:
             return True

@@ -25,6 +25,7 @@ class Profile(Tracker):
 
     def on_start(self, run: Run) -> None:
         self.run = run
+        # A resumed run may begin within the steps to profile.
         if self.first <= run.start < self.last:
             self._begin()
 
@@ -90,6 +91,7 @@ class MemoryHistory(Tracker):
             import torch
 
             torch.cuda.memory._dump_snapshot(str(self._file("mem_snapshot.pickle")))  # type: ignore[no-untyped-call]
+            # enabled=None turns the recording off.
             torch.cuda.memory._record_memory_history(enabled=None)
         self._finish()
 

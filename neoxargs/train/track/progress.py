@@ -28,6 +28,7 @@ class Progress(Tracker):
 
     def write(self, text: str) -> None:
         """Print a line above the bar."""
+        # No markup: text of a model may contain brackets, which rich would take for styles.
         self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def on_start(self, run: Run) -> None:

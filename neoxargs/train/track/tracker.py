@@ -48,7 +48,7 @@ class Step:
     elapsed: float
     """Seconds spent in steps so far, including those before the run was resumed."""
     skipped: bool = False
-    """Whether the update was skipped because fp16 gradients overflowed."""
+    """Whether the update was skipped: fp16 gradients overflowed, or the loss or a gradient was not finite."""
     memory: int | None = None
     """Peak memory of the main rank so far, in bytes: of tensors on a GPU, of the process on a CPU."""
     reports: Mapping[str, float] = field(default_factory=dict)

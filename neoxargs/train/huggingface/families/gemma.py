@@ -37,6 +37,7 @@ def _windows(default: int) -> Any:
         every = keys.get("sliding_window_pattern") or keys.get("_sliding_window_pattern") or default
         layers = range(1, keys.get("num_hidden_layers", 26) + 1)
         types = keys.get("layer_types") or [SLIDING if layer % every else FULL for layer in layers]
+        # Gemma multiplies embeddings by this in its code; config.json has no key for it.
         multiplier = {"embedding_multiplier": keys.get("hidden_size", 2304) ** 0.5}
         return {**windows(keys.get("sliding_window", 4096), types), **multiplier}
 
@@ -54,6 +55,7 @@ def _scalar(config: Config) -> float:
     scale = config.attention.softmax_scale
     if scale is None:
         return head_dim(config.shape)
+    # An integer where it is one, as in the files of the models; rounded, because the square root loses digits.
     return int(scalar) if (scalar := round(scale**-2, 6)).is_integer() else scalar
 
 
@@ -71,6 +73,7 @@ def _settings(*others: Setting, longest: int) -> tuple[Setting, ...]:
     """Return the settings of LLaMA with those of Gemma instead, and more."""
     replaced = {row.key for row in (*SHARED, *others)} | {"hidden_act"}
     rows = decoder_settings(("linear", "yarn", "llama3"), max_position_embeddings=longest, **SIZES)
+    # Gemma's rows instead of LLaMA's rows for the same keys; `hidden_act` is replaced by `hidden_activation`.
     return (*(row for row in rows if row.key not in replaced), *SHARED, *others)
 
 
@@ -79,6 +82,7 @@ GEMMA_DEMANDS = (
     *DEMANDS, *requires(OF_GEMMA),
     Demand(
         "embedding_multiplier",
+        # With a tolerance, because a user may have written a rounded root.
         lambda config: abs(config.embedding.embedding_multiplier - config.shape.hidden_size**0.5) < 1e-3,
         "embedding_multiplier: the square root of hidden_size",
     ),
@@ -136,6 +140,8 @@ GEMMA3 = Family(
             ),
             _bound("attn_logit_softcapping", None), _bound("final_logit_softcapping", None), longest=131072,
         )
+        # Gemma 3 has a section of rotary settings for each type of layer, so those directly in `rope_parameters` do not
+        # apply.
         if not (row.key.startswith("rope_parameters.") and row.key.count(".") == 1)
     ),
     demands=(*GEMMA_DEMANDS, only("use_qk_layernorm", True), only("qk_layernorm_scope", "head")),

@@ -63,6 +63,7 @@ MIXTRAL = Family(
     demands=(*DEMANDS, EVERY_WINDOW, *EXPERTS_EVERYWHERE, *requires(OF_MIXTRAL)),
     fixed=COMMON_FIXED,
     constants={**CONSTANTS, **ROUTED, **OF_MIXTRAL, "use_bias_in_mlp": False},
+    # w3 is the value, w1 the gate, w2 the second matrix.
     weights=(*AROUND, *_experts("block_sparse_moe", ("w3", "w1"), "w2")),
     compatibility_keys=rope_theta,
 )  # fmt: skip
