@@ -74,7 +74,11 @@ class Generation(Group, origin="NeoX", effect="generation"):
 
     eval_prompts: list[str] | None = param(None, ours=True, effect="run")
     """Texts that the model continues before the first step, at every evaluation and after the last step; `report.html`
-    shows the answers by iteration. `temperature`, `top_k`, `top_p` and `maximum_tokens` apply."""
+    shows the answers by iteration. `temperature`, `top_k`, `top_p` and `maximum_tokens` apply. An empty text lets the
+    model start a document."""
+
+    eval_prompts_file: str | None = param(None, ours=True, effect="run")
+    """File with more prompts like those of `eval_prompts`, one per line."""
 
     eval_results_prefix: str = param("", effect="run")
     """Prefix of the name of the JSON file that `eval.py` writes; `_eval_results_`, date and time follow. Left empty,

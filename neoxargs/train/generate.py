@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.preflight.data_files import read_prompts
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.generation import Generation
@@ -143,17 +144,7 @@ def _prompts_of_file(path: str | None) -> list[str]:
         raise Problems(
             Problem(what, hint=hint, id="prompt-file-not-given", about=("text_gen_type", "sample_input_file"))
         )
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        what = f"sample_input_file ({path}) cannot be read: {error}"
-        raise Problems(Problem(what, id="prompt-file-unreadable", about=("sample_input_file",))) from error
-    prompts = [line.strip() for line in lines if line.strip()]
-    if not prompts:
-        what = f"sample_input_file ({path}) contains no prompts"
-        hint = "write one prompt per line into this file"
-        raise Problems(Problem(what, hint=hint, id="prompt-file-empty", about=("sample_input_file",)))
-    return prompts
+    return read_prompts("sample_input_file", path)
 
 
 def _interactive_prompts(end: str, main: bool) -> Iterator[str]:
@@ -180,6 +171,8 @@ def generate(generator: Generator, contexts: Iterator[str], output: TextIO | Non
     for batch in _grouped(contexts, rows):
         began = time.perf_counter()
         samples = [generator.sample(context) for context in batch]
+        for warning in generator.overlong(samples) if main else ():
+            print(warning, file=sys.stderr, flush=True)
         generator.finish(samples)
         seconds = time.perf_counter() - began
         for sample in samples if main else ():

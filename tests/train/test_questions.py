@@ -200,10 +200,12 @@ def train(folder: Path, **changes: Any) -> str:
 @pytest.mark.timeout(900)
 def test_a_run_that_stops_and_continues_is_asked_once_at_each_iteration(tmp_path: Path, tasks: Path) -> None:
     train(tmp_path / "plain")
-    folder = tmp_path / "asked"
+    folder, prompts = tmp_path / "asked", tmp_path / "prompts.txt"
+    prompts.write_text(f"class\n{'x = 1; ' * 99}\n")
     asked = {
         "eval_tasks": ["letters"], "eval_tasks_path": str(tasks), "eval_tasks_interval": 4, "eval_tasks_limit": 5,
-        "eval_prompts": ["def <b>", ""], "maximum_tokens": 8, "save": str(folder / "out"),
+        "eval_prompts": ["def <b>"], "eval_prompts_file": str(prompts), "maximum_tokens": 8,
+        "save": str(folder / "out"),
         "tensorboard_dir": str(folder / "tensorboard"),
     }  # fmt: skip
     train(folder, exit_interval=8, **asked)
@@ -214,7 +216,9 @@ def test_a_run_that_stops_and_continues_is_asked_once_at_each_iteration(tmp_path
     assert [row["step"] for row in results] == [0, 4, 8, 12]
     assert [row["step"] for row in answers] == [0, 4, 6, 8, 12]
     assert all(0 <= row["results"]["letters"]["acc"] <= 1 for row in results)
-    assert all([answer["prompt"] for answer in row["answers"]] == asked["eval_prompts"] for row in answers)
+    expected = ["def <b>", "class", ("x = 1; " * 99).strip()]
+    assert all([answer["prompt"] for answer in row["answers"]] == expected for row in answers)
+    assert "warning: the prompt 'x = 1;" in printed and " has 692 tokens; with up to 8 new ones" in printed
     assert "letters after iteration 12 | acc " in printed
     assert "answer after iteration 12 | def <b> " in printed
     page = (folder / "out" / "report.html").read_text()

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from neoxargs.problems import Problem
+from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
 from neoxargs.sizes.vocab import SAME_VOCABULARY
@@ -196,3 +196,30 @@ def _absent_tasks(config: Config) -> Iterator[Problem]:
         hint = "set eval_tasks_path to a folder with YAML files of tasks, or remove it"
         where = config.source("eval_tasks_path").where
         yield Problem(what, where, hint, id="evaluation-task-folder-missing", about=("eval_tasks_path",))
+
+
+def unreadable_prompts(config: Config) -> list[Problem]:
+    """Return the problem of the prompts that training reads from a file."""
+    path = config.generation.eval_prompts_file
+    try:
+        if path:
+            read_prompts("eval_prompts_file", path, config.place("eval_prompts_file"))
+    except Problems as found:
+        return found.problems
+    return []
+
+
+def read_prompts(name: str, path: str, place: Place | None = None) -> list[str]:
+    """Return the prompts in a file, one per line. name: of the parameter. Raises Problems."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"{name} ({path}) cannot be read: {error}"
+        raise Problems(Problem(what, place, id="prompt-file-unreadable", about=(name,))) from error
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
+        hint = "write one prompt per line into this file"
+        raise Problems(
+            Problem(f"{name} ({path}) contains no prompts", place, hint, id="prompt-file-empty", about=(name,))
+        )
+    return prompts

@@ -85,6 +85,20 @@ def eval_tasks_interval_needs_tasks(eval_tasks_interval: int, eval_tasks: list[s
 
 
 @check
+def eval_prompts_are_texts(eval_prompts: list[str] | None) -> Finding | None:
+    """eval_prompts is a list of texts, each of which the model continues. A number would be continued as text too,
+    although it was probably meant as the number of prompts or of new tokens.
+
+        eval_prompts: [3]
+    """
+    numbers = [prompt for prompt in eval_prompts or () if prompt.replace(".", "", 1).isdecimal()]
+    if not numbers:
+        return None
+    what = f"eval_prompts has the number {numbers[0]} as a text that the model continues"
+    return warn(what, "write texts; num_samples and maximum_tokens are the numbers of samples and of new tokens")
+
+
+@check
 def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> Finding | None:
     """The profiler starts at profile_step_start and writes its trace at profile_step_stop. In the opposite order the
     trace is never written, and the profiler collects events until the host runs out of memory.

@@ -60,7 +60,7 @@ EXCEPTIONS = {
     "memory": "zero_optimization.offload_param. zero_optimization.offload_optimizer.",
     "evaluation": (
         "eval_interval eval_iters do_valid do_test eval_tasks eval_tasks_interval eval_tasks_limit eval_tasks_path "
-        "eval_prompts eval_results_prefix repeat_eval_samples "
+        "eval_prompts eval_prompts_file eval_results_prefix repeat_eval_samples "
         "valid_data_paths valid_data_weights test_data_paths test_data_weights"
     ),
     "speed": (

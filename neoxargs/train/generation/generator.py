@@ -163,6 +163,18 @@ class Generator:
         self.count += 1
         return Sample(context, self.tokenizer.tokenize(context) or [self.tokenizer.eod], random)
 
+    def overlong(self, samples: Sequence[Sample]) -> Iterator[str]:
+        """Yield a warning for each sample of which the model does not see all tokens at the end."""
+        room, new = self.seq_length - len(self.prefix), self.options.maximum_tokens
+        for sample in samples:
+            # The last new token is never an input.
+            if (count := len(sample.prompt)) + new - 1 > room:
+                start = sample.context[:40] + " …" * (len(sample.context) > 40)
+                yield (
+                    f"warning: the prompt {start!r} has {count} tokens; with up to {new} new ones (maximum_tokens) "
+                    f"that is more than the context of {room} tokens, so the model sees only the last {room} tokens"
+                )
+
     @torch.no_grad()
     def finish(self, samples: Sequence[Sample]) -> None:
         """Generate, in place, until every sample has ended its document or has `maximum_tokens` new tokens."""

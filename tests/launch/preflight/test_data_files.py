@@ -9,7 +9,7 @@ import pytest
 
 from neoxargs.launch.preflight import disk_space
 from neoxargs.launch.preflight.checkpoints import missing_checkpoint
-from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
+from neoxargs.launch.preflight.data_files import missing_files, read_prompts, unnamed_files, unreadable_prompts
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
@@ -173,3 +173,15 @@ def test_tokenizers_that_read_the_same_vocabulary_from_different_files(tmp_path)
     (tmp_path / "tokenizer.json").touch()
     kind = {"tokenizer_type": "HFTokenizer", "vocab_file": f"{tmp_path}/tokenizer.json"}
     assert not missing_files(config(data_path=f"{tmp_path}/data", **kind))
+
+
+def test_prompts_of_a_file_are_read_before_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    (absent,) = unreadable_prompts(config(eval_prompts_file=str(file)))
+    assert (absent.id, absent.where) == ("prompt-file-unreadable", HERE) and "No such file" in absent.what
+    file.write_text(" \n\n")
+    (empty,) = unreadable_prompts(config(eval_prompts_file=str(file)))
+    assert (empty.id, empty.what) == ("prompt-file-empty", f"eval_prompts_file ({file}) contains no prompts")
+    file.write_text("def f(\n\n  Once upon \n")
+    assert unreadable_prompts(config(eval_prompts_file=str(file))) == []
+    assert read_prompts("eval_prompts_file", str(file)) == ["def f(", "Once upon"]

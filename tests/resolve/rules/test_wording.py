@@ -36,6 +36,7 @@ CASES = [
     "{soft_prompt_tuning: {enabled: true}, zero_optimization: {stage: 3}}",
     "{soft_prompt_tuning: {enabled: true}, eval_tasks: [lambada_openai]}",
     "eval_tasks_interval: 100",
+    "eval_prompts: [3]",
     "lora: {rank: 8, targets: []}",
     "{lora: {rank: 8, targets: [query_key_value, v_proj]}, load: model}",
     "{lora: {rank: 8, targets: [gate_proj]}, activation: gelu, load: model}",

@@ -355,6 +355,27 @@ class TestPrompts:
             list(prompts(options, True))
 
 
+class TestLongPrompts:
+    """The model has a context of 16 tokens, and the last new token is never read."""
+
+    def test_what_the_model_does_not_see_is_said_with_the_numbers(self) -> None:
+        generator = one_process(maximum_tokens=5)
+        assert list(generator.overlong([generator.sample("a" * 12)])) == []
+        [warning] = generator.overlong([generator.sample("a" * 13), generator.sample("a")])
+        assert warning == (
+            "warning: the prompt 'aaaaaaaaaaaaa' has 13 tokens; with up to 5 new ones (maximum_tokens) that is more "
+            "than the context of 16 tokens, so the model sees only the last 16 tokens"
+        )
+        generator.prefix = [0, 0]  # a soft prompt takes a part of the context
+        assert "context of 14 tokens" in next(generator.overlong([generator.sample("a" * 11)]))
+
+    def test_generate_says_it_on_standard_error(self, capsys) -> None:
+        generate(one_process(maximum_tokens=1), iter(["a" * 17, "b"]), None, True)
+        assert capsys.readouterr().err.count("warning: the prompt") == 1
+        generate(one_process(maximum_tokens=1), iter(["a" * 17]), None, False)
+        assert capsys.readouterr().err == ""
+
+
 class TestOutput:
     def test_a_line_of_json_for_each_sample_and_the_text_for_the_reader(self, capsys) -> None:
         output = io.StringIO()
