@@ -87,7 +87,7 @@ def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, li
         numbers = slots.split(",") if colon else []
         if not host or not all(re.fullmatch(r"\s*\d+\s*", number) for number in numbers):
             what = f"{key} ({text}): expected HOST or HOST:SLOT,SLOT, got {node!r}"
-            hint = f"separate hosts by @ and slots by commas, such as {key}: worker-0@worker-1:0,2"
+            hint = f"separate hosts with @ and slots with commas, such as {key}: worker-0@worker-1:0,2"
             raise Problems([Problem(what, where, hint, id="filter-malformed", about=(key,))])
         nodes.setdefault(host, []).extend(map(int, numbers))
     return {host: sorted(set(slots)) for host, slots in nodes.items()}

@@ -167,7 +167,7 @@ def _on_hosts(
     if filters.num_nodes > 0:
         selection["num_nodes"] = str(filters.num_nodes)
         if filters.num_nodes > len(hosts):
-            what = f"num_nodes ({filters.num_nodes}) is more than the {len(hosts)} hosts in {path}; all are used"
+            what = f"num_nodes ({filters.num_nodes}) is more than the {len(hosts)} hosts in {path}; all hosts are used"
             warnings.append(_warning("num-nodes-above-hostfile", what, filters.where, "num_nodes"))
         hosts = dict(islice(hosts.items(), filters.num_nodes))
     if filters.num_gpus > 0:

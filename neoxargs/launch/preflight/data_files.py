@@ -99,7 +99,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
             what = (
                 f"{name}: {idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
             )
-            hint = "the file is incomplete; copy or tokenise it again"
+            hint = "the file is incomplete; copy it again, or tokenise the text again"
             yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
             return
         if not count or code not in ITEM_SIZES:

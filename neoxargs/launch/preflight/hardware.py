@@ -35,7 +35,7 @@ def fp16_without_support(config: Config, resources: Resources) -> Iterator[Probl
     """fp16 on a CPU without the instructions for it."""
     if config.precision.precision == "fp16" and resources.device == "cpu" and not resources.remote and _lacks_fp16():
         place = config.place("precision") or config.place("fp16.enabled")
-        section = " and fp16: {enabled: false}" if config.is_set("fp16.enabled") else ""
+        section = " (and fp16: {enabled: false})" if config.is_set("fp16.enabled") else ""
         hint = f"set precision: fp32 or bfloat16{section}; if the run is for GPUs, check it with deepy check --gpus N"
         what, about = "this machine's CPU does not support fp16", ("precision", "fp16.enabled")
         yield Problem(what, place, hint, id="cpu-without-fp16", about=about)

@@ -73,5 +73,5 @@ def _choices(config: Config, theirs: Get, names: Sequence[str], before: str, aft
     only_decay = set(names) <= {"lr_decay_iters"} and config.schedule.lr_decay_fraction is None
     return (
         f"{decay * only_decay}set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule "
-        f"({before}), or override_lr_scheduler: true to use this configuration's ({after})"
+        f"(learning rate {before}), or override_lr_scheduler: true to use this configuration's schedule ({after})"
     )

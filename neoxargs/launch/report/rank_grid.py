@@ -34,7 +34,7 @@ def _columns(replicas: int, cell: int, width: int) -> tuple[int, str]:
     """Return how many replicas fit in the width, and the header that counts all of them if some do not fit."""
     if replicas <= width // cell:
         return replicas, ""
-    rest = f"{replicas} in total  "
+    rest = f"{replicas} replicas  "
     columns = max(1, (width - len(rest)) // cell)
     return columns, rest if columns < replicas else ""
 

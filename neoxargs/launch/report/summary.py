@@ -184,7 +184,7 @@ def _model(config: Config) -> Iterator[str]:
     if is_frozen(config):
         trained = trained_parameters(config, rows)
         what = f"adapters of rank {config.lora.rank}" if config.lora.rank else "a soft prompt"
-        yield f"frozen: {what} with {_rounded(trained)} parameters ({trained / count:.2%} of the model) are trained"
+        yield f"frozen; trained: {what} with {_rounded(trained)} parameters ({trained / count:.2%} of the model)"
 
 
 def _rounded(number: int) -> str:
@@ -206,7 +206,8 @@ def _machines(resources: Resources) -> str:
     if gpu and len(slots) > MAX_GPUS_PER_MACHINE:
         return f"on {len(slots)} GPUs"
     where = "this machine" if host == "localhost" else host
-    return f"on {where}'s {f'GPU {compact_numbers(slots)}' if gpu else 'CPU'}"
+    gpus = f"GPU{'s' * (len(slots) > 1)} {compact_numbers(slots)}"
+    return f"on {where}'s {gpus if gpu else 'CPU'}"
 
 
 def _launcher(config: Config, resources: Resources) -> Iterator[str]:

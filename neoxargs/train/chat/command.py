@@ -76,7 +76,7 @@ def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
 def _add_masks(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what is trained").add_argument
     add("--train-on", nargs="+", metavar="ROLE", help="train on the turns of these roles (default: assistant)")
-    add("--only-last", action="store_true", help="train only on the last turn, and only if it has one of these roles")
+    add("--only-last", action="store_true", help="train only on the last turn, and only if it has a role of --train-on")
     add("--tool-calls", action=argparse.BooleanOptionalAction, default=True,
         help="train on the turns that call tools (default: on)")  # fmt: skip
     add("--no-mask", action="store_true", help="train on all tokens")
@@ -86,7 +86,7 @@ def _add_masks(parser: argparse.ArgumentParser) -> None:
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("long conversations").add_argument
-    add("--max-length", type=int, metavar="N", help="count the conversations with more than N tokens")
+    add("--max-length", type=int, metavar="N", help="report how many conversations have more than N tokens")
     add("--overlong", choices=("keep", "drop", "cut"), default="keep",
         help="what to do with conversations of more than --max-length tokens (default: %(default)s)")  # fmt: skip
 

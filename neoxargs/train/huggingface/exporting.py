@@ -255,7 +255,7 @@ def parser() -> argparse.ArgumentParser:
         help="assume N GPUs instead of this machine's")  # fmt: skip
     add("--format", choices=("huggingface", "neox"), default="huggingface",
         help="write a Hugging Face folder, or a GPT-NeoX checkpoint (default: %(default)s)")  # fmt: skip
-    add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"use one of {', '.join(FAMILIES)}")
+    add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"export as one of {', '.join(FAMILIES)}")
     add("--dtype", choices=list(DTYPES), metavar="NAME",
         help=f"write weights as one of {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip
     add("--max-shard-size", type=_bytes, default=MAX_SHARD_SIZE, metavar="SIZE",

@@ -195,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="override a value of the configuration in --config",
+        help="override a value of the configuration",
     )
     add("--format", choices=("deepy", "huggingface"), default="deepy",
         help="convert the GPT-NeoX checkpoint to this format (default: %(default)s)")  # fmt: skip

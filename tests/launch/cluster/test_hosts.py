@@ -180,7 +180,7 @@ def test_numbers_of_nodes_and_gpus(tmp_path, given, expected):
 def test_more_nodes_than_the_hostfile_lists_uses_them_all_and_says_so(tmp_path):
     found = resources(Runner(hostfile=hostfile(tmp_path), num_nodes=5), 1, {})
     assert len(found.hosts) == 3
-    assert messages(found) == [f"num_nodes (5) is more than the 3 hosts in {tmp_path}/hostfile; all are used"]
+    assert messages(found) == [f"num_nodes (5) is more than the 3 hosts in {tmp_path}/hostfile; all hosts are used"]
 
 
 @pytest.mark.parametrize(

@@ -149,5 +149,5 @@ def test_a_report_describes_a_run_without_places() -> None:
 def test_what_is_trained_beside_a_frozen_model():
     text = f"{SMALL}base_checkpoint: model\nlora: {{rank: 8, targets: [q_proj]}}\n"
     shown = " ".join(summary.to_text(spec(text, CPU)).split())
-    assert "frozen: adapters of rank 8 with 16.4 thousand parameters (0.49% of the model) are trained" in shown
+    assert "frozen; trained: adapters of rank 8 with 16.4 thousand parameters (0.49% of the model)" in shown
     assert "frozen model from model" in shown

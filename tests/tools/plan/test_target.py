@@ -19,7 +19,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_named_gpu_replaces_the_cpu_in_all_of_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_plan(PlanOptions([str(QUICKSTART)], device="A100")) == 0
     output = capsys.readouterr().out
-    assert "on host0's GPU 0-3" in output and "CPU" not in output
+    assert "on host0's GPUs 0-3" in output and "CPU" not in output
 
 
 @pytest.mark.usefixtures("without_gpu")

@@ -47,8 +47,8 @@ def test_raising_train_iters_resumes_with_a_warning(tmp_path: Path, capsys: pyte
     assert "the learning rate jumps from 0 to 0.00037" in told
     for words in (
         "set lr_decay_iters: 6 to end the decay where the checkpoint's schedule ends it",
-        "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule (0)",
-        "override_lr_scheduler: true to use this configuration's (0.00037)",
+        "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule (learning rate 0)",
+        "override_lr_scheduler: true to use this configuration's schedule (0.00037)",
     ):
         assert words in told
     assert run(tmp_path, train_iters=9)[6] == pytest.approx(0.00037, rel=1e-2)
