@@ -14,6 +14,7 @@ from neoxargs.launch.preflight.checkpoints import (
 )
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files, unreadable_prompts
 from neoxargs.launch.preflight.disk_space import folder_problems, unwritable_folders
+from neoxargs.launch.preflight.documents import no_document_fits, wrong_labels
 from neoxargs.launch.preflight.frozen_model import frozen_model_problems
 from neoxargs.launch.preflight.hardware import (
     fp16_without_support,
@@ -23,7 +24,6 @@ from neoxargs.launch.preflight.hardware import (
     nvme_problems,
     ops_that_cannot_compile,
 )
-from neoxargs.launch.preflight.labels import wrong_labels
 from neoxargs.launch.preflight.packages import (
     can_train_here,
     missing_backend,
@@ -77,8 +77,8 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
 def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
-    problems = [*missing_files(config), *wrong_labels(config), *unnamed_files(config), *unreadable_prompts(config)]
-    problems += missing_checkpoint(config)
+    problems = [*missing_files(config), *wrong_labels(config), *no_document_fits(config)]
+    problems += [*unnamed_files(config), *unreadable_prompts(config), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
     for check in (skipped_checkpoints, other_model, other_vocabulary, other_schedule, frozen_model_problems):
         problems += check(config, checkpoint)

@@ -35,7 +35,12 @@ PROBLEMS: dict[str, Entry] = {
         "The data was not tokenised with the configured tokenizer, which maps its token ids to different text. The "
         "trained model would generate meaningless text."
     ),
-    "data-part-empty": row("The split leaves too few documents for training, validation or test data."),
+    "data-part-empty": row(
+        "The split, or `allow_chopped: false`, leaves too few documents for training, validation or test data."
+    ),
+    "check-skipped": row(
+        "A check of the data needs numpy, which is not installed here. The machines that train have it."
+    ),
     "vocabulary-not-named": row(
         "This tokenizer reads its vocabulary from a file, but vocab_file is not set.", "tokenizer_type: HFTokenizer\n"
     ),

@@ -1,0 +1,102 @@
+"""Documents that fit into no sample, and labels of other tokens, are told before anything starts, all at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch.preflight.data_files import missing_files
+from neoxargs.launch.preflight.documents import no_document_fits, wrong_labels
+from neoxargs.problems import Place
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
+from tests.support.finetuning import IGNORED, token_file
+
+HERE = Place("my.yml", 3, 1)
+
+
+def config(**values: object) -> Config:
+    values = {"tokenizer_type": "ByteLevelTokenizer", **values}
+    return Config({name: Value(value, Source("file", HERE)) for name, value in values.items()})
+
+
+def test_every_pair_is_compared(tmp_path: Path) -> None:
+    text = token_file(tmp_path / "text", [[1, 2, 3], [4, 5]])
+    good = token_file(tmp_path / "good", [[IGNORED, 2, 3], [IGNORED] * 2])
+    fewer = token_file(tmp_path / "fewer", [[1, 2, 3]])
+    other = token_file(tmp_path / "other", [[1, 2, 3], [IGNORED, 6]])
+    longer = token_file(tmp_path / "longer", [[1, 2, 3], [4, 5, 6]])
+    found = config(
+        train_data_paths=[text, text], train_label_data_paths=[good, fewer],
+        valid_data_paths=f"{text},{text}", valid_label_data_paths=f"{other},{longer}",
+        test_data_paths=[text], test_label_data_paths=[f"{tmp_path}/absent"],
+    )  # fmt: skip
+    problems = [*missing_files(found), *wrong_labels(found)]
+    assert [(problem.what, problem.hint) for problem in problems] == [
+        (
+            f"test_label_data_paths: there is no {tmp_path}/absent.bin and no {tmp_path}/absent.idx",
+            "deepy data --chat writes a token file together with its labels",
+        ),
+        (
+            f"train_label_data_paths: {fewer} has 1 documents, but {text} has 2",
+            "write both files from the same documents, in the same order",
+        ),
+        (
+            f"valid_label_data_paths: {other} has label 6 at position 1 of document 1, where {text} has token 5",
+            "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
+        ),
+        (
+            f"valid_label_data_paths: {longer} has 3 tokens in document 1, but {text} has 2",
+            "write one label for each token of every document",
+        ),
+    ]
+    assert all(problem.where == HERE and problem.severity == "error" for problem in problems)
+
+
+def test_a_pair_of_two_splits_is_compared_once(tmp_path: Path) -> None:
+    text, label = token_file(tmp_path / "a", [[1, 2]]), token_file(tmp_path / "b", [[1, 3]])
+    paths = {f"{split}_data_paths": [text] for split in ("train", "valid", "test")}
+    paths |= {f"{split}_label_data_paths": [label] for split in ("train", "valid", "test")}
+    assert len(list(wrong_labels(config(**paths)))) == 1
+
+
+def without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("neoxargs.token_files.")]:
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(sys.modules["neoxargs.token_files"], name.rpartition(".")[2], raising=False)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+
+
+def test_labels_that_cannot_be_compared_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = token_file(tmp_path / "text", [[1, 2]])
+    found = config(train_data_paths=[text], train_label_data_paths=[text])
+    assert list(wrong_labels(found)) == []
+    without_numpy(monkeypatch)
+    [problem] = wrong_labels(found)
+    assert (problem.severity, problem.id) == ("warning", "check-skipped")
+    assert problem.what == "labels are not compared with the tokens, because numpy is not installed"
+    assert list(wrong_labels(config(train_data_paths=[text]))) == []
+
+
+def test_documents_that_all_are_longer_than_a_sample_are_an_error(tmp_path: Path) -> None:
+    text, other = (token_file(tmp_path / name, [[1] * 10, [2] * 9]) for name in ("text", "other"))
+    settings: dict[str, Any] = {"pack_impl": "best_fit", "allow_chopped": False, "data_path": [text, other]}
+    [problem] = no_document_fits(config(**settings, seq_length=7))
+    assert (problem.severity, problem.id, problem.where) == ("error", "data-part-empty", HERE)
+    assert "all 4 documents are longer than a sample (8 tokens), the shortest with 9 tokens" in problem.what
+    assert problem.hint == "remove allow_chopped to cut them, or set seq_length to at least 8"
+    assert list(no_document_fits(config(**settings, seq_length=8))) == []
+    assert list(no_document_fits(config(**settings | {"allow_chopped": True}, seq_length=7))) == []
+    assert list(no_document_fits(config(**settings | {"pack_impl": "packed"}, seq_length=7))) == []
+    of_train = settings | {"data_path": text, "split": "1, 1, 0"}  # the second document is validation data
+    assert "all 1 documents" in next(no_document_fits(config(**of_train, seq_length=8))).what
+
+
+def test_documents_that_cannot_be_counted_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = token_file(tmp_path / "text", [[1] * 10])
+    found = config(pack_impl="unpacked", allow_chopped=False, data_path=text, seq_length=7)
+    without_numpy(monkeypatch)
+    assert [problem.id for problem in no_document_fits(found)] == ["check-skipped"]
