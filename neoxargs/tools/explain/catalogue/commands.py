@@ -7,7 +7,7 @@ from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 PROBLEMS: dict[str, Entry] = {
     "explain-needs-a-name": row(
         "The first argument of `explain` is the name of a parameter, a section or a problem; the files follow. In "
-        "this command, the first argument is a file, or the name is divided into several words."
+        "this command, the first argument is a file, or the name is written as several words."
     ),
     "set-without-value": Entry(
         "The argument of --set is `KEY=VALUE`. Without `=`, nothing would be set, and the value in the file would be "
@@ -26,8 +26,8 @@ PROBLEMS: dict[str, Entry] = {
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
     "diff-without-file": row("An argument of `deepy diff` is empty, or a file name before or after a `+` is missing."),
     "diff-of-two-runs": row(
-        "`deepy diff` takes exactly two names. The files of a run that is given as several YAML files are joined with "
-        "`+`: `deepy diff a.yml+b.yml c.yml+d.yml`."
+        "`deepy diff` takes exactly two names. If a run has several YAML files, join their names with `+`: `deepy "
+        "diff a.yml+b.yml c.yml+d.yml`."
     ),
     "diff-losses-incomplete": row(
         "The process was killed while it wrote the last line of its metrics.jsonl. All other lines are compared."
@@ -42,11 +42,12 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "file-is-lock": row(
         "The file is the `run.lock.yml` of a run, perhaps under another name. It records values and the environment. "
-        "Only `deepy diff` reads such a file, and `deepy check` if no other file is given."
+        "Only two commands read such a file: `deepy diff`, and `deepy check` if no other file is given."
     ),
     "lock-option-not-applicable": row(
-        "For a lock file, `deepy check` compares the recorded values with those that the files and options recorded "
-        "there give now. Other options would describe a different run."
+        "A lock file records the configuration files and options of its run. `deepy check` resolves the same files "
+        "with the same options again, and compares the values with the recorded ones. Other options would describe a "
+        "different run."
     ),
     "lock-configuration-missing": row(
         "The lock file names the configuration files of its run, and some of them do not exist at these paths. Only "
@@ -57,8 +58,8 @@ PROBLEMS: dict[str, Entry] = {
         "command would start a run with different settings."
     ),
     "lock-file-differs": row(
-        "The tokens or the tokenizer are not those that the run read. Of files above 16 MiB (index files: 256 MiB), "
-        "only the size and 16 blocks are compared."
+        "The token files or the tokenizer have changed since the run read them. For a file above 16 MiB (an index "
+        "file above 256 MiB), only the size and 16 blocks of the content are compared."
     ),
     "lock-code-differs": row("deepy, the script, the plugins or the Git commit of the current folder have changed."),
     "lock-package-differs": row(
@@ -69,8 +70,8 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "latest-checkpoint-missing": row(
-        "The checkpoint that `latest` names was removed or not copied. A run then continues from the highest iteration "
-        "that is complete."
+        "The checkpoint that `latest` names was removed or not copied. A run that loads this folder continues from "
+        "the complete checkpoint with the highest iteration."
     ),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
     "prune-needs-yes": row(
@@ -88,17 +89,18 @@ PROBLEMS: dict[str, Entry] = {
         "With a list of ZeRO stages, DeepSpeed's autotuner starts several runs, but a plan describes a single run."
     ),
     "search-needs-a-device": row(
-        "`plan --search` lists the layouts that fit in a GPU's memory. For a CPU, or without a device, the size of "
-        "that memory is not known."
+        "`plan --search` lists the layouts that fit in a GPU's memory. If the device is a CPU or is not given, the "
+        "size of that memory is unknown."
     ),
     "search-needs-a-batch": row(
-        "Every layout of a search has the same global batch. If `train_batch_size` is not set, it follows from the "
-        "number of replicas, which is not a whole number for the layout in the configuration."
+        "Every layout of a search has the same global batch. If `train_batch_size` is not set, deepy computes the "
+        "batch size from the number of replicas, but the layout in the configuration does not give a whole number of "
+        "replicas."
     ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
     "assumption-value": row(
-        "The value of every assumption is a number within its range, which `deepy plan --assumptions` lists. With a "
-        "rate of 0 or below, the run would never finish."
+        "The value is not a number, or is outside the range of the assumption. `deepy plan --assumptions` lists the "
+        "ranges. With a rate of 0, for example, the run would never finish."
     ),
     "search-option-without-search": row(
         "`--write` and `--left-out` concern the result of a search, but `plan` searches only with `--search` or "

@@ -11,7 +11,8 @@ PROBLEMS: dict[str, Entry] = {
         "lerning_rate: 0.001\n",
     ),
     "misplaced-key": row(
-        "The key belongs to a section, but is outside that section or in a different one, where it would not be read.",
+        "The key belongs to a section, but is outside that section or in a different section. DeepSpeed and GPT-NeoX "
+        "would not read the key there.",
         "fp16:\nenabled: true\n",
     ),
     "dotted-key": row(
@@ -35,8 +36,9 @@ PROBLEMS: dict[str, Entry] = {
         "hidden_size: big\n",
     ),
     "duplicate-key": row(
-        "If a file contains a key twice, YAML parsers silently use the last value. So does GPT-NeoX if a later file "
-        "spells the key with `-`. The dropped value may be the intended one.",
+        "If a file contains a key twice, YAML parsers silently use the last value. GPT-NeoX does the same if two "
+        "files set the key, one spelt with `_` and the other with `-`. The value that is dropped may be the intended "
+        "one.",
         "seed: 1\nlr: 0.001\nseed: 2\n",
     ),
     "one-value-per-setting": row(

@@ -7,8 +7,8 @@ from neoxargs.tools.explain.catalogue.entry import Entry, row
 PROBLEMS: dict[str, Entry] = {
     "chat-file-not-json-lines": row("Conversations are read from files with one JSON object per line."),
     "chat-form-unknown": row(
-        "The names of a dataset's keys show how it stores conversations. This line has none of the known names, so "
-        "the keys have to be given."
+        "The names of a dataset's keys show how it stores conversations. The keys of this line are not among the "
+        "known names, so you have to name the keys."
     ),
     "chat-line-malformed": row(
         "The line is JSON, but not a conversation that a chat template can render, such as one with an image or with a "
@@ -16,18 +16,19 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "chat-empty": row("Every conversation was left out, so there is nothing to train on."),
     "chat-template-missing": row(
-        "A chat template turns messages into text. The tokenizer's folder has none, so one has to be chosen."
+        "A chat template turns messages into text. The tokenizer's folder contains no chat template, so you have to "
+        "choose one."
     ),
     "chat-template-unknown": row("There is no chat template with this name, and no file with this name either."),
     "chat-template-unreadable": row("The file with the chat template is not UTF-8, or cannot be read."),
-    "chat-template-not-jinja": row("Chat templates are written in Jinja; this one has a mistake in its syntax."),
+    "chat-template-not-jinja": row("Chat templates are written in Jinja. This template has a syntax error."),
     "chat-template-failed": row(
         "The chat template rejects this conversation, raises an error, takes too long, or does not show which part of "
         "the text belongs to which message. Correct labels cannot be written."
     ),
     "chat-template-without-marks": row(
-        "Only text between the template's generation marks is to be trained on, but the template has no such marks, so "
-        "there would be nothing to train on."
+        "With `--mask-by marks`, only the text between a template's `{% generation %}` marks is trained on. This "
+        "template has no such marks, so there would be nothing to train on."
     ),
     "chat-options-contradict": row("One of these options would have no effect together with the others."),
     "eos-token-not-in-vocabulary": row(

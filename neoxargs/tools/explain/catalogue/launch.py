@@ -148,17 +148,19 @@ PROBLEMS: dict[str, Entry] = {
     "rank-argument-unreadable": row("The configuration on a rank's command line is damaged and cannot be decoded."),
     # before a start
     "run-folder-in-use": row(
-        "Another run is writing to the folder. Each would overwrite the other's checkpoints, metrics and logs, and "
-        "neither could be resumed."
+        "Another run is writing to the folder. The two runs would overwrite each other's checkpoints, metrics and "
+        "logs, and neither run could be resumed."
     ),
     "folder-not-writable": row(
         "A folder cannot be written to. The run would train for hours and then fail at its first checkpoint, or fail "
         "at its first step if optimizer states are offloaded to NVMe."
     ),
-    "disk-too-small": row("A checkpoint does not fit on the disk: the run would fail when it saves the first one."),
+    "disk-too-small": row(
+        "A checkpoint does not fit on the disk: the run would fail when it saves its first checkpoint."
+    ),
     "disk-too-small-for-all": row(
-        "The disk has space for the first checkpoint, but not for all the checkpoints that the run will keep. The run "
-        "would fail when it saves a later one."
+        "The disk has space for the first checkpoint, but not for all the checkpoints that the run will keep. The "
+        "run would fail when it saves a later checkpoint."
     ),
     "cpu-without-fp16": row("This machine's CPU cannot compute in fp16; every rank would fail in its first step."),
     "fp32-without-tf32": Entry(
@@ -192,8 +194,8 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "compiled-op-not-loadable": row("A rank cannot load a compiled DeepSpeed op: a library is missing on its host."),
     "megatron-not-expressible": row(
-        "Megatron-LM has no flag for this value, so the printed command would train a different model from the one "
-        "that the file describes."
+        "Megatron-LM has no flag for this value, so the printed command would not train the model that the file "
+        "describes."
     ),
     "megatron-setting-left-out": row(
         "Megatron-LM has no flag for this setting. The printed command omits the setting, so its effect is lost."

@@ -19,13 +19,14 @@ PROBLEMS: dict[str, Entry] = {
         "ranks would stop when they read past the end of the file, possibly after days."
     ),
     "epoch-not-countable": row(
-        "train_epochs sets the length of the run in passes over the data. The number of steps, on which the schedule "
-        "depends, follows from the samples of the token files, and one of these files cannot be read.",
+        "train_epochs sets the length of the run in passes over the data. To compute the number of steps, deepy "
+        "counts the samples in the token files, but one of these files cannot be read.",
         "train_epochs: 2\ntrain_data_paths: data/absent\nvalid_data_paths: data/absent\ntest_data_paths: data/absent\n",
     ),
     "labels-do-not-match": row(
-        "A label file does not have the same documents as its token file, or has a label that is neither -100 nor the "
-        "token at its position. The model would be trained on the wrong tokens, and only its answers would show it."
+        "A label file does not have the same documents as its token file, or has a label that is neither -100 nor "
+        "the token at its position. The model would be trained on the wrong tokens, which nobody would notice before "
+        "reading the model's answers."
     ),
     "labels-as-data": row(
         "A label file has -100 in place of tokens that do not count in the loss. As training data, it would make the "
@@ -92,7 +93,7 @@ PROBLEMS: dict[str, Entry] = {
         Example("load: checkpoints\n"),
     ),
     "checkpoint-overwritten": row(
-        "save is a folder with another run's checkpoints, and load does not resume from them. The new run would "
+        "`save` is a folder with another run's checkpoints, and `load` is not set to this folder. The new run would "
         "overwrite them one by one."
     ),
     "checkpoint-of-gpt-neox": row(
@@ -112,7 +113,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "checkpoint-order-unknown": row(
         "Different GPT-NeoX versions store the query, key and value rows in different orders, and nothing in the "
-        "checkpoint shows which one it uses."
+        "checkpoint shows which order it uses."
     ),
     "checkpoint-all-damaged": row(
         "In every checkpoint in the folder, a file is missing, truncated or modified (its checksum differs from the "
@@ -125,15 +126,18 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-not-usable": row("The checkpoint of the requested iteration is missing or damaged."),
     "checkpoint-loss-differs": row(
         "With `checkpoint_validation_with_forward_pass`, a checkpoint records the loss of a fixed sample. The loaded "
-        "model has a different loss: its weights are in the wrong places, or the code computes something different."
+        "model has a different loss on this sample: the weights were loaded into the wrong places, or the code now "
+        "computes something different."
     ),
-    "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find it."),
+    "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find the checkpoint."),
     "checkpoint-skipped": row(
-        "The newest checkpoint cannot be loaded, so the run continues from an older one and repeats the steps between."
+        "The newest checkpoint cannot be loaded, so the run continues from an older checkpoint and repeats the steps "
+        "in between."
     ),
     "checkpoint-unread": row(
-        "With `finetune`, `load` names the model that a run starts from, and `save` the folder of the run's own "
-        "checkpoints. A program that only reads a checkpoint takes `load`."
+        "With `finetune`, `load` is the checkpoint that a run starts from, and `save` is the folder of the run's own "
+        "checkpoints. Programs that only read a checkpoint, such as generate.py, read `load`: they get the model "
+        "before fine-tuning."
     ),
     "checkpoint-other-model": row(
         "The checkpoint belongs to a model with different dimensions, so its weights cannot be loaded into this model."
@@ -159,7 +163,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "checkpoint-layout-not-convertible": row(
         "The checkpoint was saved with a different layout. This optimizer's state can be loaded only with the layout "
-        "that wrote it."
+        "that it was saved with."
     ),
     "checkpoint-state-not-divisible": row(
         "The optimizer state in the checkpoint cannot be partitioned for this number of ranks."
@@ -191,7 +195,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "steps-keep-diverging": row(
         "Skipping a step does not change the weights. If many consecutive steps diverge, the weights themselves have "
-        "diverged, and later steps will fare no better."
+        "diverged, and later steps will diverge too."
     ),
     "run-folder-not-written": row(
         "Rank 0 cannot write the run's metrics or reports: the disk is full, or the folder has disappeared or is "
@@ -226,7 +230,7 @@ PROBLEMS: dict[str, Entry] = {
     # Hugging Face
     "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
     "export-option-not-applicable": row(
-        "The command has an option that has no effect for what `deepy export` is to write."
+        "An option has no effect on the kind of output that `deepy export` was asked to write."
     ),
     "output-folder-unwritable": row("The output folder cannot be written to."),
     "huggingface-unknown-architecture": row(

@@ -45,7 +45,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "yaml-indentation": row(
         "The indentation of a line determines its section. The indentation of this line matches no section, and a "
-        "guess could put its value into the wrong one.",
+        "guess could put its value into the wrong section.",
         "fp16:\n    enabled: true\n  loss_scale: 0\n",
     ),
     "yaml-missing-colon": row(
