@@ -285,7 +285,7 @@ def _no_model(required: Sequence[Parameter]) -> Problem:
 
 def _missing(parameter: Parameter) -> Problem:
     example = EXAMPLES.get(parameter.name, describe_type(parameter.type))
-    what = f"{parameter.name} is missing: {parameter.brief}"
+    what = f"{parameter.name} is missing ({parameter.brief})"
     hint = f"add it, for example `{parameter.name}: {example}`"
     return Problem(what, hint=hint, id="required-parameter-missing", about=(parameter.name,))
 

@@ -62,7 +62,7 @@ def _ignored_options(request: Request) -> Iterator[Problem]:
     }  # fmt: skip
     for option, recorded in options.items():
         if recorded:
-            what = f"{option} does not apply to a lock file, which records {recorded} of its run"
+            what = f"{option} does not apply to a lock file, because the file records {recorded} of its run"
             yield Problem(what, hint=f"remove {option}", id="lock-option-not-applicable")
 
 
@@ -82,7 +82,8 @@ def _sources(side: Side) -> tuple[list[Place], list[str]]:
 
 
 def _missing_sources(name: str, missing: Sequence[str]) -> Problem:
-    what = f"the values are not compared, because configuration files of the run do not exist here: {listed(missing)}"
+    what = "the values are not compared, because these configuration files of the run do not exist here: "
+    what += listed(missing)
     hint = (
         "run this command in the folder in which the run was launched" if not all(map(os.path.isabs, missing)) else ""
     )

@@ -92,7 +92,7 @@ def run(options: Namespace) -> int:
 
 def _none_in(root: Path) -> Problem:
     """Return the problem of a path without checkpoints: it does not exist, is a file, or has none."""
-    hint = "pass the folder that is the value of `save` in the run's configuration"
+    hint = "pass the folder that the run saves to: the value of `save` in its configuration"
     if os.path.isdir(root):
         what = "there is no checkpoint in this folder"
         if root in checkpoint_folder.checkpoints(root.parent):
@@ -121,7 +121,7 @@ def _warnings(root: Path) -> list[Problem]:
     place = Place(str(root / checkpoint_folder.LATEST), 0, 0)
     found = checkpoint_folder.newest(root)
     hint = f"a run that loads this folder continues from {found.name}" if found else ""
-    what = f"this file names {name}, which is not in this folder"
+    what = f"this file names the checkpoint {name}, but the folder does not contain it"
     return [Problem(what, place, hint, severity="warning", id="latest-checkpoint-missing")]
 
 

@@ -81,7 +81,8 @@ def test_missing_configuration_files_are_named(capsys: pytest.CaptureFixture[str
     assert main(["check", "run/run.lock.yml"]) == 0
     printed = capsys.readouterr()
     assert (
-        "because configuration files of the run do not exist here: my.yml [lock-configuration-missing]" in printed.err
+        "because these configuration files of the run do not exist here: my.yml [lock-configuration-missing]"
+        in printed.err
     )
     assert printed.out == "ok\n  the same files as when the run was launched; the values were not compared\n"
 
@@ -90,7 +91,7 @@ def test_options_that_do_not_apply_are_refused(capsys: pytest.CaptureFixture[str
     assert main(["check", "run/run.lock.yml", "--gpus", "4", "--set", "lr=1", "-d", "."]) == 1
     text = capsys.readouterr().err
     assert text.count("[lock-option-not-applicable]") == 3
-    assert "--gpus does not apply to a lock file, which records the number of ranks of its run" in text
+    assert "--gpus does not apply to a lock file, because the file records the number of ranks of its run" in text
 
 
 def test_a_renamed_lock_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,8 @@ def our_choice(word: str) -> str | None:
 def value_advice(name: str, value: Any) -> str:
     """Return a hint for an invalid value that is common in other programs, else ""."""
     if name == "warmup" and isinstance(value, int | float) and value > 1:
-        return f"warmup is a fraction of the iterations, not their number: write {value} divided by train_iters"
+        what = "warmup is a fraction of train_iters, not a number of iterations"
+        return f"{what}: write the result of {value} / train_iters"
     if name == "deepspeed" and isinstance(value, str):
         return f"deepspeed is a switch; run `deepy migrate {value}` and pass the resulting YAML together with this file"
     advice: str = _table()["values"].get(name, {}).get(str(value).lower(), "")

@@ -19,7 +19,8 @@ from neoxargs.resolve.keys.similar import same_word, similar_anywhere, similar_h
 
 #: The hint for a key without a match.
 NO_MATCH = (
-    "GPT-NeoX and DeepSpeed have no such parameter: remove it, or declare it in a plugin (see docs/parameters.md)"
+    "GPT-NeoX and DeepSpeed have no such parameter: remove the key (docs/parameters.md lists all parameters), or "
+    "declare the parameter in a plugin (docs/extending.md)"
 )
 
 
@@ -59,7 +60,7 @@ def unknown_beside(key: Key, match: Match, name: str, first: Place) -> Problem:
 
 def written_twice(name: str) -> str:
     """Return the hint for a parameter that is set and probably meant a second time."""
-    return f"did you mean {name}? it is already set: remove one of the two"
+    return f"did you mean {name}? {name} is already set: remove one of the two keys"
 
 
 def _another_programs(key: Key) -> Match | None:

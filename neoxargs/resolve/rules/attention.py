@@ -33,8 +33,9 @@ def sparsity_config_fits_sparse_attention(
 ) -> dict[str, Any] | None:
     """the settings of sparsity_config and of the sparse_attention section together
 
-    Both describe the pattern of the sparse layers. An unknown setting would be ignored, and so would one of two
-    different values for the same setting: the run would not train with the pattern that the file describes.
+    sparsity_config and sparse_attention both describe the pattern of the sparse layers. If a setting had a different
+    value in each, one of the values would be ignored. An unknown setting would also be ignored. The run would then not
+    train with the pattern that the file describes.
 
         sparsity: all
         sparsity_config: {block: 8}
@@ -93,9 +94,9 @@ def sparse_blocks_divide_seq_length(
 
 @check
 def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_config: Sequence[str]) -> Finding | None:
-    """In `sparse_fixed` layers each window of num_local_blocks contains num_global_blocks that the whole sequence
-    attends to, at a different position in each of num_different_global_patterns. If they do not fit in the window,
-    the layout of the pattern cannot be built, and every rank stops when it builds the model.
+    """In `sparse_fixed` layers, a window has num_local_blocks blocks. The whole sequence attends to num_global_blocks
+    of them, which have a different position in each of num_different_global_patterns patterns. If these blocks do not
+    fit in the window, the layout of the pattern cannot be built, and every rank stops when it builds the model.
 
         attention_config: [[["sparse_fixed"], "all"]]
         sparsity_config: {num_local_blocks: 5, num_global_blocks: 2}
@@ -159,8 +160,8 @@ def horizontal_global_attention_needs_bidirectional(
 def sparse_attention_mode_matches_layers(
     attention_config: Sequence[str], sparse_attention__mode: str, written: Collection[str], sections: Collection[str]
 ) -> Finding | None:
-    """sparse_attention.mode names the pattern of all sparse layers, attention_config the pattern of each layer. Where
-    they differ, DeepSpeed's section and GPT-NeoX's list describe two models, and only one of them would be trained.
+    """sparse_attention.mode names the pattern of all sparse layers, attention_config the pattern of each layer. If they
+    differ, DeepSpeed's section and GPT-NeoX's list describe two models, and only one of the two would be trained.
 
         attention_config: [[["local"], "all"]]
         sparse_attention: {mode: bigbird}
@@ -208,7 +209,7 @@ def rpe_buckets_reach_max_distance(
 ) -> Finding | None:
     """With `pos_emb: rpe`, the first half of the buckets for past tokens hold one distance each, and the ranges of the
     others grow logarithmically up to rpe_max_distance. With too few buckets, or an rpe_max_distance within the first
-    half, that logarithm is 0 or undefined: biases become NaN or are looked up outside of their table.
+    half, the logarithm is 0 or undefined: biases become NaN, or are looked up outside the table of biases.
 
         pos_emb: rpe
         rpe_max_distance: 16
@@ -239,7 +240,7 @@ def rpe_excludes_partition_activations_with_zero_2(
     model_parallel_size: int,
 ) -> Finding | None:
     """Partitioned activations must be equal on all tensor parallel ranks, because each rank keeps one slice of them.
-    The relative position bias differs by rank, as it belongs to the rank's heads: after the gather every rank would
+    Each rank has the relative position bias of its own heads, so the biases differ: after the gather, every rank would
     compute with a mixture of all ranks' biases.
 
         pos_emb: rpe
@@ -263,7 +264,7 @@ def window_pattern_covers_every_layer(
     window_attn_skip_freq: int | Sequence[int] | None, num_layers: int
 ) -> Finding | None:
     """A list in window_attn_skip_freq has one number for each layer. With a different length, a layer would have no
-    entry, or some entries no layer, and the model would not be the one that the list describes.
+    entry, or an entry would have no layer, and the trained model would not be the one that the list describes.
 
         sliding_window_width: 8
         window_attn_skip_freq: [1, 0]

@@ -31,8 +31,8 @@ def batch_sizes_agree(
 ) -> dict[str, int] | None:
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks
 
-    DeepSpeed asserts this equation on every rank, after all processes have started and joined the process group. Where
-    it does not hold, the run would not train with the batch size that the learning rate was chosen for.
+    DeepSpeed asserts this equation on every rank, after all processes have started and joined the process group. If the
+    equation does not hold, the run would not train with the batch size that the learning rate was chosen for.
 
         train_batch_size: 48
         train_micro_batch_size_per_gpu: 2

@@ -19,8 +19,8 @@ def save_needs_checkpoint_factor(
     if not save or checkpoint_factor is not None or extra_save_iters:
         return None
     return refuse(
-        f"save ({save}) needs checkpoint_factor or extra_save_iters, which say when to save",
-        "set checkpoint_factor, for example to 1000 to save a checkpoint every 1000 iterations",
+        f"save ({save}) needs checkpoint_factor or extra_save_iters, which set when checkpoints are saved",
+        "for example, set checkpoint_factor to 1000 to save a checkpoint every 1000 iterations",
         about=["save"],
     )
 
@@ -28,8 +28,8 @@ def save_needs_checkpoint_factor(
 @check
 def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_scale: str) -> Finding | None:
     """On a linear scale checkpoint_factor is a number of iterations; on a log scale the saved iterations are its
-    powers. A fraction of an iteration is never reached, and the powers of 1 or less never grow: the list of
-    checkpoints would miss some, or have no end.
+    powers. A fraction of an iteration is never reached, and the powers of a number up to 1 never grow: checkpoints
+    would be missing, or the list of iterations would never end.
 
         save: checkpoints
         checkpoint_factor: 2.5
@@ -41,7 +41,7 @@ def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_sca
         return refuse(what, "use a whole number, or set checkpoint_scale to log", about=["checkpoint_factor"])
     if checkpoint_scale == "log" and checkpoint_factor <= 1:
         what = f"checkpoint_factor ({checkpoint_factor}) must be greater than 1 if checkpoint_scale is log"
-        return refuse(what, "set checkpoint_factor, for example to 2 to save at iterations 1, 2, 4, 8, ...")
+        return refuse(what, "for example, set checkpoint_factor to 2 to save at iterations 1, 2, 4, 8, ...")
     return None
 
 
@@ -72,9 +72,8 @@ def background_save_needs_states_in_memory(
 def background_save_needs_torchs_writer(
     save_in_background: bool, nebula__enabled: bool, datastates_ckpt: object, checkpoint__writer__decoupled: bool
 ) -> Finding | None:
-    """With Nebula or DataStates another program writes the checkpoints and decides when, and DeepSpeed's decoupled
-    writer has a process of its own. Two programs that write one checkpoint in the background would not wait for each
-    other.
+    """With Nebula or DataStates, another program decides when to write the checkpoints. DeepSpeed's decoupled writer
+    has a process of its own. Two programs that write one checkpoint in the background would not wait for each other.
 
         save_in_background: true
         nebula: {enabled: true}

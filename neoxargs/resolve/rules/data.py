@@ -112,8 +112,8 @@ def test_weights_match_paths(
 
 @check
 def weight_by_num_documents_excludes_weights(weight_by_num_documents: bool, written: Collection[str]) -> Finding | None:
-    """weight_by_num_documents computes the weight of each dataset from its size. Explicit weights are ignored, and the
-    run does not train on the mixture that they describe.
+    """weight_by_num_documents computes the weight of each dataset from its size. Weights that are set explicitly are
+    ignored, so the run does not train on the mixture that they describe.
 
         weight_by_num_documents: true
         train_data_weights: [2, 1]

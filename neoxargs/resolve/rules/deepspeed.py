@@ -26,8 +26,8 @@ SWITCHES = {
 
 
 PROTECTS_FROM = (
-    "This switch requires another key, and DeepSpeed does not check that before the launch: all processes start and "
-    "join the process group, and then each of them stops while it reads DeepSpeed's JSON."
+    "This switch needs another key. DeepSpeed does not check for that key before the launch: all processes start and "
+    "join the process group, and then each process stops while it reads DeepSpeed's JSON."
 )
 
 
@@ -58,8 +58,8 @@ for name, (switch, required) in SWITCHES.items():
 def partial_optimizer_offload_needs_zero_3(
     zero_optimization__offload_optimizer__ratio: float, zero_optimization__stage: object
 ) -> Finding | None:
-    """Only ZeRO stage 3 can keep a part of the optimizer state on the GPU. In lower stages DeepSpeed ignores the ratio
-    and moves all of it to the CPU, which makes every step slower than planned.
+    """Only ZeRO stage 3 can keep a part of the optimizer state on the GPU. In lower stages, DeepSpeed ignores the ratio
+    and moves the whole optimizer state to the CPU, which makes every step slower than planned.
 
         zero_optimization:
           stage: 2
@@ -68,6 +68,6 @@ def partial_optimizer_offload_needs_zero_3(
     ratio, stage = zero_optimization__offload_optimizer__ratio, zero_optimization__stage
     if ratio == 1 or stage not in (0, 1, 2):
         return None
-    what = f"zero_optimization.offload_optimizer.ratio ({ratio}) is below 1, which needs "
-    what += f"zero_optimization.stage 3, not {stage}"
+    what = f"zero_optimization.offload_optimizer.ratio ({ratio}) is below 1, so "
+    what += f"zero_optimization.stage must be 3, not {stage}"
     return refuse(what, "set zero_optimization.stage to 3, or remove ratio to offload the whole optimizer state")

@@ -16,10 +16,14 @@ def check_labels(split: str, paths: Paths, labels: Paths, others: Paths) -> Find
     names = [f"{split}_label_data_paths", f"{split}_data_paths"]
     if own and not data:
         what = f"{names[0]} needs {names[1]}"
-        return refuse(what, f"set {names[1]} to the datasets that the labels are for", about=names)
+        return refuse(what, f"set {names[1]} to the datasets that these labels belong to", about=names)
     if data and not own and path_list(others):
-        what = f"{names[1]} has no labels, although another split has"
-        return refuse(what, f"set {names[0]} to one label file for each of {names[1]}", about=[names[1], names[0]])
+        what = f"{names[1]} has no label files, although another split has label files"
+        return refuse(
+            what,
+            f"set {names[0]} to a list with one label file for each dataset in {names[1]}",
+            about=[names[1], names[0]],
+        )
     if own and len(own) != len(data):
         what = f"the number of {names[0]} ({len(own)}) must equal the number of {names[1]} ({len(data)})"
         return refuse(what, "write one label file for each dataset, in the order of the datasets", about=names)
@@ -34,7 +38,8 @@ def train_labels_match_paths(
     test_label_data_paths: Paths,
 ) -> Finding | None:
     """train_label_data_paths holds the labels of train_data_paths, one file for each dataset, in the same order.
-    Without labels the run would train on the prompts too, and labels without datasets belong to nothing.
+    Without labels, the run would train on the prompts too. Labels without datasets have no tokens that they could
+    belong to.
 
         train_label_data_paths: labels
     """
@@ -69,8 +74,8 @@ def test_labels_match_paths(
     train_label_data_paths: Paths,
     valid_label_data_paths: Paths,
 ) -> Finding | None:
-    """test_label_data_paths holds the labels of test_data_paths, one file for each dataset, in the same order. With
-    another number of files, a dataset would get the labels of another one or none.
+    """test_label_data_paths holds the labels of test_data_paths, one file for each dataset, in the same order. With a
+    different number of files, a dataset would get the labels of another dataset, or none.
 
         train_data_paths: a
         train_label_data_paths: a_labels

@@ -10,8 +10,8 @@ from neoxargs.sizes.optimizer_state import is_onebit
 def frozen_model_has_weights(
     lora__rank: int, soft_prompt_tuning__enabled: bool, base_checkpoint: str | None, load: str | None
 ) -> Finding | None:
-    """The frozen model would keep its random initial weights. Adapters or a prompt cannot make a language model of
-    it, whatever they learn.
+    """The frozen model would keep its random initial weights. Adapters or a prompt cannot turn random weights into a
+    language model.
 
         lora: {rank: 8}
     """
@@ -41,8 +41,8 @@ def base_checkpoint_needs_frozen_model(
 def frozen_model_excludes_onebit(
     lora__rank: int, soft_prompt_tuning__enabled: bool, optimizer__type: str | None
 ) -> Finding | None:
-    """A checkpoint contains only what is trained, and DeepSpeed loads no checkpoint without the frozen weights. deepy's
-    own loader does, but not the state of 1-bit optimizers.
+    """A checkpoint contains only what is trained, and DeepSpeed cannot load a checkpoint without the frozen weights.
+    deepy's own loader can load it, but not the state of 1-bit optimizers.
 
         lora: {rank: 8}
         optimizer: {type: OneBitAdam, params: {lr: 0.001}}
@@ -50,7 +50,7 @@ def frozen_model_excludes_onebit(
     if not (lora__rank or soft_prompt_tuning__enabled) or not is_onebit(optimizer__type or ""):
         return None
     name = "lora.rank" if lora__rank else "soft_prompt_tuning.enabled"
-    what = f"optimizer.type {optimizer__type} cannot train a part of a model"
+    what = f"optimizer.type {optimizer__type} cannot train only a part of the model"
     return refuse(what, "set optimizer.type: Adam", [name, "optimizer.type"])
 
 
@@ -64,6 +64,6 @@ def frozen_model_stays_off_nvme(lora__rank: int, zero_optimization__offload_para
     """
     if not lora__rank or zero_optimization__offload_param__device != "nvme":
         return None
-    what = "zero_optimization.offload_param.device (nvme) does not work with lora, whose model is frozen"
+    what = "zero_optimization.offload_param.device (nvme) does not work with lora, which freezes the model"
     about = ["lora.rank", "zero_optimization.offload_param.device"]
     return refuse(what, "set offload_param.device: cpu", about)

@@ -22,8 +22,8 @@ def lora_has_targets(lora__rank: int, lora__targets: list[str]) -> Finding | Non
 
 @check
 def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activation: str) -> Finding | None:
-    """A matrix has one adapter for all of its rows, or one for each of some of its parts. Two adapters of the same rows
-    could not be written in peft's format.
+    """A matrix has either one adapter for all of its rows, or a separate adapter for each part that is named. Two
+    adapters for the same rows could not be written in peft's format.
 
         lora: {rank: 8, targets: [query_key_value, v_proj]}
     """
@@ -33,15 +33,17 @@ def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activ
             inside = [
                 name for name in lora__targets if NAMES.get(name, ("", ALL))[0] == module and NAMES[name][1] != ALL
             ]
-            what = f"lora.targets has {listed(inside, 'and')}, and also the matrix {module}, which contains them"
-            return refuse(what, f"remove {listed(inside, 'and')}, or name all parts separately", ["lora.targets"])
+            named = listed(inside, "and")
+            what = f"lora.targets selects {named}, and also the whole matrix {module}, which contains {named}"
+            advice = f"remove {named}, or name every part of the matrix instead of the whole matrix"
+            return refuse(what, advice, ["lora.targets"])
     return None
 
 
 @check
 def lora_gate_needs_gated_activation(lora__rank: int, lora__targets: list[str], activation: str) -> Finding | None:
-    """gate_proj is the matrix of a gated MLP for the gate. An MLP without a gate has no such matrix, so there would be
-    no adapter.
+    """gate_proj is the matrix that computes the gate of a gated MLP. An MLP without a gate has no such matrix, so there
+    would be no adapter.
 
         lora: {rank: 8, targets: [gate_proj]}
         activation: gelu
@@ -54,8 +56,8 @@ def lora_gate_needs_gated_activation(lora__rank: int, lora__targets: list[str], 
 
 @check
 def lora_excludes_experts(lora__rank: int, moe_num_experts: int) -> Finding | None:
-    """The matrices of the experts of a layer are one tensor, and peft has no adapters for it. A frozen router would
-    also keep its load-balancing loss, which then could change only the adapters of attention.
+    """The matrices of all experts in a layer are stored in one tensor, and peft has no adapters for such a tensor. A
+    frozen router would also keep its load-balancing loss, which then could change only the adapters of attention.
 
         lora: {rank: 8}
         moe_num_experts: 4
@@ -68,8 +70,8 @@ def lora_excludes_experts(lora__rank: int, moe_num_experts: int) -> Finding | No
 
 @check
 def lora_excludes_shared_layers(lora__rank: int, num_unique_layers: int | None, num_layers: int) -> Finding | None:
-    """Layers that share weights would share adapters, but a Hugging Face model, and so peft, has every layer
-    separately.
+    """Layers that share weights would also share adapters. In a Hugging Face model, and therefore in peft, every layer
+    has its own weights and adapters.
 
         lora: {rank: 8}
         num_unique_layers: 1
@@ -82,8 +84,8 @@ def lora_excludes_shared_layers(lora__rank: int, num_unique_layers: int | None, 
 
 @check
 def lora_excludes_mup(lora__rank: int, use_mup: bool) -> Finding | None:
-    """muP scales initial values and learning rates by how much a weight has grown since the base model, whose shapes
-    contain no adapters.
+    """muP scales initial values and learning rates by the ratio of a weight's width to its width in the base model. The
+    base model has no adapters, so this ratio is not known for them.
 
         lora: {rank: 8}
         use_mup: true
@@ -96,8 +98,8 @@ def lora_excludes_mup(lora__rank: int, use_mup: bool) -> Finding | None:
 
 @check
 def lora_excludes_soft_prompt(lora__rank: int, soft_prompt_tuning__enabled: bool) -> Finding | None:
-    """Both freeze the model and train something of their own. Exported adapters could not contain the prompt with
-    which they were trained.
+    """lora and soft_prompt_tuning both freeze the model, and each trains its own weights. Exported adapters could not
+    contain the prompt with which they were trained.
 
         lora: {rank: 8}
         soft_prompt_tuning: {enabled: true}

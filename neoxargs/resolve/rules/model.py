@@ -40,8 +40,8 @@ def attention_config_covers_every_layer(
 ) -> list[str]:
     """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`
 
-    GPT-NeoX reads the list only when it builds the model, on every rank. A list for another number of layers would
-    stop every rank with an assertion, or give layers a different kind of attention from the intended one.
+    GPT-NeoX reads the list only when it builds the model, on every rank. A list with a different number of layers would
+    stop every rank with an assertion, or give layers an unintended kind of attention.
 
         attention_config: [[["flash"], 12]]
     """
@@ -153,8 +153,8 @@ def mlp_width_given_once(
     intermediate_size: int, expansion_factor: float | None, mlp_type: str, written: Collection[str]
 ) -> Finding | None:
     """intermediate_size and expansion_factor both set the width of the MLP, and with mlp_type: llama intermediate_size
-    was the width of each of the three matrices. If one of them were silently preferred, a model of a different size
-    would be trained, which shows only when its checkpoint does not load elsewhere.
+    was the width of each of the three matrices. If one of them were silently ignored, a model of a different size would
+    be trained. The mistake would show only when its checkpoint cannot be loaded elsewhere.
 
         intermediate_size: 128
         expansion_factor: 2
@@ -257,9 +257,7 @@ def rotary_dims_even(
     rotated = int(head * rotary_pct)
     if pos_emb != "rotary" or rotated % 2 == 0:
         return None
-    what = (
-        f"rotary_pct ({rotary_pct}) rotates {rotated} of each head's {head} dimensions; it must rotate an even number"
-    )
+    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of each head's {head} dimensions; the number must be even"
     return refuse(what, f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
 
 
@@ -280,8 +278,8 @@ def sinusoidal_needs_even_hidden_size(hidden_size: int, num_attention_heads: int
 
 @check
 def unique_layers_divide_num_layers(num_layers: int, num_unique_layers: int | None) -> Finding | None:
-    """The model has num_unique_layers sets of layer weights, and each is used equally often. With a remainder the model
-    would not have num_layers layers.
+    """The model has num_unique_layers sets of layer weights, and each set is used equally often. If the division left a
+    remainder, the model would not have num_layers layers.
 
         num_unique_layers: 3
     """
@@ -332,8 +330,8 @@ def shared_layers_exclude_recompute_with_zero_2(
     zero_optimization__stage: object,
 ) -> Finding | None:
     """ZeRO stages 2 and 3 reduce the gradient of a weight once per backward pass. A shared layer that is recomputed
-    produces a gradient in a separate backward pass for each use: gradients are reduced twice or lost, and the model
-    does not learn what it should.
+    produces a gradient in a separate backward pass for each use: gradients are reduced twice or lost, and the model is
+    not trained correctly.
 
         num_unique_layers: 2
         checkpoint_activations: true
@@ -370,8 +368,8 @@ def post_layernorm_residual_excludes_gpt_j_residual(
 
 @check
 def onnx_safe_excludes_bias_gelu_fusion(onnx_safe: bool, bias_gelu_fusion: bool) -> Finding | None:
-    """onnx_safe requests a model that can be exported to ONNX, and the fused kernel of bias_gelu_fusion cannot be: the
-    export would fail after training.
+    """onnx_safe requests a model that can be exported to ONNX, but the fused kernel of bias_gelu_fusion cannot be
+    exported: the export would fail after training.
 
         onnx_safe: true
         bias_gelu_fusion: true
@@ -384,7 +382,7 @@ def onnx_safe_excludes_bias_gelu_fusion(onnx_safe: bool, bias_gelu_fusion: bool)
 @check
 def gmlp_excludes_partition_activations(attention_config: Sequence[str], partition_activations: bool) -> Finding | None:
     """A gMLP block mixes tokens along the sequence, the dimension in which partitioned activations are split across
-    tensor parallel ranks. Recomputed from one partition, its gradients would be wrong.
+    tensor parallel ranks. If the block were recomputed from one partition, its gradients would be wrong.
 
         partition_activations: true
         attention_config: [[["gmlp"], "all"]]

@@ -111,8 +111,8 @@ def expert_parallel_divides_experts(
     ranks = 1 if enable_expert_tensor_parallelism else model_parallel_size
     if moe_num_experts == 1 or moe_num_experts % ranks:  # the latter is another rule's problem
         return None
-    name, local = "moe_num_experts" + " / model_parallel_size" * (ranks > 1), moe_num_experts // ranks
-    finding = divisible_by(name, local, "moe_expert_parallel_size", moe_expert_parallel_size)
+    name = "moe_num_experts" if ranks == 1 else "the number of experts of each tensor parallel rank"
+    finding = divisible_by(name, moe_num_experts // ranks, "moe_expert_parallel_size", moe_expert_parallel_size)
     return finding and finding._replace(about=("moe_num_experts", "moe_expert_parallel_size"))
 
 
@@ -121,7 +121,7 @@ def expert_parallel_divides_replicas(
     moe_num_experts: int, moe_expert_parallel_size: int, gpus: int, model_parallel_size: int, pipe_parallel_size: int
 ) -> Finding | None:
     """An expert parallel group consists of consecutive replicas, which hold different experts. If the number of
-    replicas is not a multiple of the group's size, the last group is missing ranks, and the experts on them.
+    replicas is not a multiple of the group's size, the last group is missing some ranks and the experts on those ranks.
 
         moe_num_experts: 6
         moe_expert_parallel_size: 3
@@ -162,8 +162,9 @@ def expert_parallel_needs_partitioned_reduction(
     zero_optimization__reduce_scatter: bool,
     zero_optimization__contiguous_gradients: bool,
 ) -> Finding | None:
-    """ZeRO reduces the gradients of an expert over the ranks that hold it. DeepSpeed's other ways of reducing gradients
-    do not treat experts differently from other weights; an assertion stops every rank when it builds the optimizer.
+    """ZeRO reduces the gradients of an expert over the ranks that hold it. Without reduce_scatter or
+    contiguous_gradients, DeepSpeed reduces the gradients of experts like those of all other weights, and an assertion
+    stops every rank when it builds the optimizer.
 
         moe_num_experts: 4
         moe_expert_parallel_size: 2
@@ -184,7 +185,8 @@ def expert_parallel_needs_averaging_optimizer(
     moe_num_experts: int, moe_expert_parallel_size: int, optimizer__type: str | None
 ) -> Finding | None:
     """The gradients of an expert are averaged over the ranks that hold it, those of other weights over all data
-    parallel ranks. DeepSpeed's own optimizers, and those that average the momentum instead, do not distinguish them.
+    parallel ranks. DeepSpeed's own optimizers, and those that average the momentum instead, treat experts like other
+    weights.
 
         moe_num_experts: 4
         moe_expert_parallel_size: 2

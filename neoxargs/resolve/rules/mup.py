@@ -23,7 +23,10 @@ def mup_needs_base_shapes_file(
     if base_shapes_file or not (save_base_shapes or (use_mup and not coord_check)):
         return None
     name = "save_base_shapes" if save_base_shapes else "use_mup"
-    advice = "set base_shapes_file to the file of the base model's shapes; a run with save_base_shapes: true writes it"
+    advice = (
+        "set base_shapes_file to the file with the base model's shapes; a run with save_base_shapes: true "
+        "writes this file"
+    )
     return refuse(f"{name} (true) needs base_shapes_file", advice, about=[name, "base_shapes_file"])
 
 
@@ -60,7 +63,8 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
         what = f"use_mup does not support optimizer.type ({optimizer__type})"
         return refuse(what, "set optimizer.type to Adam, AdamW or SGD", about)
     if scheduler__type:
-        what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives all layers one learning rate"
+        what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives all layers the "
+        what += "same learning rate"
         advice = "remove the scheduler section, and set lr_decay_style"
         return refuse(what, advice, about=["use_mup", "scheduler.type"])
     return None
@@ -68,8 +72,9 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
 
 @check
 def mup_needs_normal_init(use_mup: bool, init_method: str, output_layer_init_method: str) -> Finding | None:
-    """muP scales the standard deviation of initial weights down with the width. For a method that already computes it
-    from the width it would be scaled down twice, and wide models would start with weights that are too small.
+    """muP scales the standard deviation of initial weights down with the width. If a method already computes the
+    standard deviation from the width, it would be scaled down twice, and wide models would start with weights that are
+    too small.
 
         use_mup: true
         base_shapes_file: shapes

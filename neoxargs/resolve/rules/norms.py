@@ -9,9 +9,9 @@ from neoxargs.resolve.rules.rule import Finding, check, refuse
 def norm_placement_after_needs_sequential_residual(
     norm_placement: str, gpt_j_residual: bool, apply_residual_connection_post_layernorm: bool
 ) -> Finding | None:
-    """Norms after attention and MLP normalise what each of them adds to the residual stream. With gpt_j_residual, both
-    are added as one sum over the tensor parallel ranks; apply_residual_connection_post_layernorm places the norms
-    differently.
+    """A norm after attention or after the MLP normalises what that block adds to the residual stream. With
+    gpt_j_residual, attention and MLP are added as one sum over the tensor parallel ranks, so they cannot be normalised
+    separately. apply_residual_connection_post_layernorm places the norms differently.
 
         norm_placement: both
         gpt_j_residual: true
@@ -28,7 +28,7 @@ def qk_layernorm_of_all_heads_needs_rmsnorm(
     use_qk_layernorm: bool, qk_layernorm_scope: str, norm: str
 ) -> Finding | None:
     """The queries of all heads are divided by their root mean square, to which every tensor parallel rank contributes.
-    Other norms are computed within one rank only, and would normalise the heads of a rank instead of all.
+    Other norms are computed within one rank only, and would normalise over the heads of that rank instead of all heads.
 
         use_qk_layernorm: true
         qk_layernorm_scope: all_heads

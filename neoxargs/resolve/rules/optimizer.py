@@ -24,9 +24,9 @@ def is_adam(kind: str) -> bool:
 def onebit_optimizer_needs_full_gradients(
     optimizer__type: str, zero_optimization__stage: object, data_types__grad_accum_dtype: str | None, precision: str
 ) -> Finding | None:
-    """1-bit optimizers communicate the compressed momentum of every weight instead of gradients, so each rank must
-    hold all of it. ZeRO partitions it, and an fp32 gradient buffer is averaged before the optimizer receives it: the
-    ranks would diverge without an error.
+    """1-bit optimizers communicate the compressed momentum of every weight instead of gradients, so each rank must hold
+    the whole momentum. ZeRO partitions the momentum, and an fp32 gradient buffer is averaged before the optimizer
+    receives the gradients: the ranks would diverge without an error.
 
         optimizer: {type: OneBitAdam}
         zero_optimization: {stage: 1}
@@ -53,7 +53,7 @@ def onebit_optimizer_needs_full_gradients(
 def zero_one_adam_needs_two_replicas(
     optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int
 ) -> Finding | None:
-    """DeepSpeed's 0/1 Adam averages its momentum over the data parallel ranks. With only one rank it drops the
+    """DeepSpeed's 0/1 Adam averages its momentum over the data parallel ranks. With only one rank, 0/1 Adam drops the
     gradients of every step that does not update the variance, and the loss stops falling.
 
         optimizer: {type: ZeroOneAdam}
@@ -104,8 +104,9 @@ def betas_in_range(
 ) -> dict[str, object]:
     """adam_beta1 and adam_beta2 are the two values of optimizer.params.betas
 
-    They are the decay rates of two running means, which Adam divides by 1 - beta^step to correct their bias. With a
-    beta of 1 it divides by 0 and the weights are NaN after the first step; with a beta below 0 the means oscillate.
+    The betas are the decay rates of two running means, which Adam divides by 1 - beta^step to correct their bias. With
+    a beta of 1, Adam divides by 0, and the weights are NaN after the first step; with a beta below 0, the means
+    oscillate.
 
         optimizer: {params: {betas: [0.9, 1.0]}}
     """
@@ -181,8 +182,8 @@ def clipping(
 
 @check
 def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[str]) -> Finding | None:
-    """optimizer.params is passed to the constructor of the optimizer. A key that it does not accept raises TypeError on
-    every rank or, where the constructor accepts any key, has no effect.
+    """optimizer.params is passed to the constructor of the optimizer. A key that the constructor does not accept raises
+    TypeError on every rank. If the constructor accepts any key, the key has no effect.
 
         optimizer: {type: SGD, params: {betas: [0.9, 0.95]}}
     """
@@ -191,8 +192,8 @@ def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[st
 
 @check
 def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collection[str]) -> Finding | None:
-    """scheduler.params is passed to the constructor of DeepSpeed's schedule. A key that it does not accept raises
-    TypeError on every rank when the engine is built.
+    """scheduler.params is passed to the constructor of DeepSpeed's schedule. A key that the constructor does not accept
+    raises TypeError on every rank when the engine is built.
 
         scheduler: {type: WarmupLR, params: {total_num_steps: 10}}
     """

@@ -17,8 +17,8 @@ def model_parallel_size(model_parallel_size: int | None) -> int | None:
 def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
     """one process per GPU
 
-    Every rank waits at the rendezvous address until world_size ranks have joined. If a different number is started,
-    they wait until the timeout, half an hour later.
+    Every rank waits at the rendezvous address until world_size ranks have joined. If the launcher starts a different
+    number of ranks, the ranks wait until the timeout, half an hour later.
 
         world_size: 4
     """
@@ -32,8 +32,8 @@ def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
 def global_num_gpus_equals_gpus(global_num_gpus: int | None, gpus: int) -> int:
     """the number of GPUs on all hosts together
 
-    GPT-NeoX computes the number of replicas and the batch size from it. If the run has a different number of GPUs, the
-    batch size differs from the file's, or DeepSpeed's assertion about the batch size stops every rank.
+    GPT-NeoX computes the number of replicas and the batch size from global_num_gpus. If the run has a different number
+    of GPUs, the batch size differs from the file's, or DeepSpeed's assertion about the batch size stops every rank.
 
         global_num_gpus: 4
     """
@@ -131,8 +131,8 @@ def pipeline_stages_at_most_num_layers(num_layers: int, pipe_parallel_size: int)
 
 @check
 def pipeline_excludes_zero_2(zero_optimization__stage: object, pipe_parallel_size: int) -> Finding | None:
-    """DeepSpeed's pipeline engine accumulates gradients over micro batches and needs them unpartitioned. ZeRO stages 2
-    and 3 partition gradients; an assertion in the engine stops every rank when it is built.
+    """DeepSpeed's pipeline engine accumulates gradients over micro batches and needs unpartitioned gradients. ZeRO
+    stages 2 and 3 partition gradients, so an assertion stops every rank when it builds the engine.
 
         zero_optimization: {stage: 2}
         pipe_parallel_size: 1
@@ -182,8 +182,8 @@ def sequence_parallel_excludes_pipe_partitioned(
 
 @check
 def sequence_parallel_needs_tensor_parallel(sequence_parallel: bool, model_parallel_size: int) -> Finding | None:
-    """sequence_parallel splits the sequence across the tensor parallel ranks of a replica. With one such rank
-    nothing is split, and activations take as much memory as without it.
+    """sequence_parallel splits the sequence across the tensor parallel ranks of a replica. With only one tensor
+    parallel rank, nothing is split, and activations take as much memory as without sequence_parallel.
 
         sequence_parallel: true
     """

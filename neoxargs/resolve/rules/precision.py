@@ -19,8 +19,8 @@ def precision_given_once(
 ) -> dict[str, object]:
     """precision, fp16.enabled and bf16.enabled are the same setting; without any of them, it is fp32
 
-    GPT-NeoX reads precision, and DeepSpeed reads the sections. Where they differ, the model computes in one precision
-    and the engine casts and scales the loss for another: the loss is NaN, or training runs at half the speed.
+    GPT-NeoX reads precision, and DeepSpeed reads the sections. If they differ, the model computes in one precision,
+    while the engine casts weights and scales the loss for another: the loss is NaN, or training runs at half the speed.
 
         precision: bf16
         fp16: {enabled: true}
@@ -52,8 +52,8 @@ def precision_given_once(
 def precision_sections_set_enabled(
     precision: str, sections: Collection[str], written: Collection[str], auto: Collection[str]
 ) -> Finding | None:
-    """In DeepSpeed's JSON a section fp16 or bf16 without `enabled` is off. A file with such a section is meant to train
-    in that precision, but would train in fp32, with twice the memory and at a fraction of the speed.
+    """In DeepSpeed's JSON a section fp16 or bf16 without `enabled` is off. Such a section shows that the run should
+    train in that precision, but it would train in fp32, with twice the memory and at a fraction of the speed.
 
         fp16: {}
     """

@@ -29,8 +29,8 @@ def rope_scaling_needs_factor(rope_scaling__rope_type: str, rope_scaling__factor
 def llama3_frequency_range(
     rope_scaling__rope_type: str, rope_scaling__low_freq_factor: float, rope_scaling__high_freq_factor: float
 ) -> Finding | None:
-    """Llama 3 blends the frequencies between those that low_freq_factor and high_freq_factor name. If the range is
-    empty, the blend divides by 0 or runs backwards.
+    """Llama 3 keeps high frequencies, divides low frequencies by the factor, and blends the two in the range between
+    low_freq_factor and high_freq_factor. If the range is empty, the blend divides by 0 or runs backwards.
 
         pos_emb: rotary
         rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 4}

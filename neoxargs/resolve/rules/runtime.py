@@ -53,8 +53,9 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
 def deepspeed_extra_args_are_not_parameters(
     deepspeed_extra_args: Mapping[str, Any] | None, written: Collection[str]
 ) -> Finding | None:
-    """deepspeed_extra_args is copied into DeepSpeed's JSON unchecked. A parameter in it would bypass the rules that
-    derive other values from it (batch size, ZeRO, precision), and GPT-NeoX and DeepSpeed would use different values.
+    """deepspeed_extra_args is copied into DeepSpeed's JSON unchecked. A parameter in deepspeed_extra_args would bypass
+    the rules that derive other values from this parameter (batch size, ZeRO, precision), and GPT-NeoX and DeepSpeed
+    would use different values.
 
         deepspeed_extra_args: {zero_optimization: {stage: 1}}
     """
@@ -73,8 +74,8 @@ def _names_in_rules() -> set[str]:
 
 @check
 def eval_tasks_interval_needs_tasks(eval_tasks_interval: int, eval_tasks: list[str] | None) -> Finding | None:
-    """eval_tasks_interval says how often training runs eval_tasks. Without tasks, the run would end without the results
-    that were expected.
+    """eval_tasks_interval sets how often a run evaluates eval_tasks. Without tasks, the run would end without the
+    expected results.
 
         eval_tasks_interval: 100
     """

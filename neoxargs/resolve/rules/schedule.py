@@ -22,8 +22,8 @@ def train_length_given_once(
 ) -> int | None:
     """train_epochs x the samples of one epoch / train_batch_size, rounded down
 
-    The length of the run decides how much data is prepared and when the learning rate has decayed. Without it the
-    ranks stop when they build the data; with two lengths, the run would end earlier or later than one of them says.
+    The length of the run determines how much data is prepared and when the learning rate has decayed. Without it the
+    ranks stop when they build the data; with two lengths, the run would end earlier or later than one of the two sets.
 
         train_epochs: 2
         train_iters: 100
@@ -40,8 +40,14 @@ def train_length_given_once(
 def _steps(train_epochs: int, samples_per_epoch: int, train_batch_size: int) -> int:
     """Return the number of optimizer steps in this number of epochs."""
     if not samples_per_epoch:
-        what = f"train_epochs ({train_epochs}) needs token files with samples, which are counted before the run"
-        advice = "tokenise the text with deepy data and set data_path or train_data_paths, or set train_iters instead"
+        what = (
+            f"train_epochs ({train_epochs}) needs token files, because the number of steps is computed from "
+            "the samples in these files"
+        )
+        advice = (
+            "tokenise the text with `deepy data` and set data_path or train_data_paths, or set train_iters "
+            "instead of train_epochs"
+        )
         raise Contradiction(what, advice, about=["train_epochs"])
     if train_epochs * samples_per_epoch < train_batch_size:
         what = f"train_epochs ({train_epochs}) x {samples_per_epoch:,} samples are fewer than train_batch_size "
@@ -60,8 +66,8 @@ def epochs_read_each_sample_equally_often(
     data_path: object,
     sample_order: str,
 ) -> Finding | None:
-    """An epoch reads every training sample once. Weights, with which some datasets are read more often than others,
-    contradict this, and megatron-core's order has no passes.
+    """An epoch reads every training sample once. Weights contradict this, because some datasets are then read more
+    often than others. megatron-core's sample order has no epochs.
 
         train_epochs: 2
         data_path: [0.3, code, 0.7, web]
@@ -192,15 +198,15 @@ def scheduler_params_agree_with_lr(
     ]
     for top, value, nested, other, meant in pairs:
         if {top, section + nested} <= set(written) and other != meant:
-            steps = f" = {meant} steps" if value != meant else ""
-            what = f"{top} ({value}){steps} and {section}{nested} ({other}) are the same setting and must be equal"
+            steps = f", which is {meant} steps" if value != meant else ""
+            what = f"{top} ({value}{steps}) and {section}{nested} ({other}) are the same setting and must be equal"
             return refuse(what, f"remove {top} or {section}{nested}", about=[section + nested, top])
     return None
 
 
 @check
 def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_scheduler: bool) -> Finding | None:
-    """A resumed run follows the schedule of its configuration (override_lr_scheduler) or that of the checkpoint
+    """A resumed run follows either its configuration's schedule (override_lr_scheduler) or the checkpoint's schedule
     (use_checkpoint_lr_scheduler). With both, an assertion in GPT-NeoX stops every rank.
 
         load: checkpoints
@@ -211,4 +217,4 @@ def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_sch
         return None
     what = "override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined"
     advice = "keep only override_lr_scheduler to use this configuration's schedule,"
-    return refuse(what, f"{advice} or only use_checkpoint_lr_scheduler to use the checkpoint's")
+    return refuse(what, f"{advice} or keep only use_checkpoint_lr_scheduler to use the checkpoint's schedule")

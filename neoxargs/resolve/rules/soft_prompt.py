@@ -49,8 +49,8 @@ def soft_prompt_reaches_every_document(
 
 @check
 def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimization__stage: int) -> Finding | None:
-    """The initial prompt is set on every rank after the model has been loaded. With ZeRO-3, no rank holds the prompt or
-    the token embeddings of init_string.
+    """The initial prompt is set on every rank after the model has been loaded. With ZeRO-3, no rank holds the whole
+    prompt, or the whole token embedding in which the tokens of init_string are looked up.
 
         soft_prompt_tuning: {enabled: true}
         zero_optimization: {stage: 3}
@@ -67,8 +67,8 @@ def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimizat
 
 @check
 def soft_prompt_excludes_eval_tasks(soft_prompt_tuning__enabled: bool, eval_tasks: list[str] | None) -> Finding | None:
-    """lm-eval fits the texts of its tasks into seq_length tokens, and leaves no positions for a prompt before them. The
-    end of long texts would be cut off.
+    """lm-eval shortens the texts of its tasks to seq_length tokens, which leaves no positions for a soft prompt before
+    the text. The end of a long text would be cut off.
 
         soft_prompt_tuning: {enabled: true}
         eval_tasks: [lambada_openai]

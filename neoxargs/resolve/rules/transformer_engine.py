@@ -37,7 +37,7 @@ def te_layernorm_mlp_determines_mlp(
     norm_placement: str,
 ) -> Finding | None:
     """Transformer Engine's LayerNormMLP is a norm and a feed-forward layer in one, with biases. GPT-NeoX ignores
-    parameters that contradict this, and passes inputs to experts without normalising them.
+    parameters that contradict this, and does not normalise the inputs of experts.
 
         te_layernorm_mlp: true
         use_bias_in_mlp: false

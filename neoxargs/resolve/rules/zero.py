@@ -68,7 +68,7 @@ def zero_optimization__stage3_param_persistence_threshold(auto: Collection[str],
 @check
 def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotuning__enabled: bool) -> Finding | None:
     """A list of stages is a search space for DeepSpeed's autotuner. Without the autotuner DeepSpeed compares the list
-    with numbers, and every rank stops with a TypeError when it reads its JSON.
+    with numbers, and every rank stops with a TypeError when it reads DeepSpeed's JSON.
 
         zero_optimization: {stage: [0, 1]}
     """
@@ -109,7 +109,7 @@ def offload_optimizer_needs_zero(
     device, stage = zero_optimization__offload_optimizer__device, zero_optimization__stage
     name = f"zero_optimization.offload_optimizer.device ({device})"
     if device == "nvme" and stage in (0, 1, 2):
-        advice = "set zero_optimization.stage to 3, or the device to cpu"
+        advice = "set zero_optimization.stage to 3, or set the device to cpu"
         return refuse(f"{name} needs zero_optimization.stage 3, not {stage}", advice)
     if device == "cpu" and stage == 0:
         return refuse(f"{name} needs zero_optimization.stage 1, 2 or 3, not 0", "set zero_optimization.stage to 1")
@@ -123,8 +123,8 @@ def nvme_offload_needs_nvme_path(
     zero_optimization__offload_optimizer__device: str,
     zero_optimization__offload_optimizer__nvme_path: str | None,
 ) -> Finding | None:
-    """Partitions that are offloaded to NVMe are written to files in nvme_path. Without it DeepSpeed stops every rank
-    when it builds its swapper, after the model has been built.
+    """Partitions that are offloaded to NVMe are written to files in nvme_path. Without nvme_path, DeepSpeed stops every
+    rank after the model has been built, when it starts to swap.
 
         zero_optimization: {stage: 3, offload_param: {device: nvme}}
     """

@@ -154,7 +154,7 @@ _CHECKPOINT_OPTIONS = (
     " activation_checkpointing.*"
 )
 _NOT_LOADED = "no checkpoint is loaded because load is not set", "set load to a folder with a checkpoint"
-_SEPARATED = "pack_impl: best_fit already separates the documents of a sample"
+_SEPARATED = "with pack_impl: best_fit, the documents of a sample are always separated"
 _OFFLOADS = "zero_optimization.offload_optimizer", "zero_optimization.offload_param"
 
 
@@ -232,7 +232,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         _CHECKPOINT_OPTIONS,
         {"checkpoint_activations": Is(("selective",))},
-        "checkpoint_activations: selective stores no layer inputs",
+        "with checkpoint_activations: selective, no layer inputs are stored",
     ),
     *(
         SwitchedOff(f"{section}.*", {f"{section}.device": OFF}, f"{section}.device is none, so nothing is offloaded")
@@ -293,7 +293,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "gradient_predivide_factor",
         {"prescale_gradients": Is((True,))},
-        "with prescale_gradients, gradients are divided by the number of ranks",
+        "with prescale_gradients, DeepSpeed divides gradients by the number of ranks instead",
     ),
     # Model
     SwitchedOff(
@@ -347,16 +347,20 @@ SWITCHED_OFF = (
     SwitchedOff(
         "split",
         {"data_path": OFF, "train_data_paths": IsNot((None,))},
-        "train_data_paths, valid_data_paths and test_data_paths already split the data",
+        "train_data_paths, valid_data_paths and test_data_paths already separate the data",
     ),
     *(
         SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"{part}_data_paths is not set")
         for part in ("train", "valid", "test")
     ),
-    SwitchedOff("allow_chopped", {"pack_impl": Is(("packed",))}, "pack_impl: packed cuts documents anywhere"),
+    SwitchedOff(
+        "allow_chopped",
+        {"pack_impl": Is(("packed",))},
+        "with pack_impl: packed, documents are always cut at sample boundaries",
+    ),
     SwitchedOff("reset_position_ids reset_attention_mask", {"pack_impl": Is(("best_fit",))}, _SEPARATED),
     SwitchedOff("weighted_sampler_alpha", {"weight_by_num_documents": OFF}, "weight_by_num_documents is off"),
-    SwitchedOff("lora.*", {"lora.rank": OFF}, "lora.rank is 0", "set rank, for example to 16"),
+    SwitchedOff("lora.*", {"lora.rank": OFF}, "lora.rank is 0", "set lora.rank, for example lora: {rank: 16}"),
     # The run and its checkpoints
     SwitchedOff("adlr_autoresume_interval", {"adlr_autoresume": OFF}, "adlr_autoresume is off"),
     SwitchedOff(

@@ -42,11 +42,11 @@ def typo_hint(node: Node) -> str:
         return without_brackets(node)
     text = node.text.strip()
     if re.search(r"\$\w|\$\{|\{\{", text):
-        return "variables are not expanded; pass the value with --set"
+        return "variables are not expanded; write the value itself, or pass it with --set"
     if "#" in text and not node.quoted:
         return "put a space before the `#` of a comment"
     if text.strip(_QUOTES) != text:
-        return f"write {_cut(text.strip(_QUOTES))} with straight quotes or none"
+        return f"write {_cut(text.strip(_QUOTES))} with straight quotes or without quotes"
     return f"write {_cut(text.rstrip(',;'))} without the `{text[-1]}`" if text.endswith((",", ";")) else ""
 
 

@@ -72,7 +72,8 @@ def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Proble
     if character in "]}":
         word, hint = (
             word._replace(column=last, width=1),
-            f"add a `,` or `{closing}` after it, or move this `{character}` to the end of its list or mapping",
+            f"add a `,` or `{closing}` after this `{character}`, or move this `{character}` to the end of the list or "
+            "mapping that it should close",
         )
     what = f"a `,` or the closing `{closing}` is missing after this value"
     return Problem(what, word, hint, also, id="yaml-missing-comma")
@@ -116,9 +117,9 @@ def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
                     what = (
                         f"this `{first.text[first.column - 1]}` is never closed, or a line below it is indented wrongly"
                     )
-                    return Problem(what, first, f"close it with `{partner}`", also, id="yaml-unclosed-bracket")
+                    return Problem(what, first, f"add the closing `{partner}`", also, id="yaml-unclosed-bracket")
     what = f"this `{opening}` is never closed"
-    return Problem(what, failure.began, f"close it with `{closing}`", id="yaml-unclosed-bracket")
+    return Problem(what, failure.began, f"add the closing `{closing}`", id="yaml-unclosed-bracket")
 
 
 def _indentation(line: Place) -> int:

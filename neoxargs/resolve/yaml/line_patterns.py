@@ -19,7 +19,8 @@ def is_conflict_mark(line: str) -> bool:
 
 
 RUN_OUTPUT_HINT = (
-    "use the files that the run was started with; GPT-NeoX saves them in each checkpoint's `configs` folder"
+    "use the files that the run was started with; GPT-NeoX saves a copy of these files in the `configs` folder of "
+    "each checkpoint"
 )
 #: Problem id -> pattern of the line, what is wrong, hint. An empty hint becomes the line rewritten as `key: value`.
 _PATTERNS: dict[str, tuple[str, str, str]] = {

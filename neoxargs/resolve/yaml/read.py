@@ -22,8 +22,8 @@ __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_file", "read_files"]
 SUFFIXES = ("", ".yml", ".yaml", ".json")
 MAX_BYTES = 16_000_000  # the largest published configuration has 6 kB
 LOCK_HINT = (
-    "pass the run's configuration files; if this is the only file, `deepy check` reports what has changed since the "
-    "launch, and `deepy diff` compares the run with another run"
+    "pass the run's configuration files instead; `deepy check` of this file alone shows what has changed since the "
+    "launch, and `deepy diff` compares this run with another run"
 )
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
@@ -94,7 +94,7 @@ def _find(path: str, directory: str | None) -> str:
         hint = f"pass one of its files: {listed(inside, most=6)}" if inside else "pass a YAML file"
         _stop(found[0], "this is a folder, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
-        what = "-d points to this folder, but it does not exist"
+        what = "the folder given with -d does not exist"
         _stop(directory, what, similar_folders(directory), id="directory-missing")
     _stop(bases[0], "there is no such file", _nearest(bases, path), id="file-missing")
 

@@ -78,7 +78,9 @@ def _no_key(line: Place) -> Problem:
 
 def _quote(failure: ParseFailure) -> Problem:
     where = failure.began or failure.where
-    return Problem("this quote is never closed", where, "close it on the same line", id="yaml-unclosed-quote")
+    return Problem(
+        "this quote is never closed", where, "add the closing quote on the same line", id="yaml-unclosed-quote"
+    )
 
 
 def _alias(failure: ParseFailure) -> Problem:
@@ -124,7 +126,7 @@ def _not_a_key(failure: ParseFailure) -> Problem:
 
 
 def _not_an_item(failure: ParseFailure) -> Problem:
-    what = "a key cannot follow a list of `- ` items"
+    what = "a `key: value` line cannot follow a list of `- ` items at the same indentation"
     return Problem(what, failure.where, "write the list below a key, as its value", id="yaml-misplaced-list")
 
 

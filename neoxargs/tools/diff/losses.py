@@ -43,7 +43,7 @@ class Losses(Record):
             return ["the runs have no step in common"]
         first, apart, last = self.first_apart(), self.first_apart(ROUNDING), self.common[-1]
         if first is None:
-            return [f"identical at all {len(self.common)} common steps; at the last, step {last}: {self._pair(last)}"]
+            return [f"identical at all {len(self.common)} common steps; last common step {last}: {self._pair(last)}"]
         parted = f"first differ by more than {100 * ROUNDING:g} % at step {apart}: {self._pair(apart)}" if apart else ""
         return [
             f"first differ at step {first}: {self._pair(first)}",

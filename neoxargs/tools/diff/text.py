@@ -39,7 +39,7 @@ def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
             yield from _table(of_impact)
     hidden = [not_compared(side) for side in (a, b)]
     if hidden[0] and hidden[0] == hidden[1]:
-        yield f"\nnot recorded in either: {first_names(hidden[0])}"
+        yield f"\nrecorded in neither A nor B: {first_names(hidden[0])}"
         return
     for side, names in zip((a, b), hidden, strict=True):
         if names:

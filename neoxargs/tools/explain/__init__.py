@@ -92,7 +92,7 @@ def _mentioning(name: str, key: str, as_json: bool) -> str:
     described = keyword_search.by_word(name)
     if not described:
         raise Problems([replace(unknown, hint=problem.nearest_problem(key) or NO_MATCH_HINT)])
-    return _several(f"no parameter is named {key}; these parameters mention it:", key, described, as_json)
+    return _several(f"no parameter is named {key}; these parameters mention the word:", key, described, as_json)
 
 
 def _several(head: str, key: str, described: dict[str, str], as_json: bool) -> str:

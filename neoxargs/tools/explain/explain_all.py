@@ -21,7 +21,7 @@ def annotated_yaml(config: Config) -> str:
     left = sum(1 for p, _ in config.items() if p.name not in settings)
     head = [
         "The resolved configuration, printed by deepy explain --all.",
-        "Used as a configuration file, it resolves to the same values as the original files.",
+        "Used as a configuration file, this file resolves to the same values as the original files.",
         f"The {left} parameters that are not listed have their default values (docs/parameters.md).",
     ]
     assert config.dialect is not None  # only the configuration that a rank receives has no dialect

@@ -27,7 +27,7 @@ EFFECTS = {
     "memory": "the memory that training needs",
     "log": "what is logged",
     "run": "how the run proceeds",
-    "config": "only parameters that are derived from it",
+    "config": "only the parameters that are derived from this one",
     "not built": "nothing: train.py accepts only the default",
 }
 
@@ -72,7 +72,10 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
         yield from (("derived", sentence) for sentence in reasons(parameter.name))
     yield from _relations(parameter.name)
     if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
-        yield "auto", f"{AUTO_VALUES[parameter.name].why}; migrate replaces auto with the value if it is known"
+        yield (
+            "auto",
+            f"{AUTO_VALUES[parameter.name].why}; `deepy migrate` replaces auto with this value if the value is known",
+        )
     if config is not None:
         value = config.get(parameter.name)
         yield "value", None if value is ABSENT else value

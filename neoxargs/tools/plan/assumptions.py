@@ -61,11 +61,12 @@ class Assumptions:
     )  # fmt: skip
     group_buffers: float = assume(
         0.2, "GiB", "NCCL buffers per process group",
-        "NCCL_BUFFSIZE is 4 MiB per channel and direction; there are some tens of channels",
+        "NCCL_BUFFSIZE is 4 MiB per channel and direction; NCCL uses tens of channels",
     )  # fmt: skip
     process: float = assume(0.4, "GiB", "Python and torch in host memory, per rank", "measured with torch 2.13")
     fragmentation: float = assume(
-        0.08, "share", "memory that the allocator reserves beyond activations, logits and buffers, relative to them",
+        0.08, "share", "memory that the allocator reserves in addition to activations, logits and buffers, relative "
+                       "to their size",
         "assumed for expandable segments, which train.py turns on (pytorch.org, CUDA semantics, memory management)",
     )  # fmt: skip
     cached_blocks: float = assume(
@@ -75,18 +76,19 @@ class Assumptions:
     )  # fmt: skip
     logits_at_once: float = assume(
         2**27, "numbers",
-        "number of logits that the loss computes in one chunk on a GPU; with 1e15, it computes all at once",
+        "number of logits that the loss computes in one chunk on a GPU; with 1e15, the loss computes all logits at "
+        "once",
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all logits at once",
     )  # fmt: skip
     logit_bytes: float = assume(
         6, "bytes", "memory per logit in the chunk that the loss computes, in 16-bit precision",
-        "the logits in fp32, and in 16 bits either the logits or their gradient. Megatron-LM also needs 6, because it "
-        "computes the softmax in place (core/tensor_parallel/cross_entropy.py); before 2023, it needed 10, as "
-        "torch's cross_entropy still does",
+        "the logits in fp32, and in 16 bits either the logits or their gradient. Megatron-LM also needs 6, because "
+        "it computes the softmax in place (core/tensor_parallel/cross_entropy.py); before 2023, it needed 10, as "
+        "torch's cross_entropy does today",
     )  # fmt: skip
     unfused_attention: float = assume(
-        0, "0, 1 or 2", "1: attention stores the scores of all pairs of tokens (--attention unfused); 2: it "
-        "recomputes them in the backward pass",
+        0, "0, 1 or 2", "0: fused attention; 1: attention stores the scores of all pairs of tokens (--attention "
+                        "unfused); 2: attention recomputes these scores in the backward pass",
         "Korthikanti et al. 2022, arXiv:2205.05198, section 4.1: 2 bytes per score, 5 with dropout",
     )  # fmt: skip
     score_memory: float = assume(
@@ -94,7 +96,7 @@ class Assumptions:
         "-1: 2 in 16 bits, 5 with dropout (arXiv:2205.05198)",
     )  # fmt: skip
     unfused_norms: float = assume(
-        0, "0 or 1", "1: RMSNorm consists of separate kernels, which compute in fp32, and stores their results",
+        0, "0 or 1", "1: RMSNorm runs as several fp32 kernels and stores the result of each; 0: one fused kernel",
         "LlamaRMSNorm of transformers (models/llama/modeling_llama.py); train.py uses torch's fused kernel",
     )  # fmt: skip
     activation_memory: float = assume(
@@ -108,10 +110,11 @@ class Assumptions:
         "assumed for a trained router with a load-balancing loss; moe/max_load logs the load of the busiest expert",
     )  # fmt: skip
     partitioned: float = assume(
-        1, "0 or 1", "whether, in 16-bit training, optimizer state is partitioned even with ZeRO stage 0",
-        "train.py and DeepSpeed's pipeline partition it; Megatron-LM does so only with --use-distributed-optimizer",
+        1, "0 or 1", "1: with ZeRO stage 0 and 16-bit training, optimizer state is still partitioned; 0: it is not",
+        "train.py and DeepSpeed's pipeline partition optimizer state; Megatron-LM does so only with "
+        "--use-distributed-optimizer",
     )  # fmt: skip
-    weight_bytes: float = assume(-1, "bytes", "memory per weight between steps", "-1: determined by the precision")
+    weight_bytes: float = assume(-1, "bytes", "memory per weight, between steps", "-1: determined by the precision")
     gradient_bytes: float = assume(
         -1, "bytes", "memory per gradient", "-1: what DeepSpeed's optimizer uses for this precision and ZeRO stage"
     )
@@ -194,7 +197,7 @@ class Assumptions:
         15e-6, "s", "minimum time of a collective", "nccl-tests: 10 to 30 us for small messages within one host"
     )
     overlap: float = assume(
-        0.8, "share of compute", "compute time that can hide weight and gradient communication",
+        0.8, "share of compute", "part of the compute time in which weights and gradients can be communicated",
         "Zhao et al. 2023 (FSDP), arXiv:2304.11277, section 5; DeepSpeed with overlap_comm",
     )  # fmt: skip
     host_link: float = assume(
@@ -299,7 +302,8 @@ def list_assumptions(assumed: Assumptions = DEFAULT) -> str:
     for each in fields(Assumptions):
         about = each.metadata
         value = getattr(assumed, each.name)
-        shown = "as configured" if value == CONFIGURED else f"{value:g} {about['unit']}"
+        unit = "" if about["unit"].startswith("0") else f" {about['unit']}"  # a switch has no unit
+        shown = "as configured" if value == CONFIGURED else f"{value:g}{unit}"
         blocks.append(
             f"{each.name}: {shown}\n    {about['meaning']}\n    allowed: {_range(each)}\n    source: {about['source']}"
         )

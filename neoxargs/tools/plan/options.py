@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="plan for a script that builds its ZeRO-3 model outside deepspeed.zero.Init",
     )
-    unfused = "fused: store no scores (default); unfused: store all scores, as in programs from 2021 or on old GPUs"
+    unfused = (
+        "fused: attention scores are not stored (default); unfused: all scores are stored, as in programs from "
+        "2021 or on old GPUs"
+    )
     add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
     networks = f"set the network between hosts, by name or in Gb/s per GPU: {', '.join(NETWORKS)}"
     add("--network", metavar="NAME", type=_network, help=networks)

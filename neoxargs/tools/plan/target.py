@@ -34,7 +34,7 @@ class Target:
         if self.device.generation >= BF16_GENERATION or config.precision.precision != "bfloat16":
             return []
         what = f"{self.device.name} has no tensor cores for bf16 (precision: bfloat16), so the run would be far slower"
-        hint = "set precision to fp16; the planned speed is that of fp16"
+        hint = "set precision to fp16; the plan assumes the speed of fp16"
         return [Problem(what, config.place("precision"), hint, id="no-bf16-tensor-cores").as_warning()]
 
 

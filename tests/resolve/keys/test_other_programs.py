@@ -112,8 +112,8 @@ def test_the_hint_for_a_name_of_several_programs(written: str, meant: str) -> No
          "environment"),
         ("adapter", "this is a parameter of axolotl: remove it; lora.rank above 0 trains adapters"),
         ("lora_target_modules", "this is a parameter of axolotl: use lora.targets instead (matrices with adapters)"),
-        ("tie-word-embeddings", "this is a parameter of Hugging Face's models: use no_weight_tying, its opposite; "
-         "false ties them"),
+        ("tie-word-embeddings", "this is a parameter of Hugging Face's models: use no_weight_tying instead, which "
+         "is the opposite: no_weight_tying: false ties the embeddings"),
         ("model", NO_MATCH),
     ],
 )  # fmt: skip
@@ -144,7 +144,7 @@ def test_choices_and_values() -> None:
     assert hint("pos_emb: rope\n") == "write rotary"
     assert our_choice("RMS_norm") == "rmsnorm"
     assert hint("lr_decay_style: WSD\n").startswith("wsd is not supported: write constant")
-    assert hint("warmup: 100\n").startswith("warmup is a fraction of the iterations")
+    assert hint("warmup: 100\n").startswith("warmup is a fraction of train_iters")
 
 
 @pytest.mark.parametrize(

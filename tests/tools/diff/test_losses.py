@@ -120,7 +120,7 @@ def test_a_run_whose_losses_are_all_not_finite(runs: Path) -> None:
 def test_other_ends() -> None:
     assert Losses({1: 2.0}, {1: 2.0 + 1e-12}).lines()[0] == "first differ at step 1: A 2, B 2.0000000000010001"
     assert Losses({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}).lines() == [
-        "identical at all 2 common steps; at the last, step 2: A 1, B 1"
+        "identical at all 2 common steps; last common step 2: A 1, B 1"
     ]
     assert Losses({1: 2.0}, {2: 2.0}).lines() == ["the runs have no step in common"]
     lines = Losses({1: 2.0, 2: 1.0}, {1: 2.0 + 1e-7, 2: None}).lines()

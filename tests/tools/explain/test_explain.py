@@ -237,7 +237,7 @@ def test_a_section_shows_what_is_in_the_files() -> None:
 
 def test_a_word_finds_the_parameters_with_it_in_their_names() -> None:
     lines = explain("bucket", Request([])).splitlines()
-    assert lines[0] == "no parameter is named bucket; these parameters mention it:"
+    assert lines[0] == "no parameter is named bucket; these parameters mention the word:"
     assert lines[1].split()[:4] == ["zero_reduce_bucket_size", "The", "same", "as"]
     assert all("bucket" in line.split()[0] for line in lines[1:])
     many = explain("zero", Request([])).splitlines()

@@ -160,7 +160,7 @@ def test_several_versions_of_a_section_are_offered_by_number() -> None:
     third = convert_version(chosen(versions_of(text), 3, "ds.json"), "ds.json")
     assert "stage: 3\n" in third.text
     assert [problem.what for problem in third.problems][:1] == [
-        "a `,` is missing before this string; migrate assumes one"
+        "a `,` is missing before this string; the file is read as if the `,` were there"
     ]
 
 
@@ -172,7 +172,7 @@ def test_versions_beyond_the_offered_ones_are_counted() -> None:
     (offer,) = stop.value.problems
     first, *_, last = offer.what.splitlines()
     assert first == "expected one configuration, got 16"
-    remove = "to choose one of them, first shorten the file to the sections that you need"
+    remove = "to choose one of these, first remove the other sections from the file"
     assert last.strip() == f"and 4 more: {remove}"
 
 

@@ -118,9 +118,9 @@ def test_a_default_without_effect_is_not_written() -> None:
 @pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
 def test_the_deepspeed_json_has_to_be_migrated_separately(flag: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
-    why = "because this file does not contain the JSON, which configures precision, ZeRO and the optimizer"
+    why = "because the script does not contain DeepSpeed's JSON, which configures precision, ZeRO and the optimizer"
     assert problem.what == f"--deepspeed-config ds.json is left out, {why}"
-    assert problem.hint == "migrate the JSON too, and pass both new files to each command"
+    assert problem.hint == "migrate the JSON too, and pass both new files to every deepy command"
 
 
 def test_no_pipeline_is_written() -> None:
@@ -148,7 +148,9 @@ def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
     assert "\ntrain_iters" not in result.text
     assert f"# To do: {to_do}\n" in result.text
     if to_do.endswith(f"{flags})."):
-        assert "set train_iters in the new file to samples / batch size" in [p.hint for p in result.problems]
+        assert "set train_iters in the new file to the number of samples / the batch size" in [
+            p.hint for p in result.problems
+        ]
 
 
 def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
@@ -255,7 +257,7 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
 def test_other_here_documents_are_not_read() -> None:
     text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\npython p.py --num-layers 3 --deepspeed-config ds.json"
     (problem,) = convert_script(Text("run.sh", text)).problems
-    assert problem.what.startswith("--deepspeed-config ds.json is left out, because this file does not contain the")
+    assert problem.what.startswith("--deepspeed-config ds.json is left out, because the script does not contain")
 
 
 def test_choosing_one_of_several_configurations_in_a_here_document() -> None:
@@ -272,7 +274,7 @@ def test_a_second_model_in_the_script_is_a_warning() -> None:
     command = f"python p.py {SIZES}"
     assert not convert_script(Text("run.sh", f"echo {command}\n{command}")).problems
     (problem,) = convert_script(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
-    assert problem.what == "2 commands describe a model; only this one is read, because it has the most flags"
+    assert problem.what == "2 commands describe a model; only this command is read, because it has the most flags"
     assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
 
 

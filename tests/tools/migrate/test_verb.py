@@ -96,7 +96,8 @@ def test_a_problem_as_json(capsys) -> None:
     assert main(["migrate", "my.yml", "--json"]) == 1
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert (problem["what"], problem["line"], problem["hint"]) == (
-        "hidden-sise is not a parameter", 12, "did you mean hidden_size? it is already set: remove one of the two"
+        "hidden-sise is not a parameter", 12,
+        "did you mean hidden_size? hidden_size is already set: remove one of the two keys",
     )  # fmt: skip
 
 

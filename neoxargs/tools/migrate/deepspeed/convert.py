@@ -38,7 +38,7 @@ def convert_version(version: Version, source: str) -> Result:
 def _missing_model(version: Version) -> Iterator[Problem]:
     missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in version.draft.values]
     if missing:
-        what = f"the file does not describe a model; missing: {', '.join(missing)}"
+        what = f"the file does not describe a complete model: it does not set {listed(missing)}"
         hint = "add them to the new file, or to a second file for the same run"
         yield Problem(what, hint=hint, severity="warning", id="migrate-model-missing", about=tuple(missing))
 

@@ -155,7 +155,7 @@ class _Reader:
             hint = _PLAIN if sign in "*+-/%=<>" or _COMPUTED.match(self.text, self.at) else ""
             self.stop(f"expected `,` or the closing `{closing}` before this character", self.at, hint)
         elif sign and sign != closing:
-            what = "a `,` is missing before this string; migrate assumes one"
+            what = "a `,` is missing before this string; the file is read as if the `,` were there"
             place = self.place(self.at)
             self.warnings.append(Problem(what, place, severity="warning", id="migrate-json-comma-missing"))
 

@@ -20,8 +20,8 @@ def pipeline(reading: Reading, option: Option) -> None:
 
 
 def deepspeeds_file(reading: Reading, option: Option) -> None:
-    why = "this file does not contain the JSON, which configures precision, ZeRO and the optimizer"
-    reading.leave_out(option, why, "migrate the JSON too, and pass both new files to each command")
+    why = "the script does not contain DeepSpeed's JSON, which configures precision, ZeRO and the optimizer"
+    reading.leave_out(option, why, "migrate the JSON too, and pass both new files to every deepy command")
 
 
 def ffn_width(reading: Reading, option: Option) -> None:
@@ -255,7 +255,9 @@ def samples(name: str) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
         samples, batch = reading.number(option.name), reading.number("global-batch-size")
         if not (samples and batch and 0 < batch <= samples):
-            reading.leave_to_write(option, name, f"set {name} in the new file to samples / batch size")
+            reading.leave_to_write(
+                option, name, f"set {name} in the new file to the number of samples / the batch size"
+            )
             return
         rounding = ", rounded down" if samples % batch else ""
         ramp = ", ignoring --rampup-batch-size" if "rampup-batch-size" in reading.options else ""

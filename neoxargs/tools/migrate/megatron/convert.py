@@ -192,7 +192,7 @@ def _no_command(text: Text) -> Problem:
 
 
 def _flags_of_variables(text: Text) -> Problem:
-    what = "no command in this file has Megatron-LM flags; reading the flags stored in its shell variables instead"
+    what = "no command in this file has Megatron-LM flags, so the flags are read from the file's shell variables"
     return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables")
 
 
@@ -207,7 +207,7 @@ def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) ->
     others = [words for words in commands if "num-layers" in options_of(words) and _values(words) != _values(chosen)]
     if not others:
         return []
-    what = f"{len(others) + 1} commands describe a model; only this one is read, because it has the most flags"
+    what = f"{len(others) + 1} commands describe a model; only this command is read, because it has the most flags"
     also = tuple(words[0].place for words in others)
     hint = "to convert another command, copy it into a separate script and migrate that script"
     return [Problem(what, chosen[0].place, hint, also, "warning", id="migrate-several-commands")]

@@ -136,7 +136,7 @@ class _Migration:
 
     def no_counterpart(self, document: Document, entry: Entry, since: date | None) -> None:
         what = f"{entry.name} does not exist in {self.to}: GPT-NeoX added it on {since}"
-        hint = "remove this line if an older GPT-NeoX has to read the file; deepy accepts the key in every dialect"
+        hint = "deepy accepts this key in every dialect; remove the line only if an older GPT-NeoX has to read the file"
         self.warn("migrate-newer-than-dialect", what, self.files.place(document, entry), hint)
 
     def rename_sections(self) -> None:

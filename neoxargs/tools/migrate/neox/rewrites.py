@@ -141,7 +141,7 @@ _RETRIEVAL = "a parameter for the BERT and retrieval models, which GPT-NeoX no l
 SPECIAL_REWRITES = (
     Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists each layer's attention type"),
     Rewrite("mlp_type", "llama", _llama,
-            "llama stood for a gated activation, no biases and a width of 8/3 x hidden_size"),
+            "mlp_type: llama meant a gated activation, no biases and a width of 8/3 x hidden_size"),
     Rewrite("fp16.fp16", ANY_VALUE, {}, "DeepSpeed reads only fp16.enabled, and now rejects this key"),
     Rewrite("bf16.bf16", ANY_VALUE, {}, "DeepSpeed reads only bf16.enabled, and rejects this key"),
     *(Rewrite("fp16.type", word, _format, "precision replaces this key")

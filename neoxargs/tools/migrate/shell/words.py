@@ -165,7 +165,7 @@ class Shell:
             value = self.lookup(match[1] or match[2])
             if value and sum(map(len, value)) > MAX_EXPANSION:
                 what = f"this variable expands to more than {MAX_EXPANSION} characters"
-                hint = "look for a script variable that is defined in terms of itself, and change it"
+                hint = "change the script variable whose value refers to the variable itself"
                 raise Problems([Problem(what, self.word([("$", start)]).place, hint, id="migrate-expansion-too-long")])
             if match[4] == "+":
                 return [self.read_default(match, is_quoted) if value else []]

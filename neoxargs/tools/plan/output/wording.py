@@ -85,10 +85,10 @@ def assumption_notes(plan: Plan) -> list[str]:
     rates = Rates.of(device, HALF if half else SINGLE, plan.config.shape.seq_length, assumed)
     notes = [
         f"{unnamed if device.name == UNKNOWN_NAME else device.name}: links of {device.neighbours / 1e9:g} GB/s per "
-        f"device within a host and {device.network / 1e9:g} GB/s between hosts, of which collectives achieve "
-        f"{assumed.link:.0%}",
+        f"device within a host and {device.network / 1e9:g} GB/s between hosts; collectives achieve "
+        f"{assumed.link:.0%} of these rates",
         f"large matrix multiplications run at {format_number(rates.products / 1e12)} TFLOP/s, attention "
-        f"{format_number(rates.attention / 1e12)}, other kernels {rates.memory / 1e9:,.0f} GB/s; "
+        f"at {format_number(rates.attention / 1e12)} TFLOP/s, other kernels at {rates.memory / 1e9:,.0f} GB/s; "
         "deepy plan --assumptions lists all assumptions",
     ]
     if plan.usable is not None:
@@ -103,8 +103,8 @@ def assumption_notes(plan: Plan) -> list[str]:
         )
     if plan.config.zero_optimization.stage == 3 and not plan.target.zero_init:
         notes.append(
-            "every rank builds its complete tensor parallel shard before ZeRO-3 partitions it, outside "
-            "deepspeed.zero.Init"
+            "the model is built outside deepspeed.zero.Init: every rank builds its complete tensor parallel shard, "
+            "and ZeRO-3 partitions this shard afterwards"
         )
     if tensor_groups_cross_hosts(plan.spec.resources, plan.layout):
         notes.append(

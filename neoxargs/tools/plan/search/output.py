@@ -57,7 +57,7 @@ def _searched(result: Result, subject: Subject) -> Iterator[str]:
 
 def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
     """How to use the file. A file that sets the layout cannot be combined with one that sets it too."""
-    yield f"{file}: the fastest layout; pass it in place of the file with your layout"
+    yield f"{file}: the fastest layout; pass this file instead of the file that sets your layout"
     if len(subject.files) == 1:
         written = subject.start.written
         layout = under_all_names(result.front[0].layout.changes(), written)
@@ -98,7 +98,7 @@ def _shares(speed: Speed) -> str:
     shares = {name: getattr(speed, name) / speed.step for name in MEANWHILE}
     listed = sorted((name for name in shares if shares[name] >= NOTICEABLE), key=lambda name: -shares[name])
     rest = [f"{format_percent(shares[name], 1)} {MEANWHILE[name]}" for name in listed]
-    return ", ".join([f"{format_percent(speed.compute, speed.step)} of a step is spent computing", *rest])
+    return ", ".join([f"{format_percent(speed.compute, speed.step)} of a step is computation", *rest])
 
 
 def _memory(found: Found) -> str:
@@ -117,8 +117,8 @@ def _left_out(result: Result, listed: bool) -> Iterator[str]:
     if not listed:
         too_large = sum(left.too_large for left in result.left_out)
         forbidden = len(result.left_out) - too_large
-        yield f"{too_large:,} layouts that need too much memory, {forbidden:,} that are impossible, and larger variants"
-        yield "of both, which are not planned; --left-out lists them with the reasons"
+        yield f"{too_large:,} layouts that need too much memory and {forbidden:,} that are impossible; --left-out lists"
+        yield "them with the reasons. Variants that need even more memory were not planned."
         return
     groups: dict[str, list[LeftOut]] = {}
     for left in sorted(result.left_out, key=lambda left: left.too_large):

@@ -36,8 +36,8 @@ def to_html(result: Result, subject: Subject) -> str:
 <h1>{title}</h1>
 <p>{escape(about)}</p>
 <p>Step times are estimates with an error of about 25 %. The line connects the layouts for which no other layout is
-faster and also needs less memory. It omits those that save almost no memory or take more than {SLOWEST} times as long
-as the fastest.</p>
+faster and also needs less memory. Layouts that save almost no memory, or take more than {SLOWEST} times as long as the
+fastest layout, are not on the line.</p>
 </header>
 <section><h2>Step time and memory</h2>{chart}</section>
 </main>

@@ -186,8 +186,8 @@ def _forbidden(problems: Problems) -> str:
 
 def _too_large(layout: Layout, plan: Plan) -> LeftOut:
     if not plan.device_fits:
-        return LeftOut(layout, f"per rank; {format_bytes(plan.usable or 0)} is usable", plan.fullest.peak)
-    return LeftOut(layout, f"on a host; {format_bytes(plan.usable_host_memory)} is usable", plan.host_peak)
+        return LeftOut(layout, f"per rank ({format_bytes(plan.usable or 0)} is usable)", plan.fullest.peak)
+    return LeftOut(layout, f"on a host ({format_bytes(plan.usable_host_memory)} is usable)", plan.host_peak)
 
 
 def device_counts(most: int, per_host: int) -> Iterator[int]:

@@ -105,7 +105,7 @@ def _batch_of_layout(resolve: Resolve, drafted: Draft, gpus: int | None, fewest:
         because = (
             f"{gpus:,} GPUs cannot be divided into replicas of {replica} (model_parallel_size x pipe_parallel_size)"
         )
-        what = f"{BATCH} is not set, and the layout in the configuration does not determine it: {because}"
+        what = f"{BATCH} is not set, and cannot be computed from the layout in the configuration: {because}"
         raise Problems(Problem(what, hint=f"add --set {BATCH}=N", id="search-needs-a-batch")) from problems
 
 

@@ -103,7 +103,7 @@ def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
     assert all(each["set"]["zero_optimization.offload_optimizer.device"] == "cpu" for each in offloaded)  # type: ignore[attr-defined]
     file = tmp_path / "layout.yml"
     assert run_search(options(middle, 1, gpu_memory=4.0), SearchOptions(write=str(file), left_out=True)) == 1
-    assert "none fits" in (printed := capsys.readouterr().out) and "; 3.88 GiB is usable" in printed
+    assert "none fits" in (printed := capsys.readouterr().out) and "(3.88 GiB is usable)" in printed
     assert "assuming 128 GiB of memory per host; set it with --host-memory GIB" in printed
     assert not file.exists()
 
@@ -128,7 +128,7 @@ def test_what_is_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert first == f"search     {expected}"
     assert rest[1].split() == ["front", "step", "memory", "TFLOP/s", "tokens/s", "layout"]
     assert any(line.startswith("fastest    ") and "micro batch" in line for line in rest)
-    assert any("% of a step is spent computing" in line for line in rest)
+    assert any("% of a step is computation" in line for line in rest)
     assert any(line.startswith("left out   ") for line in rest)
 
 
@@ -230,7 +230,7 @@ def test_options_for_a_single_file_select_the_fastest_layout(
     run_search(wanted, SearchOptions(write=str(tmp_path / "layout.yml")))
     printed = capsys.readouterr().out.splitlines()
     flags = shlex.split(printed[-1])
-    assert any("pass it in place of the file with your layout" in line for line in printed)
+    assert any("pass this file instead of the file that sets your layout" in line for line in printed)
     changes = [flag for flag in flags if flag != "--set"]
     plan, _ = plan_and_suggest(options(middle, 2, overrides=changes))
     assert plan.speed.step == found_by(wanted, capsys)["layouts"][0]["step"]  # type: ignore[index]
