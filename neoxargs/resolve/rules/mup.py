@@ -63,8 +63,7 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
         what = f"use_mup does not support optimizer.type ({optimizer__type})"
         return refuse(what, "set optimizer.type to Adam, AdamW or SGD", about)
     if scheduler__type:
-        what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives all layers the "
-        what += "same learning rate"
+        what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives every layer the same rate"
         advice = "remove the scheduler section, and set lr_decay_style"
         return refuse(what, advice, about=["use_mup", "scheduler.type"])
     return None
