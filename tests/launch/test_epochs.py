@@ -79,7 +79,7 @@ def test_ranks_receive_the_number_and_gpt_neox_s_scripts_compute_it(tmp_path: Pa
     ("values", "problem"),
     [
         ({"data_path": "absent"}, "train_epochs (3) needs the number of samples, which cannot be counted: absent: "),
-        ({"text_path": "python-stdlib"}, "train_epochs (3) needs token files, because"),
+        ({"text_path": "python-stdlib"}, "train_epochs (3) needs token files, whose"),
         ({"data_path": "[0.3, a, 0.7, b]"}, "train_epochs (3) reads every sample equally often, which contradicts"),
     ],
 )

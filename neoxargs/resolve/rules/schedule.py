@@ -40,14 +40,8 @@ def train_length_given_once(
 def _steps(train_epochs: int, samples_per_epoch: int, train_batch_size: int) -> int:
     """Return the number of optimizer steps in this number of epochs."""
     if not samples_per_epoch:
-        what = (
-            f"train_epochs ({train_epochs}) needs token files, because the number of steps is computed from "
-            "the samples in these files"
-        )
-        advice = (
-            "tokenise the text with `deepy data` and set data_path or train_data_paths, or set train_iters "
-            "instead of train_epochs"
-        )
+        what = f"train_epochs ({train_epochs}) needs token files, whose samples determine the number of steps"
+        advice = "tokenise the text with `deepy data` and set data_path or train_data_paths, or set train_iters instead"
         raise Contradiction(what, advice, about=["train_epochs"])
     if train_epochs * samples_per_epoch < train_batch_size:
         what = f"train_epochs ({train_epochs}) x {samples_per_epoch:,} samples are fewer than train_batch_size "
