@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -55,7 +56,12 @@ def _answer(iteration: int, answer: Mapping[str, Any]) -> str:
 
 def _text(text: str, end: str = "") -> str:
     # A line end directly after <pre> would be dropped.
-    return f"<pre>\n{escape(text)}{end}</pre>"
+    return f"<pre>\n{escape(text) if text.strip() else _invisible(text)}{end}</pre>"
+
+
+def _invisible(text: str) -> str:
+    """Describe a text that would look like an empty box."""
+    return f"<i>only white space: {escape(json.dumps(text, ensure_ascii=False))}</i>" if text else "<i>no text</i>"
 
 
 def _evenly(items: Sequence[Any], most: int) -> Sequence[Any]:

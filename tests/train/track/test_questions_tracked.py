@@ -155,6 +155,15 @@ def test_the_page_shows_the_first_and_the_last_answer_side_by_side(tmp_path: Pat
     assert pair.index("after</pre>") < pair.index("<details>") < pair.index("between</pre>")
 
 
+def test_an_answer_that_cannot_be_seen_is_described() -> None:
+    text = section([answered(0, "  \n", prompt=""), answered(4, " x", prompt="")])
+    assert re.findall(r"<pre>\n(.*?)</pre>", text, re.DOTALL) == [
+        "<i>no text</i>",
+        "<i>only white space: &quot;  \\n&quot;</i>",
+        " x",
+    ]
+
+
 def test_a_page_with_many_tasks_and_answers_is_small() -> None:
     results = {f"task{number}": {"acc": 0.5} for number in range(50)}
     trained = {"loss": 1.0, "lr": 1.0, "tokens_per_second": 1.0, "elapsed": 1.0, "samples": 1}
