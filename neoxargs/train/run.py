@@ -140,7 +140,8 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     steps = profiling.profile_step_start, profiling.profile_step_stop
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
-    trackers: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
+    write = bar.write if bar else _print
+    trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page links the loss curve, and both read the metrics.
     trackers += [Page(describe(config)), LossCurve(), metrics.Metrics(folder / run_metrics.FILE)]
     if options.tensorboard_dir:

@@ -224,4 +224,4 @@ def test_a_run_that_stops_and_continues_is_asked_once_at_each_iteration(tmp_path
     page = (folder / "out" / "report.html").read_text()
     assert "def &lt;b&gt;" in page and "<b>\n" not in page
     assert ">letters</text>" in page
-    assert (folder / "tensorboard").exists()
+    assert (folder / "tensorboard").exists() and f"  tensorboard {folder / 'tensorboard'}" in printed

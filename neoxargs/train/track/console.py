@@ -11,10 +11,15 @@ from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step
 
 
 class Console(Tracker):
-    """Writes lines through `write` (to the terminal, or above a progress bar) and to the log file, if there is one."""
+    """Writes lines through `write` (to the terminal, or above a progress bar) and to the log file, if there is one.
 
-    def __init__(self, interval: int, write: Callable[[str], None], log: Path | None = None) -> None:
-        self.interval, self.write, self.log = interval, write, log
+    tensorboard: the folder of TensorBoard's logs, if there is one.
+    """
+
+    def __init__(
+        self, interval: int, write: Callable[[str], None], log: Path | None = None, tensorboard: str | None = None
+    ) -> None:
+        self.interval, self.write, self.log, self.tensorboard = interval, write, log, tensorboard
         self.window: list[Step] = []
 
     def on_start(self, run: Run) -> None:
@@ -60,6 +65,8 @@ class Console(Tracker):
         for name, file in (("report", "report.html"), ("loss curve", "loss.png"), ("metrics", "metrics.jsonl")):
             if (self.run.folder / file).exists():
                 self._say(f"  {name:<11} {self.run.folder / file}")
+        if self.tensorboard:
+            self._say(f"  tensorboard {self.tensorboard}")
 
     def _say(self, text: str) -> None:
         self.write(text)

@@ -29,7 +29,7 @@ def test_console(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "loss.png").touch()
     (tmp_path / "report.html").touch()
-    play(Console(2, lines.append, log=tmp_path / "logs" / "train.log"), tmp_path)
+    play(Console(2, lines.append, log=tmp_path / "logs" / "train.log", tensorboard="tb"), tmp_path)
     speed = "4,096 tokens/s | 0.0123 TFLOP/s per rank"
     assert lines == [
         f"iteration 2/4 | loss 2.5000 | lr 0.001 | grad norm 0.5 | {speed} | 1 s left | 16 samples",
@@ -40,6 +40,7 @@ def test_console(tmp_path: Path) -> None:
         "  checkpoint  ckpt/global_step4",
         f"  report      {tmp_path}/report.html",
         f"  loss curve  {tmp_path}/loss.png",
+        "  tensorboard tb",
     ]
     assert (tmp_path / "logs" / "train.log").read_text().splitlines() == lines
 
