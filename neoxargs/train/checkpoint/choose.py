@@ -23,7 +23,7 @@ def choose(config: Config, root: Path, process: Process) -> Path | None:
     """Return the checkpoint to load; None if the run starts from scratch. Collective; raises Problems."""
     if config.training.iteration is not None:
         return _checkpoint_of_iteration(root, config.training.iteration)
-    # Rank 0's list: on a shared disk, other ranks may not see the newest folder yet, and all must take the same way.
+    # Rank 0's list: on a shared disk, other ranks may not see the newest folder yet, and all must choose the same.
     names: list[str] = _gather([checkpoint.name for checkpoint in checkpoint_folder.candidates(root)])[0]
     damaged: list[str] = []
     for checkpoint in (root / name for name in names):

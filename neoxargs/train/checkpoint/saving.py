@@ -139,7 +139,7 @@ class Saver:
         module = self.engine.module
         # ZeRO-2 and 3 save frozen weights apart from the state of the module.
         options: dict[str, Any] = {"client_state": state, "save_latest": False}
-        # The pipeline saves layer by layer, without this option; `left_out` does the same there.
+        # Not in a pipeline, whose own option would fail on the names that `left_out` has already removed.
         if self.base and not is_pipeline_module(module):
             options["exclude_frozen_parameters"] = True
         with suppress_output(), self._without_optimizer(), checkpoint_io.left_out(module, _is_elsewhere):

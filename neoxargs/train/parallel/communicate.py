@@ -55,7 +55,7 @@ def leave_region(x: Tensor, tensor: Axis, shards: Axis) -> Tensor:
 
 def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
     """`F.linear(gather(x), weight, bias)` that saves only this rank's x for the backward pass and gathers it again."""
-    # The function below multiplies in the types of x and weight; autocast casts in F.linear only.
+    # autocast does not cast in the backward pass of a function of our own, such as the one below.
     if torch.is_autocast_enabled(x.device.type):
         return F.linear(gather(x, axis), weight, bias)
     return _GatherAndMultiply.apply(x, weight, bias, axis)  # type: ignore[no-untyped-call, no-any-return]

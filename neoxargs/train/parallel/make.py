@@ -249,7 +249,6 @@ class VocabEmbedding(nn.Module):
         return leave_region(vectors.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.shards)
 
     def _look_up(self, tokens: Tensor) -> Tensor:
-        # Only from the second micro batch on, when there is a gradient to add to.
         if self.adds_rows and self.weight.grad is not None and torch.is_grad_enabled():
             return _AddRows.apply(self.weight, tokens)  # type: ignore[no-untyped-call, no-any-return]
         return F.embedding(tokens, self.weight)
@@ -271,7 +270,6 @@ class _AddRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
-        # Each row once: index_add_ with repeated rows could add in an order that differs from F.embedding's.
         rows, index = ctx.tokens.flatten().unique(return_inverse=True)
         sums = gradient.new_zeros(len(rows), gradient.shape[-1]).index_add_(0, index, gradient.flatten(0, -2))
         with torch.no_grad():

@@ -191,7 +191,6 @@ def init_distributed(backend: str) -> None:
         what = f"distributed_backend ({backend}): the installed torch is built without this backend"
         raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
     if not show_all:
-        # Before the import, because a logger keeps a level that has been set.
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     with suppress_output():
         import deepspeed

@@ -51,7 +51,7 @@ class Channel:
 
     def start_all_reduce(self, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> Reduction:
         """Begin to reduce the contiguous x over the ranks in place; it must not change until `wait` of the result."""
-        # One at a time: the two memories of `put` belong to one exchange and the next.
+        # One reduction at a time: `put` has memory for the parts of one exchange and of the next only.
         self._finish()
         self.unfinished = Reduction(self, x.detach().view(-1), OPERATIONS[operation])
         return self.unfinished
@@ -134,8 +134,8 @@ def open_channel(group: dist.ProcessGroup | None, timeout: float) -> Channel | N
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if not 1 < size <= MOST_RANKS:
         return None
-    # In Linux' abstract namespace, which needs no folder and vanishes with the socket.
-    address = f"\0deepy-{uuid.uuid4()}"  # of a socket without a file
+    # A name in Linux' abstract namespace, which needs no file and vanishes with the socket.
+    address = f"\0deepy-{uuid.uuid4()}"
     listener = _listen(address) if rank == 0 else None
     found: list[Any] = [None] * size
     # Over the group's gloo connections; it also tells every rank the address of rank 0's socket.

@@ -204,8 +204,8 @@ def cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arra
     if not all(file.is_file() for file in files.values()):
         cache.mkdir(parents=True, exist_ok=True)
         for name, array in build().items():
-            # With the process id: with folders of their own, several machines may write at the same time, and no reader
-            # sees half a file.
+            # With the process id, because several machines may write at the same time; renamed when it is complete, so
+            # that no reader sees half a file.
             part = files[name].with_suffix(f".{os.getpid()}.part")
             with open(part, "wb") as stream:
                 np.save(stream, array)
