@@ -61,7 +61,7 @@ def measure(config: Config, device: torch.device) -> dict[int, Sizes]:
     plain = _changed(config, {"attention_dropout": 0.0, "hidden_dropout": 0.0})
     base = mup.widths(plain) if plain.mup.base_shapes_file else _base_widths(plain)
     models = [widened(plain, plain.mup.mup_width_scale**power) for power in range(WIDTHS)]
-    return {model.shape.hidden_size: _trained(model, base, device) for model in models}
+    return {model.shape.hidden_size: _sizes_in_training(model, base, device) for model in models}
 
 
 def save_base_shapes(config: Config) -> Path:
@@ -74,10 +74,10 @@ def save_base_shapes(config: Config) -> Path:
 
 def base_shapes(config: Config) -> BaseShapes:
     """Return this configuration's shapes, with None for dimensions that do not grow with the width."""
-    wide = _shapes(widened(config, config.mup.mup_width_scale))
+    wide = _shapes_of_weights(widened(config, config.mup.mup_width_scale))
     return {
         name: [size if size != wide_size else None for size, wide_size in zip(shape, wide[name], strict=True)]
-        for name, shape in _shapes(config).items()
+        for name, shape in _shapes_of_weights(config).items()
     }
 
 
@@ -98,7 +98,7 @@ def _base_widths(config: Config) -> Widths | None:
     return Widths(base_shapes(config), config.mup.mup_init_scale) if config.mup.use_mup else None
 
 
-def _trained(config: Config, base: Widths | None, device: torch.device) -> Sizes:
+def _sizes_in_training(config: Config, base: Widths | None, device: torch.device) -> Sizes:
     model = GPT(config, Vocabulary(TOKENS, TOKENS), Make(config.training.seed, widths=base)).to(device)
     groups = optimizer.parameter_groups(model, 0.0)
     if base is not None:
@@ -111,17 +111,17 @@ def _trained(config: Config, base: Widths | None, device: torch.device) -> Sizes
     batch = torch.randint(TOKENS, (SAMPLES, config.shape.seq_length + 1), generator=generator).to(device)
     tokens, labels = batch[:, :-1], batch[:, 1:].contiguous()
     sizes: Sizes = {}
-    _measure(model, tokens, sizes)
+    _append_sizes(model, tokens, sizes)
     for _ in range(STEPS):
         model(tokens, labels).backward()
         stepper.step()
         stepper.zero_grad()
-        _measure(model, tokens, sizes)
+        _append_sizes(model, tokens, sizes)
     return sizes
 
 
 @torch.no_grad()
-def _measure(model: GPT, tokens: Tensor, sizes: Sizes) -> None:
+def _append_sizes(model: GPT, tokens: Tensor, sizes: Sizes) -> None:
     def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
         sizes.setdefault(name, []).append(float(unpack(output)[0].abs().mean()))
 
@@ -134,7 +134,7 @@ def _measure(model: GPT, tokens: Tensor, sizes: Sizes) -> None:
         hook.remove()
 
 
-def _shapes(config: Config) -> dict[str, list[int]]:
+def _shapes_of_weights(config: Config) -> dict[str, list[int]]:
     with torch.device("meta"):
         model = GPT(config, Vocabulary(TOKENS, TOKENS), Shapes())
     return {name: list(weight.shape) for name, weight in model.named_parameters()}

@@ -98,14 +98,18 @@ class Perplexity:
 
         Perplexities per word and per byte compare models with different tokenizers.
         """
-        values = {"tokens": self.tokens, "loss": self.nats / self.tokens, "perplexity": _exp(self.nats / self.tokens)}
+        values = {
+            "tokens": self.tokens,
+            "loss": self.nats / self.tokens,
+            "perplexity": _bounded_exp(self.nats / self.tokens),
+        }
         for name, count in (("words", self.words), ("bytes", self.bytes)):
             if count:
-                values |= {name: count, f"{name[:-1]}_perplexity": _exp(self.nats / count)}
+                values |= {name: count, f"{name[:-1]}_perplexity": _bounded_exp(self.nats / count)}
         return values | ({"bits_per_byte": self.nats / self.bytes / math.log(2)} if self.bytes else {})
 
 
-def _exp(x: float) -> float:
+def _bounded_exp(x: float) -> float:
     return math.exp(min(x, 700.0))
 
 

@@ -53,6 +53,7 @@ class Model:
     def end(self) -> None: ...
 
     def score(self, rows: list[ScoringRow]) -> list[tuple[float, bool]]:
+        """Return what `Scorer.score` returns: log-probability in nats, and whether all tokens are the likeliest."""
         # Between steps of a run, the engine may be in training mode.
         self.scorer.built.deepspeed.eval()
         return self.scorer.score(rows)
@@ -130,7 +131,7 @@ def _adapter(model: Model) -> Any:
 
     class Adapter(base):  # type: ignore[misc]
         def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
-            rows = [_row(request.args, tokenizer, length) for request in requests]
+            rows = [_scoring_row(request.args, tokenizer, length) for request in requests]
             scores: list[tuple[float, bool]] = model.call("score", rows)
             return scores
 
@@ -140,13 +141,13 @@ def _adapter(model: Model) -> Any:
             return [sum(next(scores)[0] for _ in rows) for rows in parts]
 
         def generate_until(self, requests: list[Any]) -> list[str]:
-            return _continued(requests, model)
+            return _continuations(requests, model)
 
     tokenizer, length = model.generator.tokenizer, model.generator.seq_length
     return Adapter()
 
 
-def _row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> ScoringRow:
+def _scoring_row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> ScoringRow:
     """Tokenise a context and its continuation as the harness does.
 
     Spaces between them belong to the continuation, and a text that is too long loses its beginning.
@@ -158,9 +159,9 @@ def _row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> ScoringRo
     return ScoringRow(ids[-(length + 1) :], count)
 
 
-def _continued(requests: list[Any], model: Model) -> list[str]:
+def _continuations(requests: list[Any], model: Model) -> list[str]:
     """Generate all continuations; requests with the same options form a batch."""
-    wanted = [(index, request.args[0], _options(request.args[1])) for index, request in enumerate(requests)]
+    wanted = [(index, request.args[0], _stops_and_options(request.args[1])) for index, request in enumerate(requests)]
     text_of: dict[int, str] = {}
     # By their text, because dictionaries have no order.
     for _, equal in groupby(sorted(wanted, key=lambda each: repr(each[2])), key=lambda each: repr(each[2])):
@@ -170,7 +171,7 @@ def _continued(requests: list[Any], model: Model) -> list[str]:
     return [text_of[index] for index in range(len(requests))]
 
 
-def _options(given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+def _stops_and_options(given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """Return stop strings and sampling options. `do_sample: false` or no temperature takes the likeliest token."""
     stops = given.get("until") or []
     maximum = next((given[name] for name in MAX_TOKENS_KEYS if given.get(name)), DEFAULT_MAX_TOKENS)

@@ -50,6 +50,7 @@ def require_installed() -> None:
 
 
 def harness(module: str) -> Any:
+    """Return a module of the package lm_eval; raise Problems if the package is not installed."""
     try:
         return importlib.import_module(f"lm_eval.{module}")
     except ImportError as error:

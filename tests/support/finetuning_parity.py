@@ -99,7 +99,7 @@ def answer(model: Any, rows: Sequence[Sample], separate: bool, by_token: bool, s
     read = importing.Import(source)
 
     def weights() -> dict[str, Tensor]:
-        found = {read._normal(key): value.detach().clone() for key, value in model.state_dict().items()}
+        found = {read._name_in_family(key): value.detach().clone() for key, value in model.state_dict().items()}
         return {piece.ours: piece.form.to_ours([found[k] for k in piece.theirs], read.sizes) for piece in read.pieces}
 
     losses = []

@@ -228,7 +228,7 @@ def _relative(found: Tensor, wanted: Tensor, full: Tensor) -> float:
 def expected_gradients(source: Path, theirs: Answer) -> dict[str, Tensor]:
     """Return the gradients of transformers' model under our names and in our shapes."""
     read = importing.Import(source)
-    by_name: dict[str, Any] = {read._normal(key): gradient for key, gradient in theirs.gradients.items()}
+    by_name: dict[str, Any] = {read._name_in_family(key): gradient for key, gradient in theirs.gradients.items()}
     return {piece.ours: piece.form.to_ours([by_name[key] for key in piece.theirs], read.sizes) for piece in read.pieces}
 
 

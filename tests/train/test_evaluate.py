@@ -121,8 +121,8 @@ def test_a_continuation_that_merges_with_its_context_scores_nothing() -> None:
         def tokenize(self, text: str) -> list[int]:
             return [40] if text == "abc" else super().tokenize(text)  # type: ignore[no-untyped-call, no-any-return]
 
-    assert lm_eval_harness._row(("ab", "c"), Merging(), 8) == ScoringRow([40], 0)  # type: ignore[arg-type]
-    assert lm_eval_harness._row(("ab", "cd"), Merging(), 8) == ScoringRow([0, 1, 2, 3], 2)  # type: ignore[arg-type]
+    assert lm_eval_harness._scoring_row(("ab", "c"), Merging(), 8) == ScoringRow([40], 0)  # type: ignore[arg-type]
+    assert lm_eval_harness._scoring_row(("ab", "cd"), Merging(), 8) == ScoringRow([0, 1, 2, 3], 2)  # type: ignore[arg-type]
 
 
 def test_figures_by_token_word_and_byte() -> None:

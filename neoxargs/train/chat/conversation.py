@@ -79,7 +79,7 @@ class Conversation:
 
 
 class Form(NamedTuple):
-    """Where a line has its conversation: one key with messages, or two with a question and its answer."""
+    """The keys of a line with its conversation: one with messages, or two with a question and its answer."""
 
     keys: tuple[str, ...]
 
@@ -144,7 +144,7 @@ def _turn(value: Any, role: str, key: str) -> list[Message]:
     if isinstance(value, list):
         return _messages(value, key)
     if not isinstance(value, str):
-        raise Rejected(f'"{key}" must be a string or a list of messages, but is {_kind(value)}')
+        raise Rejected(f'"{key}" must be a string or a list of messages, but is {_kind_in_words(value)}')
     if not value:
         raise Dropped("empty")
     return [{"role": role, "content": value}]
@@ -152,13 +152,13 @@ def _turn(value: Any, role: str, key: str) -> list[Message]:
 
 def _messages(value: Any, key: str) -> list[Message]:
     if not isinstance(value, list):
-        raise Rejected(f'"{key}" must be a list of messages, but is {_kind(value)}')
+        raise Rejected(f'"{key}" must be a list of messages, but is {_kind_in_words(value)}')
     return [_message(entry, number) for number, entry in enumerate(value, start=1)]
 
 
 def _message(entry: Any, number: int) -> Message:
     if not isinstance(entry, dict):
-        raise Rejected(f"message {number} must be an object with role and content, but is {_kind(entry)}")
+        raise Rejected(f"message {number} must be an object with role and content, but is {_kind_in_words(entry)}")
     message = _sharegpt(entry, number) if "from" in entry and "role" not in entry else entry
     has_content = "content" in message
     # Rows of Arrow and Parquet files have every key in every message, with null where it is not used; templates test
@@ -174,7 +174,7 @@ def _message(entry: Any, number: int) -> Message:
     if isinstance(content, list):
         _check_parts(content, number)
     elif not isinstance(content, str):
-        raise Rejected(f"the content of message {number} must be a string, but is {_kind(content)}")
+        raise Rejected(f"the content of message {number} must be a string, but is {_kind_in_words(content)}")
     return message
 
 
@@ -211,7 +211,7 @@ def _check_parts(parts: Sequence[Any], number: int) -> None:
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text" or not isinstance(part.get("text"), str):
-            what = f"message {number} has a part of type {kind or _kind(part)}, but only text can be tokenised"
+            what = f"message {number} has a part of type {kind or _kind_in_words(part)}, but only text can be tokenised"
             raise Rejected(what, "remove the line, or replace the part with a description in words")
 
 
@@ -238,12 +238,12 @@ def _variables(row: Row) -> dict[str, Any]:
                 raise Rejected(f'"{key}" must be a list, or a string with a JSON list') from None
         if value:
             if not isinstance(value, list):
-                raise Rejected(f'"{key}" must be a list, but is {_kind(value)}')
+                raise Rejected(f'"{key}" must be a list, but is {_kind_in_words(value)}')
             variables[key] = value
     return variables
 
 
-def _kind(value: Any) -> str:
+def _kind_in_words(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 

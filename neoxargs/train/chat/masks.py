@@ -1,4 +1,4 @@
-"""Which characters of a conversation are trained.
+"""Find the characters of a conversation that are trained.
 
 `turns` is GPT-NeoX's rule. Turn i is the text that the template adds when message i is appended:
 

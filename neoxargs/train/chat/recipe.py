@@ -17,7 +17,7 @@ Overlong = Literal["keep", "drop", "cut"]
 
 @dataclass(frozen=True)
 class ChatRecipe:
-    """How a conversation becomes token ids and labels. Together with the conversations, it determines the files."""
+    """The options by which conversations become tokens and labels; with the conversations, they determine the files."""
 
     tokenizer: Recipe
     chat_template: str | None = None

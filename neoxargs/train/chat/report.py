@@ -1,4 +1,4 @@
-"""What `deepy data --chat` prints: a sample with its trained tokens marked, then statistics."""
+"""The output of `deepy data --chat`: a sample with its trained tokens marked, then statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLES = 12
 
 
 class Style(NamedTuple):
-    """How trained text begins and ends."""
+    """The marks before and after trained text, and their name."""
 
     begin: str
     end: str

@@ -1,4 +1,4 @@
-"""Where conversations are read from: files of JSON lines, and Python files with documented functions."""
+"""The sources of conversations: files of JSON lines, and Python files with documented functions."""
 
 from __future__ import annotations
 

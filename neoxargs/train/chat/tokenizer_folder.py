@@ -1,4 +1,4 @@
-"""What Hugging Face stores in a tokenizer's folder for chats: special tokens by name, and chat templates."""
+"""Read what Hugging Face stores in a tokenizer's folder for chats: special tokens by name, and chat templates."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def choose(settings: ChatSettings, requested: str | None) -> dict[str, TemplateS
     Raises Problems if there is no such template.
     """
     if requested is None:
-        return _own(settings)
+        return _tokenizer_templates(settings)
     if Path(requested).is_file():
         return {"default": TemplateSource(_text(Path(requested)), requested)}
     if requested in settings.templates:
@@ -120,7 +120,7 @@ def choose(settings: ChatSettings, requested: str | None) -> dict[str, TemplateS
     raise Problems(Problem(what, hint=hint, id="chat-template-unknown"))
 
 
-def _own(settings: ChatSettings) -> dict[str, TemplateSource]:
+def _tokenizer_templates(settings: ChatSettings) -> dict[str, TemplateSource]:
     if "default" in settings.templates:
         return {name: source for name, source in settings.templates.items() if name in ("default", "tool_use")}
     if settings.templates:

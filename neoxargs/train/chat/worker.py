@@ -72,12 +72,13 @@ class Encoded:
     sample: Sample | None = None
 
     def drop(self, dropped: Dropped, raw: Raw) -> None:
-        self.drops[dropped.reason] = _one(raw).after(self.drops.get(dropped.reason))
+        """Count a conversation that is left out."""
+        self.drops[dropped.reason] = _first_found(raw).after(self.drops.get(dropped.reason))
         if dropped.role:
             self.unknown_roles[dropped.role] += 1
 
 
-def _one(raw: Raw) -> Found:
+def _first_found(raw: Raw) -> Found:
     return Found(1, f"{raw.path}:{raw.start}")
 
 
@@ -100,6 +101,7 @@ class Encoder:
             raise Problems(Problem(what, hint=_NO_MARKS, id="chat-template-without-marks"))
 
     def encode(self, chunk: list[Raw]) -> Encoded:
+        """Return the tokens and labels of a chunk of lines, in order; problems of lines are returned, not raised."""
         # Rendered one by one, then tokenised in one call, which is faster.
         result = Encoded(sum(raw.size for raw in chunk))
         rendered: list[tuple[Raw, Marked]] = []
@@ -108,7 +110,7 @@ class Encoder:
                 rendered.append((raw, self._render(raw, result)))
             except Dropped as dropped:
                 result.drop(dropped, raw)
-            except _Bad as bad:
+            except _BadLine as bad:
                 result.problems.append(bad.problem)
         labelled = self.tokenizer.label([text for _, text in rendered], self.recipe.tokenizer.append_eod)
         kept: list[Labelled] = []
@@ -119,9 +121,9 @@ class Encoder:
                 result.drop(dropped, raw)
                 continue
             kept.append(fitting)
-            self._note(conversation, tokens, result)
+            self._count_notes(conversation, tokens, result)
             if conversation.empty_answers:
-                result.empty_answers = _one(raw).after(result.empty_answers)
+                result.empty_answers = _first_found(raw).after(result.empty_answers)
             result.sample = result.sample or self._sample(raw, conversation, fitting)
         result.ids = np.concatenate([result.ids, *(tokens.ids for tokens in kept)])
         result.labels = np.concatenate([result.labels, *(tokens.labels for tokens in kept)])
@@ -132,20 +134,20 @@ class Encoder:
         line = raw.line or b""
         row = text.json_tree(raw, line)
         if isinstance(row, Problem):
-            raise _Bad(row)
+            raise _BadLine(row)
         where = text.place(raw, line)
         if not isinstance(row, dict):
-            raise _Bad(Problem("this line is not a JSON object", where=where, id="text-line-not-an-object"))
+            raise _BadLine(Problem("this line is not a JSON object", where=where, id="text-line-not-an-object"))
         try:
             conversation = read(row, self.forms[raw.path])
         except Rejected as error:
-            raise _Bad(Problem(str(error), where=where, hint=error.advice, id="chat-line-malformed")) from error
+            raise _BadLine(Problem(str(error), where=where, hint=error.advice, id="chat-line-malformed")) from error
         result.roles.update(message["role"] for message in conversation.messages)
         template = self._template(conversation)
         try:
             return marked(conversation, template, self.recipe)
         except TemplateError as error:
-            raise _Bad(_template_problem(error, template, where)) from error
+            raise _BadLine(_template_problem(error, template, where)) from error
 
     def _template(self, conversation: Conversation) -> Template:
         name = "tool_use" if "tools" in conversation.variables and "tool_use" in self.templates else "default"
@@ -170,7 +172,7 @@ class Encoder:
             raise Dropped("no trained token")
         return tokens
 
-    def _note(self, conversation: Marked, tokens: Labelled, result: Encoded) -> None:
+    def _count_notes(self, conversation: Marked, tokens: Labelled, result: Encoded) -> None:
         result.notes.update(name for name, count in conversation.notes.items() if count)
         result.notes["crossing"] += tokens.crossing
         end = self.tokenizer.end
@@ -191,7 +193,7 @@ class Encoder:
 _NO_MARKS = "remove --mask-by, or put {% generation %} ... {% endgeneration %} around what the assistant writes"
 
 
-class _Bad(Exception):
+class _BadLine(Exception):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.id)
         self.problem = problem

@@ -1,4 +1,4 @@
-"""Which checkpoint a run loads: the newest one that is undamaged on every host. All ranks agree on it.
+"""Choose the checkpoint that a run loads: the newest one that is undamaged on every host. All ranks agree on it.
 
 Every file is read once and compared with its checksum before any weight is used, by all ranks together. Hosts that see
 the folder on a shared disk divide the files among all their ranks; a host with a folder of its own reads it alone.

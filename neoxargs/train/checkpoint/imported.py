@@ -29,7 +29,7 @@ STATES = "mp_rank_00_model_states.pt"
 
 @dataclass(frozen=True)
 class Imported:
-    """What to write.
+    """The contents of a checkpoint to write.
 
     common: the counters and the state of the schedule. names: of the weights, those of a layer one after the other.
     optimizer: returns the optimizer file of some weights; None if there is no optimizer state. base: the model of

@@ -31,6 +31,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
+    """Set this rank's random generators to the states that `random_state` returned; a CPU run ignores that of a GPU."""
     name, keys, *rest = state["numpy"]
     random.setstate(state["python"])
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))

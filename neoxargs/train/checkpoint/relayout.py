@@ -119,7 +119,7 @@ class _Loader:
 
     def load(self, name: str, with_optimizer: bool) -> None:
         slice_ = self._slice(name, self.saved.full_tensor(name, master=with_optimizer))
-        _set(self.weight, slice_, self.layout, self.pieces)
+        _set_slice(self.weight, slice_, self.layout, self.pieces)
         if with_optimizer and self.pieces:
             for state, number in self.saved.states(name).items():
                 self._load_state(name, state, number)
@@ -153,7 +153,7 @@ class _Loader:
         if name in VOCABULARY_WEIGHTS:
             full = with_rows(full, expected[0])
         if list(full.shape) != expected:
-            shapes = f"shape {_size(full.shape)} in the checkpoint, but this run expects {_size(expected)}"
+            shapes = f"shape {_shape_text(full.shape)} in the checkpoint, but this run expects {_shape_text(expected)}"
             what = f"load ({self.saved.folder}): {name} has {shapes}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
         # In the order in which `Make.parameter` sliced it: for the tensor parallel ranks, then for the expert parallel
@@ -161,7 +161,7 @@ class _Loader:
         return reduce(rank_slice, shards_of(self.weight), full)
 
 
-def _set(weight: nn.Parameter, slice_: Tensor, layout: OptimizerLayout, pieces: list[Piece]) -> None:
+def _set_slice(weight: nn.Parameter, slice_: Tensor, layout: OptimizerLayout, pieces: list[Piece]) -> None:
     """Set this rank's slice of a weight, and the parts of it that the optimizer has."""
     if layout.kind != "zero3":  # under ZeRO-3 the weight itself is empty
         weight.data.copy_(slice_)
@@ -175,7 +175,7 @@ def set_weight(engine: Any, name: str, value: Tensor) -> None:
     assert layout is not None
     with torch.no_grad():
         weight = named_weights(engine.module)[name]
-        _set(weight, value.to(weight), layout, [piece for piece in layout.pieces if piece.name == name])
+        _set_slice(weight, value.to(weight), layout, [piece for piece in layout.pieces if piece.name == name])
 
 
 def with_rows(full: Tensor, count: int) -> Tensor:
@@ -269,5 +269,5 @@ def restore_counters(engine: Any, saved: Weights, common: Mapping[str, Any]) -> 
                 setattr(after, name, before[name])
 
 
-def _size(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     return " x ".join(map(str, shape))

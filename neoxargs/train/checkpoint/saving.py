@@ -98,7 +98,7 @@ class Saver:
             with files.errors_kept():
                 commit.begin(root, iteration)
         # Also a barrier: the folder exists from here on.
-        self._agree(files, position)
+        self._compare_outcomes(files, position)
         self._write_files(files, position)
         self.pending = position, files
         if self.copies is None:
@@ -116,14 +116,14 @@ class Saver:
         (position, files), self.pending = self.pending, None
         files.finish()
         # Also a barrier: all files are written.
-        written, root = self._agree(files, position), files.part.parent
+        written, root = self._compare_outcomes(files, position), files.part.parent
         if self.process.main:
             with files.errors_kept():
                 commit.commit(root, position.iteration, written)
                 if self.options.keep_last_n_checkpoints:
                     self.removal.prune(root, self.options.keep_last_n_checkpoints)
         # Also a barrier: no rank goes on to load or report a checkpoint before it is visible.
-        self._agree(files, position)
+        self._compare_outcomes(files, position)
         self.last = root / checkpoint_folder.tag(position.iteration)
         return Saved(position, self.last)
 
@@ -164,7 +164,7 @@ class Saver:
         assert self.files is not None
         self.files.save(value, path)
 
-    def _agree(self, files: RankFiles, position: Position) -> dict[str, Digest]:
+    def _compare_outcomes(self, files: RankFiles, position: Position) -> dict[str, Digest]:
         """Return the digests of all ranks' files; raise Problems on every rank if one of them failed."""
         outcomes: list[Any] = [None] * self.process.world_size
         torch.distributed.all_gather_object(outcomes, (files.digests, files.error, socket.gethostname()))

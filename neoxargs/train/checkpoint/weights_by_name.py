@@ -134,16 +134,17 @@ class SavedWeights:
 
     def shape(self, name: str) -> list[int]:
         """Return the shape of a weight, joined over all ranks."""
-        part = self._first(name)
+        part = self._first_slice(name)
         shape = list(part.shape)
         for shard in filter(None, part.shards):
             shape[shard.dimension] *= shard.size
         return shape
 
-    def _first(self, name: str) -> Slice:
+    def _first_slice(self, name: str) -> Slice:
         return next(iter(self.slices[name].values()))
 
     def optimizer_file(self, inventory: Inventory) -> OptimizerFile:
+        """Return the contents of an inventory's optimizer file, which is opened once and memory-mapped."""
         name = inventory["optimizer"]
         if name not in self.optimizer_files:
             self.optimizer_files[name] = _optimizer_file(inventory["kind"], self._file(name))
@@ -151,9 +152,9 @@ class SavedWeights:
 
     def states(self, name: str) -> dict[str, Any]:
         """Return a weight's optimizer states: numbers by value, None for tensors, which `full_tensor` returns."""
-        if not self._first(name).pieces:  # not trained
+        if not self._first_slice(name).pieces:  # not trained
             return {}
-        inventory, piece = self._first(name).first
+        inventory, piece = self._first_slice(name).first
         state = self.optimizer_file(inventory).state.get(piece.tensor, {})
         return {key: None if isinstance(value, Tensor) and value.dim() else value for key, value in state.items()}
 
@@ -163,7 +164,7 @@ class SavedWeights:
         master: return the optimizer's fp32 master weight, if there is one, instead of the model's weight.
         Raises Problems if the state was not saved element by element.
         """
-        of_tensor, of_experts = self._first(name).shards
+        of_tensor, of_experts = self._first_slice(name).shards
         # Sorted by (tensor parallel rank, expert parallel rank), because groupby joins neighbours only.
         by_tensor = groupby(sorted(self.slices[name].items()), lambda item: item[0][0])
         slices = [_joined([self._read(part, state, master) for _, part in parts], of_experts) for _, parts in by_tensor]
@@ -208,10 +209,10 @@ class SavedWeights:
         for name, (file, key, shape, *numbers) in inventory["weights"].items():
             shards = _shards(numbers)
             # setdefault: data parallel ranks list the same slices; the first one is taken.
-            self.slices.setdefault(name, {}).setdefault(_place(shards), Slice(file, key, shape, shards))
+            self.slices.setdefault(name, {}).setdefault(_slice_ranks(shards), Slice(file, key, shape, shards))
         for piece in (Piece(*entry) for entry in inventory["pieces"]):
             _, _, _, *numbers = inventory["weights"][piece.name]
-            part = self.slices[piece.name][_place(_shards(numbers))]
+            part = self.slices[piece.name][_slice_ranks(_shards(numbers))]
             part.pieces.setdefault((piece.begin, piece.length), (inventory, piece))
 
 
@@ -221,7 +222,7 @@ def _shards(numbers: list[list[int] | None]) -> list[TensorShard | None]:
     return [tensor, expert]
 
 
-def _place(shards: list[TensorShard | None]) -> tuple[int, ...]:
+def _slice_ranks(shards: list[TensorShard | None]) -> tuple[int, ...]:
     """Return the tensor parallel rank and the expert parallel rank of a slice."""
     return tuple(shard.rank if shard else 0 for shard in shards)
 

@@ -84,7 +84,6 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
         sidecar(prefix).unlink(missing_ok=True)
         writer.finish()
     finally:
-        # After `finish` there is nothing left to delete.
         writer.discard()
     write_json(sidecar(prefix), asdict(summary))
     return summary

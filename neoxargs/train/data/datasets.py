@@ -215,7 +215,7 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     if len(present) == 1:
         single: Samples = _gpt_dataset(present[0], part, samples, sampling)
         return single
-    weights = _normal(_weights(present, sampling))
+    weights = _normalized(_weights(present, sampling))
     surplus = _settings(sampling, present).mid_level_dataset_surplus
     # The blend may draw one sample more from a source than its share, hence + 1.
     # Rounded up twice, as in megatron-core's own builder.
@@ -252,7 +252,7 @@ def _source_samples(source: Source, sampling: Sampling, samples: int) -> Samples
         return in_passes([_one_pass(source, sampling)], samples, sampling.seed, sampling.cache)
     built = gpt_neox.source_samples(
         _file(source.prefix, sampling), _sequences(source, sampling), samples, sampling.seq_length, sampling.seed,
-        _identity(source), sampling.cache, _masked(sampling),
+        _identity(source), sampling.cache, _masked_token(sampling),
     )  # fmt: skip
     return replace(built, labels=_labels(source, sampling))
 
@@ -262,7 +262,7 @@ def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSam
     data = sampling.data
     assert data.pack_impl != "packed"
     packing = whole_documents.Packing(
-        data.pack_impl, sampling.seq_length, sampling.seed, data.allow_chopped, sampling.prompt, _masked(sampling)
+        data.pack_impl, sampling.seq_length, sampling.seed, data.allow_chopped, sampling.prompt, _masked_token(sampling)
     )
     files = _file(source.prefix, sampling), _labels(source, sampling)
     return whole_documents.document_samples(
@@ -277,7 +277,7 @@ def _has_samples(source: Source, sampling: Sampling) -> bool:
     return tokens > 0 and len(_one_pass(source, sampling)) > 0
 
 
-def _masked(sampling: Sampling) -> int | None:
+def _masked_token(sampling: Sampling) -> int | None:
     """Return the token that does not count in the loss as an input."""
     return sampling.eod if sampling.data.eod_mask_loss else None
 
@@ -293,7 +293,7 @@ def _weights(present: Sequence[Source], sampling: Sampling) -> list[float]:
     return [float(tokens_in(source, sampling)) if source.weight is None else float(source.weight) for source in present]
 
 
-def _normal(weights: list[float]) -> list[float]:
+def _normalized(weights: list[float]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
@@ -328,11 +328,11 @@ def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
 
 def _identity(source: Source) -> list[Any]:
     """Return what the sequences of a source depend on, for the names of index files."""
-    labels = [str(Path(source.labels).absolute()), *_stamp(source.labels)] if source.labels else []
-    return [str(Path(source.prefix).absolute()), *source.share, *_stamp(source.prefix), *labels]
+    labels = [str(Path(source.labels).absolute()), *_size_and_time(source.labels)] if source.labels else []
+    return [str(Path(source.prefix).absolute()), *source.share, *_size_and_time(source.prefix), *labels]
 
 
-def _stamp(prefix: str) -> tuple[int, int]:
+def _size_and_time(prefix: str) -> tuple[int, int]:
     """Size and modification time of the index; they change when a token file is rebuilt under the same name."""
     status = indexed.paths(Path(prefix))[1].stat()
     return status.st_size, status.st_mtime_ns

@@ -18,7 +18,7 @@ from neoxargs.train.data.tokenizer import Ids, Tokenizer, build_tokenizer
 
 @dataclass(frozen=True)
 class Recipe:
-    """How text becomes token ids. Together with the text files, it determines the token file.
+    """The options by which text becomes token ids. Together with the text files, they determine the token file.
 
     `build_tokenizer` reads the first three fields.
     """

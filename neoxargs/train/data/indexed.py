@@ -33,7 +33,7 @@ class Writer:
         self.prefix, self.stored = prefix, stored
         prefix.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(prefix)
-        self._parts = [_part(prefix, os.getpid(), ending) for ending in ("bin", "idx")]
+        self._parts = [_partial_file(prefix, os.getpid(), ending) for ending in ("bin", "idx")]
         self._bin = open(self._parts[0], "wb")  # noqa: SIM115 - closed by finish and discard
         self.lengths = array("i")
         self.ends = array("q", [0])
@@ -70,6 +70,7 @@ class Writer:
         os.replace(self._parts[1], idx_path)
 
     def discard(self) -> None:
+        """Delete the unfinished files; without effect after `finish`."""
         self._bin.close()
         for part in self._parts:
             part.unlink(missing_ok=True)
@@ -133,7 +134,7 @@ def damage(prefix: Path) -> str:
     return ""
 
 
-def _part(prefix: Path, pid: int, ending: str) -> Path:
+def _partial_file(prefix: Path, pid: int, ending: str) -> Path:
     return prefix.with_name(f"{prefix.name}.{pid}.part.{ending}")
 
 

@@ -34,6 +34,7 @@ class Meter:
             self._bar.stop()
 
     def advance(self, size: int) -> None:
+        """Count `size` more bytes as done, and show the progress if it is time to."""
         self.done += size
         if self._bar:
             self._bar.advance(self._bar.task_ids[0], size)

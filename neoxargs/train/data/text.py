@@ -93,6 +93,7 @@ def _files(text: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def standard_library() -> list[Path]:
+    """Return the Python files of the standard library, sorted, without SKIPPED_FOLDERS."""
     root = sysconfig.get_paths()["stdlib"]
     sources = []
     for folder, below, files in os.walk(root):

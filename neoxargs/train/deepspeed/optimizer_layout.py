@@ -1,4 +1,4 @@
-"""Which elements of which weights this rank's optimizer updates.
+"""List the elements of weights that this rank's optimizer updates.
 
 DeepSpeed keeps one tensor per weight, or flat tensors of many concatenated weights that are cut at any element (ZeRO's
 partitions). A list of pieces describes both, and suffices to read one kind and write another.

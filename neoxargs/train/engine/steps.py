@@ -62,6 +62,7 @@ class Pipelined:
         return _learning_rate(self.deepspeed)
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        """Take one step with the next `gradient_accumulation_steps` micro batches. batches: None on middle stages."""
         self.reporter.before_step()
         return _result(self.deepspeed, self.deepspeed.train_batch(self._inputs(batches)), self.reporter)
 
@@ -97,6 +98,7 @@ class Plain:
         return _learning_rate(self.deepspeed)
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        """Take one step with the next `gradient_accumulation_steps` micro batches of this rank. Collective."""
         # None is for the middle stages of a pipeline.
         assert batches is not None
         self.deepspeed.train()

@@ -18,7 +18,7 @@ def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
     The pipeline engine reports no times without `steps_per_print`. Without it nobody sees the throughput either, but
     DeepSpeed's plain engine measures it, and for that makes the GPU finish before and after each micro batch.
     """
-    if _times(json):
+    if _measures_times(json):
         return {"steps_per_print": STEPS_PER_PRINT, **json}
     if config.is_set("steps_per_print") or json.get("steps_per_print", STEPS_PER_PRINT) != STEPS_PER_PRINT:
         return json
@@ -29,7 +29,7 @@ def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
 def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
     """Turn on the log lines and timers that the configuration asks for; engines are built with output suppressed."""
     communication = json.get("comms_logger", {}).get("enabled")
-    if engine.steps_per_print() or _times(json) or communication or json.get("memory_breakdown"):
+    if engine.steps_per_print() or _measures_times(json) or communication or json.get("memory_breakdown"):
         logging.getLogger("DeepSpeed").setLevel(logging.INFO)
     if json.get("dump_state") and engine.global_rank == 0:
         patches.print_state(engine)
@@ -41,5 +41,5 @@ def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
         patches.forget_times(engine)
 
 
-def _times(json: dict[str, Any]) -> bool:
+def _measures_times(json: dict[str, Any]) -> bool:
     return bool(json.get("wall_clock_breakdown") or json.get("flops_profiler", {}).get("enabled"))

@@ -46,6 +46,10 @@ class Experts(nn.Module):
         self.residual = Residual(config, summands.at("residual"), method) if residual else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of the experts' outputs, or this rank's summand of it if `make.partial`.
+
+        With sequence parallelism, x and the output are shards, (batch, seq / ranks, hidden).
+        """
         logits = self.router(x)
         choice = choose(logits, self.options, self.training)
         # Each rank has only some of the experts, so its gradient of x is a summand.

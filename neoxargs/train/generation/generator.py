@@ -44,7 +44,7 @@ class PlainModel:
 
         # The output layer is the largest layer, so it is applied to the last position of each row only.
         def pick_last(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (_pick(inputs[0], positions), *inputs[1:])
+            return (_select_positions(inputs[0], positions), *inputs[1:])
 
         hook = self.module.output.register_forward_pre_hook(pick_last)
         try:
@@ -74,14 +74,14 @@ class PipelinedModel:
         """Return what `PlainModel.logits` returns on the last stage; None on the others."""
         first, end = self.axis.rank == 0, self.axis.rank == self.axis.size - 1
         entered = tokens.to(self.device) if first else self._receive(tokens.shape)
-        left = self._left(entered)
+        left = self._stage_output(entered)
         if end:
-            return self.loss.logits(Readout(_pick(left.hidden, last.to(self.device)), left.weight))[:, 0]
+            return self.loss.logits(Readout(_select_positions(left.hidden, last.to(self.device)), left.weight))[:, 0]
         for tensor in (left,) if isinstance(left, Tensor) else left:
             dist.send(tensor.contiguous(), member(self.axis, self.axis.rank + 1), group=self.axis.group)
         return None
 
-    def _left(self, entered: LayerInput) -> Any:
+    def _stage_output(self, entered: LayerInput) -> Any:
         """Return what leaves this stage, hidden states or a Readout, without recomputation of activations."""
         interval, self.module.activation_checkpoint_interval = self.module.activation_checkpoint_interval, 0
         try:
@@ -105,7 +105,7 @@ def member(axis: Axis, rank: int) -> int:
     return dist.get_global_rank(axis.group, rank)
 
 
-def _pick(hidden: Tensor, last: Tensor) -> Tensor:
+def _select_positions(hidden: Tensor, last: Tensor) -> Tensor:
     """Select one position of each row: (batch, seq, hidden) -> (batch, 1, hidden)."""
     return hidden[torch.arange(len(last), device=hidden.device), last].unsqueeze(1)
 
@@ -158,6 +158,7 @@ class Generator:
         self.caches = not (options.recompute or model.documents)
 
     def sample(self, context: str) -> Sample:
+        """Return a prompt for `finish` to continue, with a generator of its own, seeded by the number of the sample."""
         # A stride, so that sample 1 of one seed is not sample 0 of the next one.
         random = torch.Generator().manual_seed(self.seed + 1_000_003 * self.count)
         self.count += 1
@@ -222,7 +223,7 @@ class Generator:
                 # Empty, so that the next pass computes the keys of all tokens anew.
                 cache = Cache(cache.capacity)
                 attach(self.model.module, cache)
-            for sample, token, logit in zip(active, *self._next(rows, active, cache), strict=True):
+            for sample, token, logit in zip(active, *self._next_tokens(rows, active, cache), strict=True):
                 sample.finished = token == self.tokenizer.eod
                 if not sample.finished:
                     sample.ids.append(token)
@@ -245,11 +246,11 @@ class Generator:
         attach(self.model.module, None)
         self.model.logits(*padded([[self.tokenizer.eod]]))
 
-    def _next(
+    def _next_tokens(
         self, rows: list[list[int]], samples: Sequence[Sample], cache: Cache | None
     ) -> tuple[list[int], list[float]]:
         """Return the next token of each row, drawn with its sample's generator, and the token's logit."""
-        logits = self.model.logits(*self._entering(rows, cache))
+        logits = self.model.logits(*self._pass_inputs(rows, cache))
         # fp64 holds token ids and fp32 logits exactly, so that one broadcast sends both.
         chosen = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.model.device)
         if logits is not None:
@@ -264,7 +265,7 @@ class Generator:
         _broadcast(chosen, self.mesh.pipe, self.mesh.pipe.size - 1)
         return chosen[:, 0].long().tolist(), chosen[:, 1].tolist()
 
-    def _entering(self, rows: list[list[int]], cache: Cache | None) -> tuple[Tensor, Tensor]:
+    def _pass_inputs(self, rows: list[list[int]], cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Return the tokens (batch, seq) that this pass processes, and each row's last position in them (batch)."""
         if cache is None:
             room = self.seq_length - len(self.prefix)

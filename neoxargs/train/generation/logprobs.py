@@ -80,7 +80,7 @@ class Scorer:
     def __init__(self, built: Pipelined | Plain, mesh: Mesh, micro_batch: int) -> None:
         self.built, self.mesh, self.micro_batch = built, mesh, micro_batch
         self.pipelined = isinstance(built, Pipelined)
-        #: Number of micro batches per call of `run`. The pipeline fills and empties in each call, which takes as long as
+        #: Number of micro batches per call of `run`. A pipeline fills and empties in each call, which takes as long as
         #: (stages - 1) micro batches.
         self.in_flight = IN_FLIGHT * mesh.pipe.size
         #: Whether this rank returns scores: one rank of those that have computed the same ones.

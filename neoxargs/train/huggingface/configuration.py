@@ -46,7 +46,7 @@ def read(folder: Path) -> ImportedModel:
     family = _family(tree)
     values, problems = dict(family.constants), list(_unsupported(tree, family))
     for row in family.settings:
-        entry = _first(tree, row.key, *row.old_keys) or _Entry(row.default)
+        entry = _first_entry(tree, row.key, *row.old_keys) or _Entry(row.default)
         unset = entry.value is None and row.ours[0] in OPTIONAL_COUNTS
         if row.ours[0] in (*REQUIRED_COUNTS, *OPTIONAL_COUNTS) and not (unset or _is_count(entry.value)):
             what = f"{row.key} ({json.dumps(entry.value)}) must be a positive integer"
@@ -65,7 +65,7 @@ def read(folder: Path) -> ImportedModel:
                 )
                 problems.append(Problem(what, entry.place, id="huggingface-keys-contradict", about=(name,)))
     problems += _of_several_keys(tree, family, values)
-    vocabulary = _first(tree, "vocab_size") or _Entry(None, tree.place)
+    vocabulary = _first_entry(tree, "vocab_size") or _Entry(None, tree.place)
     if not _is_count(vocabulary.value):
         what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a positive integer"
         problems.append(Problem(what, vocabulary.place, id="huggingface-not-a-count"))
@@ -102,7 +102,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _family(tree: Mapping) -> Family:
-    named, kind = _first(tree, "architectures"), _first(tree, "model_type")
+    named, kind = _first_entry(tree, "architectures"), _first_entry(tree, "model_type")
     architecture = named.value[0] if named and named.value and isinstance(named.value, list) else None
     for family in FAMILIES.values():
         if architecture == family.architecture or (architecture is None and kind and kind.value == family.model_type):
@@ -115,7 +115,7 @@ def _family(tree: Mapping) -> Family:
 
 def _unsupported(tree: Mapping, family: Family) -> Iterator[Problem]:
     for row in family.fixed:
-        entry = _first(tree, row.key)
+        entry = _first_entry(tree, row.key)
         if entry and entry.value not in (None, *row.values):
             yield _no_equivalent(row.key, entry, row.values)
 
@@ -129,7 +129,7 @@ def _no_equivalent(key: str, entry: _Entry, values: Iterable[Any] = ()) -> Probl
 
 def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
     width = _natural_width(values)
-    entry = _first(tree, "head_dim")
+    entry = _first_entry(tree, "head_dim")
     if entry and entry.value not in (None, width):
         what = f"head_dim ({entry.value}) must equal hidden_size / num_attention_heads ({width})"
         yield Problem(what, entry.place, id="huggingface-head-width")
@@ -139,23 +139,23 @@ def _natural_width(values: dict[str, Any]) -> int:
     return int(values.get("hidden_size", 0) // values.get("num_attention_heads", 1))
 
 
-def _first(tree: Mapping, *keys: str) -> _Entry | None:
+def _first_entry(tree: Mapping, *keys: str) -> _Entry | None:
     """Return the entry of the first of these keys that exists. A dot separates a section from its key."""
     for key in keys:
-        entry = _inside(tree, key.split("."))
+        entry = _entry_at(tree, key.split("."))
         if entry:
             return entry
     return None
 
 
-def _inside(tree: Node, path: list[str]) -> _Entry | None:
+def _entry_at(tree: Node, path: list[str]) -> _Entry | None:
     if not isinstance(tree, Mapping):
         return None
     for name in filter(None, (path[0], OLD_KEYS.get(path[0]))):
         for entry in tree.entries:
             if entry.key == name:
                 if path[1:]:
-                    nested = _inside(entry.value, path[1:])
+                    nested = _entry_at(entry.value, path[1:])
                     if nested:
                         return nested
                 else:

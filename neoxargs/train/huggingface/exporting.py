@@ -72,6 +72,7 @@ class Export(NamedTuple):
         return specs
 
     def tensors(self, piece: Piece) -> list[Tensor]:
+        """Read a weight and return it in the form of theirs, in the order of `piece.theirs`."""
         # For an export in fp32, the optimizer's fp32 weights are more precise than the model's own.
         master = self.dtype == torch.float32 and self.saved.complete
         return piece.form.to_theirs(self.saved.full_tensor(piece.ours, master=master), self.sizes)

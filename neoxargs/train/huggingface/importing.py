@@ -61,7 +61,7 @@ class Import:
     def __init__(self, source: Path) -> None:
         self.model: ImportedModel = read(source)
         self.reader = Reader(source)
-        self.names = {self._normal(name): name for name in self.reader.where}
+        self.names = {self._name_in_family(name): name for name in self.reader.where}
         values = self.model.values
         heads = values["num_attention_heads"]
         groups = values.get("num_kv_heads", heads)
@@ -91,7 +91,7 @@ class Import:
                 if kind == "weight" or names[0] in self.names:
                     yield Piece(weight_name(ours, kind), names, form)
 
-    def _normal(self, name: str) -> str:
+    def _name_in_family(self, name: str) -> str:
         family = self.model.family
         module, dot, kind = name.removeprefix(family.prefix).rpartition(".")
         return family.aliases.get(module, module) + dot + kind

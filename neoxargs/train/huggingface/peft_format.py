@@ -106,29 +106,29 @@ def adapter_config(config: Config, family: Family, base: str | None) -> dict[str
     growth = math.sqrt if options.rank_stabilized else float
     return {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "inference_mode": True,
-        "r": options.rank, "lora_alpha": _plain(options.alpha), "lora_dropout": options.dropout,
+        "r": options.rank, "lora_alpha": _int_if_whole(options.alpha), "lora_dropout": options.dropout,
         "use_rslora": options.rank_stabilized, "bias": "none", "init_lora_weights": True,
         "fan_in_fan_out": any(_is_transposed(matrix.form) for matrix in found),
         "target_modules": _short_names(found, family),
         "rank_pattern": {name: options.rank * count for name, count in stacked.items()},
-        "alpha_pattern": {name: _plain(options.alpha * growth(count)) for name, count in stacked.items()},
+        "alpha_pattern": {name: _int_if_whole(options.alpha * growth(count)) for name, count in stacked.items()},
     }  # fmt: skip
 
 
-def _plain(number: float) -> float:
+def _int_if_whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
 def _short_names(found: Sequence[Matrix], family: Family) -> list[str]:
     """Return the last part of their modules' names, or the last two where modules differ only before the last one."""
     # Of all modules of a layer, because peft adapts each module whose name ends in this way.
-    every = {_end(name) for row in family.modules(1, tied=False) for name in row.theirs}
+    every = {_last_two_parts(name) for row in family.modules(1, tied=False) for name in row.theirs}
     lasts = [end[-1] for end in every]
-    ends = {_end(name) for matrix in found for name in adapted_theirs(matrix)}
+    ends = {_last_two_parts(name) for matrix in found for name in adapted_theirs(matrix)}
     return sorted(end[-1] if lasts.count(end[-1]) == 1 else ".".join(end) for end in ends)
 
 
-def _end(name: str) -> tuple[str, ...]:
+def _last_two_parts(name: str) -> tuple[str, ...]:
     return tuple(name.split(".")[-2:])
 
 

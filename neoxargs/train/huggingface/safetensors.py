@@ -57,6 +57,7 @@ class Writer:
             self._write_index()
 
     def add(self, tensor: Tensor) -> None:
+        """Write the next tensor of `specs`, cast to its type. It must be on the CPU and have the announced shape."""
         spec = next(self.waiting)
         assert tuple(tensor.shape) == spec.shape, (spec.name, tensor.shape, spec.shape)
         assert self.file is not None

@@ -27,7 +27,7 @@ def write(options: Options, tokenizer: Tokenizer, seq_length: int, folder: Path)
         shutil.copyfile(str(options.vocab_file), folder / "tokenizer.model")
         # No token at the beginning, as in training.
         described |= {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False}
-    elif inner := _inner(options, tokenizer):
+    elif inner := _fast_tokenizer(options, tokenizer):
         inner.save(str(folder / "tokenizer.json"))
         end = inner.id_to_token(tokenizer.eod)
         described |= {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": end, "eos_token": end}
@@ -58,7 +58,7 @@ def copy_files(parameters: dict[str, str], folder: Path, final: Path) -> dict[st
     return parameters | {parameter: str(final / Path(path).name) for parameter, path in files.items()}
 
 
-def _inner(options: Options, tokenizer: Tokenizer) -> Any:
+def _fast_tokenizer(options: Options, tokenizer: Tokenizer) -> Any:
     """Return the equivalent tokenizer of Hugging Face's `tokenizers`; None if there is none."""
     if isinstance(tokenizer, FastTokenizer):
         return tokenizer.inner

@@ -50,11 +50,11 @@ def windows(width: int | None, types: Sequence[str]) -> Values:
     if width < 2 or not set(types) <= {SLIDING, FULL}:
         raise ValueError(f"sliding_window ({width}) with layer_types {sorted(set(types))}")
     return {"sliding_window_width": width - 1} | (
-        {} if all(has_window) else {"window_attn_skip_freq": _skips(has_window)}
+        {} if all(has_window) else {"window_attn_skip_freq": _window_skips(has_window)}
     )
 
 
-def _skips(has_window: Sequence[bool]) -> int | list[int]:
+def _window_skips(has_window: Sequence[bool]) -> int | list[int]:
     """Return N if each N-th layer has no window and all others have one, else a list with a number for each layer."""
     # The first layer without a window decides what N can be.
     first = has_window.index(False) + 1

@@ -27,7 +27,7 @@ Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Rule:
-    """Which earlier tokens each token attends to, and the bias on the scores, as far as positions determine them."""
+    """The earlier tokens that each token attends to, and the bias on the scores, as far as positions determine them."""
 
     pattern: Pattern | None = None
     window: int = 0
@@ -74,7 +74,7 @@ def _kernel(compiled: bool) -> Any:
 
 def _score_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
     """Return the function of scores that bounds them or adds ALiBi's bias; None if they stay as they are."""
-    lower = _alibi(rule, device, tables) if rule.slopes else None
+    lower = _alibi_change(rule, device, tables) if rule.slopes else None
     if not rule.softcap:
         return lower
     bound = rule.softcap
@@ -86,7 +86,7 @@ def _score_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
     return change
 
 
-def _alibi(rule: Rule, device: torch.device, tables: Tables) -> Any:
+def _alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
     slopes = tables.get(("slopes", device), lambda: torch.tensor(rule.slopes, device=device))
 
     def lower(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -99,11 +99,11 @@ def _block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor | Non
     """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
     key = ("block mask", rule, seq, device)
     if starts is None:
-        return tables.get(key, lambda: _build(rule, seq, device, None, tables))
-    return tables.derived(key, starts, lambda: _build(rule, seq, device, starts, tables))
+        return tables.get(key, lambda: _built_block_mask(rule, seq, device, None, tables))
+    return tables.derived(key, starts, lambda: _built_block_mask(rule, seq, device, starts, tables))
 
 
-def _build(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
+def _built_block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
     from torch.nn.attention.flex_attention import and_masks, create_block_mask
 
     conditions: list[Attends] = [_is_before]

@@ -25,7 +25,7 @@ Function = Callable[..., Tensor]
 
 
 class Recipe(NamedTuple):
-    """How to compute a tensor again, and the shape that its reader wants."""
+    """A function and its inputs, which compute a tensor again, and the shape in which it was saved."""
 
     function: Function
     inputs: tuple[Tensor, ...]
@@ -33,6 +33,7 @@ class Recipe(NamedTuple):
     shape: torch.Size
 
     def compute(self) -> Tensor:
+        """Return the tensor, computed again. AssertionError if an input was changed in place since."""
         assert self.versions == _versions(self.inputs), "an input of a recomputed tensor was changed in place"
         with torch.no_grad():
             return self.function(*self.inputs).view(self.shape)

@@ -57,7 +57,9 @@ class RelativeBias(nn.Module):
 
     def _buckets(self, seq: int, device: torch.device) -> Tensor:
         options = self.embedding
-        return bucket(_back(seq, device), options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal)
+        return bucket(
+            _distances_back(seq, device), options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal
+        )
 
 
 def relative_bias(config: Config, make: Make) -> RelativeBias | None:
@@ -85,7 +87,7 @@ def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -
     return torch.where(back < exact, back, wide.clamp(max=buckets - 1))
 
 
-def _back(seq: int, device: torch.device) -> Tensor:
+def _distances_back(seq: int, device: torch.device) -> Tensor:
     """(seq, seq): the distance from the row's token back to the column's token."""
     positions = torch.arange(seq, device=device)
     return positions[:, None] - positions
@@ -111,4 +113,4 @@ def local_slopes(heads: int, axis: Axis) -> tuple[float, ...]:
 
 def alibi(seq: int, slopes: tuple[float, ...], device: torch.device) -> Tensor:
     """Return ALiBi's bias, (heads, seq, seq) in fp32: 0 at distance 0, then minus slope x distance."""
-    return -torch.tensor(slopes, device=device)[:, None, None] * _back(seq, device).clamp(min=0)
+    return -torch.tensor(slopes, device=device)[:, None, None] * _distances_back(seq, device).clamp(min=0)

@@ -49,6 +49,7 @@ class TokenEmbedding(nn.Module):
         return self.word_embeddings.weight
 
     def forward(self, inputs: LayerInput) -> LayerInput:
+        """(batch, seq) tokens, with or without starts -> (batch, seq, hidden), a shard with sequence parallelism."""
         tokens, starts = unpack(inputs)
         if starts is None and self.eod is not None:
             starts = document_starts(tokens, self.eod)

@@ -49,7 +49,7 @@ class NeoxWeights:
 
     @property
     def why_incomplete(self) -> str:
-        """Why the optimizer state cannot be restored; "" if it can."""
+        """The reason why the optimizer state cannot be restored; "" if it can."""
         return self._state[1]
 
     @property

@@ -53,7 +53,8 @@ class Lion(_PerTensor):
 class SM3(_PerTensor):
     """SM3: Adagrad with one accumulator per row and per column instead of one per element.
 
-    Anil et al. 2019, arXiv:1901.11150, algorithm SM3-II.
+    Anil et al. 2019, arXiv:1901.11150, algorithm SM3-II. State `slices`: for each dimension, a tensor of the weight's
+    size along it, and of size 1 along all others.
     beta: 0 sums the squared gradients; any other value is the decay of their running mean.
     """
 

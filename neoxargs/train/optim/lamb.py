@@ -89,8 +89,9 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Update the weights. Collective under tensor parallelism and ZeRO; `closure` is ignored."""
         updates = [
-            Update(tensor, self._step(tensor, group), group["lr"], self.parts.get(tensor, []))
+            Update(tensor, self._adam_update(tensor, group), group["lr"], self.parts.get(tensor, []))
             for group in self.param_groups
             for tensor in group["params"]
             if tensor.grad is not None
@@ -100,7 +101,7 @@ class Lamb(Optimizer):
             for part in parts:
                 part.of(tensor).sub_(part.of(step) * (lr * ratios[part.weight]).to(tensor.device))
 
-    def _step(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
+    def _adam_update(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
         """Return Adam's update plus weight decay, in the tensor's shape; update the moments."""
         state, gradient = self.state[tensor], tensor.grad
         if not state:

@@ -42,6 +42,7 @@ class Schedule:
         return {"iteration": self.iteration, **as_dict(self.curve)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a checkpoint's schedule; raise Problems if its curve differs and `reload` is `neither`."""
         saved = LearningRateCurve(**{name: state.get(name, mine) for name, mine in as_dict(self.curve).items()})
         if self.reload == "neither":
             _require_same(self.curve, saved)

@@ -79,7 +79,7 @@ class Make:
     """What the layers made here add to the loss."""
 
     def at(self, name: str) -> Make:
-        return replace(self, path=self._name(name))
+        return replace(self, path=self._full_name(name))
 
     @property
     def shards(self) -> Axis:
@@ -108,9 +108,9 @@ class Make:
         # Has the device and dtype of new tensors, which deepspeed.zero.Init and torch.device() set.
         like = torch.empty(0, device=self.place, dtype=self.dtype)
         # Every rank draws the full weight and keeps its slice, so that the values do not depend on the layout.
-        full = initial_values(shape, method, self.seed, self._name(name), self.device)
+        full = initial_values(shape, method, self.seed, self._full_name(name), self.device)
         if self.widths is not None:
-            full *= self.widths.std_factor(self._name(name), shape)
+            full *= self.widths.std_factor(self._full_name(name), shape)
         local = full if split is None else torch.cat([self._slice(x, split) for x in full.chunk(parts, split)], split)
         by_expert = by_expert and self.expert.size > 1
         if by_expert:
@@ -131,6 +131,7 @@ class Make:
     def column(
         self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True, parts: int = 1
     ) -> ColumnLinear:
+        """Return a layer with this rank's share of `outputs`; its parameters are `name.weight` and `name.bias`."""
         return ColumnLinear(inputs, outputs, method, bias, self.at(name), parts)
 
     def row(self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True) -> RowLinear:
@@ -139,7 +140,7 @@ class Make:
     def _slice(self, full: Tensor, split: int) -> Tensor:
         return full.chunk(self.tensor.size, split)[self.tensor.rank]
 
-    def _name(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 

@@ -38,7 +38,7 @@ show_all = False
 
 @dataclass(frozen=True)
 class Process:
-    """Which rank this is, out of how many, on which device."""
+    """The rank of this process, the number of ranks, and its device."""
 
     rank: int
     local_rank: int

@@ -42,7 +42,7 @@ class Channel:
         self.rank, self.others, self.size = rank, others, 1 + len(others)
         for other in others.values():
             other.settimeout(timeout)
-        self.memory = mmap.mmap(memory, _bytes(self.size))
+        self.memory = mmap.mmap(memory, _memory_size(self.size))
         # The mapping stays valid without the descriptor.
         os.close(memory)
         self.exchanges = torch.frombuffer(self.memory, dtype=torch.uint8).view(2, self.size, PART)
@@ -139,7 +139,7 @@ def open_channel(group: dist.ProcessGroup | None, timeout: float) -> Channel | N
     listener = _listen(address) if rank == 0 else None
     found: list[Any] = [None] * size
     # Over the group's gloo connections; it also tells every rank the address of rank 0's socket.
-    dist.all_gather_object(found, (_machine(), address), group)
+    dist.all_gather_object(found, (_machine_id(), address), group)
     # Also if only one rank differs: all come to the same decision, because all have the same list.
     if len({machine for machine, _ in found}) > 1 or not found[0][0]:
         if listener is not None:
@@ -164,7 +164,7 @@ def _listen(address: str) -> socket.socket | None:
 def _distribute(listener: socket.socket, size: int) -> tuple[int, dict[int, socket.socket]]:
     """Make the memory and a socket for each two ranks, send all other ranks theirs, and return those of rank 0."""
     memory = os.memfd_create("deepy")
-    os.ftruncate(memory, _bytes(size))  # takes memory only where something is written
+    os.ftruncate(memory, _memory_size(size))  # takes memory only where something is written
     # One socket for each two ranks, so that notices of different ranks cannot be confused.
     ends: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for first, second in combinations(range(size), 2):
@@ -192,7 +192,7 @@ def _receive(address: str, rank: int, size: int) -> tuple[int, dict[int, socket.
     return memory, {other: socket.socket(fileno=end) for other, end in zip(others, descriptors, strict=True)}
 
 
-def _machine() -> str:
+def _machine_id() -> str:
     """Return what is equal for processes that reach each other through such sockets; "" if there are none."""
     boot, network = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
     # Processes in different containers may have the same kernel but other networks, and abstract sockets belong to a
@@ -202,7 +202,7 @@ def _machine() -> str:
     return boot.read_text() + os.readlink(network)
 
 
-def _bytes(size: int) -> int:
+def _memory_size(size: int) -> int:
     return 2 * size * PART
 
 

@@ -27,7 +27,7 @@ PADDING = 0
 
 @dataclass(frozen=True)
 class Packing:
-    """How the documents of a source become samples."""
+    """The options by which the documents of a source become samples."""
 
     how: packing.How
     seq_length: int

@@ -45,16 +45,16 @@ def _question(prompt: str, answers: Sequence[tuple[int, Mapping[str, Any]]]) -> 
     if between:
         some = "".join(_answer(*each) for each in _evenly(between, MAX_BETWEEN))
         more = f"<details><summary>between these iterations</summary>{some}</details>"
-    return f'<div class="question"><h3>prompt</h3>{_text(prompt)}<div class="pair">{pair}</div>{more}</div>'
+    return f'<div class="question"><h3>prompt</h3>{_text_block(prompt)}<div class="pair">{pair}</div>{more}</div>'
 
 
 def _answer(iteration: int, answer: Mapping[str, Any]) -> str:
     when = f"after iteration {iteration:,}" if iteration else "before training"
     end = "" if answer["finished"] else " <i>…</i>"  # cut off at maximum_tokens
-    return f"<div><h3>{when}</h3>{_text(answer['text'], end)}</div>"
+    return f"<div><h3>{when}</h3>{_text_block(answer['text'], end)}</div>"
 
 
-def _text(text: str, end: str = "") -> str:
+def _text_block(text: str, end: str = "") -> str:
     # A line end directly after <pre> would be dropped.
     return f"<pre>\n{escape(text) if text.strip() else _invisible(text)}{end}</pre>"
 

@@ -92,7 +92,7 @@ class TaskResults:
 
 @dataclass(frozen=True)
 class Answer:
-    """How the model continues a prompt."""
+    """The model's continuation of a prompt."""
 
     prompt: str
     text: str
@@ -113,7 +113,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """The end of a run: its last iteration, and the reason if it ended early."""
 
     iteration: int
     reason: str

@@ -89,7 +89,7 @@ def test_a_rank_that_is_gone_or_late_is_an_error() -> None:
 
 
 def open_on_several_machines() -> bool:
-    shared_memory._machine = lambda: f"machine {dist.get_rank()}"  # type: ignore[assignment]
+    shared_memory._machine_id = lambda: f"machine {dist.get_rank()}"  # type: ignore[assignment]
     return open_channel(dist.group.WORLD, 60) is None
 
 
