@@ -18,13 +18,14 @@ class Recompute(Group, origin="Meg", effect="memory"):
     of the memory."""
 
     checkpoint_num_layers: Count = param(1, megatron="recompute-num-layers")
-    """With `checkpoint_activations`, N such that only the input of every N-th layer is stored. With a larger N, fewer
-    activations are stored, but a larger piece is recomputed at a time, which needs more memory in total unless the
-    model has many layers."""
+    """With `checkpoint_activations`, only the input of every N-th layer is stored, where N is this number. A larger N
+    stores fewer inputs, but recomputes more layers at a time; unless the model has many layers, this needs more memory
+    in total."""
 
     deepspeed_activation_checkpointing: bool = param(False)
-    """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. PyTorch's is used anyway if
-    one of the next options changes how activations are stored. GPT-NeoX's default became true in April 2021."""
+    """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. With
+    `partition_activations`, `contiguous_checkpointing` or `checkpoint_in_cpu`, PyTorch's function is always used.
+    GPT-NeoX's default became true in April 2021."""
 
     partition_activations: bool = param(False, megatron="distribute-saved-activations")
     """Partitions stored activations across the tensor parallel ranks, which gather them again in the backward pass."""
@@ -37,7 +38,7 @@ class Recompute(Group, origin="Meg", effect="memory"):
     """Retired in April 2021: use `partition_activations`."""
 
     contiguous_checkpointing: bool = param(False, aliases="contigious_checkpointing")
-    """Copies stored activations into one buffer allocated in advance, against memory fragmentation. Needs
+    """Copies stored activations into one buffer allocated in advance, which avoids memory fragmentation. Needs
     `partition_activations`."""
 
     checkpoint_in_cpu: bool = param(False)
@@ -47,5 +48,5 @@ class Recompute(Group, origin="Meg", effect="memory"):
     """Waits for the device before and after each pass of a recomputed part; slower, and only useful for timing."""
 
     profile_backward: bool = param(False)
-    """Prints how long forward and backward of each recomputed part take, for every micro batch and pipeline stage;
-    waits as `synchronize_each_layer` does."""
+    """Prints how long forward and backward of each recomputed part take, for every micro batch and pipeline stage.
+    Waits for the device like `synchronize_each_layer`."""

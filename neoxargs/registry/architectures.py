@@ -115,8 +115,8 @@ class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuni
     prefix and record the model, and generate.py uses both."""
 
     num_tokens: Count = param(10, aliases="n_tokens")
-    """Number of embeddings in the prefix. They are part of `seq_length`: as many tokens are cut off at the end of every
-    sample."""
+    """Number of embeddings in the prefix. They count towards `seq_length`: the same number of tokens is cut off at the
+    end of every sample."""
 
     init_string: str = param("")
     """Text whose token embeddings initialise the prefix, repeated or cut to `num_tokens`. Empty: random values."""

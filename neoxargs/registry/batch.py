@@ -18,14 +18,14 @@ class Batch(Group, origin="DSC", effect="engine"):
     `train_batch_size` divided by the accumulation steps and the data parallel size."""
 
     gradient_accumulation_steps: Count = param(derived=True)
-    """Micro batches whose gradients are summed before an optimizer step. With pipeline parallelism this is also the
-    number of micro batches in flight, so a value of several times `pipe_parallel_size` keeps the stages busy. Left out,
-    it follows from the two other sizes, or is 1."""
+    """Micro batches whose gradients are summed before an optimizer step. With pipeline parallelism, these micro batches
+    pass through the stages one after another; with several times as many micro batches as stages, the stages are rarely
+    idle. Left out, it is computed from the two other sizes, or is 1."""
 
     batch_size: Count = param(derived=True, origin="Meg")
     """Megatron's name for `train_micro_batch_size_per_gpu`: samples per data parallel rank and forward pass. Set only
     one of the two."""
 
     gas: Count = param(derived=True, origin="NeoX")
-    """Old abbreviation of `gradient_accumulation_steps`, which new files should write; both always hold the same
-    number."""
+    """Old abbreviation of `gradient_accumulation_steps`; new files should use the full name. Both have the same
+    value."""

@@ -16,13 +16,14 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
 
     load: str | None = param(None, megatron="load")
     """Folder whose newest checkpoint the run continues from, with any layout: tensor and pipeline parallel sizes,
-    number of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run
-    starts from scratch. The folder may contain GPT-NeoX checkpoints, or be one."""
+    number of ranks, ZeRO stage and precision may have changed. If `load` and `save` are the same folder, it may be
+    empty; the run then starts from scratch. The folder may contain GPT-NeoX checkpoints, or be a single one."""
 
     base_checkpoint: str | None = param(None, ours=True)
-    """Folder with the checkpoint of the model that LoRA or a soft prompt leaves frozen: deepy's or GPT-NeoX's, written
-    with any layout. Checkpoints of the run contain only what it trains, and record which checkpoint this was. Left out,
-    the model is the one that `load` contains (with `finetune: true`), or that the checkpoint in `load` records."""
+    """Folder with the checkpoint of the model that LoRA or soft prompt tuning leaves frozen. The checkpoint can be one
+    of deepy or GPT-NeoX, with any layout. The run's own checkpoints contain only what the run trains, and record which
+    base checkpoint it used. Left out, the model is the one that `load` contains (with `finetune: true`), or that the
+    checkpoint in `load` records."""
 
     load_query_key_value_order: Literal["per_head", "concatenated"] | None = param(None, ours=True)
     """Order of the rows of queries, keys and values in a GPT-NeoX checkpoint whose files do not show it: `per_head`
@@ -35,13 +36,13 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     checkpoint iterations, any number above 1. Called `save_interval` until December 2022."""
 
     checkpoint_scale: Literal["linear", "log"] = param("linear", origin="NeoX")
-    """Spacing of checkpoints: `linear` at multiples of `checkpoint_factor`, `log` at its powers."""
+    """Spacing of checkpoints: `linear` at multiples of `checkpoint_factor`, `log` at powers of `checkpoint_factor`."""
 
     extra_save_iters: list[Natural] | None = param(None, origin="NeoX", aliases="save_iters")
     """Further iterations at which a checkpoint is saved."""
 
     keep_last_n_checkpoints: Count | None = param(None, origin="NeoX")
-    """Deletes all but this many of the newest checkpoints after saving. Left out, all are kept."""
+    """After each save, deletes all checkpoints except this number of the newest. Left out, all are kept."""
 
     on_save_error: Literal["stop", "continue"] = param("stop", ours=True)
     """Reaction to a checkpoint that cannot be written because the disk is full, or the folder has vanished or is
@@ -50,34 +51,37 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
 
     save_in_background: bool = param(False, ours=True)
     """Writes checkpoints while training goes on: a save only copies weights and optimizer states to host memory, which
-    must have room for them, and a thread of each rank writes the copies. The next save and the end of the run wait for
-    it. Not possible with states on NVMe."""
+    must have room for them, and a thread of each rank writes the copies. The next save and the end of the run wait
+    until the checkpoint is written. Not possible with states on NVMe."""
 
     no_save_optim: bool = param(False, megatron="no-save-optim")
-    """Leaves optimizer states out of checkpoints: several times smaller, but a run cannot be resumed exactly."""
+    """Leaves optimizer states out of checkpoints. The checkpoints are several times smaller, but cannot resume a run
+    exactly."""
 
     no_save_rng: bool = param(False, megatron="no-save-rng")
     """Leaves the states of random number generators out of checkpoints."""
 
     no_load_optim: bool = param(False, megatron="no-load-optim")
-    """Starts with fresh optimizer states although the checkpoint has some."""
+    """Starts with new optimizer states, even if the checkpoint contains some."""
 
     no_load_rng: bool = param(False, megatron="no-load-rng")
-    """Starts with the random numbers of `seed` although the checkpoint has states."""
+    """Starts with the random numbers of `seed`, even if the checkpoint contains RNG states."""
 
     finetune: bool = param(False, megatron="finetune")
-    """Loads only the weights from `load`: iteration 0, fresh optimizer, schedule and random numbers."""
+    """Loads only the weights from `load`. The run starts at iteration 0, with a new optimizer state, learning rate
+    schedule and random numbers."""
 
     checkpoint_validation_with_forward_pass: bool = param(False, origin="NeoX")
-    """Records the loss of a fixed sample in every checkpoint, and stops the run if a checkpoint that it loads has
-    another one. A difference of 0.01 % (1 % in 16 bits), as between layouts, is permitted."""
+    """Records the loss of a fixed sample in every checkpoint. A run that loads the checkpoint computes this loss again,
+    and stops if the two differ by more than 0.01 % (1 % in 16 bits); different layouts can cause smaller
+    differences."""
 
     s3_path: str | None = param(
         None,
         origin="NeoX",
         effect="not built",
         refused=(
-            "GPT-NeoX uploads every checkpoint while the training waits; a program beside the run uploads it "
+            "GPT-NeoX uploads every checkpoint while the training waits; a separate program can upload it "
             "without a pause, because the folder of a checkpoint gets its name only when it is complete"
         ),
         instead="upload with `aws s3 sync SAVE S3_PATH --exclude '.*'`",

@@ -25,8 +25,8 @@ class Data(Group, origin="NeoX", effect="data"):
     or 100. `949,50,1` gives 94.9 % to training."""
 
     train_data_paths: Paths | None = param(None, megatron="train-data-path", aliases="train_data_path")
-    """Prefixes of the tokenised training datasets, in place of `data_path` and `split`. Give all three of training,
-    validation and test."""
+    """Prefixes of the tokenised training datasets, in place of `data_path` and `split`. Set the paths for training,
+    validation and test together."""
 
     valid_data_paths: Paths | None = param(None, megatron="valid-data-path", aliases="valid_data_path")
     """Prefixes of the tokenised validation datasets."""
@@ -35,13 +35,13 @@ class Data(Group, origin="NeoX", effect="data"):
     """Prefixes of the tokenised test datasets."""
 
     train_data_weights: list[NonNegative] | None = param(None)
-    """How often each of `train_data_paths` is drawn from, in proportion. Left out, all equally often."""
+    """Relative frequencies with which `train_data_paths` are drawn from. Left out, they are equal."""
 
     valid_data_weights: list[NonNegative] | None = param(None)
-    """How often each of `valid_data_paths` is drawn from, in proportion. Left out, all equally often."""
+    """Relative frequencies with which `valid_data_paths` are drawn from. Left out, they are equal."""
 
     test_data_weights: list[NonNegative] | None = param(None)
-    """How often each of `test_data_paths` is drawn from, in proportion. Left out, all equally often."""
+    """Relative frequencies with which `test_data_paths` are drawn from. Left out, they are equal."""
 
     weight_by_num_documents: bool = param(False)
     """Computes the weights from the number of documents, in place of explicit weights: a dataset with the share p of
@@ -53,8 +53,8 @@ class Data(Group, origin="NeoX", effect="data"):
 
     sample_order: Literal["gpt-neox", "megatron-core"] = param("gpt-neox", ours=True)
     """Order of the samples in a dataset: `gpt-neox` shuffles all epochs together; `megatron-core` shuffles the last
-    epoch separately if less than 80 % of it is needed, and sizes the datasets of a blend differently. Set it to
-    continue a run with the data that it would have seen."""
+    epoch separately if less than 80 % of it is needed, and sizes the datasets of a blend differently. Set it to the
+    order of the program whose run you continue, so that the run reads the data that it would have read."""
 
     repeat_eval_samples: bool = param(False, ours=True)
     """Evaluates on the same validation samples every time, so that the losses of different iterations are exactly
@@ -62,9 +62,9 @@ class Data(Group, origin="NeoX", effect="data"):
     GPT-NeoX."""
 
     train_label_data_paths: Paths | None = param(None, aliases="label_data_paths")
-    """Prefixes of the label files of `train_data_paths`, one for each, for finetuning on parts of the text: token files
-    with the same documents, in which -100 stands for every token that does not count in the loss. A label is at the
-    position of its own token, not of the one before."""
+    """Prefixes of the label files of `train_data_paths`, one for each, for finetuning on parts of the text. A label
+    file is a token file with the same documents, in which -100 replaces every token that does not count in the loss. A
+    label is at the position of its own token, not of the token before."""
 
     valid_label_data_paths: Paths | None = param(None)
     """Prefixes of the label files of `valid_data_paths`."""
@@ -88,14 +88,14 @@ class Data(Group, origin="NeoX", effect="data"):
             "online": "only reinforce reads samples from a server, and train.py supports only train_impl: normal",
         },
     )
-    """Kind of samples: `gpt2` plain token sequences, `pairwise` preferred and rejected answers, `online` generated
-    during training."""
+    """Kind of samples: `gpt2` for plain token sequences, `pairwise` for preferred and rejected answers, `online` for
+    samples that are generated during training."""
 
     pack_impl: Literal["packed", "pack_until_overflow", "unpacked", "best_fit"] = param("packed")
     """How documents fill a sample: `packed` joins them and cuts wherever a sample is full; `pack_until_overflow` joins
     whole documents until the next one does not fit; `unpacked` has one document per sample; `best_fit` puts each
-    document where the least free space is left, longest first, and documents neither attend to nor predict each other.
-    The rest of a sample is padding, which does not count in the loss."""
+    document, the longest first, into the sample in which it leaves the least free space; documents neither attend to
+    nor predict each other. The rest of a sample is padding, which does not count in the loss."""
 
     allow_chopped: bool = param(True)
     """Cuts documents that are longer than a sample (`seq_length` + 1 tokens), unless `pack_impl` is `packed`. If
@@ -105,17 +105,17 @@ class Data(Group, origin="NeoX", effect="data"):
     """Reads memory-mapped token files once from end to end before training, so that they are in the page cache."""
 
     num_workers: Natural = param(2, origin="Meg", megatron="num-workers")
-    """Processes that load data for each data parallel rank. 0 loads in the training process."""
+    """Number of processes that load data for each data parallel rank. 0 loads in the training process."""
 
     eod_mask_loss: bool = param(False, origin="Meg", megatron="eod-mask-loss")
     """Leaves end-of-document tokens out of the loss."""
 
     reset_position_ids: bool = param(False, origin="Meg", megatron="reset-position-ids")
-    """Starts counting positions again after every end-of-document token, for all kinds of `pos_emb` that count."""
+    """Restarts the positions at 0 after every end-of-document token, for every `pos_emb` that uses position numbers."""
 
     reset_attention_mask: bool = param(False, origin="Meg", megatron="reset-attention-mask")
-    """Hides earlier documents in the same sample from the tokens after an end-of-document token. Attention then needs
-    a mask for each sample, which is slower than the plain causal order."""
+    """Hides earlier documents in the same sample from the tokens after an end-of-document token. Attention then needs a
+    mask for each sample, which is slower than a plain causal mask."""
 
 
 class Tokenizer(Group, origin="Meg", effect="data"):

@@ -18,7 +18,7 @@ class ActivationCheckpointing(Group, origin="DSC", effect="memory", section="act
     """Number of activation checkpoints in a forward pass; required by `contiguous_memory_optimization`."""
 
     contiguous_memory_optimization: bool = param(False)
-    """Copy stored activations into one buffer, against fragmentation. Needs `partition_activations`."""
+    """Copy stored activations into one buffer, which avoids memory fragmentation. Needs `partition_activations`."""
 
     cpu_checkpointing: bool = param(False)
     """Keep the partitioned activations in host memory. Needs `partition_activations`."""

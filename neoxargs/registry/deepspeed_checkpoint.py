@@ -17,10 +17,10 @@ class DeepspeedCheckpoint(Group, origin="DSC", effect="checkpoint", section="che
     """What to do when ranks disagree on a checkpoint's name."""
 
     load_universal: bool = param(False)
-    """The checkpoint to load is a universal one, which fits any parallel layout."""
+    """The checkpoint to load is in DeepSpeed's universal format, which fits any layout."""
 
     use_node_local_storage: bool = param(False)
-    """Write to disks of the machines themselves: every machine then saves what it alone can see."""
+    """Save to the machines' own disks instead of a shared folder."""
 
     checkpoint_serialization: bool = param(True)
     """Write torch's zip format; false writes its older format, which the fast writer prefers."""
@@ -37,7 +37,8 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     """DeepSpeed's fast checkpoint writer. Writing the section turns it on; it needs the aio operator."""
 
     type: Literal["FAST", "PYTHON", "MOCK", "fast", "python", "mock"] = param("FAST")
-    """FAST writes past the page cache, PYTHON through an ordinary file, MOCK not at all, for measuring."""
+    """How files are written: FAST bypasses the page cache, PYTHON writes an ordinary file, MOCK writes nothing and is
+    for measurements."""
 
     decoupled: bool = param(False)
     """Write in another process while training continues."""
@@ -46,7 +47,7 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     """Bytes of the pinned buffer to write from."""
 
     io_buffer_double: bool = param(True)
-    """Two half buffers: fill one while the other is written."""
+    """Divide the buffer into two halves: one is filled while the other is written."""
 
     show_statistics: bool = param(False)
     """Print how fast each file was written."""
@@ -56,29 +57,29 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     does not split it."""
 
     io_multiplier: Count = param(1)
-    """Pieces per writing rank."""
+    """Number of pieces that each writing rank writes."""
 
 
 class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
     """Checkpoints in the background on Azure, through the torch_nebula package."""
 
     enabled: bool = param(False)
-    """Write checkpoints through it."""
+    """Write checkpoints through Nebula."""
 
     persistent_storage_path: str | None = param(None)
     """Folder that checkpoints are copied to."""
 
     persistent_time_interval: Count = param(100)
-    """Seconds between two copies."""
+    """Seconds between two copies to `persistent_storage_path`."""
 
     num_of_version_in_retention: Count = param(2)
     """Checkpoints to keep in memory."""
 
     enable_nebula_load: bool = param(True)
-    """Read checkpoints through it too; false reads files that torch wrote."""
+    """Read checkpoints through Nebula too; false reads files that torch wrote."""
 
     nebula_load_path: str | None = param(None)
-    """Folder to read from; none given reads `persistent_storage_path`."""
+    """Folder to read checkpoints from. Left out: `persistent_storage_path`."""
 
 
 class Aio(Group, origin="DSC", effect="engine", section="aio"):
@@ -86,10 +87,10 @@ class Aio(Group, origin="DSC", effect="engine", section="aio"):
     program `ds_nvme_tune` finds good values."""
 
     block_size: Count = param(1024**2)
-    """Bytes per request."""
+    """Bytes per read or write request."""
 
     queue_depth: Count = param(8)
-    """Requests in flight."""
+    """Number of read or write requests in flight."""
 
     intra_op_parallelism: Count = param(1, aliases="thread_count")
     """Threads per request to DeepSpeed."""

@@ -82,7 +82,7 @@ class QuantizedWeightsShared(
     """Use the compiled kernel; only if DeepSpeed runs the complete step."""
 
     schedule_offset: Natural = param(0)
-    """Step at which it starts."""
+    """Step at which the quantisation of weights starts."""
 
     quantize_groups: Count = param(1)
     """Groups of weights with separate ranges, per matrix."""
@@ -91,13 +91,13 @@ class QuantizedWeightsShared(
     """Print progress."""
 
     quantization_type: Literal["symmetric", "asymmetric"] = param("symmetric")
-    """Whether 0 is the middle of the range."""
+    """Whether the range of values is symmetric around 0."""
 
     quantize_weight_in_forward: bool = param(False)
-    """Quantise in every forward pass instead of in the step; what fp32 needs."""
+    """Quantise in every forward pass instead of in the optimizer step; fp32 needs this."""
 
     rounding: Literal["nearest", "stochastic"] = param("nearest")
-    """Round to the nearest value, or up or down by chance in proportion."""
+    """Round to the nearest value, or stochastically."""
 
 
 class MixedQuantize(
@@ -113,7 +113,7 @@ class MixedQuantize(
     """Turn this section on."""
 
     quantize_change_ratio: Fraction = param(0.001)
-    """By how much the quantised part grows per step."""
+    """Increase of the quantised share per step."""
 
 
 class QuantizedActivations(
@@ -147,13 +147,13 @@ class QuantizedActivationsShared(
     """Quantise activations."""
 
     quantization_type: Literal["symmetric", "asymmetric"] = param("symmetric")
-    """Whether 0 is the middle of the range."""
+    """Whether the range of values is symmetric around 0."""
 
     range_calibration: Literal["dynamic", "static"] = param("dynamic")
-    """Compute the range for each batch, or keep a running one."""
+    """Compute the range of values for each batch, or keep a running range."""
 
     schedule_offset: Natural = param(1000)
-    """Step at which it starts."""
+    """Step at which the quantisation of activations starts."""
 
 
 class SparsePruning(
@@ -184,28 +184,28 @@ class SparsePruningShared(
         effect="not built",
         refused=_NOT_COMPRESSED,
     )
-    """Prune single weights."""
+    """Prune individual weights."""
 
     method: Literal["l1", "topk", "snip_momentum"] = param("l1")
-    """Keep the largest weights, learn which to keep, or judge by weight times gradient."""
+    """Keep the largest weights, learn which weights to keep, or choose by weight times gradient."""
 
     schedule_offset: Natural = param(1000)
-    """Step at which it starts."""
+    """Step at which sparse pruning starts."""
 
     schedule_offset_end: Natural = param(1000)
-    """snip_momentum: step at which the target is reached; where it is not given, `schedule_offset`."""
+    """snip_momentum: step at which the target is reached. Left out: `schedule_offset`."""
 
     schedule_offset_stride: Count = param(1)
     """snip_momentum: steps between two prunings."""
 
     block_pattern: str = param("4x1")
-    """snip_momentum: shape of what is set to zero together, or `N:M` for N of every M."""
+    """snip_momentum: shape of the blocks that are set to zero together, or `N:M` for N of every M weights."""
 
     dense_ratio: Fraction = param(0.1)
     """snip_momentum: share of weights to keep, above 0 and below 1."""
 
     excluded_modules: list[str] = param([])
-    """snip_momentum: patterns of modules to leave alone."""
+    """snip_momentum: name patterns of modules that are not pruned."""
 
 
 class RowPruning(
@@ -239,10 +239,10 @@ class RowPruningShared(
     """Turn row pruning on."""
 
     method: Literal["l1", "topk"] = param("l1")
-    """Keep the largest, or learn which to keep."""
+    """Keep the largest rows, or learn which rows to keep."""
 
     schedule_offset: Natural = param(1000)
-    """Step at which it starts."""
+    """Step at which row pruning starts."""
 
 
 class HeadPruning(
@@ -276,10 +276,10 @@ class HeadPruningShared(
     """Turn head pruning on."""
 
     method: Literal["l1", "topk"] = param("topk")
-    """Keep the largest, or learn which to keep; DeepSpeed implements `topk` only."""
+    """Keep the largest heads, or learn which heads to keep; DeepSpeed implements only `topk`."""
 
     schedule_offset: Natural = param(1000)
-    """Step at which it starts."""
+    """Step at which head pruning starts."""
 
     num_heads: Count | None = param(None)
     """Heads per layer. Required."""
@@ -316,10 +316,10 @@ class ChannelPruningShared(
     """Prune channels."""
 
     method: Literal["l1", "topk"] = param("l1")
-    """Keep the largest, or learn which to keep."""
+    """Keep the largest channels, or learn which channels to keep."""
 
     schedule_offset: Natural = param(1000)
-    """Step at which it starts."""
+    """Step at which channel pruning starts."""
 
 
 class Eigenvalue(
@@ -337,13 +337,13 @@ class Eigenvalue(
         effect="not built",
         refused="DeepSpeed has switched it off and stops with an error",
     )
-    """Use it; true is an error in current DeepSpeed."""
+    """Turn this section on; true is an error in current DeepSpeed."""
 
     verbose: bool = param(False)
     """Print progress."""
 
     max_iter: Count = param(100)
-    """Most iterations of the power method."""
+    """Maximum number of iterations of the power method."""
 
     tol: Positive = param(1e-2)
     """Relative change at which the iteration has converged."""
@@ -358,7 +358,7 @@ class Eigenvalue(
     """Name of the list of layers in the model."""
 
     layer_num: Natural = param(0)
-    """How many layers that list has."""
+    """Number of layers in the list that `layer_name` names."""
 
 
 class WeightQuantization(
@@ -371,13 +371,13 @@ class WeightQuantization(
     """Load weights quantised, for generating with large models; training does not read it."""
 
     enabled: bool = param(True)
-    """Quantise; only read if the section is present."""
+    """Quantise weights; read only if the section is present."""
 
     num_bits: Count = param(8)
     """Bits per weight."""
 
     q_type: Literal["symmetric", "asymmetric"] = param("symmetric")
-    """Whether 0 is the middle of the range."""
+    """Whether the range of values is symmetric around 0."""
 
     q_groups: Count = param(1)
     """Groups of weights with separate ranges."""
@@ -394,4 +394,4 @@ class WeightQuantization(
     """Settings for weights that are quantised while the model is built: num_bits, group_size, group_dim, symmetric."""
 
     post_init_quant: dict[str, Any] = param({})
-    """The same for weights that are quantised afterwards, by the name of the layer."""
+    """Settings for weights that are quantised after the model has been built, by the name of the layer."""

@@ -43,7 +43,7 @@ class CurriculumLearning(
     """Turn this section on."""
 
     curriculum_type: Literal["seqlen"] = param("seqlen")
-    """What grows; the sequence length is the only kind."""
+    """What grows during training; only the sequence length is supported."""
 
     min_difficulty: Count | None = param(None)
     """Sequence length at the start, in tokens; a multiple of 8 runs fast. Required."""
@@ -52,8 +52,8 @@ class CurriculumLearning(
     """Sequence length at the end, at most `seq_length`. Required."""
 
     schedule_type: Literal["fixed_linear", "fixed_root", "fixed_discrete", "custom"] | None = param(None)
-    """How it grows: on a line, on a root curve, by a list of stairs, or by a function that training installs.
-    Required."""
+    """How the sequence length grows: linearly, along a root curve, in listed steps, or by a function that the training
+    script installs. Required."""
 
     schedule_config: dict[str, Any] = param({})
     """fixed_linear and fixed_root: total_curriculum_step, difficulty_step and, for the latter, root_degree.
@@ -77,7 +77,7 @@ class DataEfficiency(
     """Turn this section on."""
 
     seed: int = param(1234)
-    """Seed of its choices."""
+    """Seed of the random choices of DeepSpeed's data efficiency library."""
 
 
 class DataSampling(
@@ -94,10 +94,10 @@ class DataSampling(
         effect="not built",
         refused=_SAMPLING,
     )
-    """Let DeepSpeed draw them."""
+    """Let DeepSpeed select the training samples."""
 
     num_epochs: Count = param(1000)
-    """Most passes over the data."""
+    """Maximum number of passes over the data."""
 
     num_workers: Natural = param(0)
     """Processes that load data."""
@@ -148,19 +148,20 @@ class DynamicBatching(
     """Turn this section on."""
 
     max_tokens: Count | None = param(None)
-    """Most tokens per batch. Required."""
+    """Maximum number of tokens per batch. Required."""
 
     metrics_path: str | None = param(None)
-    """Folder with the sequences' lengths, which the data analyzer writes. Required unless the script brings them."""
+    """Folder with the sequences' lengths, which the data analyzer writes. Required unless the script provides the
+    lengths."""
 
     lr_scaling_method: Literal["linear", "sqrt", "none"] = param("linear")
     """How the learning rate follows the number of sequences in a batch."""
 
     min_batch_size: Count = param(1)
-    """Fewest sequences per batch."""
+    """Minimum number of sequences per batch."""
 
     max_batch_size: Count | None = param(None)
-    """Most sequences per batch; None does not limit them."""
+    """Maximum number of sequences per batch. None: no limit."""
 
     sequence_picking_order: Literal["dataloader", "random", "seqlen"] = param("dataloader")
     """Fill batches in the order of the data, at random or by length."""
@@ -207,10 +208,10 @@ class RandomLtd(
     """Layers of the model. Required."""
 
     random_ltd_layer_num: Count | None = param(None)
-    """How many of them drop tokens. Required."""
+    """Number of layers that drop tokens. Required."""
 
     random_ltd_layer_id: list[Natural] | None = param(None)
-    """Which of them, counting from 0. Required."""
+    """Layers that drop tokens, counted from 0. Required."""
 
     model_mask_name: str | None = param(None)
     """Name of the attention mask among the layers' arguments."""
@@ -233,16 +234,17 @@ class RandomLtdSchedule(
     """How the part that middle layers see grows."""
 
     min_value: Count | None = param(None)
-    """Tokens at the start. Required."""
+    """Number of tokens at the start. Required."""
 
     max_value: Count | None = param(None)
-    """Tokens at the end, the sequence length as a rule. Required."""
+    """Number of tokens at the end, usually the sequence length. Required."""
 
     schedule_type: Literal["fixed_linear"] = param("fixed_linear")
-    """Growth on a line is the only kind."""
+    """Shape of the growth; only linear growth is supported."""
 
     schedule_config: dict[str, Any] = param({})
-    """require_steps, the steps until the end is reached, and seq_per_step, the size of a stair in tokens. Required."""
+    """require_steps, the number of steps until the end value is reached, and seq_per_step, the number of tokens per
+    increase. Required."""
 
 
 class LayerTokenLr(
@@ -260,13 +262,13 @@ class LayerTokenLr(
         effect="not built",
         refused="DeepSpeed has not finished it and stops with an error",
     )
-    """Use it; true is an error in current DeepSpeed."""
+    """Turn this section on; true is an error in current DeepSpeed."""
 
     total_layer_tokens: Count | None = param(None)
     """Tokens times layers of the whole run."""
 
     warmup_type: str | None = param(None)
-    """Shape of the rise."""
+    """Shape of the warm-up."""
 
     warmup_layer_tokens: Natural | None = param(None)
-    """Tokens times layers of the rise."""
+    """Tokens times layers of the warm-up."""

@@ -14,23 +14,23 @@ class Gradients(Group, origin="DSC", effect="engine"):
     """What happens to gradients between backward and the step."""
 
     gradient_clipping: NonNegative = param(0.0, receiver_default=1.0)
-    """Shrink the gradient to this length where it is longer, measured over all weights; 0 never shrinks. 1.0 is usual
-    for GPTs."""
+    """Maximum norm of the gradient of all weights; a larger gradient is scaled down to this norm. 0 turns clipping off.
+    1.0 is usual for GPTs."""
 
     gradient_allreduce_op: Literal["mean", "sum"] = param("mean")
-    """Average the gradients of the data parallel ranks, or add them up. `sum` excludes ZeRO 3."""
+    """Whether the gradients of the data parallel ranks are averaged or summed. `sum` cannot be combined with ZeRO 3."""
 
     prescale_gradients: bool = param(False)
-    """Divide gradients by the number of ranks before they are added up instead of after; against overflow in fp16, at
-    the risk that small ones vanish."""
+    """Divide gradients by the number of ranks before they are summed instead of after. This avoids overflow in fp16,
+    but small gradients may vanish."""
 
     gradient_predivide_factor: Positive = param(1.0)
-    """Without `prescale_gradients`: divide by this before gradients are added up and by the rest of the number of ranks
-    afterwards; against overflow in fp16 on many GPUs."""
+    """Without `prescale_gradients`: divide gradients by this number before they are summed, and by the remaining factor
+    of the number of ranks afterwards. This avoids overflow in fp16 on many GPUs."""
 
     communication_data_type: CommunicationType | None = param(None)
-    """Format in which gradients are communicated; None is the format of the computation. `fp32_allreduce` asks for
-    fp32."""
+    """Number format in which gradients are communicated. None: the format of the computation. `fp32_allreduce` sets it
+    to fp32."""
 
     seq_parallel_communication_data_type: CommunicationType | None = param(
         "fp32", effect="none", no_effect_reason="only sequence_parallel_size reads it, which train.py does not support"
@@ -72,8 +72,8 @@ class Engine(Group, origin="DSC", effect="engine"):
     """Train with DeepSpeed. Always true: train.py has no other engine."""
 
     deepspeed_extra_args: dict[str, Any] | None = param(None)
-    """Keys to add to DeepSpeed's JSON as they are, for a key that this table does not have. Set sections that it has at
-    the top level, where they are checked."""
+    """Keys to add unchanged to DeepSpeed's JSON, for keys that deepy does not know. Set all other keys in their own
+    section, where they are checked."""
 
     zero_allow_untested_optimizer: bool = param(False)
     """Allow ZeRO with an optimizer that DeepSpeed has not been tested with."""
@@ -96,7 +96,7 @@ class Engine(Group, origin="DSC", effect="engine"):
     use_data_before_expert_parallelism: bool = param(
         False,
         effect="none",
-        no_effect_reason="train.py divides the experts of its own model, as the parameters moe_... say",
+        no_effect_reason="train.py divides the experts of its own model, according to the moe_... parameters",
     )
     """Number ranks with data parallelism inside expert parallelism instead of the other way round."""
 
@@ -143,26 +143,26 @@ class Compile(
         ),
         instead="set compile_layers: true",
     )
-    """Use it; training then calls `engine.compile()`."""
+    """Turn DeepCompile on; training then calls `engine.compile()`."""
 
     passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = param(None)
     """Graph transformations to apply; None lets the ZeRO stage decide."""
 
     free_activation: bool = param(False)
-    """Free large activations as soon as their last reader is done."""
+    """Free large activations as soon as they are no longer needed."""
 
     free_activation_threshold: Natural = param(10 * 1024**2)
-    """Size from which an activation is large, in bytes."""
+    """Size, in bytes, from which `free_activation` treats an activation as large."""
 
     offload_activation: bool = param(False)
-    """Keep saved activations in host memory. Excludes `offload_parameters` and `offload_opt_states`."""
+    """Keep saved activations in host memory. Cannot be combined with `offload_parameters` or `offload_opt_states`."""
 
     offload_activation_pin_memory: bool = param(True)
-    """Page-locked host memory for them."""
+    """Use page-locked host memory for offloaded activations."""
 
     offload_opt_states: bool = param(False)
-    """Keep the optimizer's state in host memory during forward and backward. Excludes `offload_parameters`; best
-    without gradient accumulation."""
+    """Keep the optimizer's state in host memory during forward and backward. Cannot be combined with
+    `offload_parameters`; works best without gradient accumulation."""
 
     offload_parameters: bool = param(False)
     """Keep weights in host memory until they are used."""

@@ -16,12 +16,12 @@ class Reports(Group, origin="DSC", effect="log"):
     """What DeepSpeed's engine prints."""
 
     steps_per_print: Count | None = param(10, receiver_default=None)
-    """Print step, learning rate and speed every this many steps; None prints nothing. train.py has its own log lines
-    and prints these only if this is set, or needed by `wall_clock_breakdown`."""
+    """Number of steps after which DeepSpeed prints step, learning rate and speed; None prints nothing. train.py has its
+    own log lines, and DeepSpeed's appear only if this is set or `wall_clock_breakdown` needs them."""
 
     wall_clock_breakdown: bool = param(False)
-    """Print the time of forward, backward, communication and step. Waiting for the GPU at each slows training a
-    little."""
+    """Print the time of forward, backward, communication and step. Waiting for the GPU at each of these parts slows
+    training a little."""
 
     memory_breakdown: bool = param(False)
     """Print GPU memory before and after each part of a step."""
@@ -34,10 +34,10 @@ class TensorboardMonitor(Group, origin="DSC", effect="log", section="tensorboard
     """DeepSpeed's own TensorBoard files."""
 
     enabled: bool = param(False)
-    """Write them; needs the package tensorboard."""
+    """Write TensorBoard event files; needs the package tensorboard."""
 
     output_path: str = param("")
-    """Folder to write to; empty means one in the working directory."""
+    """Folder for the event files; empty means a folder in the working directory."""
 
     job_name: str = param("DeepSpeedJobName")
     """Name of the folder inside `output_path`."""
@@ -47,10 +47,10 @@ class WandbMonitor(Group, origin="DSC", effect="log", section="wandb"):
     """DeepSpeed's own Weights & Biases run."""
 
     enabled: bool = param(False)
-    """Log to it; needs the package wandb."""
+    """Log to Weights & Biases; needs the package wandb."""
 
     group: str | None = param(None)
-    """Group of runs to file it under."""
+    """Name of the group of runs to which this run belongs."""
 
     team: str | None = param(None)
     """Team that owns the project."""
@@ -66,7 +66,7 @@ class CsvMonitor(Group, origin="DSC", effect="log", section="csv_monitor"):
     """Turn the CSV files on."""
 
     output_path: str = param("")
-    """Folder to write to; empty means one in the working directory."""
+    """Folder for the CSV files; empty means a folder in the working directory."""
 
     job_name: str = param("DeepSpeedJobName")
     """Name of the folder inside `output_path`."""
@@ -77,10 +77,10 @@ class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
     COMET_ environment variables."""
 
     enabled: bool = param(False)
-    """Log to it; needs the comet_ml package."""
+    """Log to Comet; needs the package comet_ml."""
 
     samples_log_interval: Count = param(100)
-    """Log after every this many samples."""
+    """Number of samples between two log entries."""
 
     project: str | None = param(None)
     """Project to log to."""
@@ -99,18 +99,18 @@ class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
     """Identifier of the experiment, 32 to 50 letters and digits; with it a resumed run continues the same curves."""
 
     online: bool | None = param(None)
-    """Send to the server (true, also when not given) or store locally for a later upload."""
+    """Send to the server (true, the default) or store locally for a later upload (false)."""
 
     mode: Literal["get", "create", "get_or_create"] | None = param(None)
-    """Continue the experiment that `experiment_key` names, make a new one, or whichever applies (also when not
-    given)."""
+    """Continue the experiment that `experiment_key` names (`get`), create a new one (`create`), or do whichever is
+    possible (`get_or_create`, the default)."""
 
 
 class CommsLogger(Group, origin="DSC", effect="log", section="comms_logger"):
     """Sizes, times and bandwidths of communication that goes through DeepSpeed."""
 
     enabled: bool = param(False)
-    """Record them. Every recorded operation is waited for, which slows training."""
+    """Record communication operations. The run waits for each recorded operation, which slows training."""
 
     prof_all: bool = param(True)
     """Record all operations; false records those in `prof_ops`."""
@@ -119,7 +119,7 @@ class CommsLogger(Group, origin="DSC", effect="log", section="comms_logger"):
     """Names of operations to record, such as `all_reduce`."""
 
     verbose: bool = param(False)
-    """Log each operation when it happens instead of only a summary on demand."""
+    """Log each operation when it happens instead of only a summary when it is requested."""
 
     debug: bool = param(False)
     """Add the name of the calling function to each operation."""
@@ -129,13 +129,13 @@ class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler")
     """Counts of floating point operations, parameters and time per module, taken once during a run."""
 
     enabled: bool = param(False)
-    """Take them. Turns `wall_clock_breakdown` on as well."""
+    """Measure the FLOPs and the time of the model's parts. Turns `wall_clock_breakdown` on as well."""
 
     recompute_fwd_factor: NonNegative = param(0.0)
     """Extra forward passes per step to count for recomputation: 1 when every layer is recomputed."""
 
     profile_step: Count = param(1)
-    """The step to measure; the first is slowed by warming up."""
+    """Step to measure; the first steps are slower than later ones."""
 
     module_depth: int = param(-1)
     """How deep into nested modules the summary goes; -1 is all the way."""
@@ -147,7 +147,7 @@ class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler")
     """Print the model module by module as well."""
 
     output_file: str | None = param(None)
-    """File for the result; none given prints it."""
+    """File for the result. Left out, the result is printed."""
 
 
 class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.throughput"):
@@ -157,4 +157,4 @@ class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.through
     """Whether throughput is measured."""
 
     synchronized: bool = param(True)
-    """Wait for the GPU when taking the time: exact, and a little slower."""
+    """Wait for the GPU before measuring the time, which is exact but a little slower."""

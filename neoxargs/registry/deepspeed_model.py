@@ -13,20 +13,21 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     Lengths are in blocks; what follows a token is hidden from it in all patterns."""
 
     mode: Literal["dense", "fixed", "variable", "bigbird", "bslongformer"] = param("fixed")
-    """The pattern: everything, local windows with summary blocks, the same with windows of various sizes, BigBird or
-    Longformer."""
+    """Pattern: `dense` reads all blocks; `fixed` has local windows and global blocks; `variable` is like `fixed`, with
+    windows of various sizes; `bigbird` and `bslongformer` are those of BigBird and Longformer."""
 
     block: Count = param(16)
     """Side of a block in tokens; `seq_length` must be a multiple. DeepSpeed's kernels require 16, 32, 64 or 128."""
 
     different_layout_per_head: bool = param(False)
-    """Let every head have its own pattern, where the pattern has random parts or several forms."""
+    """Let every head have its own pattern, if the pattern has random parts or several forms."""
 
     num_local_blocks: Count = param(4)
     """fixed: length of a local window."""
 
     num_global_blocks: Natural = param(1)
-    """fixed, bigbird: blocks that everything attends to, per window (fixed) or at the start (bigbird)."""
+    """fixed, bigbird: number of global blocks, to which all tokens attend, per window (fixed) or at the start
+    (bigbird)."""
 
     attention: Literal["bidirectional", "unidirectional"] = param("bidirectional")
     """Kind of model that the pattern is built for. The causal mask is applied either way."""
@@ -35,10 +36,11 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     """fixed, variable: let global blocks attend to everything as well. Needs `bidirectional`."""
 
     num_different_global_patterns: Count = param(1)
-    """fixed: how many choices of global blocks the heads take turns in. Needs `different_layout_per_head`."""
+    """fixed: number of different choices of global blocks, which the heads use in turn. Needs
+    `different_layout_per_head`."""
 
     num_random_blocks: Natural = param(0)
-    """variable, bigbird: random blocks per row."""
+    """variable, bigbird: number of random blocks per row."""
 
     local_window_blocks: list[Count] = param([4])
     """variable: lengths of the first windows; the last one repeats."""
@@ -74,7 +76,7 @@ class ProgressiveLayerDrop(
     """Turn this section on."""
 
     theta: Fraction = param(0.5)
-    """Probability of keeping a layer that is approached in the end."""
+    """Probability of keeping a layer at the end of the schedule."""
 
     gamma: NonNegative = param(0.001)
-    """How fast it is approached, per step."""
+    """How fast, per step, the probability of keeping a layer approaches `theta`."""

@@ -41,9 +41,9 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
             "": "it is not an optimizer of DeepSpeed, torch, GPT-NeoX or deepy",
         },
     )
-    """Its name: Adam, AdamW, Lamb, OneBitAdam, ZeroOneAdam, OneBitLamb, Lion, Adagrad, Muon, MuAdam, MuAdamW, MuSGD,
-    cpu_adam, cpu_torch_adam, sm3, madgrad_wd, or an optimizer of torch such as SGD. `optimizer_type` is the same
-    setting."""
+    """Name of the optimizer: Adam, AdamW, Lamb, OneBitAdam, ZeroOneAdam, OneBitLamb, Lion, Adagrad, Muon, MuAdam,
+    MuAdamW, MuSGD, cpu_adam, cpu_torch_adam, sm3, madgrad_wd, or an optimizer of torch such as SGD. `optimizer_type` is
+    the same setting."""
 
     legacy_fusion: bool = param(False)
     """In fp16 without ZeRO, use the older fused Adam wrapper, whose checkpoints have a different layout."""
@@ -62,11 +62,11 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """The optimizer's own settings. Each type reads those that name it, or name no type."""
 
     lr: NonNegative | None = param(None)
-    """Learning rate, the highest where a schedule changes it. `lr` at the top level is the same setting."""
+    """Learning rate; with a schedule, its highest value. `lr` at the top level is the same setting."""
 
     betas: list[float] | None = param(None, used_by_types=_BETAS)
-    """Decay of the running means of the gradient and of its square, each below 1. Most types take [0.9, 0.999]; GPTs
-    are usually trained with [0.9, 0.95]."""
+    """Decay of the running means of the gradient and of its square, each below 1. The default of most types is [0.9,
+    0.999]; GPTs are usually trained with [0.9, 0.95]."""
 
     eps: NonNegative | None = param(None, used_by_types=tuple(t for t in TYPES if t not in _NO_EPS))
     """Added to the denominator against division by zero; 1e-8 for Adam."""
@@ -78,15 +78,16 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Retired: use `gradient_clipping`, which gets this value unless it is set. DeepSpeed refuses this key."""
 
     bias_correction: bool = param(True, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam"))
-    """Correct the running means for starting at zero."""
+    """Correct the running means for their start at zero."""
 
     amsgrad: bool = param(
         False, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam", "adagrad")
     )
-    """Keep the largest mean square ever seen. Only torch's Adam does; DeepSpeed's own types refuse or ignore it."""
+    """Use the largest mean of squares so far. Only torch's Adam supports this; DeepSpeed's own types refuse or ignore
+    it."""
 
     adam_w_mode: bool = param(True, used_by_types=("adam", "adamw", "muon"))
-    """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does."""
+    """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does this."""
 
     torch_adam: bool = param(False, used_by_types=("adam", "adamw", "muon"))
     """Use torch's implementation instead of DeepSpeed's compiled one; slower, compiles nothing."""
@@ -98,10 +99,12 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """On the CPU, keep the moments in fp32 regardless of the weights' format."""
 
     fused: bool | None = param(None, used_by_types=("adam", "adamw", "cpu_torch_adam", "adagrad", "sgd"))
-    """torch's implementation: one kernel for all tensors. Excludes `foreach`. Adam and AdamW need `torch_adam`."""
+    """torch's implementation: one kernel for all tensors. Cannot be combined with `foreach`. Adam and AdamW need
+    `torch_adam`."""
 
     foreach: bool | None = param(None, used_by_types=_TORCH_KERNELS)
-    """torch's implementation: treat tensors in lists; None lets torch decide. Adam and AdamW need `torch_adam`."""
+    """torch's implementation: update lists of tensors together; None lets torch decide. Adam and AdamW need
+    `torch_adam`."""
 
     maximize: bool = param(False, used_by_types=(*_TORCH_KERNELS, "sparseadam"))
     """torch's implementation: maximise instead of minimise."""
@@ -123,7 +126,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Upper bound of the factor that scales a layer's update to its weights."""
 
     min_coeff: NonNegative = param(0.01, used_by_types=_LAMBS)
-    """Lower bound of that factor."""
+    """Lower bound of the factor that scales a layer's update to its weights."""
 
     eps_inside_sqrt: bool = param(False, used_by_types=(*_LAMBS, "onebitadam", "zerooneadam"))
     """Add `eps` before taking the root instead of after."""
@@ -131,7 +134,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     # 1-bit and 0/1 optimizers
     freeze_step: Natural = param(100_000, used_by_types=("onebitadam", "onebitlamb"))
     """Steps of ordinary, uncompressed training before communication is compressed to one bit per value. A tenth to a
-    quarter of the run is usual. Excludes ZeRO."""
+    quarter of the run is usual. Cannot be combined with ZeRO."""
 
     cuda_aware: bool = param(False, used_by_types=ONEBIT)
     """The MPI library can send GPU memory directly. Only read with `comm_backend_name: mpi`."""
@@ -145,20 +148,20 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
             "compressed": "DeepSpeed has the operator that it needs only for Intel's GPUs",
         },
     )
-    """Backend of the compressed communication: torch's process groups with `nccl` and `gloo`, DeepSpeed's code with the
-    others. train.py uses the one of the first two that the run has, on CPUs too, and supports no other."""
+    """Backend of the compressed communication. `nccl` and `gloo` use torch's process groups, the others DeepSpeed's own
+    code. train.py uses the backend of the run, `nccl` or `gloo`, and supports no other."""
 
     var_freeze_step: Natural = param(100_000, used_by_types=("zerooneadam",))
     """Steps after which the mean of squares is no longer updated."""
 
     var_update_scaler: Count = param(16, used_by_types=("zerooneadam",))
-    """How many updates of the mean of squares are made before the time between two of them doubles."""
+    """Number of updates of the mean of squares after which the interval between two updates doubles."""
 
     local_step_scaler: Count = param(32678, used_by_types=("zerooneadam",))
-    """After `var_freeze_step`, how many steps pass before the number of steps without communication doubles."""
+    """After `var_freeze_step`, the number of steps after which the number of steps without communication doubles."""
 
     local_step_clipper: Count = param(16, used_by_types=("zerooneadam",))
-    """Most steps without communication in a row."""
+    """Maximum number of consecutive steps without communication."""
 
     coeff_beta: Fraction = param(0.9, used_by_types=("onebitlamb",))
     """Decay of the running mean of each layer's factor."""
@@ -167,25 +170,25 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Upper bound of the change that the compressed stage makes to a layer's factor."""
 
     factor_min: NonNegative = param(0.5, used_by_types=("onebitlamb",))
-    """Lower bound of that change."""
+    """Lower bound of the change that the compressed stage makes to a layer's factor."""
 
     factor_threshold: NonNegative = param(0.1, used_by_types=("onebitlamb",))
-    """Most that this change may itself change between two steps."""
+    """Maximum difference between the changes that two successive steps make to a layer's factor."""
 
     # Muon
     muon_lr: NonNegative | None = param(None, used_by_types=("muon",))
-    """Learning rate of the matrices that Muon updates; left out, `lr`."""
+    """Learning rate of the matrices that Muon updates. Left out: `lr`."""
 
     adam_lr: NonNegative | None = param(None, used_by_types=("muon",))
-    """Learning rate of the other weights, which Adam updates; left out, `lr`."""
+    """Learning rate of the other weights, which Adam updates. Left out: `lr`."""
 
     ns_method: Literal["gram", "standard"] = param("gram", used_by_types=("muon",))
     """How the update is made orthogonal: `gram` works on the smaller product matrix and is faster."""
 
     # momentum and its relatives
     momentum: NonNegative | None = param(None, used_by_types=("sgd", "musgd", "sm3", "madgrad_wd", "muon", "rmsprop"))
-    """Share of the previous update in this one, below 1. 0 for sgd, sm3 and rmsprop, 0.9 for madgrad_wd, 0.95 for
-    Muon."""
+    """Share of the previous update in the current one, below 1. The default is 0 for sgd, sm3 and rmsprop, 0.9 for
+    madgrad_wd, and 0.95 for Muon."""
 
     dampening: float = param(0.0, used_by_types=("sgd", "musgd"))
     """Shrinks the gradient's share in the momentum."""
@@ -207,7 +210,8 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Start of the sum of squares."""
 
     alpha: Fraction | None = param(None, used_by_types=("rmsprop", "asgd"))
-    """rmsprop: decay of the mean of squares, 0.99. asgd: exponent of the learning rate's decay, 0.75."""
+    """rmsprop: decay of the mean of squares, by default 0.99. asgd: exponent of the decay of the learning rate, by
+    default 0.75."""
 
     centered: bool = param(False, used_by_types=("rmsprop",))
     """Divide by an estimate of the variance instead of the mean square."""
@@ -234,15 +238,16 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Exponent with which the decay of the mean of squares approaches 1."""
 
     d: Positive = param(1.0, used_by_types=("adafactor",))
-    """Clips the root mean square of an update."""
+    """Limit of the root mean square of an update, which is scaled down to it."""
 
 
 class Scheduler(Group, origin="DSC", effect="schedule", section="scheduler"):
     """DeepSpeed's own learning rate schedule, instead of `lr_decay_style`, `warmup` and `min_lr`."""
 
     type: Literal["LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"] | None = param(None)
-    """Its name. WarmupLR rises and stays, WarmupDecayLR rises and falls to 0 on a line, WarmupCosineLR rises and falls
-    on a cosine; OneCycle rises, falls and decays; LRRangeTest rises for ever, to find the highest rate that works."""
+    """Name of the schedule. WarmupLR rises and then stays constant, WarmupDecayLR rises and then falls linearly to 0,
+    WarmupCosineLR rises and then falls along a cosine; OneCycle rises, falls and then decays; LRRangeTest keeps rising,
+    to find the highest learning rate that works."""
 
 
 _WARM = ("warmuplr", "warmupdecaylr", "warmupcosinelr")
@@ -262,16 +267,16 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Learning rate before the first step."""
 
     warmup_max_lr: NonNegative | None = param(None, used_by_types=_RISE)
-    """Learning rate after warming up; None is the optimizer's `lr` for WarmupLR and 0.001 for WarmupDecayLR."""
+    """Learning rate after the warm-up. None: the optimizer's `lr` for WarmupLR, 0.001 for WarmupDecayLR."""
 
     warmup_num_steps: Count = param(1000, used_by_types=_WARM)
-    """Steps of warming up."""
+    """Number of warm-up steps."""
 
     warmup_type: Literal["log", "linear"] = param("log", used_by_types=_WARM)
-    """Shape of the rise: `log` is steep first."""
+    """Shape of the warm-up: `log` rises steeply at first."""
 
     total_num_steps: Count | None = param(None, used_by_types=_FALL)
-    """Steps of the whole schedule, warming up included; required by these types."""
+    """Number of steps of the whole schedule, including the warm-up. Required by WarmupDecayLR and WarmupCosineLR."""
 
     warmup_min_ratio: NonNegative = param(0.0, used_by_types=("warmupcosinelr",))
     """Learning rate before the first step, as a share of `lr`."""
@@ -289,16 +294,16 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """After the cycle, how fast the learning rate falls."""
 
     cycle_first_step_size: Count = param(2000, used_by_types=_CYCLE)
-    """Steps of the rise."""
+    """Number of steps of the increase."""
 
     cycle_second_step_size: Count | None = param(None, used_by_types=_CYCLE)
-    """Steps of the decrease; left out, as many as of the increase."""
+    """Number of steps of the decrease. Left out, it is the same as for the increase."""
 
     cycle_first_stair_count: Natural = param(0, used_by_types=_CYCLE)
     """Number of stairs in the increase; 0 is smooth."""
 
     cycle_second_stair_count: Natural | None = param(None, used_by_types=_CYCLE)
-    """Number of stairs in the decrease; left out, as many as in the increase."""
+    """Number of stairs in the decrease. Left out, it is the same as in the increase."""
 
     decay_step_size: Natural = param(0, used_by_types=_CYCLE)
     """After the cycle, the steps per decay; 0 does not decay."""
@@ -319,10 +324,10 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Learning rate at the start, one for all or one per group of weights."""
 
     lr_range_test_step_size: Count = param(2000, used_by_types=_RANGE)
-    """Steps per increase."""
+    """Number of steps per increase of the learning rate."""
 
     lr_range_test_step_rate: NonNegative = param(1.0, used_by_types=_RANGE)
     """Size of an increase, as a share of the starting rate."""
 
     lr_range_test_staircase: bool = param(False, used_by_types=_RANGE)
-    """Increase once per `lr_range_test_step_size` steps instead of a little on each."""
+    """Increase the learning rate once per `lr_range_test_step_size` steps instead of a little in every step."""

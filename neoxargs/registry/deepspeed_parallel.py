@@ -18,25 +18,26 @@ class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     stages: Count | Literal["auto"] = param(
         "auto", effect="none", no_effect_reason="DeepSpeed does not read it; set pipe_parallel_size instead"
     )
-    """DeepSpeed stores it and does not read it; `pipe_parallel_size` counts."""
+    """Not used: DeepSpeed stores this value but does not read it. Set `pipe_parallel_size` instead."""
 
     partition: str = param(
         "best", effect="none", no_effect_reason="DeepSpeed does not read it; set pipe_partition_method instead"
     )
-    """DeepSpeed stores it and does not read it; `pipe_partition_method` counts."""
+    """Not used: DeepSpeed stores this value but does not read it. Set `pipe_partition_method` instead."""
 
     seed_layers: bool = param(False, effect="none", no_effect_reason="DeepSpeed does not read it")
-    """DeepSpeed stores it and does not read it."""
+    """Not used: DeepSpeed stores this value but does not read it."""
 
     activation_checkpoint_interval: Natural = param(0, effect="memory")
-    """Layers per recomputed piece; 0 leaves it to `checkpoint_num_layers`."""
+    """Number of layers that are recomputed together. 0: `checkpoint_num_layers` sets this number."""
 
     pipe_partitioned: bool = param(True)
     """Partition activations across the tensor parallel ranks when they are sent to the next stage, and gather them
     there."""
 
     grad_partitioned: bool = param(True)
-    """The same for the gradients on the way back."""
+    """Partition gradients across the tensor parallel ranks when they are sent to the previous stage, and gather them
+    there."""
 
     use_reentrant: bool = param(True, effect="memory")
     """Recompute with torch's reentrant autograd; false allows inputs that need no gradient."""
@@ -60,25 +61,25 @@ class TensorParallel(
         ),
         instead="set model_parallel_size",
     )
-    """Ranks that share each matrix; 0 is off."""
+    """Number of ranks among which DeepSpeed divides each matrix; 0 turns this off."""
 
     tp_overlap_comm: bool = param(False)
-    """Sum partial results while computation goes on."""
+    """Overlap the summation of partial results with computation."""
 
     preset_model: str | None = param(None)
-    """Which built-in plan to divide by: llama, bloom, chatglm, mixtral, deepseek_v2, qwen2 or phi3."""
+    """Built-in plan for dividing the model: llama, bloom, chatglm, mixtral, deepseek_v2, qwen2 or phi3."""
 
     partition_config: dict[str, Any] | None = param(None)
     """A custom plan: use_default_specs and layer_specs, a list of {patterns, partition_type, shape, partition_dim}."""
 
     injection_policy_tuple: list[str] | None = param(None)
-    """Names of the layers whose output must be summed, where DeepSpeed does not find them."""
+    """Names of the layers whose output must be summed, if DeepSpeed does not find these layers itself."""
 
     keep_module_on_host: bool = param(False)
     """Leave loaded weights in host memory."""
 
     replace_with_kernel_inject: bool = param(False, aliases="kernel_inject")
-    """Put in DeepSpeed's kernels for generation."""
+    """Replace layers with DeepSpeed's kernels for generation."""
 
 
 class TensorParallelGroup(
@@ -92,17 +93,17 @@ class TensorParallelGroup(
     """How matrices are cut."""
 
     tp_size: Count = param(1)
-    """Ranks that share each matrix, when generating."""
+    """Number of ranks among which each matrix is divided during generation."""
 
     tp_grain_size: Count = param(1)
-    """Cut at multiples of this many columns."""
+    """Divide matrices only at multiples of this number of columns."""
 
 
 class ExpertParallel(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="train.py divides the experts of its own model, as the parameters moe_... say",
+    no_effect_reason="train.py divides the experts of its own model, according to the moe_... parameters",
     section="expert_parallel",
 ):
     """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from
@@ -120,25 +121,25 @@ class ExpertParallel(
     """Turn this section on."""
 
     autoep_size: Count = param(1)
-    """Ranks that share the experts of a layer; a divisor of their number."""
+    """Number of ranks among which the experts of a layer are divided; must divide the number of experts."""
 
     expert_tensor_parallel_size: Count = param(1)
-    """Ranks that share each expert's matrices."""
+    """Number of ranks among which each expert's matrices are divided."""
 
     validate_folding_routing: bool = param(False)
-    """Check on every step that tensor parallel ranks route alike; slow."""
+    """Check in every step that all tensor parallel ranks route tokens to the same experts; slow."""
 
     preset_model: str | None = param(None)
     """Name of a built-in description of the model's family."""
 
     moe_layer_pattern: str | None = param(None)
-    """Regular expression for the names of mixture layers."""
+    """Regular expression for the names of mixture-of-experts layers."""
 
     router_pattern: str | None = param(None)
-    """Attribute of a mixture layer that is its router."""
+    """Attribute of a mixture-of-experts layer that is its router."""
 
     expert_pattern: str | None = param(None)
-    """Attribute of a mixture layer that holds its experts."""
+    """Attribute of a mixture-of-experts layer that holds its experts."""
 
     expert_w1: str | None = param(None)
     """Attribute of an expert that is its first (gate) matrix."""
@@ -147,7 +148,7 @@ class ExpertParallel(
     """Attribute of an expert that is its output matrix."""
 
     expert_w3: str | None = param(None)
-    """Attribute of an expert that is its second (up) matrix; an explicit null means that it is part of the first."""
+    """Attribute of an expert that is its second (up) matrix; null means that this matrix is part of the first one."""
 
     num_experts_attr: str | None = param(None)
     """Attribute of the model's configuration that says how many experts there are."""
@@ -162,16 +163,16 @@ class ExpertParallel(
     """Compute all experts of a rank in one grouped product."""
 
     disable_triton_grouped_mm: bool = param(False)
-    """Do not use the Triton kernel for it."""
+    """Do not use the Triton kernel for the grouped product of `use_grouped_mm`."""
 
     route_norm: bool | None = param(None)
     """Make the weights of a token's experts sum to 1."""
 
     route_scale: float = param(1.0)
-    """Factor on these weights."""
+    """Factor on the weights of a token's experts."""
 
     routed_scaling_factor: float | Literal["auto"] = param("auto")
-    """Factor on the sum of a token's experts."""
+    """Factor on the summed output of a token's experts."""
 
     score_func: Literal["auto", "softmax", "sigmoid"] = param("auto")
     """How the router's outputs become weights."""
@@ -180,22 +181,22 @@ class ExpertParallel(
     """Multiply an expert's input (pre) or its output (post) by its weight."""
 
     combine_impl: Literal["auto", "weighted_sum", "legacy_bmm"] = param("auto")
-    """How a token's experts are added up."""
+    """How the outputs of a token's experts are added up."""
 
     num_expert_groups: Count | None = param(None)
-    """Groups of experts, where a token goes to few groups. Needs `num_limited_groups`."""
+    """Number of groups of experts, if each token may use only a few groups. Needs `num_limited_groups`."""
 
     num_limited_groups: Count | None = param(None)
-    """How many groups a token goes to."""
+    """Number of groups whose experts a token may use."""
 
     load_balance_coeff: float | None = param(None)
-    """Coefficient of load balancing without a loss; current DeepSpeed refuses every value but null."""
+    """Coefficient for load balancing without a separate loss; current DeepSpeed rejects every value except null."""
 
     has_shared_experts: bool | None = param(None)
-    """The layers have experts that every token goes to."""
+    """The layers have shared experts, which process every token."""
 
     shared_experts_pattern: str | None = param(None)
-    """Attribute of a mixture layer that holds them."""
+    """Attribute of a mixture-of-experts layer that holds the shared experts."""
 
     shared_experts_gate_pattern: str | None = param(None)
-    """Attribute of a mixture layer that is their gate."""
+    """Attribute of a mixture-of-experts layer that is the gate of the shared experts."""

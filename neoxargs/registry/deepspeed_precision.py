@@ -19,7 +19,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Training in 16-bit floats with an fp32 copy of the weights; the loss is scaled to save small gradients."""
 
     enabled: bool = param(False)
-    """Compute in fp16. Same as `precision: fp16`; excludes `bf16.enabled`."""
+    """Compute in fp16. Same as `precision: fp16`; cannot be combined with `bf16.enabled`."""
 
     auto_cast: bool = param(False, effect="none", no_effect_reason="the inputs of a GPT are integers")
     """Cast floating point inputs of the model to fp16."""
@@ -28,19 +28,20 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Fixed factor on the loss. 0 means dynamic loss scale; only then are the settings below read."""
 
     initial_scale_power: Natural = param(16)
-    """The adaptive factor starts at 2 to this power. Too high costs a few skipped steps at the start."""
+    """The dynamic loss scale starts at 2 to the power of this number. If it is too high, a few steps are skipped at the
+    start."""
 
     loss_scale_window: Count = param(1000)
-    """Double the adaptive factor after this many steps without an overflow."""
+    """Number of steps without an overflow after which the dynamic loss scale is doubled."""
 
     hysteresis: Natural = param(2)
-    """Overflows before the dynamic loss scale is halved."""
+    """Number of overflows after which the dynamic loss scale is halved."""
 
     consecutive_hysteresis: bool = param(False)
-    """Start counting overflows for `hysteresis` afresh after every step without one."""
+    """Restart the count of overflows for `hysteresis` after every step without an overflow."""
 
     min_loss_scale: Natural = param(1)
-    """The adaptive factor never falls below this. An overflow at this value stops the run."""
+    """Minimum of the dynamic loss scale. An overflow at this value stops the run."""
 
     fp16_master_weights_and_grads: bool = param(False)
     """Keep the optimizer's copy of weights and gradients in fp16 too, at half the memory. Needs ZeRO 1 to 3 and the
@@ -69,14 +70,14 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat
     """Training in bfloat16, which has the range of fp32 and needs no loss scaling."""
 
     enabled: bool = param(False)
-    """Compute in bfloat16. Same as `precision: bfloat16`; excludes `fp16.enabled`."""
+    """Compute in bfloat16. Same as `precision: bfloat16`; cannot be combined with `fp16.enabled`."""
 
     immediate_grad_update: bool = param(False)
     """Add each gradient to its fp32 sum as soon as it is computed, instead of after the backward pass. Saves memory;
     read by the optimizer wrapper that pipeline parallelism and ZeRO 0 and 1 use."""
 
     check_grad_overflow: bool = param(True, aliases="check_overflow")
-    """Look for infinities and NaNs in the gradients and skip the step that has one."""
+    """Look for infinities and NaNs in the gradients, and skip a step in which there are any."""
 
     bf16_master_weights_and_grads: bool = param(False)
     """Keep the optimizer's copy of weights and gradients in bfloat16 instead of fp32, at half the memory. Needs ZeRO
@@ -138,7 +139,7 @@ class Amp(
     """Cast the model's weights to this type, such as `torch.float16`."""
 
     patch_torch_functions: bool | None = param(None)
-    """Make torch's functions choose the type of their inputs; the way O1 works."""
+    """Make torch's functions choose the type of their inputs, as in O1."""
 
     keep_batchnorm_fp32: bool | None = param(None)
     """Leave batch normalisation in fp32 although the model is cast."""
@@ -159,10 +160,10 @@ class Amp(
     """0 silences apex's messages."""
 
     min_loss_scale: float | None = param(None)
-    """Lower bound of the adaptive loss scale."""
+    """Lower bound of the dynamic loss scale."""
 
     max_loss_scale: float = param(2.0**24)
-    """Upper bound of the adaptive loss scale."""
+    """Upper bound of the dynamic loss scale."""
 
 
 class TorchAutocast(
@@ -188,7 +189,7 @@ class TorchAutocast(
     """Run forward and loss under `torch.autocast`."""
 
     dtype: Dtype | None = param(None)
-    """The 16-bit type that suitable operations use; none given takes torch's choice for the device."""
+    """The 16-bit type that suitable operations use. Left out, it is torch's choice for the device."""
 
     lower_precision_safe_modules: list[str] | None = param(None)
     """Full class names of modules whose gradients may be communicated in `dtype`; none given means torch's linear and
@@ -199,13 +200,13 @@ class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
     """Formats of particular tensors, where they should differ from the format of the computation."""
 
     grad_accum_dtype: Dtype | None = param(None)
-    """In which format gradients of micro batches are summed. Left out, train.py sums several micro batches of bf16 in
-    fp32 unless the optimizer is offloaded; otherwise it is the format of the computation. fp32 costs 4 bytes per
-    parameter and avoids rounding."""
+    """Number format in which the gradients of micro batches are summed. Left out, train.py sums several micro batches
+    of bf16 in fp32 unless the optimizer is offloaded; in all other cases, the sum has the format of the computation.
+    fp32 costs 4 bytes per parameter, but avoids rounding errors."""
 
     param_dtype: Dtype | None = param(None)
-    """Cast weights to this format; none given is the format of the computation."""
+    """Cast weights to this format. Left out, it is the format of the computation."""
 
     buffer_dtype: Dtype | None = param(None)
-    """Cast buffers (such as rotary frequencies) to this format; none given leaves them as the model made them, which
-    is almost always right."""
+    """Cast buffers (such as rotary frequencies) to this format. Left out, they keep the format that the model gave
+    them, which is almost always right."""

@@ -12,16 +12,17 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """What DeepSpeed's autotuner tries, each in a short run of its own; `autotuning_run` starts it."""
 
     enabled: bool = param(False)
-    """Let the engine measure steps for the tuner and end the run after them. Write true with `autotuning_run`."""
+    """Let the engine measure steps for the autotuner, and end the run after them. Set it to true together with
+    `autotuning_run`."""
 
     fast: bool = param(True)
     """Tune the ZeRO stage and the micro batch only; false tries further ZeRO settings too."""
 
     metric: Literal["throughput", "latency", "flops"] = param("throughput")
-    """What the best run is best in."""
+    """Quantity that the autotuner optimises."""
 
     metric_path: str | None = param(None)
-    """File in which a training script leaves the metric itself; none given lets DeepSpeed measure it."""
+    """File to which the training script writes the metric. Left out, DeepSpeed measures it."""
 
     start_profile_step: Count = param(3)
     """First step of each run to measure."""
@@ -30,22 +31,22 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """Last step of each run to measure; the run ends with it."""
 
     tuner_type: Literal["gridsearch", "random", "model_based"] = param("gridsearch")
-    """Order of the tries: all in turn, at random, or led by a model of the results so far."""
+    """Order of the trials: one after the other, at random, or chosen by a model of the results so far."""
 
     tuner_early_stopping: Natural = param(5)
-    """Stop after this many tries without improvement."""
+    """Stop after this number of trials without improvement."""
 
     tuner_num_trials: Count = param(50)
-    """Most tries per ZeRO stage."""
+    """Maximum number of trials per ZeRO stage."""
 
     results_dir: str = param("autotuning_results")
     """Folder for the results."""
 
     exps_dir: str = param("autotuning_exps")
-    """Folder for the settings of each try."""
+    """Folder for the settings of each trial."""
 
     overwrite: bool = param(True)
-    """Repeat experiments whose results exist already."""
+    """Repeat trials whose results already exist."""
 
     arg_mappings: dict[str, str] | None = param(None)
     """Key of the JSON -> the script's flag with the same meaning, for scripts that also take the batch size as a
@@ -64,23 +65,23 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """Smallest micro batch size to try."""
 
     num_tuning_micro_batch_sizes: Count = param(3)
-    """How many micro batch sizes to try."""
+    """Number of micro batch sizes to try."""
 
     mp_size: Count = param(1)
     """Ranks of one replica of the model: tensor parallel times pipeline size."""
 
     model_info_path: str | None = param(None)
-    """File with the model's size from an earlier run; none given measures it."""
+    """File with the model's size from an earlier run. Left out, the autotuner measures the size."""
 
 
 class ModelInfo(Group, origin="DSC", effect="engine", section="autotuning.model_info"):
     """The model's size, where the autotuner should not measure it."""
 
     profile: bool = param(False)
-    """Measure it in this run; the autotuner sets it in its first one."""
+    """Measure the model's size in this run; the autotuner sets this in its first run."""
 
     num_params: Count | None = param(None)
-    """Weights of the whole model."""
+    """Number of weights in the whole model."""
 
     hidden_size: Count | None = param(None)
     """Width of the model."""
@@ -108,16 +109,16 @@ class Elasticity(
     """Let DeepSpeed choose the batch size."""
 
     max_train_batch_size: Count = param(2000)
-    """Largest global batch size that is acceptable."""
+    """Largest acceptable global batch size."""
 
     micro_batch_sizes: list[Count] = param([2, 4, 6])
-    """Micro batch sizes that are acceptable."""
+    """Acceptable micro batch sizes."""
 
     min_gpus: Count = param(1)
-    """Fewest GPUs to provide for."""
+    """Smallest number of GPUs that the batch size must suit."""
 
     max_gpus: Count = param(10_000)
-    """Most GPUs to provide for."""
+    """Largest number of GPUs that the batch size must suit."""
 
     min_time: Natural = param(0)
     """Minutes to run before a scheduler may change the number of GPUs; 0 sets no minimum."""
@@ -135,4 +136,4 @@ class Elasticity(
     """Ranks of one replica of the model."""
 
     num_gpus_per_node: Count = param(1)
-    """GPUs of each machine."""
+    """Number of GPUs in each machine."""

@@ -23,17 +23,18 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
 
     stage: Stage = param(0)
     """What is partitioned across the data parallel ranks: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3
-    weights as well. Pipeline parallelism allows 0 and 1. With `autotuning` a list of stages to try."""
+    weights as well. Pipeline parallelism allows 0 and 1. With `autotuning`, a list of stages to try."""
 
     contiguous_gradients: bool = param(True)
-    """Copy gradients into one buffer as the backward pass computes them, against memory fragmentation."""
+    """Copy gradients into one buffer as the backward pass computes them, which avoids memory fragmentation."""
 
     reduce_scatter: bool = param(True)
     """Send each rank only the averaged gradients of its partition instead of all of them. Stages 1 and 2."""
 
     reduce_bucket_size: Count = param(500_000_000)
-    """Gradients averaged in one communication. Larger is faster; the buffer takes 2 bytes per element in fp16 and
-    twice that with `overlap_comm`. Stage 3 does best near hidden size squared."""
+    """Number of gradient elements that are averaged in one communication. A larger bucket is faster; it takes 2 bytes
+    per element in fp16, and twice as much with `overlap_comm`. For stage 3, about the square of the hidden size works
+    best."""
 
     use_multi_rank_bucket_allreduce: bool = param(True)
     """Average the buckets of all ranks in one all-reduce instead of one reduce per rank; helps small models on many
@@ -42,13 +43,15 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     allgather_partitions: bool = param(
         True, effect="none", no_effect_reason="DeepSpeed accepts it but no longer reads it"
     )
-    """Once chose between all-gather and one broadcast per rank for updated weights; DeepSpeed now always gathers."""
+    """Formerly chose between an all-gather and one broadcast per rank for updated weights; DeepSpeed now always uses an
+    all-gather."""
 
     allgather_bucket_size: Natural = param(500_000_000)
-    """Weights collected in one communication after a step. Stages 1 and 2."""
+    """Number of weights that are gathered in one communication after a step. Stages 1 and 2."""
 
     overlap_comm: bool | None = param(None)
-    """Average gradients while backward still runs. None means on for stage 3 and off for the others."""
+    """Average gradients while the backward pass is still running. None: true for stage 3, false for the other
+    stages."""
 
     load_from_fp32_weights: bool = param(True)
     """On resuming, take the optimizer's fp32 weights from its checkpoint; false rebuilds them from the 16-bit weights
@@ -76,8 +79,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: maximum number of gathered weights on a GPU."""
 
     stage3_max_reuse_distance: Natural = param(1_000_000_000, aliases="max_reuse_distance")
-    """Stage 3: keep a gathered weight if it is used again within this many weights. A smaller model keeps all of them
-    from forward to backward, as if it were not partitioned."""
+    """Stage 3: keep a gathered weight if it is used again before this many other weights are used. A model with fewer
+    weights keeps all of them gathered from the forward to the backward pass, as if they were not partitioned."""
 
     stage3_gather_16bit_weights_on_model_save: bool = param(
         False,
@@ -86,8 +89,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: gather the whole model on one rank when it is saved in 16 bits. That rank needs the memory for it."""
 
     stage3_module_granularity_threshold: int = param(0, aliases="module_granularity_threshold")
-    """Stage 3: fetch a module with all its submodules at once where it has fewer weights per submodule than this.
-    0 fetches each on its own."""
+    """Stage 3: fetch a module with all its submodules at once if it has fewer weights per submodule than this. 0
+    fetches each submodule separately."""
 
     stage3_use_all_reduce_for_fetch_params: bool = param(False, aliases="use_all_reduce_for_fetch_params")
     """Stage 3: fetch weights by summing zero-padded shares; more traffic, less copying on the host."""
@@ -124,8 +127,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3 (ZeRO++): average gradients in 4 bits."""
 
     mics_shard_size: int = param(-1)
-    """Stage 3 (MiCS): partition the state within groups of this many ranks, so that each group holds all of it. -1 is
-    off."""
+    """Stage 3 (MiCS): partition the state within groups of this many ranks, so that each group holds the complete
+    state. -1 is off."""
 
     mics_hierarchical_params_gather: bool = param(False)
     """MiCS: fetch weights within a machine first, then between machines."""
@@ -195,10 +198,10 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
     removed when the run ends."""
 
     buffer_count: Natural = param(5)
-    """How many host buffers pass weights between disk and GPU."""
+    """Number of host buffers that carry weights between disk and GPU."""
 
     buffer_size: Natural = param(100_000_000)
-    """Elements per such buffer; the largest weight must fit."""
+    """Number of elements in each buffer of `buffer_count`; the largest weight must fit."""
 
     max_in_cpu: Natural = param(1_000_000_000)
     """With `device: nvme`, maximum number of weights in host memory."""
@@ -219,7 +222,8 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
     removed when the run ends."""
 
     buffer_count: Natural = param(4)
-    """How many host buffers pass state between disk and CPU; at least the tensors per weight, which for Adam are 4."""
+    """Number of host buffers that carry state between disk and CPU; at least the number of tensors per weight, which is
+    4 for Adam."""
 
     pin_memory: bool = param(True)
     """Page-locked host memory: faster copies that overlap computation, but it cannot be swapped out."""
@@ -257,7 +261,7 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     """How often to choose the important columns afresh, in steps or epochs."""
 
     update_interval: Count | Literal["auto"] = param("auto")
-    """How many steps the other columns' gradients add up before the CPU applies them."""
+    """Number of steps over which the gradients of the other columns are summed before the CPU applies them."""
 
     overlap_step: bool = param(
         False,
@@ -273,7 +277,8 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     """Keep the important columns' state in host memory too, between steps."""
 
     auto_ratio: Fraction = param(0.99)
-    """Where `update_interval` is `auto`: the share of gradient mass the important columns must cover."""
+    """If `update_interval` is `auto`, the share of the gradient's total magnitude that the important columns must
+    cover."""
 
     full_warm_up_rounds: Natural = param(0)
     """Update everything on every step for this many rounds before choosing columns."""
@@ -309,10 +314,10 @@ class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimizatio
             "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
         ]
     )
-    """Their full class names."""
+    """Full class names of the modules that stage 3 fetches with all their submodules at once."""
 
     names: list[str] = param([])
-    """Their names inside the model."""
+    """Names, inside the model, of the modules that stage 3 fetches with all their submodules at once."""
 
     name_suffixes: list[str] = param([])
-    """Endings of their names inside the model."""
+    """Endings of the names of the modules that stage 3 fetches with all their submodules at once."""

@@ -17,16 +17,16 @@ class Generation(Group, origin="NeoX", effect="generation"):
     `input-file` if such a file is given, otherwise `unconditional`."""
 
     temperature: NonNegative = param(0.0)
-    """Divides logits before sampling: below 1 sharpens, above 1 flattens. 0 always takes the likeliest token."""
+    """Divides logits before sampling: below 1 sharpens, above 1 flattens. 0 always takes the most likely token."""
 
     top_p: Fraction = param(0.0)
-    """Samples only from the likeliest tokens whose probabilities add up to this share. 0 turns it off."""
+    """Samples only from the most likely tokens whose probabilities add up to this share. 0 turns it off."""
 
     top_k: Natural = param(0)
-    """Samples only from this many of the likeliest tokens. 0 turns it off."""
+    """Samples only from this many of the most likely tokens. 0 turns it off."""
 
     maximum_tokens: Count = param(64, aliases="out_seq_length")
-    """Most tokens generated per sample; generation stops earlier at an end-of-document token."""
+    """Maximum number of tokens to generate per sample; generation stops earlier at an end-of-document token."""
 
     prompt_end: str = param("\n")
     """Text that ends an interactive prompt, a line break by default."""
@@ -35,7 +35,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     """Text to continue, instead of starting from nothing; on the command line `--prompt "..."`."""
 
     num_samples: Natural = param(1)
-    """Samples to generate of `prompt`, or from nothing without one."""
+    """Number of samples to generate, each as a continuation of `prompt` if it is set."""
 
     sample_input_file: str | None = param(None)
     """File of prompts, one per line."""
@@ -47,27 +47,28 @@ class Generation(Group, origin="NeoX", effect="generation"):
     """Adds the logits of the generated tokens to every sample."""
 
     recompute: bool = param(False)
-    """Runs the whole sequence again for every new token instead of keeping keys and values. Slow; needs no memory for
-    them. Always on with `reset_position_ids` or `reset_attention_mask`, and for texts longer than `seq_length`."""
+    """Recomputes the whole sequence for every new token instead of keeping keys and values. This is slow, but needs no
+    memory for a cache. Always on with `reset_position_ids` or `reset_attention_mask`, and for texts longer than
+    `seq_length`."""
 
     precompute_model_name: str | None = param(
         None,
         effect="none",
         no_effect_reason="generate.py does not support text_gen_type: precompute, which reads it",
     )
-    """Name that precomputed log-probabilities are filed under."""
+    """Name under which precomputed log-probabilities are stored."""
 
     eval_tasks: list[str] | None = param(None, effect="run")
     """Tasks that `eval.py` runs in addition to measuring perplexity: names in EleutherAI's lm-evaluation-harness (`pip
-    install lm_eval`), or paths of YAML files that describe tasks as it does. `train.py` runs them if
+    install lm_eval`), or paths of YAML files that describe tasks in the harness's format. `train.py` runs them if
     `eval_tasks_interval` is set."""
 
     eval_tasks_interval: Natural = param(0, ours=True, effect="run")
-    """Iterations between two runs of `eval_tasks` during training, on the layout that trains; they also run before the
-    first step and after the last one. 0 runs none while training."""
+    """Iterations between two runs of `eval_tasks` during training, with the layout of the run; the tasks also run
+    before the first step and after the last one. 0: train.py runs no tasks."""
 
     eval_tasks_limit: Count | None = param(None, ours=True, effect="run")
-    """Most examples of each of `eval_tasks` that are used, the first ones. Left out: all."""
+    """Maximum number of examples per task in `eval_tasks`; the first ones are used. Left out: all."""
 
     eval_tasks_path: str | None = param(None, ours=True, effect="run")
     """Folder with YAML files of your own tasks, which `eval_tasks` can then list by name."""
@@ -85,4 +86,4 @@ class Generation(Group, origin="NeoX", effect="generation"):
     the file goes to `run_dir`."""
 
     greedy: bool = param(False, replaced_by={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})
-    """Retired in May 2021: use `temperature: 0`, which always takes the likeliest token."""
+    """Retired in May 2021: use `temperature: 0`, which always takes the most likely token."""

@@ -12,11 +12,11 @@ class Logging(Group, origin="NeoX", effect="log"):
     """Log lines, files and TensorBoard."""
 
     log_interval: Count = param(100, origin="Meg", megatron="log-interval")
-    """Iterations between two log lines; each reports means over the iterations since the last."""
+    """Iterations between two log lines; each reports means over the iterations since the previous line."""
 
     run_dir: str = param(derived=True, ours=True)
-    """Folder for what a run leaves apart from checkpoints: metrics.jsonl, report.html, the loss curve, rank logs and
-    the resolved configuration. Left out: `save` if given, otherwise `runs`."""
+    """Folder for everything that a run writes except checkpoints: metrics.jsonl, report.html, the loss curve, rank logs
+    and the resolved configuration. Left out: `save` if given, otherwise `runs`."""
 
     log_dir: str | None = param(None)
     """Folder that standard output and error of every rank are also written to."""
@@ -26,31 +26,31 @@ class Logging(Group, origin="NeoX", effect="log"):
 
     log_grad_norm: bool = param(False)
     """Reports `gradient_norms/` of every parameter at every step, before clipping, to TensorBoard, Weights & Biases,
-    Comet and metrics.jsonl; costs a reduction each time. The norm of them all together is always reported."""
+    Comet and metrics.jsonl; needs one more reduction in every step. The norm over all parameters is always reported."""
 
     log_grad_pct_zeros: bool = param(False)
-    """Reports `pct_grad_zeros/`, the share of every parameter's gradient elements that are exactly zero, in percent,
-    where `log_grad_norm` reports."""
+    """Reports `pct_grad_zeros/`, the share of every parameter's gradient elements that are exactly zero, in percent, to
+    the same places as `log_grad_norm`."""
 
     log_param_norm: bool = param(False, megatron="log-params-norm")
-    """Reports `parameter_norms/` of every parameter after every step, where `log_grad_norm` reports."""
+    """Reports `parameter_norms/` of every parameter after every step, to the same places as `log_grad_norm`."""
 
     log_optimizer_states: bool = param(False)
-    """Reports `optimizer_state_norms/` of every parameter and state that is as large as the parameter, after every
-    step, where `log_grad_norm` reports."""
+    """Reports `optimizer_state_norms/` after every step, for every parameter and each of its optimizer states that has
+    the parameter's size, to the same places as `log_grad_norm`."""
 
     log_gradient_noise_scale: bool = param(False)
     """Reports `train/noise_scale`, the gradient noise scale (McCandlish et al. 2018) in samples, a guide to the largest
     useful batch size. Keeps a sum of gradients in fp32; the estimate restarts when a run is resumed."""
 
     gradient_noise_scale_n_batches: Count = param(5)
-    """Batches in a row whose mean gradient the noise scale compares with that of one batch; at least 2."""
+    """Number of consecutive batches whose mean gradient the noise scale compares with that of one batch; at least 2."""
 
     gradient_noise_scale_cpu_offload: bool = param(False, effect="memory")
-    """Keeps the sum of gradients for the noise scale in main memory instead of on the device."""
+    """Keeps the sum of gradients for the noise scale in host memory instead of on the device."""
 
     peak_theoretical_tflops: Positive | None = param(None)
-    """Peak TFLOP/s of one device in the format used, from its data sheet; needed to report utilisation (MFU)."""
+    """Peak TFLOP/s of one device in the run's precision, from the data sheet; needed to report utilisation (MFU)."""
 
     git_hash: str | None = param(None, derived=True)
     """Commit of the source tree the run was started from. Looked up when a run is launched."""
@@ -105,7 +105,7 @@ class Comet(Group, origin="NeoX", effect="log"):
     comet_experiment: Any = param(
         None, to=(), effect="none", no_effect_reason="a file cannot contain an experiment object"
     )
-    """Handle of the running Comet experiment. Kept by the program; not for configuration files."""
+    """Handle of the running Comet experiment. Set by the program; not for configuration files."""
 
 
 class Profiling(Group, origin="NeoX", effect="log"):

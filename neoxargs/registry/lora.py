@@ -18,9 +18,9 @@ class Lora(Group, origin="NeoX", effect="model", section="lora"):
     """LoRA: training low-rank adapters of a frozen model."""
 
     rank: Natural = param(0, ours=True)
-    """Freezes the model and trains adapters of this rank: two narrow matrices A and B beside a matrix W, which together
-    act like W + scale x B A (Hu et al. 2021, arXiv:2106.09685). 0: no adapters. Set `base_checkpoint` to the model's
-    checkpoint. The run's own checkpoints contain only the adapters."""
+    """Freezes the model and trains adapters of this rank: each adds two narrow matrices, A and B, to a weight matrix W,
+    so that the layer computes with W + scale x B A (Hu et al. 2021, arXiv:2106.09685). 0: no adapters. Set
+    `base_checkpoint` to the model's checkpoint. The run's own checkpoints contain only the adapters."""
 
     alpha: Positive = param(16.0, ours=True)
     """Numerator of the scale of the adapters, which is `alpha` / `rank`."""
@@ -39,5 +39,5 @@ class Lora(Group, origin="NeoX", effect="model", section="lora"):
     standard deviation of 1 / `rank` (`gaussian`). B starts at zero, so a new adapter changes nothing."""
 
     rank_stabilized: bool = param(False, ours=True)
-    """Makes the scale `alpha` / sqrt(`rank`), with which high ranks learn as fast as low ones (rsLoRA, Kalajdzievski
-    2023, arXiv:2312.03732)."""
+    """Sets the scale to `alpha` / sqrt(`rank`), so that adapters of high rank learn as fast as those of low rank
+    (rsLoRA, Kalajdzievski 2023, arXiv:2312.03732)."""

@@ -27,8 +27,8 @@ class Shape(Group, origin="Meg", effect="model"):
     """How many transformer layers are stacked. Must be at least `pipe_parallel_size`."""
 
     hidden_size: Count = param(megatron="hidden-size")
-    """Width of the residual stream, in numbers per token. Must be a multiple of `num_attention_heads` unless
-    `head_dim` is set."""
+    """Width of the residual stream: the number of elements per token. Must be a multiple of `num_attention_heads`
+    unless `head_dim` is set."""
 
     num_attention_heads: Count = param(megatron="num-attention-heads")
     """Query heads per layer; each is `head_dim` wide. Must be a multiple of `model_parallel_size`."""
@@ -42,9 +42,9 @@ class Shape(Group, origin="Meg", effect="model"):
     attention; must divide `num_attention_heads`. Left out, every query head has its own."""
 
     intermediate_size: Count = param(derived=True, origin="NeoX", megatron="ffn-hidden-size")
-    """Size of the feed-forward layer. With a gated activation (`swiglu`, `geglu`, ...) it counts gate, value and output
-    matrices together, as in GPT-NeoX: the actual width is a third of it, rounded up to `mlp_multiple_of`. Left out:
-    `expansion_factor` x `hidden_size`, or 4 x `hidden_size`."""
+    """Width of the feed-forward layer. With a gated activation (`swiglu`, `geglu`, ...), it is the total width of the
+    gate, up and down matrices, as in GPT-NeoX: each matrix has a third of this width, rounded up to `mlp_multiple_of`.
+    Left out: `expansion_factor` x `hidden_size`, or 4 x `hidden_size`."""
 
     expansion_factor: Positive | None = param(None, origin="NeoX")
     """Size of the feed-forward layer as a multiple of `hidden_size`; Mamba layers read it as their inner width. Cannot
@@ -80,7 +80,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     pos_emb: Literal["learned", "rotary", "sinusoidal", "rpe", "alibi", "none"] = param(
         "learned", megatron="position-embedding-type"
     )
-    """How the model knows a token's position: `learned` table, `rotary` rotation of queries and keys, fixed
+    """How the positions of tokens are encoded: `learned` table, `rotary` rotation of queries and keys, fixed
     `sinusoidal` waves, T5's `rpe` bias, `alibi` slopes, or `none`."""
 
     rotary_pct: Fraction = param(1.0, megatron="rotary-percent")
@@ -101,7 +101,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
 
     rpe_num_buckets: Count = param(32, megatron="relative-attention-num-buckets")
     """Number of distance classes that `pos_emb: rpe` distinguishes; each has one learned bias per head, the same in all
-    layers. Half of them contain a single distance."""
+    layers. Half of the buckets contain a single distance each."""
 
     rpe_max_distance: Count = param(128, megatron="relative-attention-max-distance")
     """Distance in tokens from which `pos_emb: rpe` puts all tokens into the last bucket; below it, buckets widen
@@ -112,11 +112,12 @@ class Embedding(Group, origin="NeoX", effect="model"):
     weights need 2."""
 
     embedding_multiplier: Positive = param(1.0, ours=True)
-    """Factor on the token embeddings that the first layer reads; a tied output layer uses them unscaled. Gemma uses the
-    square root of `hidden_size`."""
+    """Factor on the token embeddings that the first layer reads; a tied output layer uses the embeddings without this
+    factor. Gemma uses the square root of `hidden_size`."""
 
     final_logit_softcapping: Positive | None = param(None, ours=True)
-    """Bounds the logits smoothly to plus and minus this number c: c x tanh(logits / c). Gemma 2 has 30."""
+    """Limits the logits smoothly to the range from -c to c, where c is this value: c x tanh(logits / c). Gemma 2 uses
+    30."""
 
     no_weight_tying: bool = param(False, megatron="untie-embeddings-and-output-weights")
     """Gives the output layer its own matrix instead of the token embedding's. Adds `hidden_size` x vocabulary
@@ -131,9 +132,9 @@ class Embedding(Group, origin="NeoX", effect="model"):
     `model_parallel_size`; set it to fix the size independently of them."""
 
     softmax_over_padding: bool = param(False, ours=True)
-    """Lets the rows that pad the vocabulary take part in the softmax of the loss, as GPT-NeoX and Megatron-LM do; they
-    otherwise have probability 0. Set it to continue one of their runs; the loss then depends on `padded_vocab_size`.
-    Generated text never contains them."""
+    """Includes the rows that pad the vocabulary in the softmax of the loss, as GPT-NeoX and Megatron-LM do; otherwise,
+    these rows have probability 0. Set it to continue a run of GPT-NeoX or Megatron-LM. The loss then depends on
+    `padded_vocab_size`. Generated text never contains padding tokens."""
 
     output_layer_parallelism: Literal["column", "row"] = param(
         "column", effect="none", no_effect_reason="the output layer is always sharded by columns, with the same result"
@@ -158,9 +159,9 @@ class Norm(Group, origin="NeoX", effect="model"):
     norm: Literal["layernorm", "rmsnorm", "non_parametric_layernorm", "scalenorm", "te_rmsnorm", "te_layernorm"] = (
         param("layernorm", megatron="normalization")
     )
-    """What normalises activations: `layernorm`, `rmsnorm` (no mean, no bias), `non_parametric_layernorm` (nothing
-    learned), `scalenorm` (one learned scale). Transformer Engine's `te_layernorm` and `te_rmsnorm` are the same as the
-    first two."""
+    """Type of the norms: `layernorm`, `rmsnorm` (no mean, no bias), `non_parametric_layernorm` (nothing learned),
+    `scalenorm` (one learned scale). Transformer Engine's `te_layernorm` and `te_rmsnorm` are the same as the first
+    two."""
 
     layernorm_epsilon: Positive = param(1e-5, origin="Meg", megatron="norm-epsilon")
     """Added to the variance by `norm: layernorm` and `non_parametric_layernorm` before the square root, against
@@ -178,8 +179,9 @@ class Norm(Group, origin="NeoX", effect="model"):
     """Lower bound of the vector length that `norm: scalenorm` divides by."""
 
     norm_placement: Literal["before", "after", "both"] = param("before", ours=True)
-    """Position of the norms in each layer: `before` normalises what attention and feed-forward read, `after` what they
-    add to the residual stream (OLMo 2), and `both` normalises both (Gemma 2 and 3)."""
+    """Position of the norms in each layer: `before` normalises the inputs of attention and feed-forward layer; `after`
+    (OLMo 2) normalises their outputs before these are added to the residual stream; `both` (Gemma 2 and 3) normalises
+    inputs and outputs."""
 
     apply_layernorm_1p: bool = param(False, origin="Meg", ours=True, megatron="apply-layernorm-1p")
     """Makes the scale of `norm: layernorm` or `rmsnorm` 1 plus its weight, which is initially 0, as in Gemma."""
@@ -189,8 +191,8 @@ class Norm(Group, origin="NeoX", effect="model"):
     positions), which keeps attention scores bounded at high learning rates. All heads of a layer share its weights."""
 
     qk_layernorm_scope: Literal["head", "all_heads"] = param("head", ours=True)
-    """What `use_qk_layernorm` normalises together: each `head`, or, as in OLMo 2 and only with `norm: rmsnorm`, the
-    queries of `all_heads`, and likewise their keys. Each head then has its own weights."""
+    """Which elements `use_qk_layernorm` normalises together: those of each `head`, or those of `all_heads`, separately
+    for queries and keys (OLMo 2). With `all_heads`, which needs `norm: rmsnorm`, each head has its own weights."""
 
     use_bias_in_norms: bool = param(True)
     """Whether `norm: layernorm` learns an offset next to its scale."""
@@ -233,19 +235,21 @@ class Attention(Group, origin="NeoX", effect="model"):
             ),
         },
     )
-    """Kind of each layer, as a pattern and how often it repeats: `[[[global], 12]]`, `[[[local, global], all]]`. Kinds:
-    `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`, `bigbird`, `bslongformer`, and
-    `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`. `flash` layers differ from these only in that
-    torch's fused kernels always compute them, even with `attention_softmax_in_fp32`."""
+    """Kind of attention in each layer, as a list of patterns, each with its number of repetitions: `[[[global], 12]]`,
+    `[[[local, global], all]]`. Kinds: `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`,
+    `bigbird`, `bslongformer`, and `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`. `flash` layers
+    differ from `global` ones only in that they always use torch's fused kernels, even with
+    `attention_softmax_in_fp32`."""
 
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
-    `num_local_blocks`; their names are those of the `sparse_attention` section, which may set them instead. A GPU skips
-    the blocks that are not read if torch's flex_attention runs on it; a CPU masks them."""
+    `num_local_blocks`; their names are those of the keys in the `sparse_attention` section, which can be set instead.
+    On GPUs that support torch's flex_attention, blocks that are not read are skipped; elsewhere, they are masked."""
 
     sparsity: Literal["none", "all", "interspersed"] = param("none")
-    """Retired in May 2021: use `attention_config`. `all` makes every layer block-sparse, `interspersed` layers 1, 3,
-    5, ... counted from 0, `none` no layer. They are `sparse_variable`, or what `sparse_attention.mode` names."""
+    """Retired in May 2021: use `attention_config`. `all` makes every layer block-sparse, `interspersed` layers 1, 3, 5,
+    ... counted from 0, `none` no layer. The kind of these layers is `sparse_variable`, unless `sparse_attention.mode`
+    selects a different one."""
 
     sliding_window_width: Count | None = param(None)
     """Each token sees itself and at most this many tokens before it, in every layer unless `window_attn_skip_freq` is
@@ -259,21 +263,22 @@ class Attention(Group, origin="NeoX", effect="model"):
 
     apply_query_key_layer_scaling: bool = param(False, origin="Meg", megatron="apply-query-key-layer-scaling")
     """Divides queries by the layer's number before the product with the keys and multiplies the scores again in fp32,
-    which avoids fp16 overflow in deep models. Implies `attention_softmax_in_fp32` and works where that does."""
+    which avoids fp16 overflow in deep models. Implies `attention_softmax_in_fp32`, and has an effect in the same
+    layers."""
 
     attention_softmax_in_fp32: bool = param(False, origin="Meg", megatron="attention-softmax-in-fp32")
     """In fp16 and bf16, computes attention step by step as Megatron does: scores in the model's precision, mask and
-    softmax in fp32. torch's fused kernels, used otherwise, keep the scores in fp32 all along and never store them:
-    they are no less exact, faster, and need less memory. Layers of the kind `flash` always use them."""
+    softmax in fp32. Otherwise, torch's fused kernels are used. They compute the scores in fp32 and never store them, so
+    they are as exact, faster, and need less memory. `flash` layers always use the fused kernels."""
 
     softmax_scale: Positive | None = param(None, ours=True)
-    """Factor on the products of queries and keys before the softmax. Left out: 1 / sqrt(`head_dim`). Hugging
-    Face's Gemma has it as query_pre_attn_scalar, whose square root divides the products."""
+    """Factor on the products of queries and keys before the softmax. Left out: 1 / sqrt(`head_dim`). In Hugging Face's
+    Gemma models, it is 1 / sqrt(query_pre_attn_scalar)."""
 
     attn_logit_softcapping: Positive | None = param(None, ours=True)
-    """Bounds attention scores smoothly to plus and minus this number c before the mask: c x tanh(scores / c). Gemma 2
-    has 50. torch's flash kernels cannot compute it: a GPU uses flex_attention, or else, like a CPU, stores the
-    scores."""
+    """Limits attention scores smoothly to the range from -c to c before the mask, where c is this value: c x
+    tanh(scores / c). Gemma 2 uses 50. torch's flash kernels do not support this: GPUs use flex_attention if it is
+    available; otherwise, and on CPUs, the scores are stored."""
 
     use_bias_in_attn_linear: bool = param(True)
     """Whether the query, key, value and output projections of attention have biases; Llama's have none."""
@@ -283,11 +288,11 @@ class Attention(Group, origin="NeoX", effect="model"):
     then has none, as in Qwen2."""
 
     gpt_j_residual: bool = param(False)
-    """Runs attention and feed-forward side by side on the same residual and adds both, as GPT-J does: one
-    branch of the network per layer instead of two in turn."""
+    """Computes attention and feed-forward layer from the same input and adds both results to the residual stream, as
+    GPT-J does, instead of computing one after the other."""
 
     gpt_j_tied: bool = param(False)
-    """With `gpt_j_residual`, lets attention and feed-forward read one common norm instead of one each."""
+    """With `gpt_j_residual`, lets attention and feed-forward layer share one norm instead of having one each."""
 
 
 class Mlp(Group, origin="NeoX", effect="model"):
@@ -333,21 +338,22 @@ class Init(Group, origin="NeoX", effect="model"):
     """Initial weights."""
 
     init_method: InitMethod = param("normal")
-    """Distribution of fresh weights, except those that `output_layer_init_method` draws. `normal` has the deviation
-    `init_method_std`, `small_init` sqrt(2 / (5 x `hidden_size`)); `orthogonal` and the Xavier methods ignore both."""
+    """Distribution of the initial weights, except those that `output_layer_init_method` sets. `normal` has the standard
+    deviation `init_method_std`, `small_init` sqrt(2 / (5 x `hidden_size`)); `orthogonal` and the Xavier methods ignore
+    both."""
 
     output_layer_init_method: InitMethod = param("scaled_normal")
     """Distribution of the weights that write to the residual (attention output, second feed-forward matrix).
-    `scaled_normal` shrinks the deviation by sqrt(2 x `num_layers`), `wang_init` uses 2 / (`num_layers` x
+    `scaled_normal` divides the standard deviation by sqrt(2 x `num_layers`), `wang_init` uses 2 / (`num_layers` x
     sqrt(`hidden_size`))."""
 
     init_method_std: Positive = param(0.02, origin="Meg", megatron="init-method-std")
     """Standard deviation of `normal` and `scaled_normal` initial weights; their mean is 0."""
 
     use_cpu_initialization: bool = param(False, origin="Meg", megatron="use-cpu-initialization")
-    """Draws initial weights on the CPU even if the model is on a GPU. This is slower, but runs on CPUs and on GPUs of
-    any kind then start from the same weights. Otherwise, GPUs with different numbers of multiprocessors draw different
-    weights from the same seed; on GPUs of one kind, all layouts start from the same weights."""
+    """Draws initial weights on the CPU even if the model is on a GPU. This is slower, but all runs then start from the
+    same weights, on CPUs and on GPUs of any type. Otherwise, GPUs with different numbers of multiprocessors draw
+    different weights from the same seed; on GPUs of one type, all layouts start from the same weights."""
 
 
 class Fusion(Group, origin="Meg", effect="model"):
@@ -357,12 +363,12 @@ class Fusion(Group, origin="Meg", effect="model"):
         False, megatron="!no-masked-softmax-fusion", receiver_default=True
     )
     """Keeps torch's fused attention kernel in layers whose only mask is the causal one, even if
-    `attention_softmax_in_fp32` asks for separate steps; the kernel's softmax is in fp32. All other runs use it
-    anyway."""
+    `attention_softmax_in_fp32` asks for separate steps; the kernel's softmax is in fp32. Without
+    `attention_softmax_in_fp32`, the kernel is always used."""
 
     scaled_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion", receiver_default=True)
-    """The same for layers with another mask or a bias: sparse ones, `reset_attention_mask`, `pos_emb: rpe` and `alibi`.
-    """
+    """Like `scaled_upper_triang_masked_softmax_fusion`, but for layers with a different mask or a bias: sparse layers,
+    `reset_attention_mask`, `pos_emb: rpe` and `alibi`."""
 
     bias_gelu_fusion: bool = param(False, megatron="!no-bias-gelu-fusion", receiver_default=True)
     """Computes `activation: gelu` in its tanh approximation, as GPT-NeoX's fused kernel does and models trained with it

@@ -17,15 +17,15 @@ class Moe(Group, origin="NeoX", effect="model"):
 
     moe_expert_interval: Count = param(1, megatron="moe-layer-freq", aliases="expert_interval")
     """Interval between the layers with experts: with 1, all layers have experts; with 2, the first, the third and so
-    on. The default is 2 in a dialect before May 2025, or if a parameter is set that GPT-NeoX retired then."""
+    on. The default is 2 in a dialect before May 2025, or if a parameter is set that GPT-NeoX retired in that month."""
 
     moe_top_k: Count = param(1, megatron="moe-router-topk")
     """Experts that process each token."""
 
     moe_router_type: Literal["sinkhorn", "topk"] = param("sinkhorn")
     """How tokens choose experts: `topk` takes the highest probabilities; `sinkhorn` does so too, but in training it
-    first balances the load by matching tokens and experts. GPT-NeoX had only `topk` until May 2025: that is the default
-    in a dialect before then, or if a parameter is set that it retired then."""
+    first balances the load by matching tokens and experts. The default is `topk` in a dialect before May 2025, or if a
+    parameter is set that GPT-NeoX retired in that month."""
 
     moe_normalize_expert_weights: bool = param(False, ours=True)
     """Divide the weights of a token's experts by their sum, as Mixtral does."""
@@ -60,10 +60,11 @@ class Moe(Group, origin="NeoX", effect="model"):
     `moe_token_dropping`."""
 
     moe_eval_capacity_factor: Positive = param(1.0)
-    """The same capacity in evaluation and generation."""
+    """Capacity of each expert in evaluation and generation, as a multiple of its even share of a micro batch's
+    tokens."""
 
     moe_min_capacity: Natural = param(4)
-    """Minimum capacity, regardless of the factors."""
+    """Minimum capacity of each expert, regardless of the capacity factors."""
 
     enable_expert_tensor_parallelism: bool = param(False, effect="layout")
     """Divide the width of every expert among the tensor parallel ranks. false: each rank holds whole experts, an equal

@@ -10,9 +10,9 @@ class Mup(Group, origin="NeoX", effect="model"):
     """Maximal update parametrisation: hyperparameters that carry over between widths."""
 
     use_mup: bool = param(False, megatron="use-mup")
-    """Trains with the maximal update parametrisation, in which a learning rate tuned on a narrow model serves a wide
-    one (Yang et al. 2022, arXiv:2203.03466). Needs `base_shapes_file`, Adam, AdamW or SGD, and a `normal` or
-    `scaled_normal` initialisation. The reported learning rate is that of what does not grow."""
+    """Trains with the maximal update parametrisation, in which a learning rate tuned on a narrow model also suits a
+    wide one (Yang et al. 2022, arXiv:2203.03466). Needs `base_shapes_file`, Adam, AdamW or SGD, and a `normal` or
+    `scaled_normal` initialisation. The reported learning rate is that of the weights whose dimensions do not grow."""
 
     coord_check: bool = param(False, effect="run")
     """Instead of training, measures how large the layers' outputs are at three widths over a few steps, to see whether
@@ -30,17 +30,18 @@ class Mup(Group, origin="NeoX", effect="model"):
     """Factor on the standard deviation of initial weights under muP."""
 
     mup_attn_temp: Positive = param(1.0)
-    """Attention scores are divided by it under muP, and by the head's width instead of its square root."""
+    """Under muP, attention scores are divided by this value, and by the head's width instead of the square root of the
+    width."""
 
     mup_output_temp: Positive = param(1.0)
-    """Logits are divided by it under muP, and by how many times wider than the base the model is."""
+    """Under muP, logits are divided by this value, and by the ratio of the model's width to the base model's width."""
 
     mup_embedding_mult: Positive = param(1.0, megatron="mup-embedding-mult")
     """Factor on the sum of token and position embeddings under muP."""
 
     mup_rp_embedding_mult: Positive = param(1.0)
-    """Factor on position embeddings under muP, learned, sinusoidal or of `pos_emb: rpe`."""
+    """Under muP, factor on the position embeddings: learned, sinusoidal, or those of `pos_emb: rpe`."""
 
     mup_width_scale: Count = param(2, effect="run")
-    """How many times as wide the next wider model of `save_base_shapes` and `coord_check` is; at least 2. Hidden and
-    feed-forward size grow, the number of heads does not."""
+    """Ratio of the widths of successive models in `save_base_shapes` and `coord_check`; at least 2. The hidden size and
+    the feed-forward width grow, the number of heads does not."""

@@ -21,19 +21,19 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     them."""
 
     adam_beta1: Fraction = param(0.9, megatron="adam-beta1")
-    """Adam's decay of the running mean of gradients. The same as the first of `optimizer.params.betas`, which newer
-    files write."""
+    """Adam's decay of the running mean of gradients. The same as the first value of `optimizer.params.betas`, which
+    newer files use."""
 
     adam_beta2: Fraction = param(0.999, megatron="adam-beta2")
-    """Adam's decay of the running mean of squared gradients. The same as the second of `optimizer.params.betas`, which
-    newer files write."""
+    """Adam's decay of the running mean of squared gradients. The same as the second value of `optimizer.params.betas`,
+    which newer files use."""
 
     adam_eps: Positive = param(1e-8, megatron="adam-eps")
-    """Small number in the denominator of Adam's step. The same as `optimizer.params.eps`, which newer files write."""
+    """Small number in the denominator of Adam's step. The same as `optimizer.params.eps`, which newer files use."""
 
     clip_grad: NonNegative | None = param(None, megatron="clip-grad")
     """Maximum norm of the gradient of all weights; a larger gradient is scaled down to it. The same as
-    `gradient_clipping`, which reaches DeepSpeed; if both are set they must be equal."""
+    `gradient_clipping`, which is sent to DeepSpeed; if both are set, they must be equal."""
 
     use_bnb_optimizer: bool = param(
         False,
@@ -48,29 +48,29 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
             "zero_optimization.offload_optimizer"
         ),
     )
-    """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, a quarter of the memory.
-    """
+    """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, which need a quarter of
+    the memory."""
 
     onebitadam: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "OneBitAdam"}, False: {}})
-    """Retired in April 2021: use `optimizer: {type: OneBitAdam}`, which after `freeze_step` steps of Adam sends one
-    bit per number among data parallel ranks. On any device, in any precision, with pipeline and tensor parallelism;
-    without ZeRO."""
+    """Retired in April 2021: use `optimizer: {type: OneBitAdam}`. After `freeze_step` steps of ordinary Adam, this
+    optimizer communicates one bit per value among the data parallel ranks. It works on any device, in any precision,
+    and with pipeline and tensor parallelism, but not with ZeRO."""
 
     cpu_optimizer: bool = param(
         False, megatron="optimizer-cpu-offload", replaced_by={True: {"optimizer.type": "cpu_adam"}, False: {}}
     )
-    """Retired in April 2021: use `optimizer: {type: cpu_adam}`, DeepSpeed's compiled Adam for CPUs. With a GPU it needs
-    the states in main memory, `zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}`. May be combined with
-    `optimizer: {type: Adam}`."""
+    """Retired in April 2021: use `optimizer: {type: cpu_adam}`, DeepSpeed's compiled Adam for CPUs. With a GPU, it
+    needs the optimizer states in host memory: `zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}`. May be
+    combined with `optimizer: {type: Adam}`."""
 
     cpu_torch_adam: bool = param(
         False,
         megatron="use-torch-optimizer-for-cpu-offload",
         replaced_by={True: {"optimizer.type": "cpu_torch_adam"}, False: {}},
     )
-    """Retired in April 2021: use `optimizer: {type: cpu_torch_adam}`, PyTorch's own Adam, which computes where the
-    states are (`zero_optimization.offload_optimizer`). May be combined with `cpu_optimizer` and `optimizer: {type:
-    Adam}`."""
+    """Retired in April 2021: use `optimizer: {type: cpu_torch_adam}`, PyTorch's own Adam, which runs on the device that
+    holds the optimizer states (see `zero_optimization.offload_optimizer`). May be combined with `cpu_optimizer` and
+    `optimizer: {type: Adam}`."""
 
     sm3: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "sm3"}, False: {}})
     """Retired in April 2021: use `optimizer: {type: sm3}`."""
@@ -80,4 +80,4 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
 
     no_adamw: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.params.adam_w_mode": False}, False: {}})
     """Retired in April 2021: use `optimizer: {params: {adam_w_mode: false}}`, which adds weight decay to the gradient
-    instead of taking it off the weights."""
+    instead of subtracting it from the weights."""

@@ -10,20 +10,22 @@ class Parallel(Group, origin="Meg", effect="layout"):
     """Tensor, pipeline and sequence parallelism; the remaining ranks are data parallel."""
 
     pipe_parallel_size: Natural = param(0, megatron="pipeline-model-parallel-size")
-    """Pipeline stages, each holding a contiguous run of layers. 1 uses the pipeline engine with a single stage, 0 the
-    plain engine without a pipeline (needed for ZeRO 2 and 3)."""
+    """Number of pipeline stages; each holds consecutive layers. 1 uses the pipeline engine with a single stage. 0 uses
+    the plain engine without a pipeline, which ZeRO stages 2 and 3 need."""
 
     model_parallel_size: Natural = param(1, megatron="tensor-model-parallel-size")
-    """Tensor parallel ranks: each weight matrix is split into this many shards. Must divide `num_attention_heads`, and
-    should fit in one machine, because every layer communicates. 0 means 1."""
+    """Number of tensor parallel ranks; each weight matrix is divided into this many shards. Must divide
+    `num_attention_heads`, and should not exceed the number of GPUs in one machine, because every layer communicates. 0
+    means 1."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,
     `type:REGEX` the number of layers whose class name matches the expression."""
 
     sequence_parallel: bool = param(False, megatron="sequence-parallel")
-    """Also splits the activations between tensor parallel regions (norms, dropout, residual) along the sequence. Saves
-    activation memory at equal results; needs `model_parallel_size` above 1 to have an effect."""
+    """Also divides, along the sequence, the activations that tensor parallelism does not divide (norms, dropout,
+    residuals). Saves activation memory; the results are the same. Has an effect only if `model_parallel_size` is above
+    1."""
 
     moe_expert_parallel_size: Count = param(1, origin="NeoX", megatron="expert-model-parallel-size")
     """Number of consecutive data parallel ranks that divide each layer's experts among themselves. A rank sends its
@@ -31,7 +33,7 @@ class Parallel(Group, origin="Meg", effect="layout"):
     of replicas. The tensor parallel ranks (`model_parallel_size`) divide the experts as well."""
 
     world_size: Count = param(derived=True, origin="NeoX", effect="config")
-    """Processes in the run. Computed when the run is launched, so a file has no reason to set it."""
+    """Processes in the run. Computed when the run is launched; do not set it in a file."""
 
     is_pipe_parallel: bool = param(
         derived=True, origin="NeoX", effect="none", no_effect_reason="it is derived from pipe_parallel_size"
@@ -40,4 +42,4 @@ class Parallel(Group, origin="Meg", effect="layout"):
 
     global_num_gpus: Count = param(derived=True, origin="NeoX", effect="config")
     """Devices of all machines together. Counted from the hostfile, `include`, `exclude`, `num_nodes` and `num_gpus`;
-    write it only to compute batch sizes for a cluster that this machine cannot see."""
+    set it only to compute batch sizes for a cluster that this machine cannot see."""

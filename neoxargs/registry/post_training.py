@@ -41,16 +41,19 @@ class PostTraining(
     """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
 
     dpo_beta: NonNegative = param(0.1)
-    """How strongly DPO (Rafailov et al. 2023) holds the policy to the reference model; larger stays closer."""
+    """How strongly DPO (Rafailov et al. 2023) holds the policy to the reference model; with a larger value, the policy
+    stays closer."""
 
     dpo_fp32: bool = param(True)
     """Computes DPO's log-probabilities in fp32."""
 
     dpo_reference_free: bool = param(False)
-    """Leaves the reference model out of DPO, as if it preferred nothing. Saves its memory."""
+    """Computes DPO's loss without the reference model, as if that model had no preference. Saves the reference model's
+    memory."""
 
     kto_beta: NonNegative = param(0.1)
-    """How strongly KTO (Ethayarajh et al. 2024) holds the policy to the reference model; larger stays closer."""
+    """How strongly KTO (Ethayarajh et al. 2024) holds the policy to the reference model; with a larger value, the
+    policy stays closer."""
 
     kto_fp32: bool = param(True)
     """Computes KTO's log-probabilities in fp32."""
@@ -71,7 +74,7 @@ class PostTraining(
     difference of log-probabilities, their plain difference (`kl`), or the `full` sum over the vocabulary."""
 
     kl_div_beta: NonNegative = param(0.1)
-    """Weight of that divergence in REINFORCE's loss."""
+    """Weight, in REINFORCE's loss, of the divergence from the reference model."""
 
     fp32_reinforce: bool = param(True)
     """Computes REINFORCE's log-probabilities in fp32."""
@@ -137,7 +140,7 @@ class PostTraining(
             "GPT-NeoX's server shares GPU memory with a particular fork of vLLM on the same machine, and sends "
             "pickles, which can run any code"
         ),
-        instead="serve a saved checkpoint instead, which `deepy export` writes for Hugging Face",
+        instead="export a saved checkpoint with `deepy export`, and serve the exported model",
     )
     """Serves the current weights to inference processes while training, for online REINFORCE."""
 

@@ -22,13 +22,13 @@ class Precision(Group, origin="Meg", effect="engine"):
     float32_matmul_precision: Literal["highest", "high", "medium"] = param(
         "highest", origin="NeoX", ours=True, effect="run"
     )
-    """How matrix multiplications of fp32 tensors are computed, in torch's words. `highest` is fp32. `high` is TF32 on
+    """How matrix multiplications of fp32 tensors are computed, with torch's names. `highest` is fp32. `high` is TF32 on
     GPUs since Ampere, up to eight times as fast: factors are rounded to 10 bits of mantissa, sums are fp32. `medium`
     permits bf16 as well. Matters for `precision: fp32`, and has no effect on 16-bit matrix multiplications."""
 
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
-    """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles that traffic and
-    avoids rounding."""
+    """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles the communication
+    volume, but avoids rounding errors."""
 
     loss_scale: NonNegative | None = param(None, megatron="loss-scale")
     """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. Left out or 0: dynamic
@@ -40,13 +40,13 @@ class Precision(Group, origin="Meg", effect="engine"):
     """True if the loss scale is dynamic, that is if `loss_scale` is not set. Computed."""
 
     loss_scale_window: Count = param(1000, megatron="loss-scale-window")
-    """Steps without overflow after which the adaptive loss scale doubles."""
+    """Number of steps without an overflow after which the dynamic loss scale is doubled."""
 
     min_scale: Positive = param(1, megatron="min-loss-scale")
-    """The adaptive loss scale never falls below this number."""
+    """Minimum of the dynamic loss scale."""
 
     hysteresis: Count = param(2, megatron="hysteresis")
-    """Overflows that are tolerated before the adaptive loss scale halves."""
+    """Number of overflows after which the dynamic loss scale is halved."""
 
     fp16_lm_cross_entropy: bool = param(False, megatron="fp16-lm-cross-entropy")
     """Leaves the logits and their gradient in fp16 instead of fp32 while the cross entropy is computed; sums over the

@@ -18,5 +18,5 @@ class Regularization(Group, origin="Meg", effect="model"):
     GPT-NeoX's default became 0 in December 2023."""
 
     weight_decay: NonNegative = param(0.01, megatron="weight-decay")
-    """How strongly each step pulls weights towards zero; biases and norm scales are left alone. Adam decouples it from
-    the gradient. GPT-NeoX's default became 0.1 in December 2023."""
+    """How strongly each step pulls weights towards zero; biases and norm scales are exempt. Adam applies it separately
+    from the gradient (AdamW). GPT-NeoX's default became 0.1 in December 2023."""

@@ -34,7 +34,8 @@ class Retrieval(Group, origin="Meg", effect="none", no_effect_reason="only BERT,
     """Whether ICT also uses documents of a single sentence. A GPT run does not read it."""
 
     report_topk_accuracies: list[Count] = param([], megatron="retriever-report-topk-accuracies")
-    """For which k retrieval reports how often the right block is among the first k. A GPT run does not read it."""
+    """Values of k for which retrieval reports how often the right block is among the first k. A GPT run does not read
+    it."""
 
     faiss_use_gpu: bool = param(False)
     """Whether the retrieval index is searched on a GPU. A GPT run does not read it."""

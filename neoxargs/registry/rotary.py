@@ -27,35 +27,38 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
     `max_position_embeddings`."""
 
     low_freq_factor: Positive = param(1.0, ours=True)
-    """`llama3` divides by `factor` the frequencies that turn fewer times than this within the original context."""
+    """With `rope_type: llama3`, frequencies with fewer rotations than this within the original context are divided by
+    `factor`."""
 
     high_freq_factor: Positive = param(4.0, ours=True)
-    """`llama3` keeps the frequencies that turn more times than this within the original context, and blends those in
-    between. Must exceed `low_freq_factor`."""
+    """With `rope_type: llama3`, frequencies with more rotations than this within the original context are unchanged,
+    and those in between are blended. Must exceed `low_freq_factor`."""
 
     beta_fast: Positive = param(32.0, ours=True, megatron="yarn-beta-fast")
-    """`yarn` keeps the frequencies that turn more times than this within the original context."""
+    """With `rope_type: yarn`, frequencies with more rotations than this within the original context are unchanged."""
 
     beta_slow: Positive = param(1.0, ours=True, megatron="yarn-beta-slow")
-    """`yarn` divides by `factor` the frequencies that turn fewer times than this within the original context, and
-    blends those in between."""
+    """With `rope_type: yarn`, frequencies with fewer rotations than this within the original context are divided by
+    `factor`, and those in between are blended."""
 
     truncate: bool = param(True, ours=True)
-    """Whether `yarn` rounds the range of the dimensions that it blends to whole dimensions."""
+    """Whether `yarn` rounds the limits of the range of dimensions that it blends to whole numbers."""
 
     attention_factor: Positive | None = param(None, ours=True)
     """Factor on rotated queries and keys, which sharpens attention in longer contexts. Left out: as published for
     `yarn` and `longrope`, a function of `factor`; 1 for the others."""
 
     mscale: Positive | None = param(None, ours=True)
-    """With `mscale_all_dim`, `yarn` computes `attention_factor` as the ratio of two such functions, as DeepSeek
-    does."""
+    """With `mscale_all_dim`, `yarn` computes `attention_factor` as a ratio of two functions of `factor`, as DeepSeek
+    does. This is the coefficient in the numerator."""
 
     mscale_all_dim: Positive | None = param(None, ours=True)
-    """The denominator of that ratio."""
+    """Coefficient in the denominator of the ratio that `mscale` describes."""
 
     short_factor: list[float] | None = param(None, ours=True)
-    """What `longrope` divides each frequency by in a sequence no longer than the original context."""
+    """Divisors of the frequencies, one for each, that `longrope` uses for a sequence no longer than the original
+    context."""
 
     long_factor: list[float] | None = param(None, ours=True)
-    """What `longrope` divides each frequency by in a longer sequence."""
+    """Divisors of the frequencies, one for each, that `longrope` uses for a sequence longer than the original
+    context."""

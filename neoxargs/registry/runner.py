@@ -15,15 +15,16 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Hosts, GPUs and the way of starting processes on them. Every name is a flag of DeepSpeed's launcher."""
 
     hostfile: str = param("/job/hostfile")
-    """File with one `name slots=N` line per machine, N being its number of GPUs. If the file does not exist, the run
+    """File with one `name slots=N` line per machine, where N is its number of GPUs. If the file does not exist, the run
     uses only this machine."""
 
     include: str = param("")
-    """The machines and GPUs to use, as `name[:gpu,gpu...]` joined by `@`: `node1@node2:0,2` is all of node1 and
-    two GPUs of node2. Excludes `exclude`, `num_nodes` and `num_gpus`."""
+    """The machines and GPUs to use, as `name[:gpu,gpu...]` joined by `@`: `node1@node2:0,2` is all of node1 and two
+    GPUs of node2. Cannot be combined with `exclude`, `num_nodes` or `num_gpus`."""
 
     exclude: str = param("")
-    """The machines and GPUs to leave out, written like `include`. Excludes `include`, `num_nodes` and `num_gpus`."""
+    """The machines and GPUs to leave out, written like `include`. Cannot be combined with `include`, `num_nodes` or
+    `num_gpus`."""
 
     num_nodes: OrAll = param(-1)
     """Use the first N machines of `hostfile`; -1 uses them all."""
@@ -37,12 +38,13 @@ class Runner(Group, origin="DSL", effect="launcher"):
     port."""
 
     master_addr: str = param("")
-    """Rendezvous address of all processes; empty asks the first machine for its address."""
+    """Rendezvous address of all processes. If it is empty, the first machine is asked for its address."""
 
     launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "ssh", "torchrun", "srun"] = param("pdsh")
-    """What starts processes on other machines. A run on one machine does not use the first six, which are DeepSpeed's,
-    unless `force_multi` is set. `ssh` needs nothing but ssh; `torchrun` and `srun` start the ranks without DeepSpeed's
-    launcher, `srun` also on the nodes of a job, or on those that `num_nodes` and `num_gpus` request."""
+    """Program that starts the processes on other machines. The first six are DeepSpeed's launchers: `pdsh`, `openmpi`,
+    `mpich`, `impi`, `mvapich` and `slurm`; a run on one machine uses them only if `force_multi` is set. `ssh` needs no
+    other program than ssh. `torchrun` and `srun` start the ranks without DeepSpeed's launcher; `srun` uses the nodes of
+    a Slurm job, or requests those that `num_nodes` and `num_gpus` describe."""
 
     launcher_args: str = param("")
     """Further arguments for the program that `launcher` names, as one string."""
@@ -61,13 +63,13 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Number of this machine, counted from 0. Required with `no_ssh`, and read only then."""
 
     ssh_port: Port | None = param(None)
-    """Port for ssh to the other machines; none given uses ssh's own configuration."""
+    """Port for ssh to the other machines. If it is not set, ssh's own configuration applies."""
 
     module: bool = param(False)
     """Treat the user script as the name of a Python module and run it like `python -m`."""
 
     no_python: bool = param(False)
-    """Execute the user script itself instead of handing it to Python. Excludes `module`."""
+    """Execute the user script itself instead of handing it to Python. Cannot be combined with `module`."""
 
     no_local_rank: bool = param(False)
     """Do not add `--local_rank=N` to the script's arguments; it is in the environment as LOCAL_RANK anyway."""
@@ -79,40 +81,40 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Write the launcher's process id to `/tmp/<pid>.ds`, for programs that start and stop runs."""
 
     enable_each_rank_log: str = param("None")
-    """Folder that receives one output file per rank instead of everything on the terminal; the value None keeps the
+    """Folder for one output file per rank, written instead of output on the terminal. None: the output goes to the
     terminal."""
 
     bind_cores_to_rank: bool = param(False)
     """Give each rank separate CPU cores, those near its GPU first. Useful if the optimizer runs on the CPU."""
 
     bind_core_list: str | None = param(None)
-    """The cores that `bind_cores_to_rank` distributes, such as `0-15,32-47`; left out, all cores."""
+    """The cores that `bind_cores_to_rank` distributes, such as `0-15,32-47`. Left out, all cores are distributed."""
 
     elastic_training: bool = param(
         False,
         effect="not built",
         refused=(
-            "with another number of machines, DeepSpeed computes the batch size itself and rejects the one that "
+            "if the number of machines can change, DeepSpeed computes the batch size itself and rejects the one that "
             "train.py passes"
         ),
         instead="set restarts: 1 or more to start the ranks again from the last checkpoint after one has failed",
     )
-    """Let machines come and go during the run between `min_elastic_nodes` and `max_elastic_nodes`. Needs the
-    `elasticity` section and `master_addr`, and excludes `no_local_rank`."""
+    """Allow the number of machines to change during the run, between `min_elastic_nodes` and `max_elastic_nodes`. Needs
+    the `elasticity` section and `master_addr`, and cannot be combined with `no_local_rank`."""
 
     min_elastic_nodes: OrAll = param(
         -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not support"
     )
-    """Fewest machines an elastic run continues with; -1 means 1."""
+    """Minimum number of machines with which an elastic run continues; -1 means 1."""
 
     max_elastic_nodes: OrAll = param(
         -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not support"
     )
-    """Most machines an elastic run grows to; -1 means as many as it started with."""
+    """Maximum number of machines that an elastic run uses; -1 means the number at the start."""
 
     log_level: Literal["debug", "info", "warning", "error", "critical"] = param("info", origin=("DSL", "DSC"))
-    """How much DeepSpeed itself logs, both its launcher and its engine. Setting `info` or `debug` also shows the lines
-    of torch and DeepSpeed that are otherwise only in the ranks' logs."""
+    """How much DeepSpeed's launcher and engine log. Setting `info` or `debug` also shows messages from torch and
+    DeepSpeed that otherwise appear only in the ranks' logs."""
 
     quiet: bool = param(False)
     """The launcher logs errors only, regardless of `log_level`."""
@@ -122,31 +124,32 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     """What GPT-NeoX adds to the launcher's flags. None of these is a flag of the same name in stock DeepSpeed."""
 
     autotuning_run: Literal["tune", "run"] | None = param(None, to=("runner",))
-    """Start DeepSpeed's autotuner, which tries the settings that the `autotuning` section spans: `tune` stops with
-    the result, `run` then trains with the best. It is the launcher's flag `--autotuning`."""
+    """Start DeepSpeed's autotuner, which tries combinations of the settings in the `autotuning` section. `tune` stops
+    after the search; `run` then trains with the best settings. Corresponds to the launcher's flag `--autotuning`."""
 
     comment: str | None = param(None, aliases="slurm_comment", to=("runner",))
-    """Comment for the Slurm job, for clusters that bill or sort by it. Reaches `srun` through `launcher_args`, so it
+    """Comment for the Slurm job, for clusters that bill or sort by it. Passed to `srun` through `launcher_args`, so it
     needs `launcher: slurm`."""
 
     account: str | None = param(None, to=("runner",))
-    """Slurm account that is billed. Reaches `srun` through `launcher_args`, so it needs `launcher: slurm`."""
+    """Slurm account that is billed. Passed to `srun` through `launcher_args`, so it needs `launcher: slurm`."""
 
     fork_ranks: bool | None = param(None, to=("train",), ours=True)
     """Import torch and DeepSpeed once per machine and fork the ranks, which then share the memory of these modules,
-    instead of importing them in every rank. Only where deepy itself starts the ranks, on one machine with no
-    `launcher` set. By default on CPUs; on GPUs it is experimental."""
+    instead of importing them in every rank. Applies only if deepy itself starts the ranks: on one machine, with
+    `launcher` not set. Used by default on CPUs; on GPUs, it is experimental."""
 
     restarts: Natural = param(0, to=(), ours=True)
-    """How often all ranks are started again after one of them was killed, crashed, or made no progress. They
-    continue from the newest complete checkpoint in `save`, after a wait that doubles from 1 s to 300 s with each
-    restart that saves none. A run is not restarted if a rank reports a problem or if it is told to
-    stop. In a script of `--emit sbatch`, Slurm queues the job again. Same as the `--restarts` option."""
+    """Maximum number of restarts. After a rank was killed, crashed or hung, all ranks are restarted. They resume from
+    the newest complete checkpoint in `save`. Before a restart, deepy waits 1 s; the wait doubles, up to 300 s, after
+    every restart without a new checkpoint. A run is not restarted after a rank has reported a problem or after a
+    request to stop. With `--emit sbatch`, the script also makes Slurm requeue the job. Same as the `--restarts`
+    option."""
 
     step_timeout: NonNegative | None = param(None, to=("train",), ours=True)
-    """Seconds after which a step counts as hung: the Python stacks of all ranks are reported, and the run fails.
-    The first step, an evaluation and a save may take ten times as long. Left out, the limit is 30 times the
-    median step, but at least 180 s (1800 s where ten times as long is allowed). 0 sets no limit."""
+    """Seconds after which a step counts as hung: the Python stacks of all ranks are reported, and the run fails. The
+    first step, an evaluation and a save may take ten times as long. Left out, the limit is 30 times the median step
+    time, but at least 180 s; the first step, an evaluation or a save then has at least 1800 s. 0 sets no limit."""
 
     detect_nvlink_pairs: bool = param(
         False,

@@ -15,7 +15,8 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     """Shape of the learning rate between its peak and `min_lr`: `constant`, `linear`, `cosine` or `exponential`."""
 
     lr_decay_iters: Count = param(derived=True, megatron="lr-decay-iters")
-    """Iteration at which the learning rate has decayed; afterwards it is constant. Left out: `train_iters`."""
+    """Iteration at which the decay of the learning rate ends; afterwards, the learning rate is constant. Left out:
+    `train_iters`."""
 
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
     """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. If both are set
@@ -33,10 +34,10 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     rate of the second one, as in GPT-NeoX since May 2026."""
 
     override_lr_scheduler: bool = param(False, megatron="override-opt-param-scheduler")
-    """On resuming, uses the schedule of this configuration and ignores the one in the checkpoint. Excludes
-    `use_checkpoint_lr_scheduler`."""
+    """On resuming, uses the schedule of this configuration and ignores the one in the checkpoint. Cannot be combined
+    with `use_checkpoint_lr_scheduler`."""
 
     use_checkpoint_lr_scheduler: bool = param(False, megatron="use-checkpoint-opt-param-scheduler")
-    """On resuming, uses the schedule of the checkpoint and ignores the one in this configuration. Without either of the
-    two, a difference is an error; only a decay that ends with the run follows a changed `train_iters`, with a
-    warning."""
+    """On resuming, uses the schedule of the checkpoint and ignores the one in this configuration. If neither this nor
+    `override_lr_scheduler` is set, a difference between the two schedules is an error. There is one exception: if
+    `train_iters` has changed, a decay that ends with the run is adjusted, with a warning."""

@@ -12,15 +12,16 @@ class Training(Group, origin="NeoX", effect="run"):
     """Length of the run, evaluation, seeds and process setup."""
 
     train_iters: Count = param(derived=True, origin="Meg", megatron="train-iters")
-    """Optimizer steps of the whole run, those before a resume included. Required unless `train_epochs` is given."""
+    """Number of optimizer steps of the whole run, including those before a resume. Required unless `train_epochs` is
+    given."""
 
     train_epochs: Count | None = param(None)
-    """Passes over the training data, in place of `train_iters`, which is computed from the number of samples: as many
-    steps as are possible without reading a sample more often than this. Every pass has an order of its own. Needs token
-    files."""
+    """Number of passes over the training data, in place of `train_iters`, which is then computed from the number of
+    samples: the run has as many steps as are possible without reading a sample more often than this number. Every pass
+    has a different order. Needs token files."""
 
     eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval", receiver_default=None)
-    """Iterations between two evaluations on the validation data. 0 never evaluates while training."""
+    """Iterations between two evaluations on the validation data. 0 turns evaluation during training off."""
 
     eval_iters: Natural = param(100, origin="Meg", megatron="eval-iters")
     """Batches per evaluation; the reported loss is their mean. 0 skips evaluation."""
@@ -37,7 +38,8 @@ class Training(Group, origin="NeoX", effect="run"):
     on_divergence: Literal["stop", "skip"] = param("stop", ours=True)
     """Reaction to a step whose loss is infinite or NaN: `stop` ends the run without saving; `skip` leaves weights,
     optimizer state and learning rate unchanged on all ranks, and takes the next samples. Steps with infinite or NaN
-    gradients are then skipped too. In fp16, the loss scale decides which steps are skipped; each of them lowers it."""
+    gradients are then skipped too. In fp16, steps whose gradients overflow are always skipped, and each of them lowers
+    the dynamic loss scale."""
 
     max_skipped_steps: Count = param(10, ours=True)
     """With `on_divergence: skip`, the number of steps skipped in a row after which the run stops. Steps that fp16 skips
@@ -48,27 +50,27 @@ class Training(Group, origin="NeoX", effect="run"):
     can be compared. eval.py always reports perplexity per word and per byte."""
 
     seed: Natural = param(1234, origin="Meg", megatron="seed")
-    """Start of all random numbers: initial weights, order of samples, dropout."""
+    """Seed of all random numbers: initial weights, order of samples, dropout."""
 
     deterministic: bool = param(False, ours=True, megatron="deterministic-mode")
-    """Makes a run on GPUs repeat bit for bit on the same kind and number of GPUs: kernels that add in the order in
-    which threads finish are replaced by slower ones, and an operation that has no other kernel ends the run. CPUs
-    repeat a run without it."""
+    """Makes repeated runs on the same type and number of GPUs bit-identical: kernels that add numbers in the order in
+    which threads finish are replaced by slower ones, and an operation without such a replacement ends the run. On CPUs,
+    runs are bit-identical without this setting."""
 
     dialect: str | None = param(None, ours=True, to=(), effect="config")
-    """The date whose GPT-NeoX defaults and meanings hold: `neox-2021` (28 February 2021), `neox-2026` (the newest), or
-    a date such as `2023-03-09`. Left out, a file with a key that only later versions have is read as `neox-2026`, and
-    any other file as `neox-2021`."""
+    """Date of the GPT-NeoX version whose defaults and meanings apply: `neox-2021` (28 February 2021), `neox-2026` (the
+    newest), or a date such as `2023-03-09`. Left out, a file with a key that only later versions have is read as
+    `neox-2026`, and any other file as `neox-2021`."""
 
     user_script: str | None = param(None, effect="log")
     """The script that every rank runs. Taken from the command line."""
 
     config_files: dict[str, str] | None = param(None, effect="log")
-    """The text of the configuration files, by name, so that checkpoints and logs can carry it. Filled in when a run is
-    launched."""
+    """The text of the configuration files, by name, so that checkpoints and logs can contain it. Filled in when a run
+    is launched."""
 
     iteration: Natural | None = param(None)
-    """Optimizer steps done so far. Counted by the training loop and restored from a checkpoint."""
+    """Number of optimizer steps done so far. Counted by the training loop and restored from a checkpoint."""
 
     do_train: bool | None = param(None)
     """Whether there is anything to train on. Set by the training loop from `train_iters` and the data."""
@@ -108,9 +110,10 @@ class Training(Group, origin="NeoX", effect="run"):
     """Rank of this process in the run. The launcher sets it for every rank."""
 
     deepspeed_mpi: bool = param(False, origin="Meg", effect="launcher")
-    """Starts the ranks with MPI's `mpirun` (`launcher`, Open MPI unless another is set; it needs a `hostfile`), on one
-    machine too, and reads rank and world size from its environment. The rendezvous address is `master_addr`. On this
-    machine alone also set `no_ssh_check: true`; `launcher_args` are passed to mpirun, such as `--allow-run-as-root`."""
+    """Starts the ranks with MPI's `mpirun` (of the MPI that `launcher` names, by default Open MPI; a `hostfile` is
+    needed), even on one machine, and reads rank and world size from its environment. Set the rendezvous address with
+    `master_addr`. For a run on this machine only, also set `no_ssh_check: true`; `launcher_args` are passed to mpirun,
+    such as `--allow-run-as-root`."""
 
     deepspeed_slurm: bool = param(False, effect="launcher")
     """Reads rank and world size from Slurm's environment, for runs started by `srun`."""
@@ -126,7 +129,7 @@ class Training(Group, origin="NeoX", effect="run"):
     adlr_autoresume: bool = param(False, origin="Meg", megatron="adlr-autoresume")
     """Looks for a file named `stop` in `run_dir` every `adlr_autoresume_interval` iterations. If it exists (`touch`
     creates it), the run removes it, saves a checkpoint and ends with exit code 0; started again with `load`, it
-    continues. In Megatron-LM this queries NVIDIA's cluster software."""
+    continues. In Megatron-LM, this setting queries NVIDIA's cluster software instead."""
 
     adlr_autoresume_interval: Count = param(1000, origin="Meg", megatron="adlr-autoresume-interval")
-    """Iterations between two such checks if `adlr_autoresume` is on."""
+    """Iterations between two checks for the file `stop`, if `adlr_autoresume` is on."""

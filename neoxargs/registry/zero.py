@@ -16,13 +16,13 @@ class ZeroShortcuts(Group, origin="NeoX", effect="engine"):
     too. The same as `zero_optimization.stage`, which new files should use."""
 
     zero_reduce_scatter: bool = param(derived=True)
-    """The same as `zero_optimization.reduce_scatter`, which new files should write."""
+    """The same as `zero_optimization.reduce_scatter`, which new files should use."""
 
     zero_contiguous_gradients: bool = param(derived=True, aliases="zero_contigious_gradients")
-    """The same as `zero_optimization.contiguous_gradients`, which new files should write."""
+    """The same as `zero_optimization.contiguous_gradients`, which new files should use."""
 
     zero_reduce_bucket_size: Count = param(derived=True)
-    """The same as `zero_optimization.reduce_bucket_size`, which new files should write; in elements."""
+    """The same as `zero_optimization.reduce_bucket_size`, which new files should use; in elements."""
 
     zero_allgather_bucket_size: Count = param(derived=True)
-    """The same as `zero_optimization.allgather_bucket_size`, which new files should write; in elements."""
+    """The same as `zero_optimization.allgather_bucket_size`, which new files should use; in elements."""

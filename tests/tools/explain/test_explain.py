@@ -116,7 +116,7 @@ def test_a_value_is_shown_in_the_form_that_its_receiver_gets() -> None:
             "num_epochs",
             "train_epochs\n  alias         num_epochs is another program's name for train_epochs\n"
             "  also          data_efficiency.data_sampling.num_epochs has this name\n"
-            "  meaning       Passes over the training data, in place of `train_iters`, which is",
+            "  meaning       Number of passes over the training data, in place of `train_iters`,",
         ),
         ("block_size", "seq_length\n  alias         block_size is another program's name for seq_length\n"),
         ("type", "several parameters are named type:\n  fp16.type "),
