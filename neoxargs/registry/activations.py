@@ -9,7 +9,7 @@ from neoxargs.registry.types import Count
 
 
 class Recompute(Group, origin="Meg", effect="memory"):
-    """Activation checkpointing: keep few activations, compute the others again in the backward pass."""
+    """Activation checkpointing: keep few activations, and recompute the others in the backward pass."""
 
     checkpoint_activations: bool | Literal["selective"] = param(False)
     """Keeps only the inputs of every `checkpoint_num_layers` layers and recomputes the rest in the backward pass: about

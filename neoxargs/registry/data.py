@@ -119,7 +119,7 @@ class Data(Group, origin="NeoX", effect="data"):
 
 
 class Tokenizer(Group, origin="Meg", effect="data"):
-    """How text becomes numbers."""
+    """How text is converted to tokens."""
 
     tokenizer_type: Literal[
         "GPT2BPETokenizer", "HFTokenizer", "HFGPT2Tokenizer", "SPMTokenizer", "CharLevelTokenizer",

@@ -7,7 +7,7 @@ from neoxargs.registry.types import Count
 
 
 class ActivationCheckpointing(Group, origin="DSC", effect="memory", section="activation_checkpointing"):
-    """How DeepSpeed's recomputing `checkpoint` function stores what it keeps. `checkpoint_activations` turns
+    """How DeepSpeed's `checkpoint` function for recomputation stores activations. `checkpoint_activations` turns
     recomputation on."""
 
     partition_activations: bool = param(False)

@@ -27,14 +27,14 @@ class DeepspeedCheckpoint(Group, origin="DSC", effect="checkpoint", section="che
 
 
 class ParallelWrite(Group, origin="DSC", effect="checkpoint", section="checkpoint.parallel_write"):
-    """Who writes checkpoint files."""
+    """Which ranks write checkpoint files."""
 
     pipeline_stage: bool = param(False)
     """Let the data parallel ranks of a pipeline stage share the writing of its layers."""
 
 
 class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkpoint.writer"):
-    """DeepSpeed's fast checkpoint writer. Writing the section turns it on; it needs the aio operator."""
+    """DeepSpeed's fast checkpoint writer. The presence of the section turns it on; it needs the aio operator."""
 
     type: Literal["FAST", "PYTHON", "MOCK", "fast", "python", "mock"] = param("FAST")
     """How files are written: FAST bypasses the page cache, PYTHON writes an ordinary file, MOCK writes nothing and is

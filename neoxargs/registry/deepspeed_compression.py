@@ -26,7 +26,7 @@ class LayerReduction(
     section="compression_training.layer_reduction",
     always_sent=("enabled",),
 ):
-    """Start a shallower model from some layers of a deeper one."""
+    """Initialise a shallower model with some of the layers of a deeper one."""
 
     enabled: bool = param(
         False,
@@ -56,7 +56,7 @@ class QuantizedWeights(
     section="compression_training.weight_quantization",
     always_sent=("different_groups",),
 ):
-    """Weights of few bits."""
+    """Weights with few bits."""
 
     different_groups: dict[str, Any] = param({})
     """Modules and their start_bits, target_bits and quantization_period."""
@@ -107,7 +107,7 @@ class MixedQuantize(
     no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize",
 ):
-    """Blend fp16 and quantised weights at first."""
+    """Blend fp16 and quantised weights at the start."""
 
     enabled: bool = param(False)
     """Turn this section on."""
@@ -124,7 +124,7 @@ class QuantizedActivations(
     section="compression_training.activation_quantization",
     always_sent=("different_groups",),
 ):
-    """Activations of few bits."""
+    """Activations with few bits."""
 
     different_groups: dict[str, Any] = param({})
     """Modules and their bits."""
@@ -164,7 +164,7 @@ class SparsePruning(
     section="compression_training.sparse_pruning",
     always_sent=("different_groups",),
 ):
-    """Set single weights to zero."""
+    """Set individual weights to zero."""
 
     different_groups: dict[str, Any] = param({})
     """Modules and their dense_ratio, the share of weights to keep."""
@@ -177,7 +177,7 @@ class SparsePruningShared(
     no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.sparse_pruning.shared_parameters",
 ):
-    """Settings common to all weights set to zero."""
+    """Settings common to all pruned weights."""
 
     enabled: bool = param(
         False,
@@ -329,8 +329,8 @@ class Eigenvalue(
     no_effect_reason="only quantisation while training reads it, which train.py does not support",
     section="quantize_training.eigenvalue",
 ):
-    """Curvature of the loss as the timetable of quantisation. DeepSpeed keeps the settings and currently refuses to
-    turn it on."""
+    """Use the curvature of the loss to schedule quantisation. Current DeepSpeed accepts these settings, but refuses to
+    turn this on."""
 
     enabled: bool = param(
         False,
@@ -368,7 +368,7 @@ class WeightQuantization(
     no_effect_reason="only DeepSpeed's inference engine reads it",
     section="weight_quantization",
 ):
-    """Load weights quantised, for generating with large models; training does not read it."""
+    """Quantise weights when they are loaded, for generation with large models; training does not read this section."""
 
     enabled: bool = param(True)
     """Quantise weights; read only if the section is present."""

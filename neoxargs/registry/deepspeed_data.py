@@ -29,7 +29,7 @@ class CurriculumLearning(
     section="curriculum_learning",
     always_sent=("enabled", "curriculum_type"),
 ):
-    """Begin with short sequences and lengthen them during training."""
+    """Begin with short sequences, and lengthen them during training."""
 
     enabled: bool = param(
         False,
@@ -87,7 +87,7 @@ class DataSampling(
     no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_sampling",
 ):
-    """Which samples are drawn."""
+    """Which training samples DeepSpeed selects."""
 
     enabled: bool = param(
         False,
@@ -114,7 +114,7 @@ class SamplingCurriculum(
     section="data_efficiency.data_sampling.curriculum_learning",
     always_sent=("enabled",),
 ):
-    """Draw easy samples first, by measures taken beforehand."""
+    """Select easy samples first, by measures computed in advance."""
 
     enabled: bool = param(
         False,
@@ -138,7 +138,7 @@ class DynamicBatching(
     no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_sampling.dynamic_batching",
 ):
-    """Batches of about equally many tokens, whatever the sequences' lengths."""
+    """Batches with about the same number of tokens, whatever the lengths of the sequences are."""
 
     enabled: bool = param(
         False,
@@ -195,7 +195,8 @@ class RandomLtd(
     section="data_efficiency.data_routing.random_ltd",
     always_sent=("enabled", "model_type", "hidden_state_order"),
 ):
-    """Random layerwise token dropping: middle layers see a random part of each sequence, a growing one."""
+    """Random layerwise token dropping: middle layers process a random part of each sequence; the part grows during
+    training."""
 
     enabled: bool = param(
         False,
@@ -231,7 +232,7 @@ class RandomLtdSchedule(
     section="data_efficiency.data_routing.random_ltd.random_ltd_schedule",
     always_sent=("schedule_type",),
 ):
-    """How the part that middle layers see grows."""
+    """How the part of the sequence that middle layers process grows."""
 
     min_value: Count | None = param(None)
     """Number of tokens at the start. Required."""
@@ -255,7 +256,8 @@ class LayerTokenLr(
     section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
     always_sent=("enabled",),
 ):
-    """A learning rate that follows the tokens the layers have seen; DeepSpeed has not finished it."""
+    """A learning rate that depends on the number of tokens that the layers have processed; DeepSpeed has not finished
+    it."""
 
     enabled: bool = param(
         False,

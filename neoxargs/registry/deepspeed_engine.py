@@ -11,7 +11,7 @@ CommunicationType = Literal["fp16", "bf16", "fp32"]
 
 
 class Gradients(Group, origin="DSC", effect="engine"):
-    """What happens to gradients between backward and the step."""
+    """How gradients are processed between the backward pass and the optimizer step."""
 
     gradient_clipping: NonNegative = param(0.0, receiver_default=1.0)
     """Maximum norm of the gradient of all weights; a larger gradient is scaled down to this norm. 0 turns clipping off.
@@ -202,7 +202,7 @@ class HybridEngine(
     no_effect_reason="only the hybrid engine reads it, which train.py does not use",
     section="hybrid_engine",
 ):
-    """One engine that trains and generates in turn, as reinforcement learning needs."""
+    """An engine that alternates between training and generation, for reinforcement learning."""
 
     enabled: bool = param(
         False,

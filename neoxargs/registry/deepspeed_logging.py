@@ -73,7 +73,7 @@ class CsvMonitor(Group, origin="DSC", effect="log", section="csv_monitor"):
 
 
 class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
-    """DeepSpeed's own Comet experiment. What is not given is taken from Comet's own configuration file or its
+    """DeepSpeed's own Comet experiment. Settings that are left out come from Comet's own configuration file or its
     COMET_ environment variables."""
 
     enabled: bool = param(False)
@@ -126,7 +126,7 @@ class CommsLogger(Group, origin="DSC", effect="log", section="comms_logger"):
 
 
 class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler"):
-    """Counts of floating point operations, parameters and time per module, taken once during a run."""
+    """Numbers of floating point operations and parameters, and the time, of each module, measured once during a run."""
 
     enabled: bool = param(False)
     """Measure the FLOPs and the time of the model's parts. Turns `wall_clock_breakdown` on as well."""
@@ -151,7 +151,7 @@ class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler")
 
 
 class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.throughput"):
-    """The clock behind the speed that DeepSpeed prints."""
+    """The timer for the speed that DeepSpeed prints."""
 
     enabled: bool = param(True)
     """Whether throughput is measured."""

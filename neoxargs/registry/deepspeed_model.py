@@ -9,8 +9,8 @@ from neoxargs.registry.types import Count, Fraction, Natural, NonNegative
 
 
 class SparseAttention(Group, origin="DSC", effect="model", section="sparse_attention"):
-    """DeepSpeed's block sparse attention: what the layers read that `sparsity` or `attention_config` makes sparse.
-    Lengths are in blocks; what follows a token is hidden from it in all patterns."""
+    """DeepSpeed's block-sparse attention, for the layers that `sparsity` or `attention_config` makes sparse. Lengths
+    are in blocks. In all patterns, a token never attends to later tokens."""
 
     mode: Literal["dense", "fixed", "variable", "bigbird", "bslongformer"] = param("fixed")
     """Pattern: `dense` reads all blocks; `fixed` has local windows and global blocks; `variable` is like `fixed`, with
@@ -63,7 +63,8 @@ class ProgressiveLayerDrop(
     section="progressive_layer_drop",
     always_sent=("enabled",),
 ):
-    """Skip layers at random, more of them over time. The model must implement it; train.py's GPT does not."""
+    """Skip layers at random, more of them as training goes on. The model must implement this; train.py's GPT does
+    not."""
 
     enabled: bool = param(
         False,

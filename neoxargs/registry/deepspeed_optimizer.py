@@ -59,7 +59,7 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
 
 
 class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimizer.params"):
-    """The optimizer's own settings. Each type reads those that name it, or name no type."""
+    """The optimizer's own settings. A type reads the settings that name this type, and those that name no type."""
 
     lr: NonNegative | None = param(None)
     """Learning rate; with a schedule, its highest value. `lr` at the top level is the same setting."""
@@ -258,7 +258,7 @@ _RANGE = ("lrrangetest",)
 
 
 class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler.params"):
-    """The schedule's own settings. Each type reads those that name it."""
+    """The schedule's own settings. A type reads the settings that name it."""
 
     last_batch_iteration: int = param(-1)
     """Step at which the schedule starts, -1 for the beginning; resuming sets it from the checkpoint."""

@@ -50,7 +50,7 @@ class TensorParallel(
     no_effect_reason="only models that DeepSpeed shards read it; train.py shards by model_parallel_size",
     section="tensor_parallel",
 ):
-    """AutoTP: divide the matrices of a model that knows nothing of it."""
+    """AutoTP: DeepSpeed divides the matrices of a model that has no tensor parallelism of its own."""
 
     autotp_size: Natural = param(
         0,
@@ -90,7 +90,7 @@ class TensorParallelGroup(
     section="tensor_parallel.tp",
     aliases="tensor_parallel.tensor_parallel",
 ):
-    """How matrices are cut."""
+    """How AutoTP divides matrices."""
 
     tp_size: Count = param(1)
     """Number of ranks among which each matrix is divided during generation."""
@@ -106,8 +106,8 @@ class ExpertParallel(
     no_effect_reason="train.py divides the experts of its own model, according to the moe_... parameters",
     section="expert_parallel",
 ):
-    """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from
-    the model."""
+    """AutoEP: DeepSpeed divides the experts of a mixture-of-experts model that has no expert parallelism of its own.
+    Settings that are left out are inferred from the model."""
 
     enabled: bool = param(
         False,

@@ -16,7 +16,8 @@ Dtype = Literal[
 
 
 class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
-    """Training in 16-bit floats with an fp32 copy of the weights; the loss is scaled to save small gradients."""
+    """Training in fp16 with an fp32 copy of the weights; the loss is scaled so that small gradients do not become
+    zero."""
 
     enabled: bool = param(False)
     """Compute in fp16. Same as `precision: fp16`; cannot be combined with `bf16.enabled`."""
@@ -121,8 +122,8 @@ class Amp(
     section="amp",
     always_sent=("enabled",),
 ):
-    """NVIDIA apex's automatic mixed precision. Needs apex; excludes ZeRO, `fp16` and `bf16`. The keys besides
-    `enabled` are arguments of `apex.amp.initialize`, and None leaves the choice to `opt_level`."""
+    """NVIDIA Apex's automatic mixed precision. Needs apex; cannot be combined with ZeRO, `fp16` or `bf16`. The keys
+    besides `enabled` are arguments of `apex.amp.initialize`; None leaves the choice to `opt_level`."""
 
     enabled: bool = param(
         False,
@@ -173,8 +174,8 @@ class TorchAutocast(
     no_effect_reason="only torch_autocast reads it, which train.py does not use",
     section="torch_autocast",
 ):
-    """torch's own automatic mixed precision: weights stay fp32 and operations choose their type. Excludes `fp16`,
-    `bf16` and `amp`."""
+    """torch's own automatic mixed precision: weights stay in fp32, and each operation chooses its type. Cannot be
+    combined with `fp16`, `bf16` or `amp`."""
 
     enabled: bool = param(
         False,
@@ -197,7 +198,7 @@ class TorchAutocast(
 
 
 class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
-    """Formats of particular tensors, where they should differ from the format of the computation."""
+    """Number formats of particular tensors, if they should differ from the format of the computation."""
 
     grad_accum_dtype: Dtype | None = param(None)
     """Number format in which the gradients of micro batches are summed. Left out, train.py sums several micro batches

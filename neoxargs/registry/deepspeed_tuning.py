@@ -9,7 +9,7 @@ from neoxargs.registry.types import Count, Natural, NonNegative
 
 
 class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", aliases="autotuning_config"):
-    """What DeepSpeed's autotuner tries, each in a short run of its own; `autotuning_run` starts it."""
+    """What DeepSpeed's autotuner tries, each setting in a separate short run; `autotuning_run` starts it."""
 
     enabled: bool = param(False)
     """Let the engine measure steps for the autotuner, and end the run after them. Set it to true together with
@@ -75,7 +75,7 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
 
 
 class ModelInfo(Group, origin="DSC", effect="engine", section="autotuning.model_info"):
-    """The model's size, where the autotuner should not measure it."""
+    """The model's size, if the autotuner should not measure it."""
 
     profile: bool = param(False)
     """Measure the model's size in this run; the autotuner sets this in its first run."""
@@ -98,7 +98,7 @@ class Elasticity(
     section="elasticity",
     always_sent=("max_train_batch_size", "micro_batch_sizes"),
 ):
-    """A global batch size that many numbers of GPUs can share out; replaces the batch keys."""
+    """A global batch size that suits many numbers of GPUs; replaces the batch keys."""
 
     enabled: bool = param(
         False,

@@ -19,7 +19,7 @@ Device = Literal["none", "cpu", "nvme"]
 
 
 class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optimization"):
-    """Which parts of the training state the data parallel ranks share out among themselves, and how."""
+    """Which parts of the training state are partitioned among the data parallel ranks, and how."""
 
     stage: Stage = param(0)
     """What is partitioned across the data parallel ranks: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3
@@ -211,7 +211,7 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
 
 
 class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optimization.offload_optimizer"):
-    """Where the optimizer's state lives, and with it where the step is computed."""
+    """Where the optimizer state is stored, and therefore where the optimizer step is computed."""
 
     device: Device = param("none")
     """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, except partitions below 1
@@ -248,8 +248,8 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
 
 
 class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.zenflow"):
-    """ZenFlow: the GPU updates the few important gradient columns at once and the CPU the others later. Writing the
-    section turns it on; made for `offload_optimizer.device: cpu`."""
+    """ZenFlow: the GPU updates the few important gradient columns immediately, and the CPU updates the others later.
+    The presence of the section turns it on; it is made for `offload_optimizer.device: cpu`."""
 
     topk_ratio: Annotated[float, Bound(gt=0, le=1)] = param(0.1)
     """Fraction of gradient columns that are treated as important; below 1."""
@@ -294,7 +294,7 @@ class LocoParam(
     section="zero_optimization.zeropp_loco_param",
     always_sent=("err_beta", "reset_T"),
 ):
-    """LoCo: error feedback for `zero_quantized_gradients`. Writing the section turns it on."""
+    """LoCo: error feedback for `zero_quantized_gradients`. The presence of the section turns it on."""
 
     err_beta: Fraction = param(0.8)
     """Weight of the previous error in its moving average."""
@@ -304,8 +304,8 @@ class LocoParam(
 
 
 class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimization.leaf_module"):
-    """Stage 3: modules fetched with all their submodules at once, such as mixtures of experts whose submodules run in
-    changing order."""
+    """Stage 3: modules that are fetched with all their submodules at once, such as mixtures of experts, whose
+    submodules run in changing order."""
 
     classes: list[str] = param(
         [

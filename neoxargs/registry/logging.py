@@ -109,7 +109,7 @@ class Comet(Group, origin="NeoX", effect="log"):
 
 
 class Profiling(Group, origin="NeoX", effect="log"):
-    """Where time and memory go."""
+    """Measurements of time and memory."""
 
     profile: bool = param(False, origin="Meg", megatron="profile")
     """Records a PyTorch profiler trace from `profile_step_start` to `profile_step_stop`."""

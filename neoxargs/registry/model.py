@@ -21,14 +21,14 @@ _GMLP = (
 
 
 class Shape(Group, origin="Meg", effect="model"):
-    """How wide and deep the transformer is."""
+    """Width and depth of the transformer."""
 
     num_layers: Layers = param(megatron="num-layers")
     """How many transformer layers are stacked. Must be at least `pipe_parallel_size`."""
 
     hidden_size: Count = param(megatron="hidden-size")
-    """Width of the residual stream: the number of elements per token. Must be a multiple of `num_attention_heads`
-    unless `head_dim` is set."""
+    """Width of the residual stream (elements per token). Must be a multiple of `num_attention_heads` unless `head_dim`
+    is set."""
 
     num_attention_heads: Count = param(megatron="num-attention-heads")
     """Query heads per layer; each is `head_dim` wide. Must be a multiple of `model_parallel_size`."""
@@ -54,16 +54,14 @@ class Shape(Group, origin="Meg", effect="model"):
     """The feed-forward width is rounded up to a multiple of this number, so that matrix kernels stay aligned."""
 
     exact_mlp_width: bool = param(False, ours=True)
-    """Uses `intermediate_size` unchanged as the feed-forward width, as Hugging Face's and Megatron-LM's configurations
-    do: with a gated activation, each of the three matrices has this width, without rounding. `te_layernorm_mlp` implies
-    it."""
+    """Uses `intermediate_size` unchanged as the feed-forward width, as Hugging Face and Megatron-LM do: with a gated
+    activation, each of the three matrices has this width, without rounding. Implied by `te_layernorm_mlp`."""
 
     seq_length: Count = param(megatron="seq-length")
     """Tokens per training sample. Memory for attention scores grows with its square unless a flash kernel is used."""
 
     max_position_embeddings: Count = param(derived=True, megatron="max-position-embeddings")
-    """Longest sequence the model can take, and the number of rows of a learned position table. At least `seq_length`,
-    which is the default."""
+    """Longest sequence, and number of rows of a learned position table. At least `seq_length`, which is the default."""
 
     num_unique_layers: Count | None = param(None)
     """Number of layers with their own weights; the others reuse them, also across pipeline stages. Must divide
@@ -96,8 +94,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     rotary_save_freqs_buffer: bool = param(
         False, effect="none", no_effect_reason="the frequencies are always computed and never saved"
     )
-    """Stores the rotary frequencies in checkpoints. They can be recomputed, so this is only for programs that expect
-    the buffer."""
+    """Stores the rotary frequencies in checkpoints, for programs that expect them there; they can be recomputed."""
 
     rpe_num_buckets: Count = param(32, megatron="relative-attention-num-buckets")
     """Number of distance classes that `pos_emb: rpe` distinguishes; each has one learned bias per head, the same in all
@@ -116,11 +113,10 @@ class Embedding(Group, origin="NeoX", effect="model"):
     factor. Gemma uses the square root of `hidden_size`."""
 
     final_logit_softcapping: Positive | None = param(None, ours=True)
-    """Limits the logits smoothly to the range from -c to c, where c is this value: c x tanh(logits / c). Gemma 2 uses
-    30."""
+    """Limits the logits smoothly to between -c and c, where c is this value: c x tanh(logits / c). Gemma 2: 30."""
 
     no_weight_tying: bool = param(False, megatron="untie-embeddings-and-output-weights")
-    """Gives the output layer its own matrix instead of the token embedding's. Adds `hidden_size` x vocabulary
+    """Gives the output layer a matrix of its own, not the token embedding's. Adds `hidden_size` x vocabulary
     parameters."""
 
     make_vocab_size_divisible_by: Count = param(128, origin="Meg", megatron="make-vocab-size-divisible-by")
@@ -160,8 +156,7 @@ class Norm(Group, origin="NeoX", effect="model"):
         param("layernorm", megatron="normalization")
     )
     """Type of the norms: `layernorm`, `rmsnorm` (no mean, no bias), `non_parametric_layernorm` (nothing learned),
-    `scalenorm` (one learned scale). Transformer Engine's `te_layernorm` and `te_rmsnorm` are the same as the first
-    two."""
+    `scalenorm` (one learned scale). Transformer Engine's `te_layernorm` and `te_rmsnorm` equal the first two."""
 
     layernorm_epsilon: Positive = param(1e-5, origin="Meg", megatron="norm-epsilon")
     """Added to the variance by `norm: layernorm` and `non_parametric_layernorm` before the square root, against
@@ -218,7 +213,7 @@ class Norm(Group, origin="NeoX", effect="model"):
 
 
 class Attention(Group, origin="NeoX", effect="model"):
-    """What each layer attends with."""
+    """The attention of each layer."""
 
     attention_config: list[Any] = param(
         derived=True,
@@ -262,9 +257,8 @@ class Attention(Group, origin="NeoX", effect="model"):
     whole sequence (2 in Gemma 2, 6 in Gemma 3). A list with a number for each layer: 1 with the window, 0 without."""
 
     apply_query_key_layer_scaling: bool = param(False, origin="Meg", megatron="apply-query-key-layer-scaling")
-    """Divides queries by the layer's number before the product with the keys and multiplies the scores again in fp32,
-    which avoids fp16 overflow in deep models. Implies `attention_softmax_in_fp32`, and has an effect in the same
-    layers."""
+    """Divides queries by the layer's number before the product with the keys, and multiplies the scores by it in fp32.
+    Avoids fp16 overflow in deep models. Implies `attention_softmax_in_fp32`, and acts only where that does."""
 
     attention_softmax_in_fp32: bool = param(False, origin="Meg", megatron="attention-softmax-in-fp32")
     """In fp16 and bf16, computes attention step by step as Megatron does: scores in the model's precision, mask and
@@ -296,7 +290,7 @@ class Attention(Group, origin="NeoX", effect="model"):
 
 
 class Mlp(Group, origin="NeoX", effect="model"):
-    """The feed-forward half of a layer."""
+    """The feed-forward part of each layer."""
 
     activation: Activation = param("gelu")
     """Nonlinearity of the feed-forward layer. `geglu`, `reglu`, `swiglu`, `bilinear` and `glu` are gated: half of the
@@ -339,8 +333,7 @@ class Init(Group, origin="NeoX", effect="model"):
 
     init_method: InitMethod = param("normal")
     """Distribution of the initial weights, except those that `output_layer_init_method` sets. `normal` has the standard
-    deviation `init_method_std`, `small_init` sqrt(2 / (5 x `hidden_size`)); `orthogonal` and the Xavier methods ignore
-    both."""
+    deviation `init_method_std`, `small_init` sqrt(2 / (5 x `hidden_size`)); `orthogonal` and Xavier ignore both."""
 
     output_layer_init_method: InitMethod = param("scaled_normal")
     """Distribution of the weights that write to the residual (attention output, second feed-forward matrix).

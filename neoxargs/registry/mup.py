@@ -7,7 +7,7 @@ from neoxargs.registry.types import Count, Positive
 
 
 class Mup(Group, origin="NeoX", effect="model"):
-    """Maximal update parametrisation: hyperparameters that carry over between widths."""
+    """Maximal update parametrisation: hyperparameters that can be transferred between widths."""
 
     use_mup: bool = param(False, megatron="use-mup")
     """Trains with the maximal update parametrisation, in which a learning rate tuned on a narrow model also suits a

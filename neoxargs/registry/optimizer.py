@@ -9,7 +9,7 @@ from neoxargs.registry.types import Fraction, NonNegative, Positive
 
 
 class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
-    """Which optimizer, and its numbers."""
+    """The optimizer and its hyperparameters."""
 
     optimizer_type: Literal["adam", "onebitadam", "cpu_adam", "cpu_torch_adam", "sm3", "madgrad_wd", "sgd", "lion"] = (
         param(derived=True, origin="NeoX", megatron="optimizer")

@@ -19,7 +19,7 @@ class PostTraining(
     effect="none",
     no_effect_reason="only preference training reads it, which train.py does not support",
 ):
-    """Objectives after pretraining, and the data only they read."""
+    """Objectives of post-training, and the data that only they read."""
 
     train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param(
         "normal",

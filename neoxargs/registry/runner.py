@@ -12,7 +12,7 @@ OrAll = Annotated[int, Bound(ge=-1)]
 
 
 class Runner(Group, origin="DSL", effect="launcher"):
-    """Hosts, GPUs and the way of starting processes on them. Every name is a flag of DeepSpeed's launcher."""
+    """Hosts, GPUs, and how processes are started on them. Every name is a flag of DeepSpeed's launcher."""
 
     hostfile: str = param("/job/hostfile")
     """File with one `name slots=N` line per machine, where N is its number of GPUs. If the file does not exist, the run
@@ -121,7 +121,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
 
 
 class RunnerExtras(Group, origin="NeoX", effect="launcher"):
-    """What GPT-NeoX adds to the launcher's flags. None of these is a flag of the same name in stock DeepSpeed."""
+    """Launcher settings that GPT-NeoX and deepy add. Stock DeepSpeed has no flags with these names."""
 
     autotuning_run: Literal["tune", "run"] | None = param(None, to=("runner",))
     """Start DeepSpeed's autotuner, which tries combinations of the settings in the `autotuning` section. `tune` stops
