@@ -28,7 +28,7 @@ def query_key_value_order(contents: Contents, located: Located, shape: Shape, ch
     """
     grouped = shape.num_kv_heads != shape.num_attention_heads
     if chosen is not None:
-        return Decision(chosen, "load_query_key_value_order")
+        return Decision(chosen, "load_query_key_value_order is set")
     if located.weights["layers.0.attention.query_key_value.weight"].cut == "rows":
         return Decision("per_head", "Transformer Engine's attention keeps the rows of a group of heads together")
     if not grouped and not _is_converted(contents, located):

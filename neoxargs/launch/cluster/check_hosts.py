@@ -79,8 +79,9 @@ def check_hosts(spec: RunSpec) -> tuple[str, list[Problem]]:
     """Return a table of what every host has, and the problems; raises Problems when the hosts are not known."""
     config, resources = spec.config, spec.resources
     if resources.scheduler_picks_hosts:
-        what = f"launcher {config.runner.launcher}: the hosts are not known, because the job scheduler will choose them"
-        hint = "set hostfile to check the hosts that it lists"
+        what = f"launcher {config.runner.launcher}: the hosts cannot be checked, because the job scheduler has not "
+        what += "chosen them yet"
+        hint = "set hostfile to check the hosts listed in that file"
         raise Problems([Problem(what, config.place("launcher"), hint, id="hosts-not-known", about=("launcher",))])
     paths = [str(IMPORT_ROOT), *_files(config)]
     probe = [sys.executable, "-c", PROBE, json.dumps([PACKAGES, paths])]

@@ -126,7 +126,7 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
             yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
     if base is not None and base.differs_from(record) and not new_run:
         what = f"the adapters in {checkpoint} were trained with the model in {record.folder}, not with {base.folder}"
-        hint = f"set base_checkpoint to {record.folder}, or set finetune: true to train the adapters for this model"
+        hint = f"set base_checkpoint to {record.folder}, or set finetune: true to train the adapters for {base.folder}"
         place = config.place("base_checkpoint") or config.place("load")
         yield Problem(what, place, hint, id="base-checkpoint-differs", about=("base_checkpoint", "load"))
 

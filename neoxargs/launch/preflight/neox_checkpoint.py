@@ -49,7 +49,7 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
     options, lines = config.checkpoint, [_layouts(config, contents)]
     order = query_key_value_order(contents, located, config.shape, options.load_query_key_value_order)
     grouped = config.shape.num_kv_heads != config.shape.num_attention_heads
-    reason = f" (query_key_value {order.order.replace('_', ' ')}: {order.reason})" * grouped
+    reason = f" (query_key_value order {order.order}: {order.reason})" * grouped
     lines.append(f"restored: weights of {located.depth} layers{reason}")
     not_taken = ["RNG states"]
     if options.finetune:
@@ -101,8 +101,8 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
     under_root = config.get("rms_norm_epsilon_under_root") is not False
     if config.norm.norm == "rmsnorm" and under_root and not (version and version >= EPSILON_UNDER_ROOT):
         yield (
-            f"RMSNorm: GPT-NeoX before 2025-05-09 added rms_norm_epsilon ({config.norm.rms_norm_epsilon}) to the root; "
-            "this run adds it under the root; if such a version wrote the checkpoint, set "
+            f"RMSNorm: GPT-NeoX before 2025-05-09 added rms_norm_epsilon ({config.norm.rms_norm_epsilon}) after "
+            "the square root; this run adds it inside the square root; if such a version wrote the checkpoint, set "
             "rms_norm_epsilon_under_root: false"
         )
     if contents.files.tensor_ranks > 1 and config.attention.gpt_j_residual:
@@ -123,6 +123,6 @@ def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:
         what = f"load ({contents.folder}): the checkpoint's learning rate schedule uses {name} = {there}{unit}, "
         what += f"but this configuration uses {here}{unit}"
         hint = "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule, or "
-        hint += "override_lr_scheduler: true to use this configuration's"
+        hint += "override_lr_scheduler: true to use this configuration's schedule"
         place, about = config.place(name) or config.place("load"), ("load", name)
         yield Problem(what, place, hint, id="checkpoint-other-lr-schedule", about=about)

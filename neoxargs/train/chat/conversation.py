@@ -167,7 +167,7 @@ def _message(entry: Any, number: int) -> Message:
     if not isinstance(message.get("role"), str):
         raise Rejected(f"message {number} has no role", 'write {"role": "user", "content": "..."}')
     if not has_content and not calls_tools(message):
-        what = f"message {number}, of role {message['role']}, has no content"
+        what = f"message {number} (role {message['role']}) has no content"
         raise Rejected(what, 'write "content": "" if it is meant to be empty')
     message = _with_reasoning(message)
     content = message.get("content", "")
@@ -185,7 +185,7 @@ def _sharegpt(entry: Message, number: int) -> Message:
     if role is None:
         raise Dropped("unknown role", str(name))
     if "value" not in entry:
-        raise Rejected(f"message {number}, from {name}, has no value", 'write "value": "" if it is meant to be empty')
+        raise Rejected(f"message {number} (from {name}) has no value", 'write "value": "" if it is meant to be empty')
     if name == "function_call":
         return {"role": role, "content": "", "tool_calls": [{"type": "function", "function": _call(value, number)}]}
     return {"role": role, "content": value}

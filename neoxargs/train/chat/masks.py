@@ -92,7 +92,7 @@ def _by_turns(chat: _Chat, text: str, trained: list[bool]) -> Marked:
         end = len(text) if index == last else _boundary(chat, text, index, trained[index + 1], result.notes)
         # is_trained: a trained turn of no characters is an error, too, unless its message is empty.
         if end < start + is_trained and str(chat.messages[index].get("content") or "").strip():
-            what = f"in the template's output, message {index + 1} does not come after the messages before it"
+            what = f"in the template's output, message {index + 1} does not follow the earlier messages"
             raise TemplateError(what, hint=_UNSTABLE)
         if is_trained and end > start:
             result.spans.append((start, end))

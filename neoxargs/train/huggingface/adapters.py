@@ -193,7 +193,7 @@ def _base(given: Config) -> Base:
     root = given.checkpoint.base_checkpoint or given.checkpoint.load
     if root and (found := named_by(Path(root))):
         return Base.of(found)
-    what = "the adapters need a model: the files passed with --config name no checkpoint"
+    what = "the adapters need a model, but the files passed with --config name no checkpoint"
     hint = "pass the YAML file that deepy import wrote for the model, or one that sets load"
     raise Problems(Problem(what, hint=hint, id="base-checkpoint-missing", about=("load", "base_checkpoint")))
 

@@ -204,7 +204,7 @@ def init_distributed(backend: str) -> None:
             deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False)
         except torch.distributed.DistNetworkError as error:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-            hint = "if another run uses this port, set master_port to a free one"
+            hint = "if another run uses this port, set master_port to a free port"
             what = f"the rendezvous at {where} failed: {error}"
             raise Problems(
                 Problem(what, hint=hint, id="rendezvous-failed", about=("master_addr", "master_port"))

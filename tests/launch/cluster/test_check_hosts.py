@@ -95,7 +95,7 @@ def test_hosts_that_a_job_scheduler_will_choose_cannot_be_checked():
     unknown = RunSpec(
         Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", scheduler_picks_hosts=True)
     )
-    with pytest.raises(Problems, match="launcher srun: the hosts are not known, because the job scheduler will choose"):
+    with pytest.raises(Problems, match="launcher srun: the hosts cannot be checked, because the job scheduler"):
         check_hosts.check_hosts(unknown)
 
 

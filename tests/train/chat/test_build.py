@@ -170,9 +170,9 @@ class TestNothingIsHalfWritten:
         with pytest.raises(Problems) as caught:
             build.build([str(tmp_path / "c.jsonl")], BYTES, tmp_path / "x")
         assert [problem.what for problem in caught.value.problems] == [
-            "message 1, of role assistant, has no content",
-            "message 2, of role assistant, has no content",
-            "message 3, of role assistant, has no content (and 2 more lines)",
+            "message 1 (role assistant) has no content",
+            "message 2 (role assistant) has no content",
+            "message 3 (role assistant) has no content (and 2 more lines)",
         ]
         (tmp_path / "refusing.jinja").write_text("{{ raise_exception('no!') }}")
         recipe = replace(BYTES, chat_template=str(tmp_path / "refusing.jinja"))

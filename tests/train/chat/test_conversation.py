@@ -115,8 +115,8 @@ def test_parts() -> None:
     [
         ({"messages": ["x"]}, "message 1 must be an object with role and content, but is a string"),
         ({"messages": [QUESTION, {"content": "x"}]}, "message 2 has no role"),
-        ({"messages": [QUESTION, {"role": "assistant"}]}, "message 2, of role assistant, has no content"),
-        ({"conversations": [{"from": "gpt"}]}, "message 1, from gpt, has no value"),
+        ({"messages": [QUESTION, {"role": "assistant"}]}, "message 2 (role assistant) has no content"),
+        ({"conversations": [{"from": "gpt"}]}, "message 1 (from gpt) has no value"),
         ({"messages": [{"role": "user", "content": 3}]}, "the content of message 1 must be a string, but is a number"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "message 1 has a part of type image, but only text can be tokenised"),

@@ -107,7 +107,7 @@ class TestTemplatesThatChangeEarlierTurns:
 
     def test_an_order_that_hides_a_turn_is_refused(self) -> None:
         newest_first = "{% for m in messages | reverse %}[{{ m.content }}]{% endfor %}"
-        with pytest.raises(TemplateError, match="message 3 does not come after the messages before it"):
+        with pytest.raises(TemplateError, match="message 3 does not follow the earlier messages"):
             trained(CHATS[1], newest_first)
 
     def test_an_empty_turn(self) -> None:

@@ -139,7 +139,9 @@ def test_the_norm_and_output_names_of_early_2021(tmp_path: Path) -> None:
 
 def test_the_order_of_grouped_queries_is_asked_for_where_no_file_says_it(tmp_path: Path) -> None:
     config, run, folder = written(tmp_path, "llama", order="per_head", state={"ds_version": None})
-    with pytest.raises(Problems, match="set load_query_key_value_order: per_head if the checkpoint is older than that"):
+    with pytest.raises(
+        Problems, match="set load_query_key_value_order: per_head for a checkpoint from before that date"
+    ):
         read(folder, config)
     config, _ = model_of("llama", load_query_key_value_order="per_head")
     found, key = read(folder, config), "layers.1.attention.query_key_value.weight"
