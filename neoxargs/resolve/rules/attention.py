@@ -272,7 +272,10 @@ def window_pattern_covers_every_layer(
     if not isinstance(window_attn_skip_freq, Sequence) or len(window_attn_skip_freq) == num_layers:
         return None
     what = f"window_attn_skip_freq describes {len(window_attn_skip_freq)} layers, but num_layers is {num_layers}"
-    advice = "write 1 (window) or 0 (no window) for each layer, or a single number N: every N-th layer has no window"
+    advice = (
+        "write 1 (window) or 0 (no window) for each layer, or a single number N to leave every N-th layer "
+        "without a window"
+    )
     return refuse(what, advice, about=["window_attn_skip_freq", "num_layers"])
 
 

@@ -38,7 +38,7 @@ def attention_config_covers_every_layer(
     sparse_attention__mode: str,
     sections: Collection[str],
 ) -> list[str]:
-    """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`
+    """one attention type for each layer; a pattern is repeated, and without a pattern every layer is `global`
 
     GPT-NeoX reads the list only when it builds the model, on every rank. A list with a different number of layers would
     stop every rank with an assertion, or give layers an unintended kind of attention.
@@ -100,7 +100,7 @@ def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
             pass
         case _:
             raise Contradiction(
-                f"attention_config: expected [[layer types], times], got {item}",
+                f"attention_config: expected [[layer types], repetitions], got {item}",
                 'for example, write [[["global"], 10], [["flash"], 2]], or [[["local", "global"], "all"]]',
                 about=["attention_config"],
             )

@@ -45,7 +45,8 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
     if not given or launcher in ("slurm", "srun") or launcher in WIDENED.get("launcher", ()):
         return None
     names = " and ".join(given)
-    what = f"launcher ({launcher}) ignores {names}; only slurm and srun use {'it' if len(given) == 1 else 'them'}"
+    have, them = ("has", "it") if len(given) == 1 else ("have", "them")
+    what = f"{names} {have} no effect with launcher {launcher}: only the launchers slurm and srun use {them}"
     return warn(what, f"set launcher to slurm, or remove {names}", about=[*given, "launcher"])
 
 

@@ -82,7 +82,7 @@ def epochs_read_each_sample_equally_often(
 
 @derives("lr_decay_iters")
 def lr_decay_length_given_once(lr_decay_iters: int | None, lr_decay_fraction: float | None, train_iters: int) -> int:
-    """the learning rate decays until the end of training, or over lr_decay_fraction of it
+    """the learning rate decays until the end of training, or over lr_decay_fraction of the iterations
 
     With two lengths the learning rate would decay over one of them, and the other would be ignored. With a length below
     one iteration, the run would train at min_lr from its first step.

@@ -14,7 +14,7 @@ HEADINGS: dict[Impact, str] = {
     "result": "can change the result",
     "rounding": "can change rounding only",
     "nothing": "cannot change training",
-    "unread": "read by no run",
+    "unread": "not read by any run",
 }
 
 
