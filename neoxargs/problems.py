@@ -198,13 +198,14 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def similar_folders(folder: str) -> str:
-    """Return `did you mean a or b?` with the similar names of folders beside a missing folder, or ""."""
+    """Return `did you mean a or b?` with the paths of similar folders beside a missing folder, or ""."""
     beside, wanted = os.path.split(os.path.normpath(folder))
     try:
         names = [entry.name for entry in os.scandir(beside or ".") if entry.is_dir()]
     except OSError:
         return ""
-    return did_you_mean(wanted, names)
+    found = [os.path.join(beside, name) for name in close_matches(wanted, names)]
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def listed(words: Iterable[str], last: str = "or", most: int = 12) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from neoxargs.problems import (
     MAX_DRAWN,
     SET,
@@ -15,6 +17,7 @@ from neoxargs.problems import (
     render,
     sentence,
     shortened,
+    similar_folders,
 )
 
 
@@ -108,6 +111,12 @@ def test_similar_names() -> None:
     assert close_matches("hiden_size", ["seed", "hidden_size"]) == ["hidden_size"]
     assert did_you_mean("hiden_size", ["seed", "hidden_size"]) == "did you mean hidden_size?"
     assert did_you_mean("xyz", ["seed"]) == ""
+
+
+def test_similar_folders_are_named_by_their_paths(tmp_path: Path) -> None:
+    (tmp_path / "configs" / "models").mkdir(parents=True)
+    assert similar_folders(f"{tmp_path}/configs/modells") == f"did you mean {tmp_path}/configs/models?"
+    assert similar_folders(str(tmp_path / "other" / "models")) == similar_folders(f"{tmp_path}/configs/x") == ""
 
 
 def test_joined_words() -> None:

@@ -53,7 +53,7 @@ def show(request: Request, form: Form | None) -> int:
     spec = resolve_launch(script, request)
     refuse(list(secrets.in_configuration(spec.config)))  # before anything shows their values
     refused = preflight.unsupported(script.program, spec.config)
-    needs = preflight.needs(script.program, spec)
+    needs = preflight.needs(script.program, spec, elsewhere=request.gpus is not None)
     left_out = dropped_settings(spec.config) if form == "megatron" else []
     warnings = [*spec.warnings, *left_out, *(need.as_warning() for need in needs)]
     if request.as_json and not form:

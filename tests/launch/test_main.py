@@ -59,3 +59,17 @@ def test_a_launch_resolves_its_files_once(calls: Counter[str], more: list[str]) 
 def test_so_does_what_only_shows_it(calls: Counter[str], form: str) -> None:
     assert main(["train.py", "my.yml", "more.yml", *form.split()]) == 0
     assert calls == ONCE
+
+
+def test_what_is_shown_for_another_machine_does_not_depend_on_the_packages_of_this_one(
+    calls: Counter[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The guides show such commands, and `deepy docs` writes the same pages without torch."""
+    shown = {}
+    for missing in (False, True):
+        monkeypatch.setattr("neoxargs.launch.preflight.packages.is_missing", lambda _, missing=missing: missing)
+        for more in ([], ["--gpus=4"]):
+            assert main(["train.py", "my.yml", "--emit=megatron", *more]) == 0
+            shown[missing, bool(more)] = capsys.readouterr()
+    assert shown[True, True] == shown[False, True]
+    assert "training needs torch" in shown[True, False].err

@@ -47,10 +47,13 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.trainer_support import unsupported as trainer_support
 
 
-def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
-    """Return what a program lacks on this machine; for sampling and a user's script, missing data is a warning."""
+def needs(program: Program | None, spec: RunSpec, elsewhere: bool = False) -> list[Problem]:
+    """Return what a program lacks on this machine; for sampling and a user's script, missing data is a warning.
+
+    elsewhere: whether the run is for another machine, so that nothing is said about the packages of this one.
+    """
     config = spec.config
-    if program and not spec.resources.remote and (absent := list(missing_trainer())):
+    if program and not (elsewhere or spec.resources.remote) and (absent := list(missing_trainer())):
         return absent
     if program == "train":
         return [*machine_problems(spec), *overwritten_checkpoint(config), *folder_problems(config)]
