@@ -148,7 +148,7 @@ def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
     assert "\ntrain_iters" not in result.text
     assert f"# To do: {to_do}\n" in result.text
     if to_do.endswith(f"{flags})."):
-        assert "set train_iters in the new file to number of samples / batch size" in [p.hint for p in result.problems]
+        assert "set train_iters in the new file to samples / global batch size" in [p.hint for p in result.problems]
 
 
 def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:

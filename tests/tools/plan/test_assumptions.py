@@ -63,6 +63,7 @@ def figures(plan: Plan) -> tuple[object, ...]:
 
 def test_the_list_names_value_unit_and_source_of_each() -> None:
     text = list_assumptions()
+    assert "unfused_attention: 0\n" in text and "context: 0.75 GiB\n" in text
     for each in fields(Assumptions):
         assert f"{each.name}: " in text and each.metadata["source"] in text and each.metadata["meaning"] in text
     assert "step_bytes: as configured" in text

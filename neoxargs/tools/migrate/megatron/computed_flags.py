@@ -255,7 +255,7 @@ def samples(name: str) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
         samples, batch = reading.number(option.name), reading.number("global-batch-size")
         if not (samples and batch and 0 < batch <= samples):
-            reading.leave_to_write(option, name, f"set {name} in the new file to number of samples / batch size")
+            reading.leave_to_write(option, name, f"set {name} in the new file to samples / global batch size")
             return
         rounding = ", rounded down" if samples % batch else ""
         ramp = ", ignoring --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
