@@ -95,7 +95,7 @@ def test_a_folder_without_checkpoints_is_a_problem(tmp_path, capsys):
     for name, what in {
         "empty": "there is no checkpoint in this folder [checkpoint-missing]\n  = pass the folder that",
         "file": "this is a file, not a folder with checkpoints [checkpoint-missing]\n  = pass the folder that",
-        "emty": "there is no such folder [checkpoint-missing]\n  = did you mean empty?",
+        "emty": f"there is no such folder [checkpoint-missing]\n  = did you mean {tmp_path / 'empty'}?",
         "run/global_step5": f"{single} [checkpoint-missing]\n  = pass ",
     }.items():
         assert main(["checkpoints", str(tmp_path / name)]) == 1
