@@ -95,8 +95,8 @@ class Parameter:
 
     @property
     def brief(self) -> str:
-        """The first clause of the description, starting in lower case."""
-        first, *_ = re.split(r"(?<=\w)[.;:](?:\s|$)", self.description)
+        """The first clause of the description, starting in lower case. Code in backticks is not divided."""
+        first, *_ = re.split(r"(?<=[\w`)])(?<!et al)[.;:](?=\s|$)(?=(?:[^`]*`[^`]*`)*[^`]*$)", self.description)
         return first[:1].lower() + first[1:] if first[1:2].islower() else first
 
     def __repr__(self) -> str:

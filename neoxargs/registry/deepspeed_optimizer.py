@@ -309,7 +309,7 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """After the cycle, the steps per decay; 0 does not decay."""
 
     cycle_momentum: bool = param(True, used_by_types=_CYCLE)
-    """Change the momentum (Adam: the first beta) inversely to the learning rate."""
+    """Change the momentum, or the first beta of Adam, inversely to the learning rate."""
 
     cycle_min_mom: NonNegative = param(0.8, used_by_types=_CYCLE)
     """Momentum in the middle of the cycle."""

@@ -86,7 +86,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
         False,
         aliases=("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"),
     )
-    """Stage 3: gather the whole model on one rank when it is saved in 16 bits. That rank needs the memory for it."""
+    """Gather the whole model on one rank when it is saved in 16 bits; that rank needs the memory for it. Stage 3."""
 
     stage3_module_granularity_threshold: int = param(0, aliases="module_granularity_threshold")
     """Stage 3: fetch a module with all its submodules at once if it has fewer weights per submodule than this. 0

@@ -24,11 +24,11 @@ class Shape(Group, origin="Meg", effect="model"):
     """Width and depth of the transformer."""
 
     num_layers: Layers = param(megatron="num-layers")
-    """How many transformer layers are stacked. Must be at least `pipe_parallel_size`."""
+    """Number of transformer layers in the model. Must be at least `pipe_parallel_size`."""
 
     hidden_size: Count = param(megatron="hidden-size")
-    """Width of the residual stream (elements per token). Must be a multiple of `num_attention_heads` unless `head_dim`
-    is set."""
+    """Width of the residual stream, in elements per token. Must be a multiple of `num_attention_heads` unless
+    `head_dim` is set."""
 
     num_attention_heads: Count = param(megatron="num-attention-heads")
     """Query heads per layer; each is `head_dim` wide. Must be a multiple of `model_parallel_size`."""

@@ -174,3 +174,9 @@ def test_megatron_defaults_are_pinned(parameter: Parameter) -> None:
     if parameter.receiver_default is not parameter.default and "DSC" not in parameter.origins:
         option = read("megatron_lm_options.json")[f"--{parameter.megatron.removeprefix('!')}"]
         assert repr(parameter.receiver_default) == option["default"]
+
+
+def test_the_first_clause_of_a_description_is_whole() -> None:
+    briefs = {name: parameter.brief for name, parameter in REGISTRY.parameters.items()}
+    broken = {name: text for name, text in briefs.items() if text.count("`") % 2 or text.count("(") != text.count(")")}
+    assert broken == {}
