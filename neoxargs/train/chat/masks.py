@@ -62,9 +62,9 @@ def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -
         return Marked(text, [(0, len(text))])
     trained = [_is_trained(conversation, index, recipe) for index in range(len(messages))]
     empty = [is_empty(message) for message, is_trained in zip(messages, trained, strict=True) if is_trained]
+    # Before the checks of empty turns: with marks, the template decides what is trained, and not the roles.
     if recipe.masking == "marks":
         result = _by_marks(chat, recipe, conversation.given)
-    # Before the checks below: with marks, the template decides what is trained, and not the roles.
     elif not empty:
         raise Dropped("no trained token")
     elif all(empty):  # only the template's end of a turn would be trained: the model would learn to answer nothing

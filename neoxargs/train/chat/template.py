@@ -134,6 +134,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if operator == "**" and max(abs(left), abs(right)) > 1000:
             raise OverflowError(f"{left} ** {right} is too large")
         if operator == "*":
+            # Either side may be what is repeated: 2 * "ab" and "ab" * 2.
             _check_product(left, right)
             _check_product(right, left)
         return super().call_binop(context, operator, left, right)

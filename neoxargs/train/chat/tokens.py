@@ -20,7 +20,7 @@ from neoxargs.train.chat.tokenizer_folder import ChatSettings
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.tokenizer import ByteTokenizer, FastTokenizer, Ids, build_tokenizer, valid
 
-#: Texts in templates that are meant to be special tokens.
+#: Texts in templates that are meant to be special tokens. U+FF5C is the full-width bar of DeepSeek's.
 _MARKER = re.compile("<[|\uff5c][^<>|\uff5c\\s]+[|\uff5c]>|<(?:start|end)_of_turn>|\\[/?INST\\]|</?s>")
 
 

@@ -90,6 +90,7 @@ def build_datasets(
         lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
     )
     _refuse_empty(built, chosen, needed, sampling)
+    # Once for each text: a file can be a source of several parts.
     for left_out in dict.fromkeys(text for part in PARTS if built[part] for text in _left_out(chosen[part], sampling)):
         _warn(left_out)
     evaluated = training.eval_iters * config.batch.train_batch_size
@@ -211,6 +212,7 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     if sampling.epochs and part == "train":
         return _in_epochs(filled, sampling.epochs, sampling)
     if sampling.data.sample_order == "gpt-neox":
+        # With the sources of weight 0: their samples count in the size of GPT-NeoX's blend.
         return _in_gpt_neox_order(filled, samples, sampling)
     if len(present) == 1:
         single: Samples = _gpt_dataset(present[0], part, samples, sampling)

@@ -44,6 +44,7 @@ def build(kind: str, groups: list[dict[str, Any]], params: OptimizerParams, data
     names = [name for name, p in OptimizerParams.parameters.items() if kind in p.used_by_types or name == "lr"]
     values = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
     values |= {"comm_backend_name": "gloo"}  # a name for which DeepSpeed 0.19 loads no backend of its own
+    # A class with the base's name: DeepSpeed names an optimizer that it is given by its class.
     optimizer: torch.optim.Optimizer = type(base.__name__, (_OneBit, base), {})(groups, Compression(data), values)
     return optimizer
 

@@ -70,7 +70,7 @@ def build(
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
         module = _pipeline(config, vocabulary, make, mesh) if pipelined else _gpt(config, json, vocabulary, make, mesh)
-        freeze(module, config)
+        freeze(module, config)  # before the engine is built, whose optimizer takes the trained weights
         if trains and config.fusion.compile_layers:  # text is generated at all lengths, each of which would be compiled
             compile_layers(module, torch.device(get_accelerator().current_device_name()))
         settings = timing.settings(json, config)

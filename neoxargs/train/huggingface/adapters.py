@@ -180,9 +180,9 @@ def read(source: PeftFolder, given: Config, family: Family, sizes: Sizes, folder
 
 def _lora(source: PeftFolder, targets: list[str]) -> dict[str, Any]:
     settings = source.settings
+    # The values after the keys are peft's defaults, in case the file leaves them out.
     return {
         "lora.rank": settings.get("r", 8), "lora.alpha": settings.get("lora_alpha", 8),
-        # peft's defaults, in case the file leaves them out.
         "lora.dropout": settings.get("lora_dropout", 0.0), "lora.targets": targets,
         "lora.rank_stabilized": bool(settings.get("use_rslora")),
     }  # fmt: skip

@@ -110,6 +110,7 @@ def window_mask(seq: int, width: int, device: torch.device) -> Tensor:
 def _fixed(pattern: Pattern, head: int) -> Blocks:
     """Adjacent windows, and in each window some blocks that all later blocks attend to (arXiv:1904.10509)."""
     count, wide = pattern.blocks, pattern.num_local_blocks or 4
+    # The first global block within a window: they end each window, and other patterns of heads take those before.
     summary = wide - (1 + head % pattern.num_different_global_patterns) * pattern.num_global_blocks
     full_windows = count - count % wide
     firsts = list(range(summary, full_windows, wide))
@@ -129,6 +130,7 @@ def _variable(pattern: Pattern, head: int) -> Blocks:
     count, lengths, left = pattern.blocks, [], pattern.blocks
     sizes = iter(pattern.local_window_blocks)
     size = next(sizes)
+    # The last length repeats until the sequence is covered.
     while left > 0:
         lengths.append(min(size, left))
         left -= size

@@ -75,7 +75,7 @@ def write(config: Config, saved: Weights, folder: Path) -> bool:
             for number, tensors in layers:
                 torch.save(OrderedDict(tensors), final / layer_file(number, rank))
         else:
-            # DeepSpeed's plain engine wraps the layers in a module of this name.
+            # Without a pipeline, GPT-NeoX wraps the layers in a module of this name.
             named = ((f"sequential.{number}.{name}", x) for number, tensors in layers for name, x in tensors.items())
             state["module"] = OrderedDict(named)
         if writer.has_optimizer:
@@ -150,9 +150,9 @@ class _Writer:
             # ScaleNorm has one number.
             width = 1 if target.name.endswith(".g") else self.config.shape.hidden_size
             return torch.zeros(width) if state or target.name.endswith("bias") else torch.ones(width)
+        # master: with optimizer state, the fp32 weights that belong to it.
         full = self.saved.full_tensor(target.ours, state, master=self.has_optimizer and not state)
         # A copy: a slice would be saved with the whole tensor.
-        # With optimizer state, the fp32 weights that belong to it.
         return self._slice(target, full, rank, state).clone(memory_format=torch.contiguous_format)
 
     def _slice(self, target: Target, full: Tensor, rank: int, state: str) -> Tensor:

@@ -49,6 +49,7 @@ def settings(data: Data, seed: int, seq_length: int, tokenizer: SimpleNamespace,
     return GPTDatasetConfig(
         random_seed=seed,
         sequence_length=seq_length,
+        # Not read here, but without blends megatron-core takes this for the configuration of mock data.
         blend_per_split=[(list(tokenizer.unique_identifiers), None)] * 3,
         path_to_cache=str(cache),
         mmap_bin_files=data.data_impl in ("infer", "mmap"),
@@ -56,7 +57,7 @@ def settings(data: Data, seed: int, seq_length: int, tokenizer: SimpleNamespace,
         reset_position_ids=data.reset_position_ids,
         reset_attention_mask=data.reset_attention_mask,
         eod_mask_loss=data.eod_mask_loss,
-        create_attention_mask=False,
+        create_attention_mask=False,  # the model makes its masks itself, on the device
     )
 
 
