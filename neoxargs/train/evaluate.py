@@ -37,7 +37,7 @@ def run(arguments: RankArguments) -> None:
     """Evaluate as the rank's command line says. Raises Problems."""
     config = for_evaluation(arguments.config)
     tasks = Tasks.of(config)
-    if tasks.names:
+    if tasks.names:  # before the model is loaded, which may take minutes
         require_installed()
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config.parallel)

@@ -127,6 +127,7 @@ def measured(results: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 def _adapter(model: Model) -> Any:
     """Return the model with the interface of the harness, `lm_eval.api.model.LM`."""
+    # The class is made here, because its base is there only if the harness is installed.
     base: Any = harness("api.model").LM
 
     class Adapter(base):  # type: ignore[misc]

@@ -179,7 +179,7 @@ def set_weight(engine: Any, name: str, value: Tensor) -> None:
 
 
 def with_rows(full: Tensor, count: int) -> Tensor:
-    """Return a weight with `count` rows: padding rows are dropped, or added with zeros."""
+    """(rows, ...) -> (count, ...): padding rows at the end are dropped, or added with zeros."""
     if len(full) == count:
         return full
     rows = full.new_zeros(count, *full.shape[1:])

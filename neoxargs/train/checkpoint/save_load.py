@@ -147,6 +147,7 @@ class Checkpoints(Saver):
                     load_lr_scheduler_states=with_optimizer,
                     load_module_only=not with_optimizer,
                 )
+        # What torch and DeepSpeed raise for other shapes, names and numbers of files, and for unreadable files.
         except (RuntimeError, KeyError, AssertionError, ValueError, OSError) as error:
             what = f"load ({checkpoint}): DeepSpeed cannot load the checkpoint into this model: {_one_line(error)}"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",))) from error

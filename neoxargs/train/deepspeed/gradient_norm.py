@@ -59,7 +59,7 @@ def clip(engine: Any, mesh: Mesh) -> None:
 
 
 def shorten(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
-    """Scale the gradients, whose norm is given, to the norm `longest` if they are longer."""
+    """Scale the gradients in place to the norm `longest`, if they are longer. norm: () in fp32, of all gradients."""
     if not gradients:  # on a stage that trains nothing
         return
     # The same 1e-6 as in torch's `clip_grad_norm_` and in Megatron-LM; it avoids a division by 0.

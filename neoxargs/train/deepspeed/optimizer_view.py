@@ -115,7 +115,10 @@ def before_step(engine: Any, hook: Callable[[], None]) -> None:
 
 
 def stored_gradient(weight: Any) -> Tensor | None:
-    """Return the gradient that the optimizer reads, full or the fragment of this rank. Not for ZeRO-3."""
+    """Return the gradient that the optimizer reads: in the weight's shape, or this rank's fragment, flat.
+
+    None if this rank has none. Not for ZeRO-3.
+    """
     if not hasattr(weight, "_hp_mapping"):
         return weight.grad  # type: ignore[no-any-return]
     # The bf16 optimizer keeps the full gradients of all weights, although they are partitioned; a weight's index counts

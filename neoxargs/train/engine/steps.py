@@ -91,7 +91,7 @@ class Plain:
         self._losses: list[Tensor] = []
 
     def losses(self) -> list[Tensor]:
-        """Return the losses of the micro batches of this step so far."""
+        """Return the losses of the micro batches of this step so far, each ()."""
         return self._losses
 
     def learning_rate(self) -> float:
@@ -168,7 +168,7 @@ class Feed:
 
 
 def to_device(batch: MicroBatch, device: torch.device) -> tuple[LayerInput, Tensor]:
-    """Copy a micro batch to the device; from pinned memory, the copy does not wait for the device."""
+    """Copy a micro batch, and return the first layer's input and the labels. From pinned memory, it does not wait."""
     tokens, labels, *starts = (tensor.to(device, non_blocking=True) for tensor in batch if tensor is not None)
     return pack(tokens, starts[0] if starts else None), labels
 

@@ -22,7 +22,7 @@ def choose(logits: Tensor, options: Generation, random: torch.Generator) -> Tens
 
 
 def keep_top_k(logits: Tensor, count: int) -> Tensor:
-    """Set all but the `count` largest logits of each row to -inf; 0 keeps all."""
+    """(batch, vocabulary): set all but the `count` largest logits of each row to -inf; 0 keeps all."""
     if not 0 < count < logits.shape[-1]:
         return logits
     keep = logits.topk(count, dim=-1).indices
@@ -32,7 +32,8 @@ def keep_top_k(logits: Tensor, count: int) -> Tensor:
 def keep_top_p(logits: Tensor, share: float) -> Tensor:
     """Keep the most likely tokens of each row until their probabilities add up to `share`; set the others to -inf.
 
-    At least one token is kept; a share of 0 or 1 keeps all. Holtzman et al. 2019, arXiv:1904.09751.
+    logits: (batch, vocabulary). At least one token is kept; a share of 0 or 1 keeps all. Holtzman et al. 2019,
+    arXiv:1904.09751.
     """
     if not 0 < share < 1:
         return logits

@@ -40,7 +40,7 @@ class AddedLosses:
         self._micro_batches = 1
 
     def add(self, x: Tensor, terms: Mapping[str, Term]) -> Tensor:
-        """Return x, the layer's output. Its backward pass begins that of the terms."""
+        """Return x, the layer's output, of any shape. Its backward pass begins that of the terms, each ()."""
         # In fp32: sums over micro batches lose digits in 16 bits.
         values = torch.stack([term.value.float() for term in terms.values()])
         weights = [term.weight for term in terms.values()]
@@ -52,6 +52,7 @@ class AddedLosses:
         self._sums.clear()
 
     def record(self, names: list[str], values: Tensor) -> None:
+        """Add the terms of one layer and micro batch to the sums of the step. values: (names)."""
         for name, value in zip(names, values, strict=True):
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 

@@ -51,7 +51,7 @@ class Readout(NamedTuple):
 
 
 def mask_labels(labels: Tensor, mask: Tensor) -> Tensor:
-    """Return the labels with IGNORED wherever `mask` is 0."""
+    """Return the labels (batch, seq) with IGNORED wherever `mask`, of the same shape, is 0."""
     return labels.masked_fill(mask == 0, IGNORED)
 
 

@@ -132,5 +132,5 @@ def causal_mask(seq: int, device: torch.device) -> Tensor:
 
 
 def shared_causal_mask(seq: int, device: torch.device, tables: Tables) -> Tensor:
-    """Return the causal mask that all layers of a model share."""
+    """Return the causal mask (seq, seq) that all layers of a model share."""
     return tables.square(("causal", device), seq, lambda size: causal_mask(size, device))

@@ -92,6 +92,7 @@ class Adapters(nn.Module):
             self.add_module(name, kind(config.lora, target, name, make.at(name)))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs), both as the layer has them on this rank."""
         deltas = {name: adapter(x, self.scale) for name, adapter in self.named_children()}
         return assembled(self.target, deltas, self.ranks)
 

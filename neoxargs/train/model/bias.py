@@ -72,7 +72,7 @@ def relative_bias(config: Config, make: Make) -> RelativeBias | None:
 
 
 def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -> Tensor:
-    """Return T5's bucket index for each distance `back`, in tokens.
+    """Return T5's bucket index for each distance `back`, in tokens, in the same shape.
 
     Each of the first half of the buckets holds one distance; the others grow logarithmically up to `max_distance`. With
     `causal` false only half of all buckets are used: the other half is for later tokens, which a GPT never attends to.

@@ -29,7 +29,10 @@ class Cache:
         """Index in `entries` of the layer that runs next."""
 
     def begin(self, positions: Tensor, length: int) -> None:
-        """Start a pass; the first pass needs no call."""
+        """Start a pass; the first pass needs no call.
+
+        positions: (batch, seq), of this pass's tokens. length: tokens of the longest row, those of this pass included.
+        """
         self.positions, self.length, self.next = positions, length, 0
 
     def add(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

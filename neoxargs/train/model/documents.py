@@ -58,5 +58,5 @@ def unpack(inputs: LayerInput) -> tuple[Tensor, Tensor | None]:
 
 
 def pack(hidden: Tensor, starts: Tensor | None) -> LayerInput:
-    """Combine hidden states and document starts into the input of the next layer."""
+    """Combine hidden states, or tokens, and document starts (batch, seq) into the input of the next layer."""
     return hidden if starts is None else (hidden, starts)

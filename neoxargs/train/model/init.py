@@ -31,7 +31,7 @@ def initializer(method: str, options: Init, shape: Shape) -> Initializer:
 def initial_values(
     shape: tuple[int, ...], method: Initializer, seed: int, name: str, device: torch.device = CPU
 ) -> Tensor:
-    """Return the initial value of the full parameter in fp32, drawn on `device`."""
+    """Return the initial value of the full parameter, of the unsharded `shape`, in fp32, drawn on `device`."""
     # Not Python's hash(), which differs between processes.
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     # A generator for each parameter: the values do not depend on how many parameters a rank draws before this one.
@@ -63,6 +63,7 @@ def stacked(method: Initializer) -> Initializer:
 
 
 def zeros(tensor: Tensor, _: torch.Generator) -> Tensor:
+    """The Initializer of biases; draws nothing."""
     return tensor.zero_()
 
 

@@ -172,7 +172,7 @@ def halves_of(config: Config, name: str) -> int:
 
 
 def swapped_halves(rows: Tensor) -> Tensor:
-    """Return the rows with the second half first: gate and value in the other order."""
+    """(rows, ...): return the second half of the rows, then the first: gate and value in the other order."""
     return torch.cat(rows.chunk(2)[::-1])
 
 

@@ -24,12 +24,12 @@ from neoxargs.train.process.mesh import Axis
 
 
 def copy_to_ranks(x: Tensor, axis: Axis) -> Tensor:
-    """Return x; its gradient is the sum of all ranks' gradients."""
+    """Return x, of any shape; its gradient is the sum of all ranks' gradients."""
     return x if axis.size == 1 else _Copy.apply(x, axis)  # type: ignore[no-untyped-call]
 
 
 def sum_over_ranks(x: Tensor, axis: Axis) -> Tensor:
-    """Sum x over the ranks, in place; every rank gets the gradient unchanged."""
+    """Sum x, contiguous and of any shape, over the ranks in place; every rank gets the gradient unchanged."""
     return x if axis.size == 1 else _Sum.apply(x, axis)  # type: ignore[no-untyped-call]
 
 

@@ -34,7 +34,7 @@ class TensorShard(NamedTuple):
 
 
 def shards_of(weight: nn.Parameter) -> list[TensorShard]:
-    """Return how a weight is sliced: for the tensor parallel ranks, then each slice for the expert parallel ranks."""
+    """Return the slice of a weight for this tensor parallel rank, then that within it for the expert parallel rank."""
     found = (getattr(weight, name, None) for name in ("tensor_shard", "expert_shard"))
     return [shard for shard in found if shard is not None]
 

@@ -41,7 +41,7 @@ def close_channels() -> None:
 def all_reduce(
     x: Tensor, operation: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None, async_op: bool = False
 ) -> Any:
-    """Reduce x over the ranks in place, like `torch.distributed.all_reduce`."""
+    """Reduce the contiguous x over the ranks in place, like `torch.distributed.all_reduce`."""
     channel = _channel(x, group)
     if channel is None or operation not in OPERATIONS:
         return dist.all_reduce(x, operation, group, async_op)

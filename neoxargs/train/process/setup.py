@@ -158,7 +158,7 @@ def _configure_cpu() -> None:
 
     The ranks of a machine share its cores equally. DeepSpeed's launcher sets LOCAL_SIZE, torchrun LOCAL_WORLD_SIZE.
     """
-    # Read by DeepSpeed when it is imported; it would otherwise look for an accelerator itself.
+    # DeepSpeed then takes the CPU without looking for other accelerators, if it has not chosen one yet.
     os.environ["DS_ACCELERATOR"] = "cpu"
     local_size = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
     if "OMP_NUM_THREADS" not in os.environ:

@@ -50,7 +50,7 @@ class Channel:
         self.unfinished: Reduction | None = None
 
     def start_all_reduce(self, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> Reduction:
-        """Begin to reduce the contiguous x over the ranks in place; it must not change until `wait` of the result."""
+        """Begin to reduce the contiguous x, of any shape, over the ranks in place; it must not change until `wait`."""
         # One reduction at a time: `put` has memory for the parts of one exchange and of the next only.
         self._finish()
         self.unfinished = Reduction(self, x.detach().view(-1), OPERATIONS[operation])
@@ -72,7 +72,7 @@ class Channel:
             other.close()
 
     def put(self, part: Tensor) -> Tensor:
-        """Show this rank's data to the others; return the memory of all ranks, to be read after `wait_for_all`.
+        """Show this rank's data to the others; return all ranks' memory, (ranks, PART) bytes, valid after `wait_for_all`.
 
         Two memories alternate. When a rank writes to one again, all others have read it: since then each has begun the
         exchange in the other one.

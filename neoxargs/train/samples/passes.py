@@ -24,6 +24,7 @@ def in_passes(sources: Sequence[Samples], samples: int, seed: int, cache: Path) 
     sizes = [len(source) for source in sources]
 
     def build() -> Arrays:
+        # All samples, one source after the other, which each pass permutes.
         source = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
         index = np.concatenate([np.arange(size) for size in sizes])
         random, total = np.random.RandomState(seed), sum(sizes)
