@@ -72,7 +72,7 @@ class Channel:
             other.close()
 
     def put(self, part: Tensor) -> Tensor:
-        """Show this rank's data to the others; return all ranks', (ranks, PART) bytes, valid after `wait_for_all`.
+        """Show this rank's data to the others; return that of all, (ranks, PART) bytes, valid after `wait_for_all`.
 
         Two memories alternate. When a rank writes to one again, all others have read it: since then each has begun the
         exchange in the other one.
