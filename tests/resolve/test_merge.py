@@ -91,8 +91,11 @@ def test_a_section_that_is_set_twice_is_one_problem() -> None:
     assert [problem.what for problem in found.problems] == ["fp16 is set twice"]
 
 
-@pytest.mark.parametrize("text", ["num_kv_heads: null", "precision: ~", "include:", "lr-decay-iters: None"])
-def test_null_counts_as_not_set_where_a_rule_supplies_the_value(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["num_kv_heads: null", "precision: ~", "include:", "lr-decay-iters: None", "hostfile: None", "num_gpus: null"],
+)
+def test_null_counts_as_not_set_where_gpt_neox_accepts_it(text: str) -> None:
     found = drafted(text)
     assert (found.values, found.problems) == ({}, [])
 

@@ -118,10 +118,19 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
     return hosts
 
 
+def _known_hosts(host: str, everything: Hosts) -> str:
+    known = f"known hosts: {', '.join(everything)}"
+    if re.fullmatch(r"[\d,]+", host):
+        return f"{known}; write slots after a colon, for example {next(iter(everything))}:{host}"
+    return (
+        f"{known}; to use others, set hostfile to a file that lists them" if [*everything] == ["localhost"] else known
+    )
+
+
 def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None) -> None:
     for host, slots in nodes.items():
         if host not in everything:
-            hint = did_you_mean(host, everything) or f"known hosts: {', '.join(everything)}"
+            hint = did_you_mean(host, everything) or _known_hosts(host, everything)
             what = f"`{key}` names an unknown host: {host}"
             raise Problems([Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))])
         unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []

@@ -10,9 +10,9 @@ from neoxargs.resolve.yaml.line_patterns import ELLIPSIS_HINT
 
 
 def wrong_letters(key: Key) -> Match | None:
-    """Match a comment, `...`, `key:value` without a space, or a key with invalid characters."""
+    """Match a comment, `...`, `key:value` without a space, `key = value`, or a key with invalid characters."""
     hint = _hint(key.written)
-    meant = _without_odd(key.name.partition(":")[0])
+    meant = _without_odd(re.split("[:=]", key.name)[0])
     return Match("letters", hint, (meant,) if REGISTRY.find(meant) else ()) if hint else None
 
 
@@ -22,14 +22,26 @@ def is_comment(key: str) -> bool:
 
 
 def _hint(written: str) -> str:
-    clean = _without_odd(written)
     if is_comment(written):
         return "write the comment after `#`, not as a key"
     if re.fullmatch(r"\.\.+|…", written):
         return ELLIPSIS_HINT
-    if re.match(r"[\w-]+:\S", written):
-        key, _, value = written.partition(":")
+    return _hint_for_pair(written) or _hint_for_odd_letters(written)
+
+
+def _hint_for_pair(written: str) -> str:
+    """Return the hint for a key and its value that are read as one key: `key:value` or `key = value`."""
+    pair = re.fullmatch(r"([\w-]+)(:|\s*=\s*)(\S.*)", written)
+    if not pair:
+        return ""
+    key, sign, value = pair.groups()
+    if sign == ":":
         return f"a space is missing after the colon: write `{key}: {value}`"
+    return f"write `{key}: {value}`, with a colon instead of `=`"
+
+
+def _hint_for_odd_letters(written: str) -> str:
+    clean = _without_odd(written)
     if clean == written or not re.fullmatch(r"[\w.-]+", clean):
         return ""
     return f"write `{clean}` without the {' and '.join(_odd_letters(written))}"

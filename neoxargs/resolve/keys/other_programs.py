@@ -88,8 +88,10 @@ def _keys() -> dict[str, OtherKey]:
 
 @cache
 def _flags() -> dict[str, OtherKey]:
-    """Return Megatron-LM's flags, except those with the opposite meaning (`!flag`)."""
-    flags = {
-        normal(p.megatron): p.name for p in reversed(REGISTRY.parameters.values()) if p.megatron and not p.replaced_by
+    """Return Megatron-LM's flags; one with the opposite meaning (`!flag`) has advice, but no counterpart."""
+    named = [(p.megatron, p.name) for p in reversed(REGISTRY.parameters.values()) if p.megatron and not p.replaced_by]
+    opposites = {normal(flag[1:]): name for flag, name in named if flag.startswith("!")}
+    same = {normal(flag): name for flag, name in named if not flag.startswith("!")}
+    return {flag: OtherKey(advice=f"use {name}: false instead") for flag, name in opposites.items()} | {
+        flag: OtherKey(counterpart=name) for flag, name in same.items()
     }
-    return {flag: OtherKey(counterpart=name) for flag, name in flags.items() if not flag.startswith("!")}

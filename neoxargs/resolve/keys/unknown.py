@@ -26,7 +26,18 @@ NO_MATCH = (
 
 def match_key(key: Key) -> Match | None:
     """Return what a key was probably meant to be; None if nothing matches."""
-    return next((match for finder in FINDERS if (match := finder(key))), None)
+    bare = _without_dashes(key)
+    if bare != key and (parameter := REGISTRY.find(bare.name)):
+        advice = f"write `{bare.written}` without the `{key.written.removesuffix(bare.written)}`"
+        return Match("letters", advice, (parameter.name,))
+    return next((match for finder in FINDERS if (match := finder(bare))), None)
+
+
+def _without_dashes(key: Key) -> Key:
+    """Return a flag such as `--num-layers` as the key that it would be in a file."""
+    bare = key.written.lstrip("-")
+    section = f"{key.section}." if key.section else ""
+    return key._replace(name=section + normal(bare), written=bare) if bare and bare != key.written else key
 
 
 def unknown_key(key: Key, match: Match | None) -> Problem:

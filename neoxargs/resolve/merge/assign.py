@@ -35,7 +35,7 @@ class Assigned(NamedTuple):
 class _Layer:
     """The values of the files, or of the `--set`s.
 
-    unset: parameters that count as not set: null in a `--set`, or in a file for a value that a rule supplies.
+    unset: parameters that count as not set: null in a `--set`, or in a file where null is a value of GPT-NeoX.
     """
 
     def __init__(self) -> None:
@@ -82,12 +82,16 @@ def _layer(entries: Entries) -> _Layer:
         try:
             layer.values[name] = Value(coerce(entry.value, parameter.type), Source(entries.kind, _span(entry)))
         except Mismatch as mismatch:
-            may_be_unset = entries.kind == "set" or parameter.derived or parameter.default == ""
-            if may_be_unset and is_null(entry.value):
+            if is_null(entry.value) and (entries.kind == "set" or _may_be_null(parameter)):
                 layer.unset.add(name)
             else:
                 layer.mismatches[name] = mismatch
     return layer
+
+
+def _may_be_null(parameter: Parameter) -> bool:
+    """True if null in a file means "not set": for values that a rule supplies, and for GPT-NeoX's launcher settings."""
+    return parameter.derived or parameter.default == "" or "DSL" in parameter.origins
 
 
 def _open_places(entries: Entries, layer: _Layer) -> dict[str, Place]:

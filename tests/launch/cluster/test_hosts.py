@@ -139,6 +139,7 @@ def test_an_included_host_without_slots_is_the_whole_host(runner, tmp_path):
     ("include", "exclude", "hint"),
     [
         ("elsewhere", "", "known hosts: node, big-node"),
+        ("node@0,1", "", "known hosts: node, big-node; write slots after a colon, for example node:0,1"),
         ("", "big-node:4", "big-node has slots 0 to 3"),
         ("", "node:1", "node has only slot 0"),
     ],
@@ -147,6 +148,14 @@ def test_the_problem_of_an_unknown_host_or_slot_lists_the_known_ones(include, ex
     with pytest.raises(Problems) as stop:
         select({"node": 1, "big-node": 4}, include, exclude)
     assert [problem.hint for problem in stop.value.problems] == [hint]
+
+
+def test_the_problem_of_a_host_that_needs_a_hostfile():
+    with pytest.raises(Problems) as stop:
+        select({"localhost": 8}, "192.0.2.7:0,1", "")
+    assert (
+        stop.value.problems[0].hint == "known hosts: localhost; to use others, set hostfile to a file that lists them"
+    )
 
 
 def test_a_filter_that_leaves_nothing_is_a_problem_at_its_place():

@@ -130,6 +130,13 @@ def test_features_that_deepspeed_implements_for_gpus_only(tmp_path: Path, name: 
     assert told(replace(below, resources=on_cpus.resources), "needs GPUs") == []  # not read below stage 3
 
 
+def test_a_list_of_zero_stages_for_the_autotuner(tmp_path: Path) -> None:
+    stages = ["zero_optimization.stage=[1, 3]", "autotuning.enabled=true"]
+    (tmp_path / "run.yml").write_text(YAML)
+    on_cpus = resolve_run(Request([str(tmp_path / "run.yml")], stages, gpus=1), {})
+    assert told(replace(on_cpus, resources=replace(on_cpus.resources, device="cpu")), "needs GPUs") == []
+
+
 def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(hardware, "CPU", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")

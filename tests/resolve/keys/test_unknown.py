@@ -26,6 +26,7 @@ def only(text: str) -> Problem:
         ("hiden_size", "similar", ("hidden_size",)),
         ("fp16.enable", "similar", ("fp16.enabled",)),
         ("zero_optimization.gradient_cliping", "similar", ("gradient_clipping",)),
+        ("lr = 0.1", "letters", ("lr",)),
     ],
 )
 def test_what_was_meant(name: str, found_by: str, meant: tuple[str, ...]) -> None:
@@ -42,6 +43,23 @@ def test_a_key_without_a_match(name: str) -> None:
 def test_the_hint_for_a_key_without_a_match() -> None:
     assert only("zzzzz: 1").hint == NO_MATCH
     assert only("fp16: {zzzzz: 1}").hint.startswith("valid keys: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("--num-layers: 4", "write `num-layers` without the `--`"),
+        ("zero_optimization: {-stage: 1}", "write `stage` without the `-`"),
+        ("--micro-batch-size: 4", "use train_micro_batch_size_per_gpu instead (samples per data parallel rank and "
+         "forward pass)"),
+        ("--hiden-size: 4", "did you mean hidden_size?"),
+        ("--no-bias-gelu-fusion: true", "use bias_gelu_fusion: false instead"),
+        ("no_bias_dropout_fusion: true", "use bias_dropout_fusion: false instead"),
+        ('fp16: {enabled = "yes": null}', 'write `enabled: "yes"`, with a colon instead of `=`'),
+    ],
+)  # fmt: skip
+def test_the_hint_for_a_flag_or_an_assignment_as_a_key(text: str, hint: str) -> None:
+    assert only(text).hint == hint
 
 
 def test_no_single_value_is_suggested_for_a_section() -> None:
