@@ -122,6 +122,7 @@ class Loop:
             self._ask(everything=True)
         with StopRequest(self.device, self.stop_file) as request:
             while self._has_iterations_left() and not reason:
+                # For the supervisor, which ends a rank whose work takes longer than what it has announced.
                 self.progress.step(self.position.iteration + 1)
                 request.ask(check_file=self._checks_stop_file(), busy=self.saver.writing)
                 self._step(batches)

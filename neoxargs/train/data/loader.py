@@ -140,7 +140,6 @@ def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> 
     """Yield the sample indices of each micro batch of this data parallel rank."""
     start = consumed + data.rank * micro_batch
     while True:
-        # Beyond the last sample it goes on with the first, within a micro batch, too.
         yield [(start + offset) % length for offset in range(micro_batch)]
         start += data.size * micro_batch
 

@@ -66,7 +66,6 @@ class Export(NamedTuple):
         """Return names and shapes of the tensors to write. No weight is read: the forms convert meta tensors."""
         specs = []
         for piece in pieces:
-            # A meta tensor has a shape and no elements.
             parts = piece.form.to_theirs(torch.empty(self.saved.shape(piece.ours), device="meta"), self.sizes)
             specs += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
         return specs

@@ -81,7 +81,6 @@ def count_weights(specifications: Sequence[Any]) -> list[int]:
     for layer in specifications:
         # `Make` is the argument that draws values, so it is replaced by one that makes shapes.
         arguments = [_shapes(x) if isinstance(x, Make) else x for x in layer.module_args]
-        # On the meta device: shapes only, no memory and no time for initial values.
         with torch.device("meta"):
             module = layer.typename(*arguments, **layer.module_kwargs)
         counts.append(sum(weight.numel() for weight in module.parameters() if weight.requires_grad))

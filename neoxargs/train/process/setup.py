@@ -121,7 +121,6 @@ def _default_to_single_process() -> None:
     if "RANK" in os.environ:
         return
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    # Variables that are set already stay, such as a MASTER_PORT.
     for name, value in (alone | {"MASTER_PORT": str(unused_port())}).items():
         os.environ.setdefault(name, value)
 
