@@ -106,6 +106,10 @@ def _experts(config: Config) -> Words:
         yield from _flag("num-experts", config.moe.moe_num_experts)
         yield from _flag("moe-layer-freq", config.moe.moe_expert_interval)
         yield from _flag("moe-router-topk", config.moe.moe_top_k)
+        if config.moe.moe_router_type == "sinkhorn":
+            yield from _flag("moe-router-load-balancing-type", "sinkhorn")
+        elif not config.moe.moe_normalize_expert_weights:
+            yield "--moe-router-pre-softmax"
         if config.parallel.moe_expert_parallel_size > 1:
             yield from _flag("expert-model-parallel-size", config.parallel.moe_expert_parallel_size)
 

@@ -10,10 +10,13 @@ from neoxargs.cli import main
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
+from neoxargs.tools.migrate.deepspeed import DeepSpeed
 from neoxargs.tools.migrate.deepspeed.auto import AUTO_VALUES
 from neoxargs.tools.migrate.deepspeed.convert import convert_version
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
 from neoxargs.tools.migrate.deepspeed.versions import Version, chosen, versions
+from neoxargs.tools.migrate.result import Result
+from neoxargs.tools.migrate.source import Options
 from tests.support.paths import NEOX_2021, REFERENCE, needs_corpus
 
 JSONS = sorted(NEOX_2021.glob("deepspeed_configs/*.json"))
@@ -74,6 +77,7 @@ def test_json_as_yaml(text: str, expected: str) -> None:
     [
         ('{"a": 1', "ds.json:1:1", "this `{` is never closed"),
         ('{"train_batch_size": 2**4}', "ds.json:1:22", "expected a JSON value, got `2**4`"),
+        ('{"train_batch_size": Open}', "ds.json:1:22", "expected a JSON value, got `Open`"),
         ('{"train_batch_size": open}', "ds.json:1:22", "expected a JSON value, got `open`"),
         ('{"train_batch_size" 4}', "ds.json:1:2", "expected `:` after the key train_batch_size"),
         ('{"fp16": [1 2]}', "ds.json:1:13", "expected `,` or the closing `]` before this"),
@@ -96,12 +100,41 @@ def test_a_python_condition_is_not_evaluated() -> None:
     assert problems('{"a": "cpu" if x else "none"}') == [("ds.json:1:13", what, hint)]
 
 
-def test_every_placeholder_of_a_script_is_an_error() -> None:
-    hint = "replace this placeholder with the value that the script inserts"
-    assert problems('{"train_batch_size": CONFIG_BATCH,\n "fp16": {"enabled": $FP16}}') == [
-        ("ds.json:1:22", "expected a JSON value, got `CONFIG_BATCH`", hint),
-        ("ds.json:2:22", "expected a JSON value, got `$FP16`", hint),
+TEMPLATE = """{"train_batch_size": GLOBAL_BATCH, "steps_per_print": ${EVERY:-7}, "zero_optimization": {"stage": "$Z"},
+"fp16": {"enabled": $(is_fp16), "loss_scale": 0}}"""
+
+
+def migrated(text: str, **given: str) -> Result:
+    return DeepSpeed().converts([Text("ds.json", text)], Options(variables=given))
+
+
+def test_values_that_a_script_inserts_are_left_out() -> None:
+    result = migrated(TEMPLATE)
+    assert result.text == (
+        "# Converted from ds.json by deepy migrate.\n"
+        "# To do: set train_batch_size (GLOBAL_BATCH in DeepSpeed's JSON).\n"
+        "# To do: set zero_optimization.stage ($Z in DeepSpeed's JSON).\n"
+        "# To do: set fp16.enabled ($(is_fp16) in DeepSpeed's JSON).\n"
+        "fp16:\n  loss_scale: 0\nzero_optimization: {}\nsteps_per_print: 7\ndialect: neox-2026\n"
+    )
+    warnings = [problem for problem in result.problems if problem.id == "migrate-variable-unset"]
+    assert [(str(problem.where), problem.hint) for problem in warnings] == [
+        ("ds.json:1:22", "add --var GLOBAL_BATCH=VALUE"),
+        ("ds.json:1:99", "add --var Z=VALUE"),
+        ("ds.json:2:21", "set fp16.enabled in the new file"),
     ]
+
+
+def test_values_for_what_a_script_inserts() -> None:
+    text = migrated("EVERY=9\n" + TEMPLATE.replace('"$Z"', "$Z"), GLOBAL_BATCH="48", Z="2", EVERY="5").text
+    assert "train_batch_size: 48\n" in text
+    assert "  stage: 2\n" in text
+    assert "steps_per_print: 5\n" in text
+
+
+def test_a_misspelt_key_of_a_template_is_an_error() -> None:
+    with pytest.raises(Problems, match="train_batch_sise"):
+        migrated('{"train_batch_sise": GLOBAL_BATCH}')
 
 
 def test_a_file_with_too_many_configurations() -> None:

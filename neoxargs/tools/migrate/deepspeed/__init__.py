@@ -8,6 +8,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.deepspeed.convert import convert_version, is_deepspeed
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
+from neoxargs.tools.migrate.deepspeed.placeholders import without_placeholders
 from neoxargs.tools.migrate.deepspeed.versions import chosen, versions
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.source import Options, Source
@@ -18,7 +19,7 @@ class DeepSpeed(Source):
 
     name = "deepspeed"
     describes = "a DeepSpeed JSON"
-    options = frozenset({"--choose"})
+    options = frozenset({"--var", "--choose"})
 
     def recognises(self, text: Text) -> bool:
         try:
@@ -29,7 +30,7 @@ class DeepSpeed(Source):
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         (text,) = texts
-        offered = versions(blocks(text))
+        offered = versions([without_placeholders(block) for block in blocks(text, options.variables)])
         if not offered:
             hint = "write the configuration at the beginning of a line: `{ ... }` or `name = { ... }`"
             what = "this file contains no DeepSpeed configuration"

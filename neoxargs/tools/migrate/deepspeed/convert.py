@@ -24,7 +24,7 @@ def convert_version(version: Version, source: str) -> Result:
     """Convert one version to YAML with current names. Raises Problems placed in the JSON."""
     settings, changes = settings_of(version)
     settings |= _deepspeed_defaults(version)
-    head = [f"Converted from {os.path.basename(source)} by deepy migrate."]
+    head = [f"Converted from {os.path.basename(source)} by deepy migrate.", *version.block.to_do]
     text = yaml_text(settings, head, version.draft.sections - {name.rpartition(".")[0] for name in settings})
     try:
         current = migrate([Text(source, text)], CURRENT_DIALECT)

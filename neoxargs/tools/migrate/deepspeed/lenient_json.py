@@ -10,6 +10,7 @@ import ast
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -17,6 +18,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.tools.migrate.deepspeed.auto import arguments
+from neoxargs.tools.migrate.shell.arithmetic import COMMAND
 
 MAX_DEPTH = 32
 #: Configurations in one document. More than this is a data file, not a choice.
@@ -26,6 +28,7 @@ _STRING = re.compile(r"""[rRuU]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
 _BARE = re.compile(r"[^\s,:\[\](){}\"'#]+")
 _LINE_BREAK = re.compile("\r\n|\n|\r")
 _WORD = re.compile(r"[\w./-]+")
+_FILLED_IN = re.compile(r"[A-Z][A-Z0-9_]+")
 _COMPUTED = re.compile(r"(if|for|and|or)\b")
 _PLAIN = "write a number, or text in quotes; names and expressions are not evaluated"
 _SPACE = re.compile(r"\s+")
@@ -44,30 +47,36 @@ class Block:
     comments: dict[int, tuple[str, bool]] = field(default_factory=dict)
     """Line -> the text of its comment, and whether the line has nothing else."""
     warnings: list[Problem] = field(default_factory=list)
+    to_do: list[str] = field(default_factory=list)
+    """Comment lines at the top of the new file about values that the document does not contain."""
     arguments: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Arguments of Hugging Face's Trainer in commands of the document, as name -> (value, line)."""
 
 
-def blocks(text: Text) -> list[Block]:
-    """Return every `{ }` at the beginning of a line or after `name =`. Raises Problems if one cannot be read."""
-    reader, read = _Reader(text), list[Block]()
-    given = arguments(text.text)
+def blocks(text: Text, given: AnyMapping[str, str] | None = None) -> list[Block]:
+    """Return every `{ }` at the beginning of a line or after `name =`. Raises Problems if one cannot be read.
+
+    given: values of shell variables and of words that a script replaces, such as `BATCH_SIZE`.
+    """
+    reader, read = _Reader(text, given or {}), list[Block]()
+    of_trainer = arguments(text.text)
     while begin := _BEGIN.search(text.text, reader.at):
         if len(read) == MAX_BLOCKS:
             what = f"this file contains more than {MAX_BLOCKS} configurations"
             hint = "copy the configurations that you need to a new file"
             raise Problems([Problem(what, reader.place(begin.start(1)), hint, id="migrate-too-many-configurations")])
         read.append(reader.block(begin.start(1)))
-        read[-1].arguments = given
+        read[-1].arguments = of_trainer
     return read
 
 
 class _Reader:
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, given: AnyMapping[str, str]) -> None:
         self.name, self.text, self.at = text.name, text.text, 0
         self.lines = _LINE_BREAK.split(text.text)
         self.starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text.text))]
-        self.variables: dict[str, str] = {}
+        self.given = given
+        self.variables = dict(given)
         self.comments: dict[int, tuple[str, bool]] = {}
         self.warnings: list[Problem] = []
         self.wrong: list[Problem] = []
@@ -75,7 +84,7 @@ class _Reader:
     def block(self, begin: int) -> Block:
         """Read the configuration that starts with the `{` at `begin`."""
         for setting in _SETTING.finditer(self.text, self.at, begin):
-            self.variables[setting[1]] = setting[2].strip("\"'")
+            self.variables[setting[1]] = self.given.get(setting[1], setting[2].strip("\"'"))
         self.at, self.comments, self.warnings, self.wrong = begin, {}, [], []
         node = self.value(0)
         assert isinstance(node, Mapping)
@@ -174,10 +183,10 @@ class _Reader:
     def bare(self) -> Scalar:
         if match := _VARIABLE.match(self.text, self.at):
             return self.variable(match)
-        match = _BARE.match(self.text, self.at)
+        match = COMMAND.match(self.text, self.at) or _BARE.match(self.text, self.at)
         if not match:
             self.stop("expected a value before this character", self.at)
-        return self.read(match, match[0])
+        return self.read(match, self.given.get(match[0], match[0]))
 
     def variable(self, match: re.Match[str]) -> Scalar:
         """Read a variable: the value that the script last gave it, its `:-` default, or its own text."""
@@ -187,16 +196,10 @@ class _Reader:
     def read(self, match: re.Match[str], text: str) -> Scalar:
         self.at, place = match.end(), self.place(match.start(), len(match[0]))
         value = read_plain(text)
-        if isinstance(value, str) and not (match.re is _VARIABLE and _WORD.fullmatch(text)):
-            is_filled_in = text.startswith("$") or re.fullmatch(r"[A-Z][A-Z0-9_]+", text)
-            hint = "replace this placeholder with the value that the script inserts" if is_filled_in else _PLAIN
+        is_value = match.re is _VARIABLE and _WORD.fullmatch(text)
+        if isinstance(value, str) and not is_value and not is_placeholder(text):
             self.wrong.append(
-                Problem(
-                    f"expected a JSON value, got `{match[0]}`",
-                    place,
-                    hint,
-                    id="migrate-json-value",
-                )
+                Problem(f"expected a JSON value, got `{match[0]}`", place, _PLAIN, id="migrate-json-value")
             )
         return Scalar(value, text, False, place)
 
@@ -218,6 +221,11 @@ class _Reader:
     def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
         problem = Problem(what, self.place(min(at, len(self.text) - 1)), hint, id="migrate-json-syntax")
         raise Problems([*self.wrong, problem, *self.warnings])
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether an unquoted value is filled in later: a shell variable, a command, or a word like `BATCH_SIZE`."""
+    return text.startswith(("$", "`")) or _FILLED_IN.fullmatch(text) is not None
 
 
 def leaves(tree: Mapping, path: str = "") -> Iterator[tuple[str, Entry]]:

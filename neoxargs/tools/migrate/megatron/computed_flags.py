@@ -9,6 +9,7 @@ from typing import Any
 from neoxargs.launch.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, TOKENIZERS
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.yaml.nodes import read_plain
+from neoxargs.tools.migrate.megatron import experts
 from neoxargs.tools.migrate.megatron.list_expressions import list_of
 from neoxargs.tools.migrate.megatron.reading import Option, Reading
 
@@ -26,11 +27,11 @@ def deepspeeds_file(reading: Reading, option: Option) -> None:
 
 def ffn_width(reading: Reading, option: Option) -> None:
     width = reading.number(option.name)
-    gated = "swiglu" in reading.options and width is not None
-    reading.set_from(option, "intermediate_size", str(int(3 * width)) if gated and width is not None else None)
-    if gated and "intermediate_size" in reading.settings:
-        why = f"3 x {option.text}: GPT-NeoX's value counts the gate, up and down projections together"
-        reading.set("intermediate_size", reading.settings["intermediate_size"].value, why)
+    if experts.width(reading) is not None:
+        return  # --moe-ffn-hidden-size replaces it in every layer
+    reading.set_from(option, "intermediate_size", str(int(3 * width)) if reading.is_gated and width else None)
+    if reading.is_gated and "intermediate_size" in reading.settings and width:
+        reading.set_width(width, option.text)
 
 
 def swiglu(reading: Reading, option: Option) -> None:
@@ -38,16 +39,33 @@ def swiglu(reading: Reading, option: Option) -> None:
     # The formula of validate_args in megatron/training/arguments.py
     reading.set("activation", "swiglu")
     hidden = reading.number("hidden-size")
-    width = int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0
-    if width > 0 and "ffn-hidden-size" not in reading.options:
-        why = f"3 x {width}, Megatron-LM's default for --swiglu: GPT-NeoX's value counts the gate, up and down "
-        why += "projections together"
-        reading.set("intermediate_size", 3 * width, why)
+    _default_width(reading, int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0, "--swiglu")
+
+
+def glu_activation(reading: Reading, option: Option) -> None:
+    """Set a gated activation of BigScience's and others' forks, whose default width is 4 times the hidden size."""
+    names = {"swiglu": "swiglu", "geglu": "geglu", "reglu": "reglu", "liglu": "bilinear"}
+    if option.text not in names:
+        return reading.leave_out(option)
+    reading.set("activation", names[option.text])
+    _default_width(reading, int(4 * (reading.number("hidden-size") or 0)), "--glu-activation")
+
+
+def _default_width(reading: Reading, width: int, flag: str) -> None:
+    if width > 0 and "ffn-hidden-size" not in reading.options and experts.width(reading) is None:
+        reading.set_width(width, f"{width}, Megatron-LM's default for {flag}")
+
+
+def key_value_heads(reading: Reading, option: Option) -> None:
+    """Read `multihead` or `multiquery`, in which all query heads share one key and value head."""
+    if option.text == "multiquery":
+        reading.set("num_kv_heads", 1)
 
 
 def epsilon(reading: Reading, option: Option) -> None:
-    rms = "normalization" in reading.options and reading.options["normalization"].text == "RMSNorm"
-    reading.set_from(option, "rms_norm_epsilon" if rms else "layernorm_epsilon")
+    rms = "normalization" in reading.options and reading.options["normalization"].text.lower() == "rmsnorm"
+    is_rms = rms or "use-rms-norm" in reading.options
+    reading.set_from(option, "rms_norm_epsilon" if is_rms else "layernorm_epsilon")
 
 
 def xavier(reading: Reading, option: Option) -> None:
@@ -246,34 +264,77 @@ def vocabulary(reading: Reading, option: Option) -> None:
         reading.leave_out(option, "the tokenizer determines the vocabulary size")
 
 
-def samples(name: str) -> Callable[[Reading, Option], None]:
-    """Convert a number of samples to iterations, rounded down as Megatron-LM does.
+def evaluation(reading: Reading, option: Option) -> None:
+    """Read the number of batches; -1 is for --full-validation, and means no evaluation without it."""
+    if option.text != "-1":
+        reading.set_from(option, "eval_iters")
+    elif "full-validation" in reading.options:
+        reading.leave_out(option, "an evaluation has a fixed number of batches", "set eval_iters in the new file")
+    else:
+        reading.set("eval_iters", 0, "-1, without --full-validation")
+
+
+def length(name: str) -> Callable[[Reading, Option], None]:
+    """Convert a number of samples or tokens to iterations, rounded down as Megatron-LM does.
 
     `--rampup-batch-size` is ignored, so the same samples take fewer iterations than in Megatron-LM.
     """
 
     def read(reading: Reading, option: Option) -> None:
-        samples, batch = reading.number(option.name), reading.number("global-batch-size")
-        if not (samples and batch and 0 < batch <= samples):
-            reading.leave_to_write(option, name, f"set {name} in the new file to samples / global batch size")
+        unit = option.name.rpartition("-")[2]
+        total, size = reading.number(option.name), _units_per_iteration(reading, unit)
+        if not (total and size and 0 < size <= total):
+            by = "global batch size" if unit == "samples" else "(global batch size x sequence length)"
+            reading.leave_to_write(option, name, f"set {name} in the new file to {unit} / {by}")
             return
-        rounding = ", rounded down" if samples % batch else ""
+        rounding = ", rounded down" if total % size else ""
         ramp = ", ignoring --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
-        reading.set(name, int(samples // batch), f"{option.text} samples / {batch:g}{rounding}{ramp}")
+        reading.set(name, int(total // size), f"{option.text} {unit} / {size:.12g}{rounding}{ramp}")
 
     return read
 
 
+def train_tokens(reading: Reading, option: Option) -> None:
+    """Read the number of tokens after which Megatron-DeepSpeed stops, even if --train-samples is larger."""
+    total = reading.number(option.name)
+    others = [_converted(reading, reading.number(f"train-{unit}"), unit, "tokens") for unit in ("iters", "samples")]
+    if total and any(other and other <= total for other in others):
+        return  # the other limit is reached first
+    length("train_iters")(reading, option)
+
+
+def _units_per_iteration(reading: Reading, unit: str) -> float | None:
+    """Return how many iterations, samples or tokens one iteration has; None if a size is unknown."""
+    batch, tokens = reading.number("global-batch-size"), reading.number("seq-length")
+    return {"iters": 1, "samples": batch, "tokens": batch and tokens and batch * tokens}[unit]
+
+
+def _converted(reading: Reading, number: float | None, unit: str, to: str) -> float | None:
+    if number is None or unit == to:
+        return number
+    size, other = _units_per_iteration(reading, unit), _units_per_iteration(reading, to)
+    return number / size * other if size and other else None
+
+
 def warmup(reading: Reading, option: Option) -> None:
-    kind = option.name.rpartition("-")[2]
-    given = reading.number(option.name)
-    until = reading.number(f"lr-decay-{kind}") or reading.number(f"train-{kind}")
-    if given is not None and until:
-        unit = "samples" if kind == "samples" else "iterations"
-        reading.set("warmup", given / until, f"{option.text} of {until:.12g} {unit}")
+    unit = option.name.rpartition("-")[2]
+    given, (until, from_unit) = reading.number(option.name), _end_of_decay(reading, unit)
+    total = _converted(reading, until, from_unit, unit)
+    if given is not None and total:
+        words = "iterations" if unit == "iters" else unit
+        reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")
     else:
         hint = "set warmup in the new file to warm-up iterations / total iterations"
         reading.leave_to_write(option, "warmup", hint)
+
+
+def _end_of_decay(reading: Reading, unit: str) -> tuple[float | None, str]:
+    """Return the length of the learning rate decay, or of the run if it is not set, and its unit."""
+    for prefix in ("lr-decay", "train"):
+        for each in dict.fromkeys((unit, "tokens", "samples", "iters")):
+            if number := reading.number(f"{prefix}-{each}"):
+                return number, each
+    return None, unit
 
 
 def decay_style(reading: Reading, option: Option) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 from neoxargs.problems import Place, Problem, Problems, close_matches
 from neoxargs.registry import normal
 from neoxargs.resolve import Text
+from neoxargs.tools.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.tools.migrate.megatron.flags import SPECIAL, by_flag, is_read, is_switch, parameters_of, read_flag
 from neoxargs.tools.migrate.megatron.heredoc import heredoc_settings
 from neoxargs.tools.migrate.megatron.open_values import leave_placeholder, unset_variables, without_remarks
 from neoxargs.tools.migrate.megatron.reading import Option, Reading, options_of
-from neoxargs.tools.migrate.megatron.unsupported_flags import reason
+from neoxargs.tools.migrate.megatron.unsupported_flags import is_listed, reason
 from neoxargs.tools.migrate.result import Result, new_file
 from neoxargs.tools.migrate.shell.script import read_script
 from neoxargs.tools.migrate.shell.words import Word
@@ -30,6 +31,8 @@ LAUNCHER_FLAGS = {
     "num_gpus": "num_gpus", "num_nodes": "num_nodes", "hostfile": "hostfile", "include": "include",
     "exclude": "exclude",
 }  # fmt: skip
+#: Modules that are launchers, as in `python -m torch.distributed.run`.
+_LAUNCHERS = ("torch.distributed", "deepspeed", "accelerate")
 #: Megatron-LM's defaults that differ from this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
 #: (flag, value) -> further defaults that differ if the flag has that value.
@@ -86,9 +89,11 @@ def _flag_count(words: Sequence[Word]) -> int:
 
 def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | None) -> Reading:
     """Read all flags of a command, those of the launcher before the script first."""
-    script = next((i for i, word in enumerate(command) if word.text.endswith(".py")), -1)
+    script = _index_of_program([word.text for word in command])
     launcher = [
-        option for option in options_of(command[: max(script, 0)]).values() if normal(option.name) in LAUNCHER_FLAGS
+        option._replace(values=option.values[:1])  # further words are the launched program, as in `--nnodes 2 python`
+        for option in options_of(command[: max(script, 0)]).values()
+        if normal(option.name) in LAUNCHER_FLAGS
     ]
     reading = Reading(options_of(command[script + 1 :]))
     for option in launcher:
@@ -98,7 +103,7 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     config = reading.options.get("deepspeed-config")
     json = documents.get(config.text) if config else None
     options = [option for option in reading.options.values() if option is not config or json is None]
-    for option in options:
+    for option in sorted(options, key=lambda option: option.name == "train-tokens"):  # it can override the others
         _read_option(reading, option)
     if json:
         _read_json(reading, json, choose)
@@ -107,10 +112,19 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
         reading.problems.append(Problem(what, hint=hint, id="migrate-option-not-applicable"))
     for name, value in _defaults(reading).items():
         reading.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
+    program = "Megatron-DeepSpeed" if is_megatron_deepspeed(reading) else "Megatron-LM"
+    for name, value in expert_defaults(reading).items():
+        reading.settings.setdefault(name, Setting(value, behind=f"{program}'s default"))
     if "train_iters" not in {*reading.settings, *reading.to_write}:
         reading.to_do.append("To do: set train_iters, which the script does not set.")
     reading.problems += unset_variables([*launcher, *options])
     return reading
+
+
+def _index_of_program(texts: Sequence[str]) -> int:
+    """Return the index of the program that the launcher starts, `NAME.py` or the module after `-m`; -1 if none."""
+    modules = [i + 1 for i, text in enumerate(texts[:-1]) if text == "-m" and not texts[i + 1].startswith(_LAUNCHERS)]
+    return next((i for i, text in enumerate(texts) if text.endswith(".py") or i in modules), -1)
 
 
 def _read_launcher(reading: Reading, option: Option) -> None:
@@ -147,10 +161,12 @@ def _read_value(reading: Reading, option: Option) -> None:
 
 def _leave_unread(reading: Reading, option: Option) -> None:
     """Warn why a flag has no counterpart, or suggest the flag it may be a misspelling of."""
-    if reason(option.name):
+    flags = {*SPECIAL, *(flag.lstrip("!") for flag in by_flag())}
+    # A pattern such as `log-*` also matches a misspelling of a flag that is read.
+    if reason(option.name) and (is_listed(option.name) or not close_matches(option.name, flags, alike=0.93)):
         reading.leave_out(option)
         return
-    similar = close_matches(option.name, [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())])
+    similar = close_matches(option.name, flags)
     # A flag that the command has as well is a candidate only if it is very similar.
     meant = [flag for flag in similar if flag not in reading.options or close_matches(option.name, [flag], alike=0.85)]
     hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
@@ -177,7 +193,7 @@ def _defaults(reading: Reading) -> dict[str, Any]:
     """Return Megatron-LM's defaults that differ from this dialect's, given these flags."""
     defaults = dict(DEFAULTS)
     for (flag, value), settings in DEFAULTS_WITH.items():
-        if flag in reading.options and reading.options[flag].text == value:
+        if flag in reading.options and reading.options[flag].text.lower() == value.lower():
             defaults |= settings
     return defaults
 

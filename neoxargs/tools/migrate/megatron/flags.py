@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from neoxargs.launch.targets.megatron_tables import NORMS, POSITIONS
 from neoxargs.registry import REGISTRY
-from neoxargs.tools.migrate.megatron import computed_flags
+from neoxargs.tools.migrate.megatron import computed_flags, experts
 from neoxargs.tools.migrate.megatron.reading import Option, Reading
 from neoxargs.tools.migrate.yaml_write import Setting
 
@@ -40,6 +40,11 @@ def _choice(name: str, values: dict[str, Any]) -> Callable[[Reading, Option], No
     return read
 
 
+def _in_any_case(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the lower-case spelling of each choice, which Megatron-DeepSpeed has."""
+    return {name.lower(): value for name, value in values.items()} | values
+
+
 def _renamed(name: str) -> Callable[[Reading, Option], None]:
     return lambda reading, option: reading.set_from(option, name)
 
@@ -49,6 +54,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "no-pipeline-parallel": _sets("pipe_parallel_size", 0),
     "deepspeed-config": computed_flags.deepspeeds_file,
     "context-parallel-size": computed_flags.one_only,
+    "ds-sequence-parallel-size": computed_flags.one_only,
     "use-distributed-optimizer": _sets("zero_optimization.stage", 1),
     "use-megatron-fsdp": _sets_default("zero_optimization.stage", 3),
     "data-parallel-sharding-strategy": _choice("zero_optimization.stage", SHARDING),
@@ -64,11 +70,23 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "rotary-seq-len-interpolation-factor": computed_flags.interpolation,
     "use-rotary-position-embeddings": _sets("pos_emb", "rotary"),
     "no-position-embedding": _sets_default("pos_emb", "none"),
-    "normalization": _choice("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
+    "normalization": _choice("norm", _in_any_case({theirs: ours for ours, theirs in reversed(NORMS.items())})),
+    "use-rms-norm": _sets("norm", "rmsnorm"),
+    "num-experts": experts.experts,
+    "mlp-type": experts.mlp_type,
+    "moe-router-load-balancing-type": experts.router,
+    "moe-router-pre-softmax": lambda reading, option: None,  # `expert_defaults` reads it
+    "moe-ffn-hidden-size": experts.expert_width,
+    "moe-shared-expert-intermediate-size": experts.shared_experts,
+    "moe-expert-capacity-factor": experts.capacity,
+    "disable-moe-token-dropping": _sets("moe_token_dropping", False),
     "moe-layer-freq": computed_flags.expert_layers,
     "moe-aux-loss-coeff": computed_flags.balance,
     "norm-epsilon": computed_flags.epsilon,
     "swiglu": computed_flags.swiglu,
+    "glu-activation": computed_flags.glu_activation,
+    "attention-head-type": computed_flags.key_value_heads,
+    "no-query-key-layer-scaling": _sets("apply_query_key_layer_scaling", False),
     "disable-bias-linear": computed_flags.no_bias,
     "init-method-xavier-uniform": computed_flags.xavier,
     "window-size": computed_flags.window,
@@ -106,11 +124,15 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "tokenizer-type": computed_flags.tokenizer,
     "tokenizer-model": _renamed("vocab_file"),
     "vocab-size": computed_flags.vocabulary,
-    "train-samples": computed_flags.samples("train_iters"),
-    "lr-decay-samples": computed_flags.samples("lr_decay_iters"),
+    "eval-iters": computed_flags.evaluation,
+    "train-samples": computed_flags.length("train_iters"),
+    "train-tokens": computed_flags.train_tokens,
+    "lr-decay-samples": computed_flags.length("lr_decay_iters"),
+    "lr-decay-tokens": computed_flags.length("lr_decay_iters"),
     "lr-decay-style": computed_flags.decay_style,
     "lr-warmup-iters": computed_flags.warmup,
     "lr-warmup-samples": computed_flags.warmup,
+    "lr-warmup-tokens": computed_flags.warmup,
     "log-num-zeros-in-grad": _sets("log_grad_pct_zeros", True),
     "wandb-project": computed_flags.tracked("wandb_project"),
     "wandb-exp-name": computed_flags.tracked("wandb_run_name"),
@@ -123,7 +145,8 @@ SWITCHES = frozenset({
     "use-rotary-position-embeddings", "no-position-embedding", "swiglu", "disable-bias-linear",
     "init-method-xavier-uniform", "no-masked-softmax-fusion", "no-bias-swiglu-fusion", "use-flash-attn", "fp16",
     "bf16", "use-rope-scaling", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload",
-    "checkpoint-activations", "distribute-saved-activations", "log-num-zeros-in-grad",
+    "checkpoint-activations", "distribute-saved-activations", "log-num-zeros-in-grad", "use-rms-norm",
+    "moe-router-pre-softmax", "disable-moe-token-dropping", "no-query-key-layer-scaling",
 })  # fmt: skip
 #: The flags of SPECIAL that take any number of values.
 TAKES_MANY = {"data-path", "train-data-path", "valid-data-path", "test-data-path"}
@@ -132,7 +155,9 @@ _PARAMETERS = {
     "data-path": "data_path", "train-data-path": "train_data_paths", "valid-data-path": "valid_data_paths",
     "test-data-path": "test_data_paths", "tokenizer-model": "vocab_file", "tokenizer-type": "tokenizer_type",
     "pipeline-model-parallel-size": "pipe_parallel_size", "ffn-hidden-size": "intermediate_size",
-    "train-samples": "train_iters", "lr-decay-samples": "lr_decay_iters", "lr-decay-style": "lr_decay_style",
+    "train-samples": "train_iters", "train-tokens": "train_iters", "lr-decay-samples": "lr_decay_iters",
+    "lr-decay-tokens": "lr_decay_iters", "lr-warmup-tokens": "warmup", "num-experts": "moe_num_experts",
+    "moe-ffn-hidden-size": "intermediate_size", "lr-decay-style": "lr_decay_style",
     "lr-warmup-iters": "warmup", "lr-warmup-samples": "warmup", "clip-grad": "gradient_clipping",
     "moe-layer-freq": "moe_expert_interval", "moe-aux-loss-coeff": "moe_aux_loss_coeff",
     "zero-stage": "zero_optimization.stage",

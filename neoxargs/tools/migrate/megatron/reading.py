@@ -26,6 +26,26 @@ OLD_NAMES = {
     "lr-warmup-percent": "lr-warmup-fraction",
     "use-custom-fsdp": "use-megatron-fsdp",
     "pp-partition-method": "pipe-partition-method",
+    # Megatron-DeepSpeed
+    "num-key-value-heads": "num-query-groups",
+    "rotary-position-embeddings-theta": "rotary-base",
+    "use-flash-attn-v2": "use-flash-attn",
+    "use-flash-attn-triton": "use-flash-attn",
+    "use-flash-attn-builder": "use-flash-attn",
+    "topk": "moe-router-topk",
+    "moe-loss-coeff": "moe-aux-loss-coeff",
+    "pad-vocab-size-to": "padded-vocab-size",
+    # other forks of Megatron-LM
+    "num-attention-heads-kv": "num-query-groups",
+    "n-head-kv": "num-query-groups",
+    "rotary-theta": "rotary-base",
+    "rope-theta": "rotary-base",
+    "no-tie-embed-logits": "untie-embeddings-and-output-weights",
+    "use-llama2-rotary-position-embeddings": "use-rotary-position-embeddings",
+    "use-mistral-rotary-position-embeddings": "use-rotary-position-embeddings",
+    "wandb-project-name": "wandb-project",
+    "wandb-proj-name": "wandb-project",
+    "wandb-entity-name": "wandb-entity",
 }
 
 
@@ -126,6 +146,17 @@ class Reading:
         """The value of another flag as a number."""
         value = read_plain(self.options[name].text) if name in self.options else None
         return value if isinstance(value, int | float) else None
+
+    def set_width(self, width: float, comment: str) -> None:
+        """Set the width of the feed-forward layers, of which a gated activation needs three matrices."""
+        if not self.is_gated:
+            return self.set("intermediate_size", int(width), comment)
+        why = f"3 x {comment}: GPT-NeoX's value counts the gate, up and down projections together"
+        self.set("intermediate_size", int(3 * width), why)
+
+    @property
+    def is_gated(self) -> bool:
+        return "swiglu" in self.options or "glu-activation" in self.options
 
     @property
     def chosen_optimizer(self) -> str:

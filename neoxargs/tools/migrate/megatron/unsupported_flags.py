@@ -112,6 +112,39 @@ REASONS = {
         disable-pad-vocab-size no-pad-vocab-size""",
 }
 
+PAI = "it is a flag of Pai-Megatron-Patch without an equivalent"
+#: The same for flags that only forks of Megatron-LM have: Megatron-DeepSpeed, BigScience's, BigCode's and others.
+FORK_REASONS = {
+    OTHER_PROGRAMS: """
+        retro-* export-* img-dim inference ds-inference eval-only eval-fp32 adaptive-seq-len task-list results-path
+        kd kd-* mos load-teacher *-teacher analyzer csv-* plot-* skip-csv skip-plot tb-dir tb-event-key
+        aml-data-download-path noise-density mean-noise-span-length loss-on-targets-only finetune-hf-dataset
+        hf-ckpt-* to-hf-ckpt load-mode""",
+    CHECKPOINTS: "universal-checkpoint load-tag no-load-lr-state reset-iteration",
+    FAULT_TOLERANCE: "kill-switch-file kill-switch-path distributed-timeout abort-on-unmet-fused-kernel-constraints",
+    LOGGING: "profile-steps codecarbon-dir structured-logs structured-logs-dir transformer-timers",
+    IMPLEMENTATION: """
+        no-contiguous-buffers-in-local-ddp use-contiguous-buffers-in-ddp no-scatter-gather-tensors-in-pipeline
+        standalone-embedding-stage pipeline-model-parallel-split-rank memory-centric-tiled-linear tile-factor
+        split-transformers scattered-embeddings remote-device use-pin-memory disable-mem-efficient-ln ds-fused-adam
+        use-dataset-only enable-zbh1-pipeline enable-zbh1-exact-semantics ds-sequence-parallel-fpdt*
+        force-ds-sequence-parallel embedding-weights-in-fp32 sync-tp-duplicated-parameters disable-te-fused-rope
+        valid-num-workers num-experts-switch disable-moe-top2-2nd-expert-sampling""",
+    "the order of the data and the length of the sequences do not change during a run": """
+        data-efficiency-curriculum-learning random-ltd train-idx-path train-desc-path train-doc-idx-path
+        train-sample-idx-path train-shuffle-idx-path train-data-exact-num-epochs return-data-index use-sns
+        repeated-dataloader skip-train-iteration-range reweight-loss-based-on-position-frequency""",
+    "data is read only from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
+        *-weighted-split-paths *-weighted-split-paths-path""",
+    "the embeddings are not normalised": "embed-layernorm",
+    "the loss has no z loss term for the vocabulary": "z-loss-strength z-loss-weight",
+    "the encoder of an encoder-decoder model does not exist in a GPT": """
+        encoder-tensor-model-parallel-size encoder-pipeline-model-parallel-size""",
+    PAI: """
+        patch-tokenizer-type extra-vocab-size dataset train-mode max-padding-length epochs transformer-type
+        optimizer-offload-policy""",
+}
+
 
 def reason(name: str) -> str:
     """Return why a flag (without `--`) has no counterpart; empty if it is not a flag of Megatron-LM."""
@@ -120,6 +153,11 @@ def reason(name: str) -> str:
     return next((why for why, patterns in _patterns() if any(fnmatchcase(name, p) for p in patterns)), "")
 
 
+def is_listed(name: str) -> bool:
+    """Return whether a flag is in the table by its own name, and not only by a pattern."""
+    return name in OLD_FLAGS or any(name in patterns for _, patterns in _patterns())
+
+
 @cache
 def _patterns() -> list[tuple[str, list[str]]]:
-    return [(why, names.split()) for why, names in REASONS.items()]
+    return [(why, names.split()) for why, names in [*REASONS.items(), *FORK_REASONS.items()]]

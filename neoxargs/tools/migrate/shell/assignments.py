@@ -6,6 +6,8 @@ import re
 
 from neoxargs.tools.migrate.shell.words import ASSIGNMENT, Chars, Shell
 
+#: Commands before an assignment, which can have options such as `declare -a`.
+_DECLARATIONS = ("export", "local", "declare", "typeset", "readonly")
 _GROUP = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)")
 
 
@@ -17,8 +19,9 @@ class Assignments(Shell):
     def assigns(self, words: list[Chars]) -> bool:
         """Store `NAME=value`; return True if the command consists of assignments only."""
         plain = ["".join(character for character, _ in chars) for chars in words]
-        if plain[0] in ("export", "local", "declare", "readonly"):
-            words, plain = words[1:], plain[1:]
+        if plain[0] in _DECLARATIONS:
+            begin = next((i for i, word in enumerate(plain[1:], 1) if not word.startswith("-")), len(plain))
+            words, plain = words[begin:], plain[begin:]
         if plain and re.fullmatch(r"\w+\+?=", plain[0]) and plain[1:2] == ["("]:
             name = plain[0].rstrip("+=")
             before = self.variables.get(name, []) if plain[0].endswith("+=") else []

@@ -18,6 +18,7 @@ from neoxargs.tools.migrate.shell.words import ENDS, Chars, Word, split
 
 _PATTERN = re.compile(r"[\s(]*((?:[^()\n;]|\n\s*\|)+)\)")
 _SPACE = re.compile(r"(?:\s|#[^\n]*\n)*")
+_FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
 _LOOPS = ("for", "while", "until", "select")
 _CLOSING = ("fi", "done", "esac")
 _KEYWORDS = {"if", "then", "else", "elif", "case", "do", "{", "}", "time", "(", ")", *_LOOPS, *_CLOSING}
@@ -183,10 +184,13 @@ class _Reader(Assignments):
         return conditions.evaluate([text for text in map(_text, words) if text not in ("[", "]", "[[", "]]", "test")])
 
     def add_command(self, words: list[Chars]) -> None:
-        self.script.commands.append([self.word(chars) for chars in words])
         texts = [_text(chars) for chars in words]
-        for shell, option, inner in zip(texts, texts[1:], words[2:], strict=False):
-            if shell.endswith("sh") and option in ("-c", "-lc") and self.depth < MAX_SHELL_DEPTH:
+        if texts[0] == "eval" and self.depth < MAX_SHELL_DEPTH:
+            _Inner(self, _joined(words[1:])).read()
+            return
+        self.script.commands.append([self.word(chars) for chars in words])
+        for number, inner in enumerate(words[1:], 1):
+            if _is_command(texts, number) and self.depth < MAX_SHELL_DEPTH:
                 _Inner(self, inner).read()
 
     def variable_flags(self) -> list[Chars]:
@@ -219,6 +223,16 @@ class _Inner(_Reader):
     def word(self, chars: Chars) -> Word:
         own = len(self.where)
         return self.outer.word([(character, self.where[i] if i < own else i - own) for character, i in chars])
+
+
+def _is_command(texts: list[str], number: int) -> bool:
+    """Return whether a word is a command: the argument of `bash -c`, or several flags in one quoted word."""
+    is_of_shell = number > 1 and texts[number - 1] in ("-c", "-lc") and texts[number - 2].endswith("sh")
+    return is_of_shell or len(_FLAG.findall(texts[number])) > 1
+
+
+def _joined(words: list[Chars]) -> Chars:
+    return [pair for chars in words for pair in [*chars, (" ", chars[-1][1] if chars else 0)]]
 
 
 def _words_of(value: list[Chars]) -> list[Chars]:

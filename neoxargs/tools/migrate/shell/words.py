@@ -171,7 +171,12 @@ class Shell:
                 return [self.read_default(match, is_quoted) if value else []]
             if value:
                 return value
-            return [[(c, start) for c in match[0]] if match[4] is None else self.read_default(match, is_quoted)]
+            if match[4] is None:
+                return [[(c, start) for c in match[0]]]
+            default = self.read_default(match, is_quoted)
+            if match[4] == "=":  # `: ${NAME:=default}` also sets the variable
+                self.variables[match[1] or match[2]] = [default]
+            return [default]
         match = COMMAND.match(self.text, start)
         self.at = match.end() if match else start + 1
         return [[(c, start) for c in (match[0] if match else "$")]]
