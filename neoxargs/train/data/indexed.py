@@ -119,7 +119,7 @@ def damage(prefix: Path) -> str:
             return f"{idx_path} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
         _, version, code, sequences, documents = _HEADER.unpack(header)
         width = {code: np.dtype(stored).itemsize for stored, code in CODES.items()}.get(code, 0)
-        lengths = np.frombuffer(idx.read(4 * sequences), dtype=np.int32)
+        lengths = idx.read(4 * sequences)
     if version != VERSION or not width:
         known = " or ".join(f"{code} ({stored.__name__})" for stored, code in CODES.items())
         return (
@@ -128,7 +128,8 @@ def damage(prefix: Path) -> str:
     expected = _HEADER.size + 12 * sequences + 8 * documents
     if idx_path.stat().st_size < expected:
         return f"{idx_path} is truncated: it has {idx_path.stat().st_size} bytes, but should have {expected}"
-    expected = int(lengths.sum(dtype=np.int64)) * width
+    # Only now: numpy refuses a buffer that ends within a number.
+    expected = int(np.frombuffer(lengths, dtype=np.int32).sum(dtype=np.int64)) * width
     if bin_path.stat().st_size != expected:
         return f"{bin_path} has {bin_path.stat().st_size} bytes, but should have {expected} according to its index"
     return ""

@@ -104,8 +104,7 @@ class PieceTokenizer:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.vocab_size: int = inner.get_piece_size()
-        end = next((i for i in map(self._id_of, END_OF_DOCUMENT) if i is not None), inner.eos_id())
-        self.eod: int = end
+        self.eod = _end_of_document(self._id_of, "the SentencePiece model", inner.eos_id())
 
     def _id_of(self, piece: str) -> int | None:
         token: int = self.inner.piece_to_id(piece)
@@ -293,10 +292,14 @@ def _library(name: str, tokenizer_type: str) -> Any:
         ) from error
 
 
-def _end_of_document(find: Callable[[str], int | None], name: str) -> int:
-    """Return the id of the end-of-document token; raise Problems if there is none. name: of the tokenizer."""
-    eod = next((token for token in map(find, END_OF_DOCUMENT) if token is not None), None)
-    if eod is None:
+def _end_of_document(find: Callable[[str], int | None], name: str, otherwise: int = -1) -> int:
+    """Return the id of the end-of-document token; raise Problems if there is none.
+
+    name: of the tokenizer. otherwise: the id that the tokenizer's file declares, for a token with another name; -1 if
+    it declares none (as SentencePiece returns it).
+    """
+    eod = next((token for token in map(find, END_OF_DOCUMENT) if token is not None), otherwise)
+    if eod < 0:
         hint = f"add one of {', '.join(END_OF_DOCUMENT)} to the vocabulary"
         what = f"{name} has no end-of-document token"
         raise Problems(Problem(what, hint=hint, id="tokenizer-without-end-token", about=("vocab_file",)))

@@ -359,6 +359,7 @@ class TestProblems:
                 f"{idx} has version 2 and token type 8, but must have version 1 and type 8 (uint16) or 4 (int32)"
             ),
             whole[:-3]: f"{idx} is truncated: it has {len(whole) - 3} bytes, but should have {len(whole)}",
+            whole[:41]: f"{idx} is truncated: it has 41 bytes, but should have {len(whole)}",  # within a length
         }.items():
             idx.write_bytes(content)
             assert f"data_path ({tmp_path}/data): {told} [data-file-damaged]\n" in self.what(

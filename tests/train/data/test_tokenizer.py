@@ -216,6 +216,9 @@ def test_the_sentencepiece_adapter() -> None:
     assert tokenizer.tokenize_batch(["ab"])[0].tolist() == [3, 4]
     Model.pieces = ["<unk>", "a", "b"]
     assert PieceTokenizer(Model()).eod == 1
+    Model.eos_id = lambda self: -1  # declared by no line of the model
+    with pytest.raises(Problems, match="the SentencePiece model has no end-of-document token"):
+        PieceTokenizer(Model())
 
 
 def test_vocabulary_of_hugging_faces_gpt2_needs_both_files(tmp_path) -> None:
