@@ -8,7 +8,6 @@ files appear under their final names only once they are complete.
 from __future__ import annotations
 
 import os
-import struct
 from array import array
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
-_HEADER = struct.Struct("<9sQBQQ")
-"""Magic, version, code of the ids' type, number of sequences, number of document boundaries."""
+from neoxargs.token_files.index import HEADER, MAGIC
+
+VERSION = 1
 #: Type of the token ids -> its code in the header.
 CODES: dict[type[np.generic], int] = {np.uint16: 8, np.int32: 4}
 
@@ -58,7 +57,7 @@ class Writer:
         self._bin.close()
         lengths = np.array(self.lengths, dtype=np.int32)
         sizes = lengths.astype(np.int64) * np.dtype(self.stored).itemsize
-        header = _HEADER.pack(MAGIC, VERSION, CODES[self.stored], len(lengths), len(self.ends))
+        header = HEADER.pack(MAGIC, VERSION, CODES[self.stored], len(lengths), len(self.ends))
         with open(self._parts[1], "wb") as idx:
             idx.write(header)
             # Lengths in tokens, offsets in bytes, document boundaries: the three arrays after the header.
@@ -90,11 +89,11 @@ def read(prefix: Path) -> TokenFile:
     """Open a token file that Writer has written."""
     bin_path, idx_path = paths(prefix)
     index = idx_path.read_bytes()
-    _, _, code, sequences, documents = _HEADER.unpack(index[: _HEADER.size])
+    _, _, code, sequences, documents = HEADER.unpack(index[: HEADER.size])
     stored = next(stored for stored, known in CODES.items() if known == code)
-    lengths = np.frombuffer(index, np.int32, sequences, _HEADER.size)
+    lengths = np.frombuffer(index, np.int32, sequences, HEADER.size)
     # 12 bytes a sequence: 4 of the length, and 8 of the offset, which follows from the lengths.
-    ends = np.frombuffer(index, np.int64, documents, _HEADER.size + 12 * sequences)
+    ends = np.frombuffer(index, np.int64, documents, HEADER.size + 12 * sequences)
     return TokenFile(np.memmap(bin_path, stored, "r"), lengths, ends)
 
 
@@ -114,10 +113,10 @@ def damage(prefix: Path) -> str:
     if missing:
         return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     with open(idx_path, "rb") as idx:
-        header = idx.read(_HEADER.size)
-        if header[: len(MAGIC)] != MAGIC or len(header) < _HEADER.size:
+        header = idx.read(HEADER.size)
+        if header[: len(MAGIC)] != MAGIC or len(header) < HEADER.size:
             return f"{idx_path} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
-        _, version, code, sequences, documents = _HEADER.unpack(header)
+        _, version, code, sequences, documents = HEADER.unpack(header)
         width = {code: np.dtype(stored).itemsize for stored, code in CODES.items()}.get(code, 0)
         lengths = idx.read(4 * sequences)
     if version != VERSION or not width:
@@ -125,7 +124,7 @@ def damage(prefix: Path) -> str:
         return (
             f"{idx_path} has version {version} and token type {code}, but must have version {VERSION} and type {known}"
         )
-    expected = _HEADER.size + 12 * sequences + 8 * documents
+    expected = HEADER.size + 12 * sequences + 8 * documents
     if idx_path.stat().st_size < expected:
         return f"{idx_path} is truncated: it has {idx_path.stat().st_size} bytes, but should have {expected}"
     # Only now: numpy refuses a buffer that ends within a number.
