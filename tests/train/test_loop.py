@@ -144,7 +144,7 @@ def test_training_takes_train_iters_steps() -> None:
 
 @pytest.mark.shows("eval-interval")
 @pytest.mark.parametrize(("start", "before"), [(0, [0, 1, 3]), (3, [1, 3])])
-def test_evaluations_are_counted_from_the_begin_of_the_run(start: int, before: list[int]) -> None:
+def test_evaluations_are_counted_from_the_start_of_the_run(start: int, before: list[int]) -> None:
     """As in GPT-NeoX, which evaluates the last iteration twice."""
     run = loop(eval_interval=2, start=start)
     run.run()
@@ -258,7 +258,7 @@ def test_a_run_under_nohup_does_not_stop() -> None:
 
 @pytest.mark.shows("adlr-autoresume", "adlr-autoresume-interval")
 @pytest.mark.parametrize(("interval", "last"), [(1, 3), (2, 4), (5, 5), (100, 6)])
-def test_a_file_ends_the_run_at_the_interval_with_a_checkpoint(tmp_path: Path, interval: int, last: int) -> None:
+def test_a_file_ends_the_run_with_a_checkpoint(tmp_path: Path, interval: int, last: int) -> None:
     """It is made in iteration 2; the run without a name for it goes on to the end."""
     file = tmp_path / "stop"
 

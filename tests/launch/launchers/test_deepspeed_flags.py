@@ -68,7 +68,7 @@ def selection(start: Start) -> list[object]:
         ("num_gpus: 1", {"w0": [0], "w1": [0]}),
     ],
 )
-def test_other_hosts_and_gpus(start: Any, text: str, hosts: dict[str, list[int]]) -> None:
+def test_hosts_and_gpus_are_selected(start: Any, text: str, hosts: dict[str, list[int]]) -> None:
     before, after = start(""), start(text)
     assert before.hosts == before.pool == {"w0": [0, 1], "w1": [0, 1]}
     assert after.hosts == after.pool == hosts
@@ -81,7 +81,7 @@ def test_other_hosts_and_gpus(start: Any, text: str, hosts: dict[str, list[int]]
     ("name", "default", "value"),
     [("master_port", 29500, 29731), ("master_addr", "", "10.1.2.3"), ("launcher", "pdsh", "openmpi")],
 )
-def test_another_way_of_starting_them(start: Any, name: str, default: object, value: object) -> None:
+def test_another_launcher(start: Any, name: str, default: object, value: object) -> None:
     before, after = start(""), start(f"{name}: {value}")
     assert (getattr(before.flags, name), getattr(after.flags, name)) == (default, value)
     assert before.hosts == after.hosts

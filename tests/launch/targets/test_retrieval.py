@@ -40,7 +40,7 @@ def config(text: str = "") -> Config:
 
 @pytest.mark.shows(*CHANGED)
 @pytest.mark.parametrize("name", CHANGED)
-def test_it_is_passed_on_and_told_with_its_line(name: str) -> None:
+def test_the_value_is_passed_on_and_reported_with_its_line(name: str) -> None:
     before, after = config(), config(f"{name}: {json.dumps(CHANGED[name])}")
     parameter = REGISTRY.find(name)
     assert parameter and parameter.effect == "none"
@@ -70,7 +70,7 @@ def test_it_is_passed_on_and_told_with_its_line(name: str) -> None:
         ("sparse_gradients: true", "DeepSpeed supports it for torch.nn.Embedding with sparse gradients, which"),
     ],
 )
-def test_others_that_make_no_difference_to_a_gpt(text: str, reason: str) -> None:
+def test_parameters_without_effect_on_a_gpt(text: str, reason: str) -> None:
     before, after = config(), config(text)
     assert trainer_problems(before) == []
     (warning,) = trainer_problems(after)

@@ -70,7 +70,7 @@ def test_a_name_nobody_knows_is_a_problem():
 
 
 @pytest.mark.shows("local_rank")
-def test_rank_arguments_come_back_from_script_arguments():
+def test_rank_arguments_are_recovered_from_script_arguments():
     config = resolved()
     argv = ["--local_rank=3", *wire_format.script_arguments(config), "--mine", "7"]
     arguments = wire_format.parse_rank_arguments(argv)

@@ -131,7 +131,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.shows("load")
-def test_all_is_continued(found: dict[str, Any]) -> None:
+def test_a_resumed_run_continues_exactly(found: dict[str, Any]) -> None:
     *rest, rate, loss = found["all"]
     assert rest == [3, 3 * SAMPLES, True]
     assert 0 < rate < 1e-2

@@ -77,7 +77,7 @@ def one_process() -> Mesh:
 
 class TestParts:
     @pytest.mark.shows("data-path")
-    def test_data_path_names_what_is_read(self, tmp_path) -> None:
+    def test_data_path_selects_the_data(self, tmp_path) -> None:
         for offset in (0, 100):
             prefix = numbered(tmp_path / f"data{offset}", 9, offset)
             loader = build_datasets(config(tmp_path, data_path=prefix, split="1"), TOKENIZER, one_process())
@@ -130,7 +130,7 @@ class TestParts:
         assert seen(loader.parts["test"]) == set(range(20, 29))
 
     @pytest.mark.shows("eval-iters")
-    def test_no_evaluation_no_data_for_it(self, tmp_path) -> None:
+    def test_no_evaluation_needs_no_validation_data(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
         assert build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process()).has("validation")
         loader = build_datasets(config(tmp_path, data_path=prefix, eval_iters=0), TOKENIZER, one_process())
@@ -231,7 +231,7 @@ class TestOrder:
         assert whole[0] != whole[1]
 
     @pytest.mark.shows("seed")
-    def test_the_seed_decides(self, tmp_path) -> None:
+    def test_the_seed_determines_the_weights(self, tmp_path) -> None:
         chosen = [Source(numbered(tmp_path / "data", 60))]
         orders = []
         for seed in (1, 1, 2):
@@ -259,7 +259,7 @@ class TestOrder:
 
     @pytest.mark.shows("num-workers")
     @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, Python 3.12
-    def test_so_many_processes_read_ahead(self, tmp_path) -> None:
+    def test_num_workers_processes_read_ahead(self, tmp_path) -> None:
         prefix, here = numbered(tmp_path / "data", 100), len(multiprocessing.active_children())
         for workers in (0, 1, 2):
             options = config(tmp_path, data_path=prefix, num_workers=workers)
@@ -294,7 +294,7 @@ class TestSamples:
         assert torch.equal(batch.labels, batch.tokens + 1)
 
     @pytest.mark.shows("eod-mask-loss")
-    def test_eod_mask_loss_takes_out_what_follows_the_end_of_a_document(self, tmp_path) -> None:
+    def test_eod_mask_loss_excludes_the_token_after_the_end_of_a_document(self, tmp_path) -> None:
         prefix = token_file(tmp_path / "data", [[1, 2, 3, 256]] * 40)
         plain = made([Source(prefix)], 9, sampling(tmp_path))
         assert not (next(batches(plain, 0, Axis(), 9)).labels == IGNORED).any()

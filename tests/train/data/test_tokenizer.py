@@ -59,7 +59,7 @@ def test_decoding_returns_the_text(gpt2, index) -> None:
 
 
 @pytest.mark.shows("tokenizer-type", "vocab-file", "merge-file")
-def test_type_and_files_decide_the_numbers(gpt2, tmp_path) -> None:
+def test_type_and_files_determine_the_token_ids(gpt2, tmp_path) -> None:
     def numbers(*given) -> list[int]:
         return build_tokenizer(options(*given)).tokenize("hello there")
 

@@ -40,7 +40,7 @@ def train(trials: dict[str, Trial]) -> dict[str, tuple[list[float], bool]]:
 
 
 @pytest.mark.shows("zero_optimization")
-def test_it_trains_alike_with_its_state_in_main_memory() -> None:
+def test_training_is_equal_with_optimizer_state_in_host_memory() -> None:
     for rank in run_ranks(train, 2, TRIALS):
         kept, offloads = rank.pop("kept")
         assert not offloads

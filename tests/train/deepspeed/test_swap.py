@@ -89,7 +89,7 @@ pytestmark = [pytest.mark.compiler, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.shows("zero_optimization")
-def test_it_trains_alike_with_everything_on_the_drive(written: Written) -> None:
+def test_training_is_equal_with_offload_to_a_drive(written: Written) -> None:
     for losses, files, _ in written:
         assert losses["drive"] == pytest.approx(losses["kept"], abs=1e-4)
         for rank in (0, 1):

@@ -119,7 +119,7 @@ def with_company(text: str) -> str:
     "steps_per_print", "wall_clock_breakdown", "dump_state", "flops_profiler",
 )  # fmt: skip
 @pytest.mark.parametrize("text", CHANGES)
-def test_the_engine_reports_what_was_written(reported: dict[str, Reported], text: str) -> None:
+def test_the_engine_uses_the_configured_value(reported: dict[str, Reported], text: str) -> None:
     before, after = reported[BESIDE.get(text, "")], reported[with_company(text)]
     for name, value in CHANGES[text].items():
         assert after[name] == value != before[name], name

@@ -145,7 +145,7 @@ def test_selective_recomputation_changes_no_bit(seen: Any, layout: str) -> None:
 
 
 @pytest.mark.shows("checkpoint-activations", "checkpoint-num-layers")
-def test_parts_are_as_long_as_asked_for(seen: Any) -> None:
+def test_splits_have_the_configured_length(seen: Any) -> None:
     parts = {name: seen["plain tp2"][name].parts / (STEPS * MICRO_BATCHES) for name in OPTIONS}
     assert parts["none"] == 0
     assert parts["each layer"] == LAYERS
@@ -162,14 +162,14 @@ def test_deepspeeds_function_is_used(seen: Any, layout: str) -> None:
 
 @layouts
 @pytest.mark.shows("partition-activations", "activation_checkpointing")
-def test_tensor_parallel_ranks_divide_what_is_kept(seen: Any, layout: str) -> None:
+def test_tensor_parallel_ranks_partition_activation_checkpoints(seen: Any, layout: str) -> None:
     share = 1 if layout == "pp2" else 2
     assert set(seen[layout]["partitioned"].kept) == {(INPUT, INPUT // share)}
     assert seen[layout]["each layer"].kept == []
 
 
 @pytest.mark.shows("distribute-checkpointed-activations")
-def test_megatrons_old_name_of_it() -> None:
+def test_megatrons_old_name() -> None:
     for value in ("true", "false"):
         config = complete(draft([Text("x.yml", f"{YAML}distribute_checkpointed_activations: {value}\n")]), 2)
         assert config.recompute.partition_activations is (value == "true")
@@ -177,7 +177,7 @@ def test_megatrons_old_name_of_it() -> None:
 
 @layouts
 @pytest.mark.shows("contigious-checkpointing")
-def test_what_is_kept_lies_in_one_buffer(seen: Any, layout: str) -> None:
+def test_activation_checkpoints_share_one_buffer(seen: Any, layout: str) -> None:
     """Here of four pieces: the pipeline's stage also recomputes positions and keeps two micro batches at a time."""
     apart, together = seen[layout]["partitioned"], seen[layout]["contiguous"]
     assert together.kept == apart.kept
@@ -186,14 +186,14 @@ def test_what_is_kept_lies_in_one_buffer(seen: Any, layout: str) -> None:
 
 @layouts
 @pytest.mark.shows("checkpoint-in-cpu")
-def test_what_is_kept_is_copied_to_main_memory(seen: Any, layout: str) -> None:
+def test_activation_checkpoints_are_copied_to_host_memory(seen: Any, layout: str) -> None:
     assert set(seen[layout]["in main memory"].kept) == {(INPUT, INPUT)}
     assert seen[layout]["each layer"].kept == []
 
 
 @layouts
 @pytest.mark.shows("synchronize-each-layer")
-def test_the_device_is_waited_for_around_each_pass(seen: Any, layout: str) -> None:
+def test_the_device_is_synchronized_around_each_pass(seen: Any, layout: str) -> None:
     here = seen[layout]
     more = here["synchronized"].calls.get("synchronize", 0) - here["each layer"].calls.get("synchronize", 0)
     passes = here["synchronized"].parts
@@ -205,7 +205,7 @@ def test_the_device_is_waited_for_around_each_pass(seen: Any, layout: str) -> No
 
 @layouts
 @pytest.mark.shows("profile-backward")
-def test_the_time_of_each_part_is_told(seen: Any, layout: str) -> None:
+def test_the_time_of_each_part_is_printed(seen: Any, layout: str) -> None:
     assert seen[layout]["each layer"].lines == []
     lines = seen[layout]["profiled"].lines
     assert len(lines) >= STEPS * MICRO_BATCHES * LAYERS / 2

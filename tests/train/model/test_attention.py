@@ -269,7 +269,7 @@ def exact(size: float = 1.0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 @pytest.mark.shows("attention-softmax-in-fp32", "scaled-upper-triang-masked-softmax-fusion")
-def test_softmax_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfused_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.dtype] = []
     softmax = Tensor.softmax
     monkeypatch.setattr(Tensor, "softmax", lambda x, *rest: seen.append(x.dtype) or softmax(x, *rest))
@@ -289,7 +289,7 @@ def test_softmax_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.shows("scaled-masked-softmax-fusion")
 @pytest.mark.parametrize("change", [{"pos_emb": "alibi"}, {"sliding_window_width": 4, "num_kv_heads": 4}])
-def test_with_another_mask_the_other_switch_keeps_the_kernel(change: dict[str, Any]) -> None:
+def test_each_softmax_fusion_switch_applies_to_its_mask(change: dict[str, Any]) -> None:
     fused, steps = half(**change), half(attention_softmax_in_fp32=True, **change)
     assert not torch.equal(steps, fused)
     torch.testing.assert_close(steps, fused, rtol=0.05, atol=0.05)

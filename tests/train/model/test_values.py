@@ -68,7 +68,7 @@ def test_rows_of_the_vocabulary(text: str, rows: int) -> None:
 
 
 @pytest.mark.shows("no-weight-tying")
-def test_an_output_layer_of_its_own() -> None:
+def test_an_untied_output_layer() -> None:
     tied, untied = built(), built("no-weight-tying: true")
     assert tied.output.weight is tied.embedding.weight
     assert untied.output.weight is not untied.embedding.weight
@@ -76,7 +76,7 @@ def test_an_output_layer_of_its_own() -> None:
 
 
 @pytest.mark.shows("init-method-std")
-def test_deviation_of_the_initial_weights() -> None:
+def test_standard_deviation_of_initial_weights() -> None:
     small_ones, large = built(), built("init-method-std: 0.1")
     for name, weight in small_ones.state_dict().items():
         drawn = weight.dim() > 1
@@ -338,7 +338,7 @@ def test_nothing_is_compiled_where_it_does_not_pay(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.shows("use-cpu-initialization", "lazy-mpu-init")
-def test_where_initial_weights_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_of_weight_initialization(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gpu:
         def current_device_name(self) -> str:
             return "cuda:0"

@@ -81,7 +81,7 @@ def test_it_is_silent(said: Any, engine: str) -> None:
 
 @engines
 @pytest.mark.shows("steps_per_print")
-def test_every_so_many_steps(said: Any, engine: str) -> None:
+def test_logging_at_the_interval(said: Any, engine: str) -> None:
     lines = [line for line in said[engine]["steps"].splitlines() if "skipped=0, lr=[" in line]
     assert [line.partition("step=")[2].partition(",")[0] for line in lines] == ["2", "4"]
 

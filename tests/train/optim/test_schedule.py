@@ -49,7 +49,7 @@ def test_a_checkpoint_with_another_curve_is_a_problem_that_names_every_differenc
 
 @pytest.mark.shows("override-lr-scheduler", "use-checkpoint-lr-scheduler")
 @pytest.mark.parametrize(("switch", "lr"), [("override_lr_scheduler", 1e-3), ("use_checkpoint_lr_scheduler", 2e-3)])
-def test_a_switch_says_whose_schedule_a_resumed_run_follows(switch: str, lr: float) -> None:
+def test_a_switch_selects_the_schedule_of_a_resumed_run(switch: str, lr: float) -> None:
     saved = Schedule(optimizer(), replace(CURVE, lr=2e-3)).state_dict() | {"iteration": 10}
     ours = {"lr": 1e-3, "min_lr": 1e-5, "warmup": 10 / 110, "lr_decay_iters": 110}
     resumed = build_schedule(small(**ours, **{switch: True}), optimizer())

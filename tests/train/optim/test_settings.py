@@ -212,7 +212,7 @@ def differing(alone: dict[str, Seen], name: str, engine: str) -> dict[str, Any]:
 
 @pytest.mark.shows("weight-decay")
 @on_both
-def test_weight_decay_pulls_matrices_and_leaves_biases_alone(alone: dict[str, Seen], engine: str) -> None:
+def test_weight_decay_changes_matrices_but_not_biases(alone: dict[str, Seen], engine: str) -> None:
     assert differing(alone, "weight_decay", engine) == {"weight_decay": 0.3}
     assert [group["weight_decay"] for group in alone[f"base, {engine}"].groups] == [0.01, 0.0]
     assert [group["weight_decay"] for group in alone[f"weight_decay, {engine}"].groups] == [0.3, 0.0]
@@ -220,7 +220,7 @@ def test_weight_decay_pulls_matrices_and_leaves_biases_alone(alone: dict[str, Se
 
 @pytest.mark.shows("adam-beta1", "adam-beta2", "adam-eps")
 @on_both
-def test_adams_numbers(alone: dict[str, Seen], engine: str) -> None:
+def test_adam_settings(alone: dict[str, Seen], engine: str) -> None:
     assert differing(alone, "adam_beta1", engine) == {"betas": (0.8, 0.999)}
     assert differing(alone, "adam_beta2", engine) == {"betas": (0.9, 0.9)}
     assert differing(alone, "adam_eps", engine) == {"eps": 1e-2}
@@ -228,7 +228,7 @@ def test_adams_numbers(alone: dict[str, Seen], engine: str) -> None:
 
 @pytest.mark.shows("lr", "optimizer")
 @on_both
-def test_the_section_says_the_same_as_the_names_at_the_top(alone: dict[str, Seen], engine: str) -> None:
+def test_the_section_equals_the_top_level_keys(alone: dict[str, Seen], engine: str) -> None:
     assert set(differing(alone, "lr", engine)) == {"lr"}
     changed = differing(alone, "in params", engine)
     assert {name: changed[name] for name in ("betas", "eps", "weight_decay")} == {
@@ -288,7 +288,7 @@ RATES = {
 @pytest.mark.shows("lr", "lr-decay-style", "lr-decay-iters", "min-lr", "warmup", "scheduler")
 @on_both
 @pytest.mark.parametrize("name", RATES)
-def test_the_learning_rate_is_its_formula(alone: dict[str, Seen], name: str, engine: str) -> None:
+def test_the_learning_rate_follows_its_formula(alone: dict[str, Seen], name: str, engine: str) -> None:
     seen = alone[f"{name}, {engine}"]
     assert seen.rates == pytest.approx([RATES[name](n) for n in range(STEPS)])
     assert [distance > 0 for distance in seen.moved] == [rate > 0 for rate in seen.rates]
@@ -296,7 +296,7 @@ def test_the_learning_rate_is_its_formula(alone: dict[str, Seen], name: str, eng
 
 @pytest.mark.shows("gradient_clipping")
 @on_both
-def test_a_long_gradient_is_shortened(alone: dict[str, Seen], engine: str) -> None:
+def test_a_large_gradient_is_clipped(alone: dict[str, Seen], engine: str) -> None:
     assert min(alone[f"SGD, {engine}"].moved) > 0.1 * 0.1
     assert alone[f"clipped, {engine}"].moved == pytest.approx([0.1 * 0.01] * STEPS, rel=1e-2)
 
@@ -314,7 +314,7 @@ def test_the_loss_scale(alone: dict[str, Seen], engine: str) -> None:
 
 @pytest.mark.shows("hysteresis")
 @on_both
-def test_overflows_that_are_put_up_with(alone: dict[str, Seen], engine: str) -> None:
+def test_hysteresis_delays_the_halving_of_the_loss_scale(alone: dict[str, Seen], engine: str) -> None:
     for patience in (1, 2, 4):
         seen = alone[f"hysteresis {patience}, {engine}"]
         halvings = [max(0, step - patience + 1) for step in range(STEPS)]
@@ -324,7 +324,7 @@ def test_overflows_that_are_put_up_with(alone: dict[str, Seen], engine: str) -> 
 
 @pytest.mark.shows("min-scale")
 @on_both
-def test_the_loss_scale_falls_no_further(alone: dict[str, Seen], engine: str) -> None:
+def test_the_loss_scale_has_a_minimum(alone: dict[str, Seen], engine: str) -> None:
     assert alone[f"hysteresis 1, {engine}"].scales[:3] == (2**30, 2**29, 2**28)
     lowest = alone[f"min_scale, {engine}"]
     assert lowest.scales == (2**30, 2**29)
@@ -333,7 +333,7 @@ def test_the_loss_scale_falls_no_further(alone: dict[str, Seen], engine: str) ->
 
 @pytest.mark.shows("zero_allow_untested_optimizer")
 @on_both
-def test_zero_with_an_optimizer_of_ours(alone: dict[str, Seen], engine: str) -> None:
+def test_zero_with_an_optimizer_that_deepspeed_does_not_have(alone: dict[str, Seen], engine: str) -> None:
     assert "untested ZeRO Optimizer" in alone[f"tested only, {engine}"].error
     assert alone[f"untested too, {engine}"].kind == "Lion"
     assert alone[f"untested too, {engine}"].moved == pytest.approx(alone[f"Lion, {engine}"].moved, rel=1e-5)
@@ -342,7 +342,7 @@ def test_zero_with_an_optimizer_of_ours(alone: dict[str, Seen], engine: str) -> 
 @pytest.mark.shows("fp32-allreduce", "fp32_allreduce")
 @on_both
 @pytest.mark.parametrize("name", ["bf16", "bf16, ZeRO-1"])
-def test_gradients_travel_in_fp32(by_two: dict[str, Seen], name: str, engine: str) -> None:
+def test_gradients_are_reduced_in_fp32(by_two: dict[str, Seen], name: str, engine: str) -> None:
     rounded, exact = by_two[f"{name}, {engine}"].sent, by_two[f"{name}, fp32 sums, {engine}"].sent
     assert {kind for kind, _ in rounded} == {torch.bfloat16}
     assert {kind for kind, _ in exact} == {torch.float32}

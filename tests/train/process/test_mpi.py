@@ -89,7 +89,7 @@ needs_mpirun = pytest.mark.skipif(
 @pytest.mark.cluster
 @pytest.mark.shows("deepspeed_mpi")
 @pytest.mark.timeout(600)
-def test_a_run_through_mpirun_and_what_is_left_when_deepy_is_killed(tmp_path: Path) -> None:
+def test_a_run_with_mpirun_and_no_orphans_after_deepy_is_killed(tmp_path: Path) -> None:
     with _deepy(tmp_path, save=str(tmp_path / "ckpt"), exit_interval=20, train_iters=100_000) as run:
         output, _ = run.communicate(timeout=280)
     assert run.returncode == 0, output

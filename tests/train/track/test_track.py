@@ -61,7 +61,7 @@ def test_console_reports_resuming_skipped_steps_and_interruption(tmp_path: Path)
 
 
 @pytest.mark.shows("log-interval")
-def test_a_line_every_so_many_iterations(tmp_path: Path) -> None:
+def test_one_log_line_per_interval(tmp_path: Path) -> None:
     def logged(interval: int) -> list[str]:
         lines: list[str] = []
         play(Console(interval, lines.append), tmp_path)
