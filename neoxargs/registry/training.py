@@ -88,7 +88,7 @@ class Training(Group, origin="NeoX", effect="run"):
     instead of `nccl`."""
 
     DDP_impl: Literal["local", "torch"] = param(
-        "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients instead of either"
+        "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients"
     )
     """Retired in March 2021: remove it. DeepSpeed averages the gradients, so neither `local` nor `torch` data
     parallelism of Megatron runs."""

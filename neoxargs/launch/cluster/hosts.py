@@ -238,7 +238,7 @@ def _every_slot(pool: Mapping[str, int], launcher: Launcher, selection: dict[str
     if len(selection) > 1:
         key = "exclude" if filters.exclude else list(selection)[1]
         what = f"launcher {launcher.name} starts a rank on every slot in the hostfile and ignores {key}"
-        hint = f"remove {key}, and write only the hosts and slots to use into the hostfile"
+        hint = f"remove {key}, and list in the hostfile only the hosts and slots that the run should use"
         raise _refusal("launcher-needs-every-slot", what, filters.where, key, hint=hint)
     if launcher.even_slots and len(set(pool.values())) > 1:
         what = f"launcher {launcher.name} needs the same number of slots on every host in the hostfile"

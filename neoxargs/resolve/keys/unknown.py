@@ -92,7 +92,7 @@ def _instead(other: OtherKey) -> str:
     if advice:
         return f"{whose}: {advice}"
     if other.is_forks:
-        return f"{whose}: remove it, or declare it in a plugin for that fork's script"
+        return f"{whose}: remove it, or, if you launch a fork's own script, declare it in a plugin"
     return f"{whose} and has no equivalent in deepy: remove it"
 
 

@@ -257,7 +257,8 @@ def rotary_dims_even(
     rotated = int(head * rotary_pct)
     if pos_emb != "rotary" or rotated % 2 == 0:
         return None
-    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of each head's {head} dimensions; the number must be even"
+    counts = f"{rotated} of each head's {head} dimensions; the number of rotated dimensions must be even"
+    what = f"rotary_pct ({rotary_pct}) rotates {counts}"
     return refuse(what, f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
 
 

@@ -11,7 +11,8 @@ from neoxargs.resolve.yaml.nodes import Node, Scalar, Sequence, format_node, rea
 def number_hint(node: Node) -> str:
     text = node.text.strip() if isinstance(node, Scalar) else ""
     if text.isdecimal() and text[0] == "0" and text.isascii():
-        return f"write {int(text)}, or 0o{text.lstrip('0')} if it is octal"
+        octal = text.lstrip("0") if set(text) <= set("01234567") else ""
+        return f"write {int(text)}" + (f", or 0o{octal} if the number is octal" if octal else "")
     likely = [text.replace("e_", "e-"), text.replace("_", ""), text.replace(" ", "")]  # `1e_8`: typed `_` for `-`
     likely += [text.replace(",", "")] if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", text) else []
     for number in likely:

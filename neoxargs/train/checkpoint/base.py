@@ -37,8 +37,8 @@ def of_run(config: Config, checkpoint: Path | None) -> BaseWeights | None:
     found = checkpoint_folder.named_by(folder)
     inventories = inventory.read(found) if found else []
     if found is None or not inventories:
-        where = f"base_checkpoint ({folder})" if root else f"load ({checkpoint}): its frozen model {folder}"
-        what = f"{where}: there is no checkpoint with a weight index"
+        frozen = f"load ({checkpoint}) was trained on the frozen model in {folder}, but that folder"
+        what = f"{f'base_checkpoint ({folder})' if root else frozen} contains no checkpoint with a weight index"
         hint = "set base_checkpoint to the folder of the model's checkpoint"
         raise Problems(Problem(what, hint=hint, id="base-checkpoint-missing", about=("base_checkpoint",)))
     return BaseWeights(Base.of(found), SavedWeights(found, inventories))

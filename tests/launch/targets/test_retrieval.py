@@ -65,7 +65,7 @@ def test_the_value_is_passed_on_and_reported_with_its_line(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("DDP-impl: torch", "DeepSpeed averages the gradients instead of either"),
+        ("DDP-impl: torch", "DeepSpeed averages the gradients"),
         ("local_rank: 1", "the launcher sets it for every process"),
         ("sparse_gradients: true", "DeepSpeed supports it for torch.nn.Embedding with sparse gradients, which"),
     ],

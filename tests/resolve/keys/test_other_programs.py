@@ -18,7 +18,7 @@ from neoxargs.resolve.keys.other_programs import counterpart, find, our_choice
 from neoxargs.resolve.keys.unknown import NO_MATCH
 
 FILE = Path(other_programs.__file__).with_name("other_programs.json")
-FORKS = ": remove it, or declare it in a plugin for that fork's script"
+FORKS = ": remove it, or, if you launch a fork's own script, declare it in a plugin"
 
 
 def no_double(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ EXPERTS = "train.py divides the experts of its own model, according to the moe_.
     ("text", "what"),
     [
         ("mask_prob: 0.2", "mask_prob (0.2) has no effect: only BERT, ICT and REALM read it"),
-        ("DDP_impl: torch", 'DDP_impl ("torch") has no effect: DeepSpeed averages the gradients instead of either'),
+        ("DDP_impl: torch", 'DDP_impl ("torch") has no effect: DeepSpeed averages the gradients'),
         ("pipeline: {seed_layers: true}", "pipeline.seed_layers (true) has no effect: DeepSpeed does not read it"),
         ("expert_parallel: {top_k: 2}", f"expert_parallel.top_k (2) has no effect: {EXPERTS}"),
         ("bf16: {enabled: true, loss_scale: 4}", "bf16.loss_scale (4.0) has no effect: bfloat16 needs no loss scaling"),

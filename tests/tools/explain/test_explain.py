@@ -139,7 +139,10 @@ def test_without_files(key: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("hyena_mlp_len", "this is a parameter of savanna: remove it, or declare it in a plugin"),
+        (
+            "hyena_mlp_len",
+            "this is a parameter of savanna: remove it, or, if you launch a fork's own script, declare it in a plugin",
+        ),
         ("hiden_size", "did you mean hidden_size?"),
     ],
 )

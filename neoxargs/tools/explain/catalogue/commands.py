@@ -50,8 +50,8 @@ PROBLEMS: dict[str, Entry] = {
         "different run."
     ),
     "lock-configuration-missing": row(
-        "The lock file names the configuration files of its run, and some of them do not exist at these paths. Only "
-        "the environment and the data files are compared."
+        "`run.lock.yml` records the paths of the run's configuration files, and some of these files no longer exist "
+        "there. Only the environment and the data files are compared."
     ),
     "lock-value-differs": row(
         "A configuration file, or a default or rule of deepy, has changed since the run was launched, so the same "

@@ -11,8 +11,8 @@ PROBLEMS: dict[str, Entry] = {
         "known names, so you have to name the keys."
     ),
     "chat-line-malformed": row(
-        "The line is JSON, but not a conversation that a chat template can render, such as one with an image or with a "
-        "message without a role."
+        "The line is JSON, but no chat template can render it as a conversation, for example because it contains an "
+        "image, or a message without a role."
     ),
     "chat-empty": row("Every conversation was left out, so there is nothing to train on."),
     "chat-template-missing": row(

@@ -75,8 +75,8 @@ PROBLEMS: dict[str, Entry] = {
         "fail at once, and the others would wait for them."
     ),
     "host-other-python": row(
-        "Pickles differ between Python versions, so collectives that send Python objects would fail, and a checkpoint "
-        "could not be loaded."
+        "A host has another version of Python than this machine. Python objects that ranks exchange or store in "
+        "checkpoints are pickled, and another version may be unable to read them."
     ),
     "host-other-package": row(
         "Different versions of torch or DeepSpeed communicate differently: ranks would wait for each other, or compute "

@@ -97,13 +97,16 @@ REASONS = {
         decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers account-for-*""",
     "the batch size cannot change during a run": """
         rampup-batch-size step-batch-size-schedule phase-transition-iterations eval-global-batch-size""",
-    "only a constant, linear, cosine or exponential learning rate with constant weight decay is supported": """
-        lr-warmup-init lr-wsd-* decoupled-* start-weight-decay end-weight-decay weight-decay-incr-style
-        no-weight-decay-cond-type apply-wd-to-qk-layernorm""",
+    "the learning rate must be constant, or decay linearly, exponentially or like a cosine": "lr-wsd-*",
+    "warmup starts at, or near, a learning rate of 0": "lr-warmup-init",
+    "all layers have the same learning rate": "decoupled-*",
+    "the weight decay is constant during a run": "start-weight-decay end-weight-decay weight-decay-incr-style",
+    "weight decay never applies to biases and norms": "no-weight-decay-cond-type apply-wd-to-qk-layernorm",
     "the loss is averaged over the tokens of a micro batch, then over micro batches": "calculate-per-token-loss",
     "deepy's Muon does not have this setting": "muon-*",
     "data is read only from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
-        mock-data data-args-path per-split-data-args-path per-dataset-sequences-path fim-*""",
+        mock-data data-args-path per-split-data-args-path per-dataset-sequences-path""",
+    "fill-in-the-middle training is not supported": "fim-*",
     "deepy has no equivalent setting": """
         full-validation multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train
         iterations-to-skip test-mode yaml-cfg""",
