@@ -36,6 +36,7 @@ def become_rank(request: Request) -> NoReturn:
     script, rank, local_rank = find_script(request.script), os.environ[names.rank], os.environ[names.local_rank]
     with _only_rank_0_prints(rank, local_rank):
         spec = resolve_launch(script, replace(request, gpus=int(os.environ[names.world_size])))
+        # A given number of GPUs is resolved as for a machine that has them.
         spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
         _check_tokenised(spec)
         check_needs(script, spec)
@@ -62,6 +63,7 @@ def _lock(rank: str, spec: RunSpec, request: Request) -> None:
 
 def _execute(script: Script, spec: RunSpec) -> NoReturn:
     words = [sys.executable, "-u", script.path, *script_arguments(spec.config, rank_env.attempt(os.environ))]
+    # This process keeps its number, by which its launcher and the lock of the run know it.
     os.execve(sys.executable, words, with_package(os.environ))
 
 

@@ -78,11 +78,13 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
     say(f"compiling DeepSpeed's {op} once for this machine, which usually takes {usually} ...")
     begin = time.monotonic()
     process = subprocess.Popen(
+        # A session of its own, with which ninja and the compilers are killed too.
         [sys.executable, "-m", "neoxargs.train.process.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=limit)
+    # Ctrl-C too: a lock file that stays behind would make every later run wait.
     except BaseException as stop:
         _kill_compilers(process, environ, op)
         if isinstance(stop, subprocess.TimeoutExpired):
@@ -102,6 +104,7 @@ def lock_holders(lock: Path) -> list[int] | None:
     pids = []
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
+            # torch keeps the file open while it compiles, so an open descriptor means that it is in use.
             if os.readlink(descriptor) == str(lock.resolve()):
                 pids.append(int(descriptor.parts[2]))
         except OSError:
@@ -193,6 +196,7 @@ def _compiler_error(program: str, flags: Iterable[str], environ: Mapping[str, st
         return f"the compiler {compiler} is not installed"
     except subprocess.TimeoutExpired:
         return ""  # compile_op has its own limit
+    # "cannot find" is the linker's message for a missing library.
     errors = [line for line in done.stderr.splitlines() if "error" in line or "cannot find" in line]
     return (errors or [f"{compiler} failed without an error message"])[0].strip() if done.returncode else ""
 

@@ -92,6 +92,7 @@ def variables_of_files(environ: Mapping[str, str], directory: str) -> Iterator[t
 
 def lines_of_files(environ: Mapping[str, str], directory: str) -> Iterator[tuple[str, Place]]:
     """Return all lines of `.deepspeed_env`; a place has no text, because the line may be a secret."""
+    # DeepSpeed's order: the later file wins.
     folders = (os.path.expanduser("~"), directory)
     paths = [Path(folder, environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in folders]
     for path in filter(Path.is_file, dict.fromkeys(paths)):

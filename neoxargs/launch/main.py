@@ -130,7 +130,9 @@ def prepare(script: Script, spec: RunSpec) -> int:
     """Tokenise and compile once, before all ranks wait for it; returns the exit code of the step that failed, or 0."""
     config, resources = spec.config, spec.resources
     environ = command(config, resources, script.path, os.environ).environ(os.environ)
+    # As an exception, which ends the child process of a step and releases the lock of the run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Not of a requeued job: the time of its first record tells which checkpoints are its own (`restarts.requeued`).
     if script.program not in ("generate", "eval") and not is_requeued(os.environ):
         write_record(config)
     if script.program != "generate" and (failed := tokenise(config, environ)):

@@ -37,7 +37,7 @@ def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
     additions: dict[str, object] = {"user_script": script, "git_hash": git_hash()}
     files = {os.path.basename(text.name): text.text for text in texts}
     if len(json.dumps(files)) < MAX_FILES_BYTES:  # the encoded size: JSON writes a non-ASCII character as 6 bytes
-        additions["config_files"] = files
+        additions["config_files"] = files  # GPT-NeoX's checkpoints contain them
     for name, value in additions.items():
         if value and not config.is_set(name):
             config = with_value(config, name, value, LAUNCHED)
@@ -47,6 +47,7 @@ def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
 def git_hash() -> str | None:
     """Return the commit of the working directory; None outside a git repository."""
     try:
+        # GPT-NeoX's own command. The limit is for repositories on slow file systems.
         command = ["git", "describe", "--always"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

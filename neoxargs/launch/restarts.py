@@ -88,7 +88,9 @@ def continued(config: Config, before: frozenset[Identity]) -> Config:
     """
     if not own_checkpoint(config, before):
         return config
+    # These parameters describe the first start, which may have been from another run's checkpoint.
     values = {"load": config.checkpoint.save, "iteration": None, "finetune": False, "no_load_rng": False}
+    # Without saved optimizer state, every continuation has to do without it.
     if not config.checkpoint.no_save_optim:
         values["no_load_optim"] = False
     for name, value in values.items():
@@ -128,4 +130,5 @@ def _checkpoints(config: Config, until: float = float("inf")) -> frozenset[Ident
 
 
 def _identity(checkpoint: Path) -> Identity:
+    # By the inode, because a run may write a checkpoint of the same iteration again.
     return checkpoint.name, checkpoint.stat().st_ino

@@ -43,6 +43,7 @@ def resolve_run_texts(
     """Return the same for files that have been read. gpus: replaces the search for hosts and devices."""
     located: list[Resources] = [] if gpus is None else [assumed_resources(gpus)]
 
+    # Called in the middle of resolving: the hosts need the launcher's parameters, and the batch needs the ranks.
     def count(draft: Draft) -> int:
         if not located:
             located.append(_resources(draft, environ))
@@ -57,6 +58,7 @@ def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:
         return draft.values[key].source.where if key in draft.values else None
 
     runner, parallel, training = draft.group(Runner), draft.group(Parallel), draft.group(Training)
+    # These two are derived later, by rules, but the hosts are needed now.
     runner.force_multi |= training.deepspeed_slurm or training.deepspeed_mpi
     if "launcher" not in draft.values and (started_by := launcher(training.deepspeed_slurm, training.deepspeed_mpi)):
         runner.launcher = started_by

@@ -65,6 +65,7 @@ def host_problems(config: Config, resources: Resources) -> list[Problem]:
         hosts = [] if slurm.in_job(os.environ) else [host for host in hosts if host not in own_names()]
     if not hosts or not resources.remote or not launcher.by_ssh or config.runner.no_ssh_check:
         return []
+    # Later than ssh's own limit, because ssh's message says more than a timeout.
     results = _run_on_hosts(hosts, config.runner.ssh_port, "ls /dev", CONNECT_TIMEOUT + 5)
     hint = "set up passwordless ssh, or set no_ssh_check: true to skip this check"
     problems = [replace(problem, hint=hint) for host, done in results.items() if (problem := _unreachable(host, done))]
@@ -98,12 +99,14 @@ def check_hosts(spec: RunSpec) -> tuple[str, list[Problem]]:
 
 def _run_on_hosts(hosts: Sequence[str], port: int | None, command: str, timeout: float) -> dict[str, Any]:
     """Return host -> the completed ssh process, None where it timed out."""
+    # BatchMode: fail instead of asking for a password.
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT}", *(["-p", str(port)] if port else [])]
     words = ["ssh", *options]
 
     def run_on(host: str) -> subprocess.CompletedProcess[str] | None:
         line = [*words, host, command]
         try:
+            # Without stdin, or ssh would read this terminal's input.
             return subprocess.run(
                 line, capture_output=True, text=True, errors="replace", timeout=timeout, stdin=subprocess.DEVNULL
             )
@@ -120,6 +123,7 @@ def _unreachable(host: str, done: subprocess.CompletedProcess[str] | None) -> Pr
     stderr = done.stderr.strip().splitlines() if done else []
     if done is None or (done.returncode == 255 and re.search("timed out", " ".join(stderr), re.IGNORECASE)):
         return Problem(f"host {host} does not answer over ssh within {CONNECT_TIMEOUT} s", id="host-not-reached")
+    # ssh's own exit code for a failed connection; others come from the command.
     if done.returncode == 255:
         reason = (stderr or ["ssh failed without a message"])[-1]
         return Problem(f"host {host} does not answer over ssh: {reason}", id="host-not-reached")
@@ -131,6 +135,7 @@ def _answer(host: str, done: subprocess.CompletedProcess[str] | None) -> Answer:
         return Answer({}, problem)
     assert done is not None
     try:
+        # The last line, because start files of the remote shell may print something before it.
         return Answer(json.loads(done.stdout.strip().splitlines()[-1]))
     except (ValueError, IndexError):
         reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]

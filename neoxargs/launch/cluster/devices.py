@@ -25,6 +25,7 @@ def local_devices(environ: Mapping[str, str], dev: Path = Path("/dev")) -> list[
     """
     present = installed_devices(dev)
     names = visible_devices(environ)
+    # Without device files there are no GPUs, whatever CUDA_VISIBLE_DEVICES says.
     if names is None or not present:
         return list(range(present))
     if all(name.isdigit() for name in names):

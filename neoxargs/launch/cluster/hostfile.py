@@ -19,6 +19,7 @@ Where = Callable[[str], Place | None]
 #: The most ranks a run may have. No cluster has more, and a list of them must fit in memory.
 MAX_RANKS = 1_000_000
 
+#: DeepSpeed ignores what follows the number, too. At most 12 digits, so that int() is fast for any file.
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d{1,12})")
 
 
@@ -120,6 +121,7 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
 
 def _known_hosts(host: str, everything: Hosts) -> str:
     known = f"known hosts: {', '.join(everything)}"
+    # `include: 0,1`, which looks like a list of GPUs.
     if re.fullmatch(r"[\d,]+", host):
         return f"{known}; write slots after a colon, for example {next(iter(everything))}:{host}"
     return (

@@ -70,6 +70,7 @@ class Filters(NamedTuple):
             what, hint = "include and exclude cannot both be set", "remove one of them"
             raise _refusal("include-and-exclude", what, where, "exclude", "include", hint=hint)
         key = "include" if include else "exclude"
+        # -1 is the default, for "not set".
         if (include or exclude) and num_nodes >= 0:
             what = f"num_nodes ({num_nodes}) and {key} both select hosts"
             hint = f"remove either num_nodes or {key}"
@@ -132,6 +133,7 @@ def resources(
 
 def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: Where, dev: Path) -> Resources:
     filters, launcher = Filters.of(runner, where), launcher_named(runner.launcher)
+    # As in GPT-NeoX, DLTS_HOSTFILE takes precedence over the configuration.
     path = environ.get("DLTS_HOSTFILE") or runner.hostfile or DEFAULT_HOSTFILE
     pool = read_hostfile(path)
     if idle := [host for host, slots in (pool or {}).items() if not slots]:
@@ -142,6 +144,7 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
         return _allocated(launcher, filters, environ)
     if pool is None:
         local = _on_this_machine(filters, replica, environ, dev)
+        # `hostfile: None` is a string in YAML, and means no hostfile.
         return local if path in (DEFAULT_HOSTFILE, "None") else _without_hostfile(local, path, where)
     if launcher.allocates_hosts:
         return replace(_on_hosts(pool, filters, path, runner, environ), remote=True)
@@ -169,6 +172,7 @@ def _on_hosts(
         if filters.num_nodes > len(hosts):
             what = f"num_nodes ({filters.num_nodes}) is more than the {len(hosts)} hosts in {path}; all hosts are used"
             warnings.append(_warning("num-nodes-above-hostfile", what, filters.where, "num_nodes"))
+        # The runner takes the first hosts too, after `include`.
         hosts = dict(islice(hosts.items(), filters.num_nodes))
     if filters.num_gpus > 0:
         selection["num_gpus"] = str(filters.num_gpus)
@@ -183,6 +187,8 @@ def _on_hosts(
     launcher = launcher_named(runner.launcher)
     remote = (len(hosts) > 1 or runner.force_multi or launcher.always_remote) and not runner.no_ssh
     if remote and launcher.needs_every_slot:
+        # These launchers read the hostfile themselves, so include, num_nodes and num_gpus would only change the
+        # arithmetic.
         hosts = _every_slot(pool, launcher, selection, filters)
     if environ.get("MASTER_ADDR"):
         selection["master_addr"] = environ["MASTER_ADDR"]

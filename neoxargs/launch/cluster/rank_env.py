@@ -18,6 +18,7 @@ class Names(NamedTuple):
 
 
 TORCH = Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+#: Open MPI; MVAPICH2; MPICH and Intel MPI, which both use Hydra.
 MPI = (
     Names("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     Names("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
@@ -28,6 +29,7 @@ SLURM = (Names("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER
 
 def names(environ: Mapping[str, str]) -> Names | None:
     """Return the variables of the launcher that started this process as one of several ranks, None if none did."""
+    # Not for a world of one rank: such a process launches the run itself.
     launchers = (TORCH, *MPI, *(SLURM if in_step(environ) else ()))
     return next((names for names in launchers if are_set(names, environ) and int(environ[names.world_size]) > 1), None)
 
@@ -40,6 +42,7 @@ def are_set(names: Names, environ: Mapping[str, str]) -> bool:
 def attempt(environ: Mapping[str, str]) -> str:
     """Return a name for this attempt of the run that is the same on all ranks."""
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
+    # `none` is torchrun's default, which says nothing about the run.
     torch = environ.get("TORCHELASTIC_RUN_ID", "none")
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     requeued = environ.get("SLURM_RESTART_COUNT", "0")

@@ -32,6 +32,7 @@ def free_port(config: Config, resources: Resources) -> int | None:
 
 def unused_port() -> int:
     """Return a TCP port of this machine on which nothing listens."""
+    # Port 0 lets the system choose. Another program can take the port before the ranks bind it, so ask late.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

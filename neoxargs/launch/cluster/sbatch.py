@@ -40,8 +40,10 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
     yield "# Written by deepy --emit sbatch; submit it with: sbatch FILE"
     yield "# Before submitting: adjust --time, and add --partition, --account or --constraint if your cluster needs it."
     yield from (f"# {sentence}" for sentence in _assumptions(resources))
+    # A line break in a comment would end the directive.
     yield from (f"#SBATCH --{key}={shlex.quote(' '.join(value.split()))}" for key, value in directives.items())
     yield "# Slurm sends SIGTERM two minutes before the time limit; the ranks then save a checkpoint and exit."
+    # B: signals the batch shell, which becomes deepy itself for one rank; otherwise Slurm signals the tasks.
     yield f"#SBATCH --signal={'B:' if resources.gpus == 1 else ''}TERM@120"
     if extras.restarts:
         yield "# The job is queued again after a rank or a node has failed, and continues from its last checkpoint."
@@ -109,6 +111,7 @@ def _requeue(restarts: int, summarize: str) -> Iterator[str]:
     yield "then"
     yield f"  if [ $restart -lt {restarts} ]"
     yield "  then"
+    # The wait of `restarts.wait_before`: doubled each time, 300 s at most.
     yield "    sleep $((restart < 8 ? 1 << restart : 300))"
     yield '    scontrol requeue "$SLURM_JOB_ID"'
     yield "  fi"

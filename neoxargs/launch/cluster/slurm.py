@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+#: SLURM_MAX_NORMAL_STEP_ID in slurm.h.
 #: Step ids from here on are not steps of `srun`, but the shell of `salloc` and the script of `sbatch`.
 FIRST_BATCH_STEP = 0xFFFFFFF0
 
@@ -28,6 +29,7 @@ def nodes_of_job(environ: Mapping[str, str]) -> list[str]:
 def ranks_per_node(environ: Mapping[str, str]) -> int:
     """Return the ranks per node of the job, 0 if not known: 8 for `SLURM_GPUS_PER_NODE=a100:8`."""
     for name in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_NTASKS_PER_NODE"):
+        # `4(x2)`, for two nodes, is no number and is passed over.
         number = environ.get(name, "").rpartition(":")[2]
         if number.isdigit():
             return int(number)
@@ -46,6 +48,7 @@ def _expand(part: str) -> Iterator[str]:
         return
     ranges, _, after = rest.partition("]")
     for piece in ranges.split(","):
+        # Numbers have the width of the first: 08-10 is 08, 09, 10. A name may have several ranges: rack[1-2]n[1-4].
         first, _, last = piece.partition("-")
         for number in range(int(first), int(last or first) + 1):
             yield from _expand(f"{head}{number:0{len(first)}}{after}")

@@ -65,6 +65,7 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
         hint = "use --emit command to print the command that starts the ranks"
         place = config.place("launcher")
         raise Problems([Problem(what, place, hint, id="launcher-without-flags", about=("launcher",))])
+    # `selection` has the same flags as resolved here, so that the runner starts the ranks that were counted.
     selected = dict(resources.selection)
     if port is not None:
         selected["master_port"] = str(port)
@@ -93,6 +94,8 @@ def _start(config: Config, resources: Resources, words: tuple[str, ...], port: i
 def _environment(resources: Resources, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if resources.device == "cpu":
         yield "DS_ACCELERATOR", "cpu"
+        # Otherwise each rank starts a thread for every core. The affinity is what Slurm or a container leaves of the
+        # cores.
         if "OMP_NUM_THREADS" not in environ:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             yield "OMP_NUM_THREADS", str(max(1, cores // resources.gpus))

@@ -14,7 +14,7 @@ class Start(NamedTuple):
     hosts: dict[str, list[int]]
     """Host -> device numbers, in rank order."""
     words: tuple[str, ...]
-    """The command of one rank, including the payloads with the configuration."""
+    """The command of one rank: Python, the script, and the payloads with the configuration."""
     master_addr: str
     """The rendezvous address; empty if a scheduler will choose the hosts."""
     master_port: int

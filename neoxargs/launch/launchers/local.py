@@ -27,6 +27,7 @@ IMPLEMENTED = frozenset(
 def local_command(start: Start) -> Sequence[str]:
     """Return the command of the program that starts the ranks of this machine."""
     [(host, devices)] = start.hosts.items()
+    # As in DeepSpeed's runner, because the host's own name may not resolve.
     address = "127.0.0.1" if start.master_addr == host else start.master_addr
     return [sys.executable, "-u", "-m", "neoxargs.train.local_ranks", f"--devices={','.join(map(str, devices))}",
             f"--master_addr={address}", f"--master_port={start.master_port}", *start.words[1:]]  # fmt: skip

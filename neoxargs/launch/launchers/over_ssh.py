@@ -51,6 +51,8 @@ def remote_script(words: Sequence[str], directory: str, environ: Mapping[str, st
     """Return a shell script that runs a command until it ends, `stop` is received, or the connection breaks."""
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environ.items())
     return (
+        # Descriptor 3 is ssh's input, of which a line, or its end when the connection breaks, stops the command. `wait`
+        # returns early if the shell gets a signal, hence the loop; `$!` is the reader of descriptor 3.
         f"cd {shlex.quote(directory)} || exit 1\n{exports}"
         f"{shlex.join(words)} < /dev/null & command=$!\n"
         "(read -r _; kill -TERM $command 2> /dev/null) < /dev/fd/3 &\n"
@@ -115,6 +117,7 @@ def _wait(hosts: Sequence[_Host]) -> int:
         time.sleep(0.1)
     for host in hosts:
         host.copier.join(5)
+    # `% 256` turns the -15 of SIGTERM into 241, as the exit code of a process; `run.py` recognises it.
     return code or next((host.process.returncode % 256 for host in hosts if host.process.returncode), 0)
 
 

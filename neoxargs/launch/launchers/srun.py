@@ -14,6 +14,7 @@ def srun_command(start: Start) -> Sequence[str]:
     nodes = [] if start.scheduler_picks_hosts else [f"--nodelist={','.join(start.hosts)}"]
     gpus = [f"--gpus-per-node={per_node}"] if start.on_gpus else []
     tasks = [f"--ntasks-per-node={per_node}"] if len(counts) == 1 else []
+    # ALL is srun's default, but not if --export names variables.
     export = f"--export=ALL,MASTER_PORT={start.master_port}"
     address = f",MASTER_ADDR={start.master_addr}" if start.master_addr else ""
     return ["srun", f"--nodes={len(start.hosts)}", f"--ntasks={start.ranks}", *tasks, *gpus, *nodes,

@@ -14,6 +14,7 @@ def torchrun_command(start: Start) -> Sequence[str]:
     if start.remote:
         return over_ssh(start, ["env", "CUDA_VISIBLE_DEVICES=%d", *_on_one_host(start, "%n", "%c")], ())
     devices = next(iter(start.hosts.values()))
+    # torchrun numbers devices from 0, so others are chosen by what CUDA sees.
     words, visible = _on_one_host(start, "0", str(len(devices))), ",".join(map(str, devices))
     return words if devices == list(range(len(devices))) else ["env", f"CUDA_VISIBLE_DEVICES={visible}", *words]
 

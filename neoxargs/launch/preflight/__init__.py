@@ -53,6 +53,7 @@ def needs(program: Program | None, spec: RunSpec, elsewhere: bool = False) -> li
     elsewhere: whether the run is for another machine, so that nothing is said about the packages of this one.
     """
     config = spec.config
+    # Alone, because without these packages most of the other checks have no answer.
     if program and not (elsewhere or spec.resources.remote) and (absent := list(missing_trainer())):
         return absent
     if program == "train":
@@ -90,6 +91,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
 
         problems += neox_checkpoint(config)
     problems += [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources)]
+    # The packages and devices of this machine say nothing about other hosts.
     if not resources.remote and can_train_here():
         problems += [*untested_packages(), *missing_packages(config), *missing_backend(config)]
         problems += missing_harness(config, training=True)

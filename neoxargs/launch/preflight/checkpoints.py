@@ -16,6 +16,7 @@ def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
     """A run that saves to a folder of checkpoints without continuing them would mix its files with theirs."""
     options = config.checkpoint
     save, load = options.save, options.load
+    # With `finetune`, iterations begin again at 0, so the files of the same iterations would be replaced.
     if not save or (load and _same_folder(load, save) and not options.finetune):
         return
     iteration = _last_iteration(Path(save))
@@ -69,6 +70,7 @@ def unread_checkpoint(config: Config) -> Iterator[Problem]:
     load, save = options.load, options.save
     if not (options.finetune and load and save) or _same_folder(load, save) or is_frozen(config):
         return
+    # --set load=... is the answer to this warning.
     chosen = place is not None and place.file == SET
     if not chosen and _last_iteration(Path(save)) is not None:
         what = f"the run starts again from load ({load}), although save ({save}) contains checkpoints of this run"

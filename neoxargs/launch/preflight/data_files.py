@@ -72,6 +72,7 @@ def prefixes(data_path: str | list[str | float] | None) -> list[str]:
 
 
 def _is_number(text: str) -> bool:
+    # Megatron-LM's form of a blend alternates weights and prefixes, both of which may be strings: [0.3, a, 0.7, b].
     return text.replace(".", "", 1).isdigit()
 
 
@@ -94,6 +95,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         if len(head) < HEADER.size or not head.startswith(MAGIC):
             return  # another program's format
         _, _, code, count, ends = HEADER.unpack(head)
+        # Of each sequence a 4-byte length and an 8-byte offset, of each document an 8-byte number.
         expected = HEADER.size + 12 * count + 8 * ends
         if idx.stat().st_size < expected:
             what = (
@@ -104,6 +106,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
             return
         if not count or code not in ITEM_SIZES:
             return
+        # The length and the offset of the last sequence, without reading the index, which may have gigabytes.
         file.seek(HEADER.size + 4 * (count - 1))
         (length,) = struct.unpack("<i", file.read(4))
         file.seek(HEADER.size + 12 * count - 8)
@@ -117,7 +120,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
 
 def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
-    if "_label_" in name:
+    if "_label_" in name:  # not made by a tokenizer
         return
     place, tokenizer, made_by = config.source(name).where, config.tokenizer.tokenizer_type, tokenised_by(prefix)
     if begins_with_label(prefix):
@@ -132,6 +135,7 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
 
 
 def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:
+    # Frequent mistakes: a file name in place of the prefix, and the suffix of the tools left out or added.
     stem = prefix.removesuffix(".bin").removesuffix(".idx")
     candidates = [stem, prefix + TOKEN_FILE_SUFFIX, prefix.removesuffix(TOKEN_FILE_SUFFIX), *_near(prefix)]
     for candidate in dict.fromkeys(candidates):

@@ -76,6 +76,7 @@ def checkpoint_bytes(config: Config) -> int:
         return 0
     half = config.precision.precision != "fp32"
     states = 0 if config.checkpoint.no_save_optim else 4 * (moments(config) + half)
+    # 4 bytes for each moment, and for the master weights that half precision needs.
     return trained_parameters(config, rows) * ((2 if half else 4) + states)
 
 
@@ -89,6 +90,7 @@ def count_saves(config: Config) -> int:
             count, step = count + 1, step * factor
     else:
         count = int((steps - 1) // factor) if factor else 0
+    # One more at the end of the run.
     return count + len(options.extra_save_iters or ()) + 1
 
 

@@ -59,6 +59,7 @@ def no_document_fits(config: Config) -> Iterator[Problem]:
     if shortest > window:
         what = f"allow_chopped: false leaves no training data: all {sum(counts):,} documents are longer than a sample "
         what += f"({window:,} tokens), the shortest with {shortest:,} tokens"
+        # A sample has seq_length + 1 tokens (inputs and labels are shifted), of which a soft prompt takes some.
         hint = f"remove allow_chopped to cut them, or set seq_length to at least {shortest - 1 + prompt}"
         yield Problem(what, config.place("allow_chopped"), hint, id="data-part-empty", about=("allow_chopped",))
 

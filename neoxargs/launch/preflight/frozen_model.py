@@ -61,6 +61,7 @@ def _base(config: Config, record: Base | None) -> Base | None:
 
 def _rank_above_sides(config: Config) -> Iterator[Problem]:
     """Yield a warning if the product of A and B cannot have the rank of the adapters."""
+    # The rank of B A is at most the smaller side of the matrix that it is added to.
     sides = {target.module: target.smallest_side for target in lora.targets(config)}
     module = min(sides, key=lambda name: sides[name], default="")
     if module and config.lora.rank > sides[module]:
@@ -124,6 +125,7 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
             hint = f"set {name} to {_form(theirs)}"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
+    # Adapters are differences to the weights of one model.
     if base is not None and base.differs_from(record) and not new_run:
         what = f"the adapters in {checkpoint} were trained with the model in {record.folder}, not with {base.folder}"
         hint = f"set base_checkpoint to {record.folder}, or set finetune: true to train the adapters for {base.folder}"

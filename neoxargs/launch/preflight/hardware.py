@@ -67,6 +67,7 @@ def ops_to_compile(config: Config, device: Device) -> list[str]:
     on_device, on_cpu = OPS.get((config.optimizer.type or "adam").lower(), ("", ""))
     optimizer = on_cpu if offload in ("cpu", "nvme") and not config.optimizer_params.torch_adam else on_device
     nvme = "async_io" if "nvme" in (offload, config.offload_param.device) else ""
+    # DeepSpeed has no other op of these for CPUs (ops/op_builder/cpu).
     exists = ("cpu_adam", "async_io") if device == "cpu" else (optimizer, nvme)
     return [op for op in (optimizer, nvme) if op and op in exists]
 
@@ -84,6 +85,7 @@ def ops_that_cannot_compile(config: Config, device: Device) -> list[Problem]:
 def layers_that_cannot_compile(config: Config, device: Device) -> Iterator[Problem]:
     """`compile_layers` without the compiler that torch.compile calls for this kind of device."""
     kind, variable, usual = COMPILERS[device]
+    # CXX may have arguments: "ccache g++".
     names = os.environ.get(variable, "").split()[:1] or usual
     if config.fusion.compile_layers and not any(map(shutil.which, names)):
         what = f"compile_layers needs a {kind} compiler, which is not installed on this machine"

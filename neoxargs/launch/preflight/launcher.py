@@ -32,6 +32,7 @@ def problems(
 ) -> Iterator[Problem]:
     """Return why a launch command cannot be started. words: the command; script: the path of the script in it."""
     launcher = launcher_named(config.runner.launcher)
+    # With force_multi, DeepSpeed's runner uses the launcher for a single host too.
     if resources.remote or (config.runner.force_multi and launcher.through_deepspeed):
         yield from _program(config, launcher, environ)
         if launcher.through_deepspeed:
@@ -43,6 +44,7 @@ def problems(
 
 
 def _too_long(config: Config, words: Sequence[str], one_word: bool) -> Iterator[Problem]:
+    # pdsh passes the whole command on as one argument.
     size = sum(len(word) + 1 for word in words) if one_word else max(map(len, words))
     if size > MAX_ARGUMENT_BYTES:
         longest = max(config.values, key=lambda name: len(json.dumps(config.get(name), default=str)))

@@ -28,7 +28,7 @@ def neox_checkpoint(config: Config) -> Iterator[Problem]:
 
     Reads the names and shapes of tensors, but not their elements.
     """
-    if not config.checkpoint.load or config.get("checkpoint.load_universal"):
+    if not config.checkpoint.load or config.get("checkpoint.load_universal"):  # read by DeepSpeed
         return
     try:
         contents = Contents.at(Path(config.checkpoint.load), config.training.iteration)
@@ -48,6 +48,7 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
     """Yield a warning that lists what is restored, and errors about what is missing."""
     options, lines = config.checkpoint, [_layouts(config, contents)]
     order = query_key_value_order(contents, located, config.shape, options.load_query_key_value_order)
+    # GPT-NeoX itself has changed the order only of models with grouped queries.
     grouped = config.shape.num_kv_heads != config.shape.num_attention_heads
     reason = f" (query_key_value order {order.order}: {order.reason})" * grouped
     lines.append(f"restored: weights of {located.depth} layers{reason}")

@@ -17,7 +17,7 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     if saved is None:
         return
     for name, unrecorded in checkpoint_folder.SHAPE.items():
-        theirs = saved.get(name, unrecorded)
+        theirs = saved.get(name, unrecorded)  # None: not recorded
         if theirs is not None and theirs != config.get(name):
             what = f"{name} is {config.get(name)} in this configuration, "
             what += f"but {theirs} in the checkpoint to be loaded ({checkpoint})"
@@ -29,7 +29,7 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
 def skipped_checkpoints(config: Config, chosen: Path | None) -> Iterator[Problem]:
     """A warning for each newer checkpoint that is damaged, and for a `latest` that names none."""
     folder = config.checkpoint.load
-    if not folder or chosen is None or config.training.iteration is not None:
+    if not folder or chosen is None or config.training.iteration is not None:  # chosen by hand
         return
     if named := checkpoint_folder.missing_latest(Path(folder)):
         yield _skipped(config, f"the file `latest` points to {named}, which does not exist", chosen)

@@ -23,6 +23,7 @@ def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]
     if theirs is None:
         return
     iteration = checkpoint_folder.iteration_of(checkpoint)
+    # Equal parameters can still give another rate, because the decay of `train_iters` is derived from the run's length.
     before, after = (LearningRateCurve.of(get).rate(iteration) for get in (theirs, config.get))
     names = differing(config.get, theirs)
     hint = _choices(config, theirs, names, f"{before:.3g}", f"{after:.3g}")

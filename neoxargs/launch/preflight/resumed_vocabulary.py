@@ -71,6 +71,7 @@ def _other_rows(config: Config, checkpoint: Path, saved: dict[str, Any]) -> Iter
 def _not_loadable(config: Config, checkpoint: Path, saved: dict[str, Any], ours: int) -> Iterator[Problem]:
     """Only DeepSpeed can load a checkpoint without a list of its weights, and only with the same number of rows."""
     tokens = _saved_tokens(saved)
+    # As `sizes.vocab` pads it: rounded up to a multiple of the unit.
     theirs = saved.get("padded_vocab_size") or (tokens and -(-tokens // _unit(saved)) * _unit(saved))
     if theirs and theirs != ours:
         what = f"the embedding has {ours:,} rows in this configuration, "
@@ -104,6 +105,7 @@ def _trained_rows(saved: dict[str, Any], rows: int) -> int:
     known = _saved_tokens(saved)
     if known is not None:
         return min(known, rows)
+    # Padding fills up the last unit at most, unless the number of rows was set.
     return 0 if "padded_vocab_size" in saved else rows - _unit(saved) + 1
 
 

@@ -46,6 +46,7 @@ def count_memory_kills() -> int:
     """Return how many processes the kernel of this host has killed for lack of memory; 0 if not known."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
+            # The counter runs since the start of the machine, so only a difference says something about a rank.
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0

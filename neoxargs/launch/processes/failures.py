@@ -165,6 +165,7 @@ def _write_in_place(path: Path, values: dict[str, Any]) -> None:
     """Overwrite a file, which needs no new disk space; create it and its folder if they were removed."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Padded, so that nothing of the reserved text remains behind it.
         with path.open("r+" if path.exists() else "w") as file:
             file.write(json.dumps(values).ljust(RECORD_BYTES))
 
@@ -248,6 +249,7 @@ def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) ->
     unfinished, _ = _reserved_files(logs, rank)
     _write_in_place(unfinished, asdict(failure))
     with contextlib.suppress(OSError):
+        # The launcher looks for this name twice a second, and must not find half a record.
         unfinished.rename(record_file(logs, rank))
 
 
@@ -339,6 +341,7 @@ def _rank_list(ranks: list[int]) -> str:
 def _log_excerpt(failure: RankFailure, logs: Path) -> str:
     """Return the end of a rank's log, or where to find it."""
     log = log_file(logs, failure.rank)
+    # A traceback that this console already shows is not repeated.
     if failure.explained or (failure.console and failure.console == _console()):
         return f"the rank's error message is above and in {log}"
     if tail := log_tail(logs, failure.rank):

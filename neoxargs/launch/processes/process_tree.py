@@ -21,6 +21,7 @@ class Process(NamedTuple):
 
 def session_members(session: int) -> list[Process]:
     """Return the running processes of a session and all their descendants, without zombies."""
+    # Not on Linux: only the process group can be asked, and it counts as one process.
     if not Path("/proc/self/stat").exists():
         return [Process(session, "?", 0, session)] if signal_group(session, 0) else []
     everyone = [process for path in Path("/proc").glob("[0-9]*/stat") if (process := _process(path))]
@@ -34,6 +35,7 @@ def kill_session(session: int) -> None:
     """Kill all processes of a session and their descendants."""
     related = session_members(session)  # before the kill: afterwards, orphans are no longer known as descendants
     signal_group(session, signal.SIGKILL)
+    # Listed once more for processes that were forked in the meantime.
     for process in [*related, *session_members(session)]:
         send_signal(process.pid, signal.SIGKILL)
 
@@ -45,11 +47,14 @@ class SessionGuard:
     """
 
     def __init__(self, session: int) -> None:
+        # In a session of its own, so that neither Ctrl-C nor `kill_session` ends it. The working directory may be any,
+        # so the helper gets this process's import path.
         words = [sys.executable, "-c", f"from neoxargs.launch.processes.process_tree import guard; guard({session})"]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=environ)
 
     def end(self) -> None:
+        # Closing its input instead would make it kill the session.
         self.process.kill()
         self.process.communicate()
 
@@ -67,6 +72,7 @@ HIDDEN = "?"
 def start_time(pid: int) -> str:
     """Return when a process was started, in clock ticks since the machine's; "" if it has ended."""
     try:
+        # Of proc(5), the first field after the name is field 3 (state); field 22 is the start time.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
         return "" if fields[0] in "ZX" else fields[19]
     except OSError:

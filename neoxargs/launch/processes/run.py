@@ -56,6 +56,7 @@ def start(
     stop and the end of the run. logs: the folder of the logs and failure records of supervised ranks. lock: the run
     ends at once if another run takes it over.
     """
+    # A session of its own: Ctrl-C on the terminal reaches only this process, and all descendants can be found.
     process = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
     guard = SessionGuard(process.pid)
     run = _Run(process, say, remote, grace, logs, lock)
@@ -72,6 +73,7 @@ def start(
     if lock and lock.lost:
         say(taken_over(lock.lost))
         return Ended(1)
+    # Ranks of other hosts may outlive the launcher by some seconds and write their records then.
     if remote and logs and returncode:
         lost_ranks.wait_for_ranks(logs, AFTER_LAUNCHER_ENDED)
     if logs:
@@ -79,6 +81,8 @@ def start(
     code, sentences = failures.summarize(logs) if logs else (0, [])
     for sentence in sentences:
         say(sentence)
+    # A record is more exact than the launcher's exit code, which is that of any failed rank. A run whose processes had
+    # to be killed has not succeeded, even if its launcher ended with 0.
     code = code or _exit_code(returncode, say) or int(killed)
     return Ended(code, bool(code) and failures.may_restart(logs))
 
@@ -106,12 +110,14 @@ class _Run:
         ranks = [] if self.remote else self.ranks()
         for rank in ranks:  # always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt
             send_signal(rank, signal.SIGTERM)
+        # Before the ranks exist, and if they run on other hosts, the launcher passes the signal on or ends.
         if not ranks:
             signal_group(self.launcher.pid, signal.SIGTERM)
 
     def wait(self) -> int:
         """Wait for the launcher, enforce the deadline, and return the launcher's exit code."""
         while True:
+            # Polled: neither the records of failed ranks nor a lost lock wake this process.
             try:
                 return self.launcher.wait(timeout=0.5)
             except subprocess.TimeoutExpired:

@@ -125,6 +125,7 @@ class RunLock:
 def locked_folders(config: Config) -> dict[str, Path]:
     """Return the folders that a run writes to, by the parameter that names them, each folder once."""
     folders = {"run_dir": config.logging.run_dir, "save": config.checkpoint.save}
+    # Reversed twice, so that the first of two parameters with the same folder names it.
     by_path = {Path(folder).resolve(): name for name, folder in reversed(folders.items()) if folder}
     return {name: path for path, name in reversed(by_path.items())}
 
@@ -159,6 +160,7 @@ def lock_run(
 
 def inherited_lock(config: Config) -> RunLock | None:
     """Return the locks that this process took before it became another program, None if it holds none."""
+    # A process keeps its number and start time when it executes another program.
     paths = [folder / FILE for folder in locked_folders(config).values()]
     holders = [read(path) for path in paths]
     mine = [holder for holder in holders if holder and holder.is_this_process()]
@@ -278,9 +280,12 @@ def _create(own: Path, target: Path) -> bool:
 
 def _replace(path: Path, dead: Holder, me: Holder, own: Path, break_lock: bool) -> bool:
     """Replace a dead lock, unless another run does it at the same time; return whether it is replaced."""
+    # Two runs may find the same dead lock. Without the guard, the second could replace the lock that the first has
+    # made.
     guard = path.with_name(f".{FILE}.takeover")
     if not _link(own, guard):
         by = read(guard)
+        # A run that was killed between these steps has left its guard behind.
         if by and (break_lock or _is_dead(by, guard, me, own)):
             guard.unlink(missing_ok=True)
         return False

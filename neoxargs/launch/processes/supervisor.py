@@ -40,6 +40,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 AFTER_ANOTHER_FAILED = 10.0
 #: Seconds that a rank has to save a checkpoint after its launcher was killed.
 AFTER_LAUNCHER_KILLED = 300.0
+#: Linux's number in <sys/prctl.h>: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
@@ -60,6 +61,7 @@ def run_supervised(
     outputs = [_Output(console, None if show_all else ConsoleFilter()) for console in (1, 2)]
     failures.reserve_files(folder, rank)
     watch, stacks = Watch(), watching.open_stack_file(folder, rank)
+    # Otherwise both processes would print what is still buffered.
     sys.stdout.flush()
     sys.stderr.flush()
     supervisor_pid, pid = os.getpid(), os.fork()
@@ -67,6 +69,7 @@ def run_supervised(
         _become_rank(outputs, supervisor_pid, stacks)
         failures.current_rank = failures.CurrentRank(folder, rank, save, watch)
         exit_at_once(run())
+    # Appended to, because the rank writes to the same file too (`failures.append_log`).
     with failures.log_file(folder, rank).open("ab", buffering=0) as file, lock or contextlib.nullcontext():
         supervisor = _Supervisor(pid, outputs, file, folder, watch, lock)
         code, peak = supervisor.wait()
@@ -88,7 +91,9 @@ class _Output:
             self.outer, self.inner = os.pipe()
             return
         self.outer, self.inner = pty.openpty()  # progress bars are only drawn on a terminal, and need its size
+        # Raw, because the console's own terminal already translates the ends of lines.
         tty.setraw(self.inner)
+        # bytes(8): the size of struct winsize.
         fcntl.ioctl(self.inner, termios.TIOCSWINSZ, fcntl.ioctl(console, termios.TIOCGWINSZ, bytes(8)))
 
     def read(self) -> bytes:
@@ -128,6 +133,7 @@ class _Supervisor:
         for output in outputs:
             os.close(output.inner)
             self.poll.register(output.outer, select.POLLIN)
+            # 0: only errors and the end of the console, which are reported without being asked for.
             self.poll.register(output.console, 0)
         for number in FORWARDED:
             signal.signal(number, self._forward)
@@ -146,6 +152,7 @@ class _Supervisor:
                 pass
             output.finish()
         _, status, usage = os.wait4(self.pid, 0)
+        # Linux counts ru_maxrss in KiB.
         return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
 
     def _handle(self, descriptor: int, event: int) -> None:
@@ -175,6 +182,8 @@ class _Supervisor:
             os.kill(self.pid, number)
 
     def _enforce_deadline(self) -> None:
+        # A process whose parent has ended gets another one: the launcher was killed, and nothing else would stop the
+        # rank.
         if self.launcher and os.getppid() != self.launcher:
             self.launcher, self.deadline = 0, time.monotonic() + AFTER_LAUNCHER_KILLED
             self._forward(signal.SIGTERM, None)
@@ -192,6 +201,8 @@ class _Supervisor:
         return self.lateness.reason
 
 
+# faulthandler prints the Python stack if native code crashes, and writes it to `stacks` on STACK_SIGNAL. It does so
+# within the signal handler, so it works for a rank that hangs in native code.
 def _become_rank(outputs: list[_Output], supervisor: int, stacks: IO[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:  # it was killed before prctl took effect
@@ -210,6 +221,7 @@ def _become_rank(outputs: list[_Output], supervisor: int, stacks: IO[str]) -> No
 def _die_by_signal(number: int) -> None:
     """End by the signal that ended the rank, for the launcher to see, without a second core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The handler of SIGKILL cannot be set.
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -49,6 +49,7 @@ class Watch:
     """The memory that a rank shares with its supervisor: what the rank does, how long it may take, and until when."""
 
     def __init__(self) -> None:
+        # Anonymous shared memory: the rank and its supervisor have the same page after the fork.
         self.memory = mmap.mmap(-1, mmap.PAGESIZE)
         self.times = memoryview(self.memory)[_TIMES].cast("d")
         Watch.expect(self, "", float("inf"))
@@ -65,6 +66,7 @@ class Watch:
         """Return what the rank has not finished in time, "" if it is in time."""
         if time.monotonic() <= self.times[0]:
             return ""
+        # The text may have been cut within a character.
         what = self.memory[_TEXT].rstrip(bytes(1)).decode(errors="replace")
         return f"{what} took longer than {self.times[1]:.3g} s"
 
@@ -120,12 +122,15 @@ def stack_file(logs: Path, rank: int) -> Path:
 
 def main_thread(text: str) -> list[str]:
     """Return the frames of the main thread, innermost first, from what faulthandler wrote."""
+    # faulthandler writes the newest thread first, so the main thread is last.
     last = text.rpartition("most recent call first):\n")[2]
     return [line.strip() for line in last.splitlines() if line.strip().startswith("File ")]
 
 
 def waits_for_others(frames: list[str]) -> bool:
     """Return whether a stack shows a rank inside a collective operation, where it waits for the other ranks."""
+    # autograd/graph.py: the collectives of a backward pass run in autograd's threads, for which the main thread waits
+    # there. `answer` in train/loop.py waits for an all-reduce in C++.
     places = ("torch/distributed/", "deepspeed/comm/", "autograd/graph.py", "neoxargs/train/process/shared_memory.py")
     return any(place in frame for frame in frames[:2] for place in places) or any(" in answer" in f for f in frames[:1])
 

@@ -42,6 +42,7 @@ def dry_run(config: Config, resources: Resources, command: Command) -> str:
     launcher = launcher_of(config, resources)
     variables = environment.variables(launcher, resources.remote, os.environ, command.environment)
     values = ranks.train_values(config)
+    # Only the names of the configuration files, not their texts.
     values |= {name: list(values[name]) for name in ("config_files",) if name in values}
     abbreviated = replace(command, words=tuple(map(_abbreviate, command.words)))
     parts = {

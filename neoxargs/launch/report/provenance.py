@@ -29,6 +29,7 @@ def derived(config: Config, cut: bool) -> Iterator[str]:
         if source.kind != "derived" or _has_default(config, parameter) or _is_synonym(source):
             continue
         text = shorten(value.value, 24 if cut else None)
+        # A rule with several results gives the same reason for each; equal values of it are listed once.
         if (source.text, text) not in listed and not _repeats_itself(config, parameter.name, source):
             listed.add((source.text, text))
             yield f"{parameter.name} {text}: {source.text}"

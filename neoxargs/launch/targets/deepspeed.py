@@ -1,7 +1,7 @@
 """DeepSpeed's JSON and the flags of its runner.
 
 A value is sent if it is set, or if it differs from the receiver's own default; this package's default does not matter.
-All values have been derived and checked before.
+All values have been derived and checked before. As in GPT-NeoX, `deepspeed_extra_args` replaces whole top-level keys.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ def megatron_flags(config: Config) -> list[str]:
 def _plain(parameter: Parameter, value: Value) -> Words:
     if not parameter.megatron or parameter.name in TRANSLATED or parameter.replaced_by or value.value in (None, ABSENT):
         return
+    # `!name`: Megatron-LM has only a flag that turns the setting off.
     if parameter.megatron.startswith("!"):
         if not value.value:
             yield f"--{parameter.megatron[1:]}"
@@ -60,6 +61,7 @@ def _flag(name: str, value: Any) -> Words:
 def _layout(config: Config) -> Words:
     yield from _flag("tensor-model-parallel-size", config.parallel.model_parallel_size)
     yield from _flag("pipeline-model-parallel-size", stages(config.parallel.pipe_parallel_size))
+    # Megatron-LM's distributed optimizer is ZeRO 1; stages 2 and 3 need its own FSDP.
     stage = config.zero_optimization.stage
     if stage == 1:
         yield "--use-distributed-optimizer"
@@ -82,6 +84,7 @@ def _shape(config: Config) -> Words:
     yield from _flag("disable-bias-linear", not config.mlp.use_bias_in_mlp)
     yield from _flag("init-method-xavier-uniform", config.init.init_method == "xavier_uniform")
     if config.attention.sliding_window_width:
+        # Tokens to the left and to the right; causal attention has none to the right.
         yield from _flag("window-size", f"{config.attention.sliding_window_width},0")
     if config.attention.window_attn_skip_freq is not None:
         yield from _flag("window-attn-skip-freq", str(config.attention.window_attn_skip_freq).replace(" ", ""))
@@ -136,10 +139,12 @@ def _optimizer(config: Config) -> Words:
     yield from _flag("optimizer-cpu-offload", kind.startswith("cpu") or config.offload_optimizer.device == "cpu")
     yield from _flag("use-torch-optimizer-for-cpu-offload", kind == "cpu_torch_adam")
     if kind == "sgd":
+        # Megatron-LM's default is 0.9.
         yield from _flag("sgd-momentum", config.optimizer_params.momentum or 0.0)
     betas = config.optimizer_params.betas or (LION if kind == "lion" else ())
     for number, beta in enumerate(betas, 1):
         yield from _flag(f"{'lion' if kind == 'lion' else 'adam'}-beta{number}", beta)
+    # Always sent, because Megatron-LM clips at 1.0 by default.
     yield from _flag("clip-grad", config.gradients.gradient_clipping)
 
 

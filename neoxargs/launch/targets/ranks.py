@@ -24,5 +24,6 @@ def _differs_for_ranks(parameter: Parameter, value: Value) -> bool:
     """Return whether a rank of this package or of GPT-NeoX would get another value from its own defaults."""
     if value.value is ABSENT:
         return False
+    # GPT-NeoX's own scripts have its newest defaults, whatever the dialect of the files.
     neox = history.default_at(parameter.name, history.NEWEST)
     return value.source.set_by_user or value.value != parameter.default or value.value != neox

@@ -34,6 +34,7 @@ LAUNCHER = Source("environment", text=MEGATRON)
 
 def encode(values: Mapping[str, Any]) -> str:
     """Encode values as one argument that needs no quoting in any shell."""
+    # Without blanks, because Linux limits an argument to 128 KiB.
     text = json.dumps(values, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode()
 
@@ -109,11 +110,13 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
     words = iter(argv)
     for word in words:
         option, equals, value = word.partition("=")
+        # DeepSpeed's launcher passes --local_rank, torch's --local-rank.
         option = option[:2] + normal(option[2:])
         if option in (DEEPSPEED, MEGATRON, DEEPY, PLUGINS, LOCAL_RANK):
             found[option] = value if equals else next(words, "")
         else:
             rest.append(word)
+    # Before the values, whose parameters may be a plugin's.
     plugins.load(filter(None, found.get(PLUGINS, "").split(",")))
     found.setdefault(DEEPY, encode({}))  # GPT-NeoX's launcher does not send it
     payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, DEEPY)}
