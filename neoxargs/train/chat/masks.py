@@ -5,9 +5,10 @@
     turn i = template(messages[:i+1], with a generation prompt if turn i+1 is trained)[length of the turns before:]
 
 so the generation prompt, such as `<|im_start|>assistant`, belongs to the turn before the answer and is not trained.
-Only the boundaries between trained and untrained turns matter, so only those are rendered. GPT-NeoX slices tokens; here
-characters are sliced, which gives the same labels wherever tokens end at the boundaries, and loses no token where they
-do not.
+Only the boundaries between trained and untrained turns matter, so only those are determined. If a template certainly
+writes one message after the other (`Template.turns`), one rendering has all of them; otherwise each needs its own.
+GPT-NeoX slices tokens; here characters are sliced, which gives the same labels wherever tokens end at the boundaries,
+and loses no token where they do not.
 
 The rule needs a template that renders the first messages of a conversation in the same way, however many follow. Some
 templates do not: they remove a model's reasoning from all turns but the last, for example. `_by_content` then finds the
@@ -18,11 +19,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 from neoxargs.train.chat.conversation import Conversation, Dropped, Message, calls_tools, is_empty, joined
 from neoxargs.train.chat.recipe import ChatRecipe
-from neoxargs.train.chat.template import CLOSE, OPEN, Template, TemplateError
+from neoxargs.train.chat.template import CLOSE, OPEN, Template, TemplateError, Turns
 
 Span = tuple[int, int]
 #: A character that no text contains, to find the end of a message's content.
@@ -42,15 +44,34 @@ class Marked:
     """Whether a trained turn is empty."""
 
 
-class _Chat(NamedTuple):
+class _Chat:
     """A conversation with its template."""
 
-    template: Template
-    messages: list[Message]
-    variables: dict[str, Any]
+    def __init__(self, template: Template, messages: list[Message], variables: dict[str, Any]) -> None:
+        self.template, self.messages, self.variables = template, messages, variables
+        #: Generation prompt or not -> what the template then writes after the last message of `turns`.
+        self._endings: dict[bool, str] = {}
+
+    @cached_property
+    def turns(self) -> Turns | None:
+        return self.template.turns(self.messages, self.variables)
+
+    @property
+    def text(self) -> str:
+        return self.turns.text if self.turns else self.render(self.messages)
 
     def render(self, messages: list[Message], *, prompt: bool = False, marks: bool = False) -> str:
         return self.template.render(messages, self.variables, prompt=prompt, marks=marks)
+
+    def end_of_first(self, index: int, prompt: bool, text: str) -> int | None:
+        """Return the length of the first messages' text, up to message `index`, if the complete text starts with it."""
+        if self.turns is None:
+            first = self.render(self.messages[: index + 1], prompt=prompt)
+            return len(first) if text.startswith(first) else None
+        if prompt not in self._endings:
+            self._endings[prompt] = self.template.ending(self.messages, self.variables, prompt)
+        end, ending = self.turns.ends[index], self._endings[prompt]
+        return end + len(ending) if text.startswith(ending, end) else None
 
 
 def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -> Marked:
@@ -70,7 +91,7 @@ def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -
     elif all(empty):  # only the template's end of a turn would be trained: the model would learn to answer nothing
         raise Dropped("empty answer")
     else:
-        result = _by_turns(chat, chat.render(messages), trained)
+        result = _by_turns(chat, chat.text, trained)
     result.empty_answers = any(empty)
     return result
 
@@ -133,8 +154,7 @@ _UNSTABLE = (
 
 
 def _by_prefix(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
-    turns = chat.render(chat.messages[: index + 1], prompt=prompt)
-    return len(turns) if text.startswith(turns) else None
+    return chat.end_of_first(index, prompt, text)
 
 
 def _by_content(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:

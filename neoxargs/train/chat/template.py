@@ -10,6 +10,7 @@ import json
 import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -52,6 +53,13 @@ class TemplateSource(NamedTuple):
     """Where in a file of this name the text begins; 0 if the file holds it as a JSON string."""
 
 
+class Turns(NamedTuple):
+    """The text of a conversation, and where the part of each message ends in it."""
+
+    text: str
+    ends: list[int]
+
+
 class Template:
     """A compiled template.
 
@@ -73,6 +81,7 @@ class Template:
         }
         try:
             self._compiled = environment.from_string(source.text)
+            self._is_sequential = is_sequential(environment.parse(source.text))
         except jinja2.TemplateSyntaxError as error:
             raise Problems(self._invalid(error)) from error
         self.has_marks = bool(_GENERATION.search(source.text))
@@ -91,12 +100,40 @@ class Template:
         variables: `tools`, `documents` and others. marks: enclose generated text in OPEN and CLOSE.
         Raises TemplateError.
         """
+        return self._write(messages, variables, prompt, marks)
+
+    def turns(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None) -> Turns | None:
+        """Return the text of the messages in parts, if the first parts and `ending` are the text of the first messages.
+
+        None if that is not certain, or if the template fails.
+        """
+        if not self._is_sequential:
+            return None
+        observed = _Observed(messages)
+        try:
+            text = self._write(observed, variables)
+        except TemplateError:  # `render` raises it with a sentence about a list
+            return None
+        return Turns(text, observed.ends) if len(observed.ends) == len(messages) else None
+
+    def ending(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None, prompt: bool) -> str:
+        """Return what follows the part of the last message, if `turns` returns parts. Raises TemplateError."""
+        observed = _Observed(messages[:1])
+        return self._write(observed, variables, prompt)[observed.ends[0] :]
+
+    def _write(
+        self,
+        messages: list[dict[str, Any]],
+        variables: Mapping[str, Any] | None,
+        prompt: bool = False,
+        marks: bool = False,
+    ) -> str:
         given = {"tools": None, "documents": None, **self.special, **(variables or {})}
         # Last: a conversation's own variables cannot replace these.
         given |= {"messages": messages, "add_generation_prompt": prompt, _MARKS: marks}
         try:
             with time_limit(MAX_SECONDS):
-                return "".join(_limited(self._compiled.generate(given)))
+                return "".join(_limited(self._compiled.generate(given), messages))
         except TemplateError as error:
             error.line = error.line or _template_line(error.__traceback__)
             raise
@@ -203,13 +240,78 @@ def _raise(message: object) -> None:
     raise TemplateError(f"the template reports: {message}")
 
 
-def _limited(pieces: Iterator[str]) -> Iterator[str]:
+class _Observed(list[dict[str, Any]]):
+    """Messages that note how many characters are written when a loop asks for the next message."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        super().__init__(messages)
+        self.written = 0
+        self.ends: list[int] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for message in super().__iter__():
+            yield message
+            self.ends.append(self.written)
+
+
+def _limited(pieces: Iterator[str], messages: list[dict[str, Any]]) -> Iterator[str]:
     size = 0
     for piece in pieces:
         size += len(piece)
+        if isinstance(messages, _Observed):
+            messages.written = size
         if size > MAX_CHARACTERS:
             raise TemplateError(f"the template writes more than {MAX_CHARACTERS:,} characters")
         yield piece
+
+
+MESSAGES, PROMPT, LOOP = "messages", "add_generation_prompt", "loop"
+#: Attributes of `loop` that do not depend on later messages.
+_OF_EARLIER = ("index", "index0", "first", "previtem", "depth", "depth0", "cycle", "changed")
+_OTHER_TEMPLATES: Any = (nodes.Extends, nodes.Block, nodes.Include, nodes.Import, nodes.FromImport)
+#: Nodes, other than names, that set a name.
+_SETTERS: Any = (nodes.Macro, nodes.NSRef)
+
+
+def is_sequential(tree: nodes.Template) -> bool:
+    """Whether it is certain that a template writes a part for each message, in order, that depends on no later message.
+
+    True of templates with one loop over all messages at the top level. Before the loop and in it, they read only the
+    message of the loop and the first one, and not whether there is a generation prompt. What they write after the loop
+    depends on nothing that the loop changes.
+    """
+    copies = [node for node in tree.body if isinstance(node, nodes.Assign) and _is_name(node.node, MESSAGES)]
+    conversation = (MESSAGES, *(copy.target.name for copy in copies if isinstance(copy.target, nodes.Name)))
+    loops = [node for node in tree.body if isinstance(node, nodes.For) and _is_name(node.iter, *conversation)]
+    if len(loops) != 1 or loops[0].test or loops[0].recursive or loops[0].else_ or tree.find(_OTHER_TEMPLATES):
+        return False
+    first = [
+        item.node for item in tree.find_all(nodes.Getitem) if isinstance(item.arg, nodes.Const) and item.arg.value == 0
+    ]
+    known = [
+        item.node for item in tree.find_all(nodes.Getattr) if item.attr in _OF_EARLIER and _is_name(item.node, LOOP)
+    ]
+    allowed = {loops[0].iter, *(copy.node for copy in copies), *first, *known}
+    after = {name for node in tree.body[tree.body.index(loops[0]) + 1 :] for name in node.find_all(nodes.Name)}
+    read = [name for name in tree.find_all(nodes.Name) if name.ctx == "load"]
+    changed = _changed(tree)
+    return (
+        all(name in allowed for name in read if name.name in (*conversation, LOOP))
+        and all(name in after for name in read if name.name == PROMPT)
+        and not any(name.name in changed for name in after)
+        and not any(changed[name] for name in (MESSAGES, PROMPT, LOOP))
+        and all(changed[copy] == 1 for copy in conversation[1:])
+    )
+
+
+def _is_name(node: nodes.Node, *names: str) -> bool:
+    return isinstance(node, nodes.Name) and node.name in names
+
+
+def _changed(tree: nodes.Template) -> Counter[str]:
+    """Return the names that a template sets, and how often."""
+    found = Counter(name.name for name in tree.find_all(nodes.Name) if name.ctx != "load")
+    return found + Counter(node.name for node in tree.find_all(_SETTERS))
 
 
 class _OutOfTime(Exception):

@@ -125,6 +125,40 @@ class TestTemplatesThatChangeEarlierTurns:
             trained(CHATS[0], template)
 
 
+@pytest.mark.parametrize("name", chat.TEMPLATES)
+@pytest.mark.parametrize("train_on", [("assistant",), ("user",), ("user", "assistant"), ("system",)])
+def test_one_rendering_gives_the_same_as_one_for_each_boundary(
+    name: str, train_on: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(messages: list[dict[str, Any]]) -> Marked | str:
+        try:
+            return _marked(messages, chat.TEMPLATES[name], train_on=train_on)
+        except (TemplateError, Dropped) as error:
+            return str(error)
+
+    conversations = [*CHATS, CHATS[1] * 3, [*CHATS[0], {"role": "assistant", "content": ""}, *CHATS[2]]]
+    at_once = [found(messages) for messages in conversations]
+    monkeypatch.setattr(Template, "turns", lambda *_: None)
+    assert at_once == [found(messages) for messages in conversations]
+
+
+def test_the_renderings_of_a_conversation_do_not_grow_with_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    write = Template._write
+
+    def counting(self: Template, messages: list[dict[str, Any]], *rest: Any) -> str:
+        sizes.append(len(messages))
+        return write(self, messages, *rest)
+
+    monkeypatch.setattr(Template, "_write", counting)
+    for exchanges in (2, 50):
+        conversation = CHATS[0] * exchanges
+        sizes.clear()
+        trained(conversation)
+        probe, *rest = sizes  # the first one finds out what contents the template takes
+        assert (probe, rest) == (1, [len(conversation), 1, 1])
+
+
 class TestMarks:
     def test_what_is_inside(self) -> None:
         assert trained(CHATS[1], chat.MARKED, masking="marks")[0] == ["日本<|im_end|>", "Poland 🇵🇱<|im_end|>"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,3 +181,57 @@ def test_contents_in_parts() -> None:
     assert not template(chat.TEMPLATES["chatml"]).takes_parts
     assert not template("{{ messages[0].content.x.y }}").takes_parts
     assert template("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}").takes_parts
+
+
+class TestParts:
+    """A conversation in parts must be what the first messages alone would give; this is certain of few templates."""
+
+    CERTAIN = {
+        "first message": "{{ messages[0].role }}{% set all = messages %}{% for m in all %}{{ loop.index }}"
+        "{{ m.content }}{% endfor %}{{ 'A:' if add_generation_prompt else '.' }}",
+        "state": "{% set n = namespace(users=0) %}{% for m in messages %}"
+        "{% set n.users = n.users + (m.role == 'user') %}{{ n.users }}{{ m.content }}{% endfor %}{{ eos_token }}",
+        "conditions": "{% macro turn(m) %}[{{ m.role }}]{{ m.content | trim }}{% endmacro %}{% for m in messages %}"
+        "{% if not loop.first %}{{ loop.previtem.role }}{% endif %}{{ turn(m) }}{% if m.role == 'user' %}"
+        "{% continue %}{% endif %}|{% endfor %}",
+    }
+    #: Each reads what follows, or writes after the loop what the loop has changed.
+    UNCERTAIN = {
+        "last": "{% for m in messages %}{{ m.content }}{{ 'end' if loop.last }}{% endfor %}",
+        "length": "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+        "next": "{% for m in messages %}{{ messages[loop.index0 + 1].role }}{{ m.content }}{% endfor %}",
+        "slice": "{% for m in messages[1:] %}{{ m.content }}{% endfor %}",
+        "last message first": "{{ messages[-1].role }}{% for m in messages %}{{ m.content }}{% endfor %}",
+        "two loops": "{% for m in messages %}{{ m.role }}{% endfor %}{% for m in messages %}{{ m.content }}"
+        "{% endfor %}",
+        "inside": "{% if true %}{% for m in messages %}{{ m.content }}{% endfor %}{% endif %}",
+        "filter": "{% for m in messages if m.content %}{{ m.content }}{% endfor %}",
+        "copy": "{% set all = messages %}{% if all %}{% set all = all[::-1] %}{% endif %}{% for m in all %}"
+        "{{ m.content }}{% endfor %}",
+        "prompt in the loop": "{% for m in messages %}{{ m.content }}{{ add_generation_prompt }}{% endfor %}",
+        "state after": "{% set n = namespace(x='') %}{% for m in messages %}{% set n.x = m.role %}{{ m.content }}"
+        "{% endfor %}{{ n.x }}",
+        "macro after": "{% set n = namespace(x='') %}{% macro x() %}{{ n.x }}{% endmacro %}{% for m in messages %}"
+        "{% set n.x = m.role %}{{ m.content }}{% endfor %}{{ x() }}",
+    }
+
+    @pytest.mark.parametrize("name", ["chatml", "headers", "plain", *CERTAIN, *BUILT_IN])
+    @pytest.mark.parametrize("messages", chat.CHATS)
+    def test_are_the_text_of_the_first_messages(self, name: str, messages: list[dict[str, Any]]) -> None:
+        made = template({**BUILT_IN, **chat.TEMPLATES, **self.CERTAIN}[name])
+        turns = made.turns(messages, {})
+        assert turns and turns.text == made.render(messages) and len(turns.ends) == len(messages)
+        for count, end in enumerate(turns.ends, 1):
+            for prompt in (False, True):
+                first = turns.text[:end] + made.ending(messages, {}, prompt)
+                assert first == made.render(messages[:count], prompt=prompt)
+
+    @pytest.mark.parametrize("name", UNCERTAIN)
+    def test_are_refused_if_they_could_depend_on_what_follows(self, name: str) -> None:
+        assert template(self.UNCERTAIN[name]).turns(chat.CHATS[1], {}) is None
+
+    def test_a_loop_that_ends_early_has_no_parts(self) -> None:
+        assert template("{% for m in messages %}{% break %}{% endfor %}").turns(chat.CHATS[1], {}) is None
+
+    def test_a_failing_template_has_no_parts(self) -> None:
+        assert template("{% for m in messages %}{{ m.absent.x }}{% endfor %}").turns(chat.CHATS[1], {}) is None
