@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.deepspeed import DeepSpeed
+from neoxargs.tools.migrate.deepspeed.accelerate import Accelerate
 from neoxargs.tools.migrate.megatron import Megatron
 from neoxargs.tools.migrate.neox import NeoX
 from neoxargs.tools.migrate.source import Source
 
-#: The formats that can be migrated. The first one that recognises a file reads it; the first of all is the fallback.
-SOURCES: tuple[Source, ...] = (NeoX(), Megatron(), DeepSpeed())
+#: The format of files that no other one recognises.
+FALLBACK = NeoX()
+#: The formats that can be migrated. The first one that recognises a file reads it.
+SOURCES: tuple[Source, ...] = (Accelerate(), FALLBACK, Megatron(), DeepSpeed())
 
 
 def source_of(text: Text) -> Source:
     """Return the source that recognises the file, by its name or its content."""
-    return next((source for source in SOURCES if source.recognises(text)), SOURCES[0])
+    return next((source for source in SOURCES if source.recognises(text)), FALLBACK)

@@ -25,11 +25,13 @@ DESCRIPTION = (
     "diff, or written to the files with --write. Pass all files of a run in one command."
 )
 
+_SOURCE_HELP = "GPT-NeoX YAML files, or one file: a DeepSpeed JSON, an Accelerate YAML or a Megatron-LM script"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `deepy migrate`, except --json."""
     add = parser.add_argument
-    add("files", metavar="SOURCE", nargs="+", help="GPT-NeoX YAML files, one DeepSpeed JSON or one Megatron-LM script")
+    add("files", metavar="SOURCE", nargs="+", help=_SOURCE_HELP)
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for SOURCE in this folder first")
     add(
         "--to",

@@ -145,3 +145,16 @@ def test_the_program_after_a_launcher_flag_is_not_its_value() -> None:
 def test_a_suggestion_is_named_once() -> None:
     (problem,) = migrated("--train-iters 9 --tokenizer-typ x").problems
     assert problem.hint == "did you mean --tokenizer-type?"
+
+
+@pytest.mark.parametrize("command", ["{} &> run.log", "eval '{} &> run.log'", "bash -c '{} > run.log'"])
+def test_a_printed_command_is_not_a_second_model(command: str) -> None:
+    start = f"python pretrain_gpt.py {SIZES} --train-iters 9"
+    result = convert_script(Text("run.sh", f'echo "{start} &> run.log"\n{command.format(start)}'))
+    assert result.problems == []
+    assert "train_iters: 9\n" in result.text
+
+
+def test_a_command_that_is_only_printed_is_read() -> None:
+    text = f"echo python pretrain_gpt.py {SIZES} --train-iters 9 | bash"
+    assert "train_iters: 9\n" in convert_script(Text("run.sh", text)).text

@@ -66,6 +66,8 @@ def convert_script(
     if from_environ:
         script = read_script(text, {**from_environ, **(given or {})})
     command = max(script.commands, key=_flag_count, default=[])
+    if not _flag_count(command):
+        command = max(script.printed, key=_flag_count, default=[])
     if not _flag_count(command) and script.variable_flags:
         script.notes.append(_flags_of_variables(text))
         command = script.variable_flags

@@ -29,6 +29,8 @@ class Script:
     """The parts of a script that can be read without running it."""
 
     commands: list[list[Word]] = field(default_factory=list)
+    printed: list[list[Word]] = field(default_factory=list)
+    """The commands that only print their words, often those of a command that is then started."""
     documents: dict[str, Text] = field(default_factory=dict)
     """Here-documents by the file they are written to, padded with empty lines to keep their line numbers."""
     notes: list[Problem] = field(default_factory=list)
@@ -188,7 +190,11 @@ class _Reader(Assignments):
         if texts[0] == "eval" and self.depth < MAX_SHELL_DEPTH:
             _Inner(self, _joined(words[1:])).read()
             return
-        self.script.commands.append([self.word(chars) for chars in words])
+        command = [self.word(chars) for chars in words]
+        if texts[0] in ("echo", "printf"):
+            self.script.printed.append(command)
+            return
+        self.script.commands.append(command)
         for number, inner in enumerate(words[1:], 1):
             if _is_command(texts, number) and self.depth < MAX_SHELL_DEPTH:
                 _Inner(self, inner).read()
