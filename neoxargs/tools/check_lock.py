@@ -107,7 +107,7 @@ def _other_value(lock: Lock, found: Difference) -> Problem:
     then, now = map(shown, found.values)
     what = f"{found.name} was {then} when the run was launched; with the current configuration files, it is {now}"
     place, source = lock.places.get(("values", found.name)), found.sources[1]
-    hint = "; ".join(filter(None, [f"its source is now: {source}" if source else "", WARNINGS.get(found.impact)]))
+    hint = "; ".join(filter(None, [f"source of the new value: {source}" if source else "", WARNINGS.get(found.impact)]))
     severity: Any = "error" if found.impact == "result" else "warning"
     return Problem(what, place, hint, severity=severity, id="lock-value-differs", about=(found.name,))
 

@@ -120,8 +120,8 @@ def _warnings(root: Path) -> list[Problem]:
         return []
     place = Place(str(root / checkpoint_folder.LATEST), 0, 0)
     found = checkpoint_folder.newest(root)
-    hint = f"a run that loads this folder continues from {found.name}" if found else ""
-    what = f"this file names the checkpoint {name}, but the folder does not contain it"
+    hint = f"a run that loads from this folder continues from {found.name}" if found else ""
+    what = f"this file names the checkpoint {name}, which is not in this folder"
     return [Problem(what, place, hint, severity="warning", id="latest-checkpoint-missing")]
 
 

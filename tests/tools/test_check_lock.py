@@ -72,7 +72,7 @@ def test_a_value_that_cannot_change_training_is_a_warning(capsys: pytest.Capture
     assert printed.out == (
         "ok\n  no file, and no value that can change the result, has changed since the run was launched\n"
     )
-    assert "= its source is now: my.yml:" in printed.err
+    assert "= source of the new value: my.yml:" in printed.err
     assert printed.err.count("; the difference cannot change training") == 2
 
 

@@ -152,9 +152,7 @@ def test_prune_keeps_the_checkpoint_that_latest_names_even_if_it_is_damaged(root
 
 def test_latest_may_name_a_checkpoint_that_does_not_exist(root, capsys):
     (root / "latest").write_text("global_step900")
-    what = (
-        f"{root / 'latest'}: warning: this file names the checkpoint global_step900, but the folder does not contain it"
-    )
+    what = f"{root / 'latest'}: warning: this file names the checkpoint global_step900, which is not in this folder"
     for command in ([], ["--prune", "1", "--yes"]):
         main(["checkpoints", str(root), *command])
         assert what in capsys.readouterr().err

@@ -31,7 +31,7 @@ def contiguous_checkpointing_needs_partition_activations(
     contiguous_checkpointing: bool, partition_activations: bool
 ) -> Finding | None:
     """DeepSpeed allocates a contiguous buffer only for activations that are partitioned across tensor parallel ranks.
-    Without partition_activations an assertion in DeepSpeed stops every rank when the engine is configured.
+    Without partition_activations, an assertion in DeepSpeed stops every rank when the engine is configured.
 
         checkpoint_activations: true
         contiguous_checkpointing: true

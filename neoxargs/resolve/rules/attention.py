@@ -121,8 +121,9 @@ def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_c
 
 @check
 def global_block_ranges_have_ends(sparsity_config: Settings) -> Finding | None:
-    """global_block_end_indices holds the end of the range that starts at the same position of global_block_indices. A
-    range without an end, or with an end before its start, stops every rank when it builds the layout of the pattern.
+    """Each entry of global_block_indices is the start of a range of blocks, and the corresponding entry of
+    global_block_end_indices is the end of this range. A range without an end, or with an end before its start, stops
+    every rank when it builds the layout of the pattern.
 
         sparsity: all
         sparsity_config: {global_block_indices: [1, 2], global_block_end_indices: [2]}
@@ -182,7 +183,7 @@ def sparse_attention_has_sparse_layers(
     attention_config: Sequence[str], sparse_attention__mode: str, sections: Collection[str]
 ) -> Finding | None:
     """The sparse_attention section only describes a pattern; sparsity or attention_config selects the layers that use
-    it. Without a sparse layer the run computes full attention, at full cost in time and memory.
+    it. Without a sparse layer, the run computes full attention, at full cost in time and memory.
 
         sparse_attention: {mode: fixed}
     """
@@ -300,8 +301,8 @@ def shared_layers_exclude_window_pattern(
 def attn_logit_softcapping_excludes_flash_layers(
     attn_logit_softcapping: float | None, attention_config: Sequence[str]
 ) -> Finding | None:
-    """Layers of the kind flash are always computed by torch's fused kernels, which cannot bound the scores. `global`
-    layers use flex_attention on a GPU, or store the scores.
+    """`flash` layers always use torch's fused kernels, which cannot bound the scores. `global` layers use
+    flex_attention on a GPU, or store the scores.
 
         attn_logit_softcapping: 50
         attention_config: [[["flash"], "all"]]

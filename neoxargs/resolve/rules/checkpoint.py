@@ -11,7 +11,7 @@ from neoxargs.resolve.rules.rule import Finding, check, refuse
 def save_needs_checkpoint_factor(
     save: str | None, checkpoint_factor: float | None, extra_save_iters: Sequence[int] | None
 ) -> Finding | None:
-    """save alone only names a folder. Without checkpoint_factor or extra_save_iters no checkpoint is written during
+    """save alone only names a folder. Without checkpoint_factor or extra_save_iters, no checkpoint is written during
     training, and a run that is interrupted or fails loses all progress.
 
         save: checkpoints
@@ -27,9 +27,9 @@ def save_needs_checkpoint_factor(
 
 @check
 def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_scale: str) -> Finding | None:
-    """On a linear scale checkpoint_factor is a number of iterations; on a log scale the saved iterations are its
-    powers. A fraction of an iteration is never reached, and the powers of a number up to 1 never grow: checkpoints
-    would be missing, or the list of iterations would never end.
+    """On a linear scale, checkpoint_factor is a number of iterations; on a log scale, the saved iterations are powers
+    of checkpoint_factor. A fraction of an iteration is never reached, and the powers of a number up to 1 never grow:
+    checkpoints would be missing, or the list of iterations would never end.
 
         save: checkpoints
         checkpoint_factor: 2.5
@@ -51,8 +51,8 @@ def background_save_needs_states_in_memory(
     zero_optimization__offload_optimizer__device: str,
     zero_optimization__offload_param__device: str,
 ) -> Finding | None:
-    """DeepSpeed copies the files of states that are offloaded to NVMe into the checkpoint while training waits: a
-    checkpoint that is written in the background would hold states of a later step.
+    """States that are offloaded to NVMe are stored in files, and DeepSpeed copies these files into the checkpoint while
+    training waits. A checkpoint that is written in the background would contain states of a later step.
 
         save_in_background: true
         zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /local}}

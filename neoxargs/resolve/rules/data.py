@@ -70,7 +70,7 @@ def train_weights_match_paths(
     train_data_paths: Paths, pos_train_data_paths: Paths, train_data_weights: Weights
 ) -> Finding | None:
     """train_data_weights holds one weight for each of train_data_paths, in the same order. With too few or too many,
-    every rank stops when it builds the training data; with only zeros there is nothing to sample from.
+    every rank stops when it builds the training data; with only zeros, there is nothing to sample from.
 
         train_data_paths: [code, web]
         train_data_weights: [1]
@@ -85,7 +85,7 @@ def valid_weights_match_paths(
     valid_data_paths: Paths, pos_valid_data_paths: Paths, valid_data_weights: Weights
 ) -> Finding | None:
     """valid_data_weights holds one weight for each of valid_data_paths, in the same order. Validation data is built
-    together with the training data: with a missing weight every rank stops before its first step.
+    together with the training data: with a missing weight, every rank stops before its first step.
 
         train_data_paths: web
         valid_data_paths: [web]
@@ -100,7 +100,7 @@ def test_weights_match_paths(
     test_data_paths: Paths, pos_test_data_paths: Paths, test_data_weights: Weights
 ) -> Finding | None:
     """test_data_weights holds one weight for each of test_data_paths, in the same order. Test data is built together
-    with the training data: with a missing weight every rank stops before its first step.
+    with the training data: with a missing weight, every rank stops before its first step.
 
         train_data_paths: web
         valid_data_paths: web

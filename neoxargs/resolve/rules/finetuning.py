@@ -34,8 +34,8 @@ def train_labels_match_paths(
     test_label_data_paths: Paths,
 ) -> Finding | None:
     """train_label_data_paths holds the labels of train_data_paths, one file for each dataset, in the same order.
-    Without labels, the run would train on the prompts too. Labels without datasets have no tokens that they could
-    belong to.
+    Without labels, the run would train on the prompts too. Without datasets, there are no tokens that the labels belong
+    to.
 
         train_label_data_paths: labels
     """

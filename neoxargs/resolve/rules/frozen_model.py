@@ -26,8 +26,8 @@ def frozen_model_has_weights(
 def base_checkpoint_needs_frozen_model(
     lora__rank: int, soft_prompt_tuning__enabled: bool, base_checkpoint: str | None
 ) -> Finding | None:
-    """base_checkpoint is read only for weights that are not trained. A run that trains the whole model would start
-    from random weights.
+    """base_checkpoint provides only weights that are not trained. A run that trains the whole model would therefore
+    start from random weights.
 
         base_checkpoint: checkpoints
     """
@@ -42,7 +42,7 @@ def frozen_model_excludes_onebit(
     lora__rank: int, soft_prompt_tuning__enabled: bool, optimizer__type: str | None
 ) -> Finding | None:
     """A checkpoint contains only what is trained, and DeepSpeed cannot load a checkpoint without the frozen weights.
-    deepy's own loader can load it, but not the state of 1-bit optimizers.
+    deepy's own loader can load such a checkpoint, but not the state of 1-bit optimizers.
 
         lora: {rank: 8}
         optimizer: {type: OneBitAdam, params: {lr: 0.001}}
@@ -50,7 +50,7 @@ def frozen_model_excludes_onebit(
     if not (lora__rank or soft_prompt_tuning__enabled) or not is_onebit(optimizer__type or ""):
         return None
     name = "lora.rank" if lora__rank else "soft_prompt_tuning.enabled"
-    what = f"optimizer.type {optimizer__type} cannot train only a part of the model"
+    what = f"optimizer.type ({optimizer__type}) cannot train only a part of the model"
     return refuse(what, "set optimizer.type: Adam", [name, "optimizer.type"])
 
 

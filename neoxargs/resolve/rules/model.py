@@ -144,7 +144,7 @@ def use_cpu_initialization(lazy_mpu_init: bool) -> bool | None:
 
 @derive
 def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | None:
-    """apply_query_key_layer_scaling needs a softmax in fp32, which reverts the scaling"""
+    """with apply_query_key_layer_scaling, the softmax must be in fp32 to revert the scaling"""
     return True if apply_query_key_layer_scaling else None
 
 
@@ -152,9 +152,10 @@ def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | Non
 def mlp_width_given_once(
     intermediate_size: int, expansion_factor: float | None, mlp_type: str, written: Collection[str]
 ) -> Finding | None:
-    """intermediate_size and expansion_factor both set the width of the MLP, and with mlp_type: llama intermediate_size
-    was the width of each of the three matrices. If one of them were silently ignored, a model of a different size would
-    be trained. The mistake would show only when its checkpoint cannot be loaded elsewhere.
+    """intermediate_size and expansion_factor both set the width of the MLP, and with `mlp_type: llama`,
+    intermediate_size was the width of each of the three matrices. If one of these parameters were silently ignored, a
+    model of a different size would be trained. The mistake would show only when the checkpoint cannot be loaded
+    elsewhere.
 
         intermediate_size: 128
         expansion_factor: 2
@@ -228,8 +229,8 @@ def kv_heads_divide_attention_heads(
 
 @check
 def learned_positions_cover_seq_length(seq_length: int, max_position_embeddings: int, pos_emb: str) -> Finding | None:
-    """A learned position embedding has max_position_embeddings rows. A longer sequence looks up rows that do not
-    exist: on a GPU the first step fails with "device-side assert triggered", which does not name the cause.
+    """A learned position embedding has max_position_embeddings rows. A longer sequence looks up rows that do not exist:
+    on a GPU, the first step fails with "device-side assert triggered", which does not name the cause.
 
         seq_length: 64
     """
@@ -264,8 +265,9 @@ def rotary_dims_even(
 
 @check
 def sinusoidal_needs_even_hidden_size(hidden_size: int, num_attention_heads: int, pos_emb: str) -> Finding | None:
-    """A sinusoidal position embedding holds as many sines as cosines. With an odd hidden_size it is one element shorter
-    than the word embedding, and adding them fails on every rank in the first forward pass.
+    """A sinusoidal position embedding holds as many sines as cosines. With an odd hidden_size, the position embedding
+    would be one element shorter than the word embedding, and adding the two would fail on every rank in the first
+    forward pass.
 
         pos_emb: sinusoidal
         hidden_size: 65

@@ -111,7 +111,7 @@ def expert_parallel_divides_experts(
     ranks = 1 if enable_expert_tensor_parallelism else model_parallel_size
     if moe_num_experts == 1 or moe_num_experts % ranks:  # the latter is another rule's problem
         return None
-    name = "moe_num_experts" if ranks == 1 else "the number of experts of each tensor parallel rank"
+    name = "moe_num_experts" if ranks == 1 else "the number of experts per tensor parallel rank"
     finding = divisible_by(name, moe_num_experts // ranks, "moe_expert_parallel_size", moe_expert_parallel_size)
     return finding and finding._replace(about=("moe_num_experts", "moe_expert_parallel_size"))
 
@@ -185,8 +185,8 @@ def expert_parallel_needs_averaging_optimizer(
     moe_num_experts: int, moe_expert_parallel_size: int, optimizer__type: str | None
 ) -> Finding | None:
     """The gradients of an expert are averaged over the ranks that hold it, those of other weights over all data
-    parallel ranks. DeepSpeed's own optimizers, and those that average the momentum instead, treat experts like other
-    weights.
+    parallel ranks. DeepSpeed's own optimizers, and optimizers that average the momentum instead of the gradients, treat
+    experts like other weights.
 
         moe_num_experts: 4
         moe_expert_parallel_size: 2
@@ -209,7 +209,7 @@ def moe_interval_repeats_with_shared_layers(
     param_sharing_style: str,
 ) -> Finding | None:
     """Layers that share their weights are one layer that is used several times: either all of them have experts, or
-    none. With a different interval, the first of these layers would decide for all of them.
+    none. If moe_expert_interval gave experts to only some of these layers, the first one would decide for all of them.
 
         num_unique_layers: 1
         moe_num_experts: 4

@@ -16,7 +16,7 @@ def mup_needs_base_shapes_file(
     use_mup: bool, base_shapes_file: str | None, save_base_shapes: bool, coord_check: bool
 ) -> Finding | None:
     """muP scales learning rates and initial weights by the ratio of a layer's width to its width in a base model.
-    Without the shapes of the base model nothing is scaled, and hyperparameters do not transfer from the small model.
+    Without the shapes of the base model, nothing is scaled, and hyperparameters do not transfer from the small model.
 
         use_mup: true
     """
@@ -33,7 +33,7 @@ def mup_needs_base_shapes_file(
 @check
 def mup_width_scale_at_least_2(save_base_shapes: bool, coord_check: bool, mup_width_scale: int) -> Finding | None:
     """The dimensions that grow with the width are found by comparing the model with one that is mup_width_scale times
-    as wide. With a scale of 1 the two are the same, no dimension appears to grow, and muP scales nothing.
+    as wide. With a scale of 1, the two models are the same, no dimension appears to grow, and muP scales nothing.
 
         save_base_shapes: true
         base_shapes_file: shapes
@@ -48,8 +48,8 @@ def mup_width_scale_at_least_2(save_base_shapes: bool, coord_check: bool, mup_wi
 @check
 def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: str | None) -> Finding | None:
     """muP scales the learning rate of each layer by its width. The rules are known for Adam and SGD only, and the
-    schedule must keep one learning rate per layer. With another optimizer or DeepSpeed's schedules the scaling would be
-    wrong or lost.
+    schedule must keep one learning rate per layer. With another optimizer or DeepSpeed's schedules, the scaling would
+    be wrong or lost.
 
         use_mup: true
         base_shapes_file: shapes
@@ -63,7 +63,7 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
         what = f"use_mup does not support optimizer.type ({optimizer__type})"
         return refuse(what, "set optimizer.type to Adam, AdamW or SGD", about)
     if scheduler__type:
-        what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives every layer the same rate"
+        what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives all layers one learning rate"
         advice = "remove the scheduler section, and set lr_decay_style"
         return refuse(what, advice, about=["use_mup", "scheduler.type"])
     return None

@@ -106,8 +106,8 @@ def tensor_parallel_divides_kv_heads(
 def tensor_parallel_divides_hidden_size(
     hidden_size: int, model_parallel_size: int, num_attention_heads: int
 ) -> Finding | None:
-    """Every tensor parallel rank holds an equal shard of each matrix. If hidden_size is not divisible, Megatron's
-    `ensure_divisibility` stops every rank when it builds the first layer.
+    """Every tensor parallel rank holds an equal shard of each matrix. If hidden_size is not divisible by
+    model_parallel_size, Megatron's `ensure_divisibility` stops every rank when it builds the first layer.
 
         num_attention_heads: 8
         hidden_size: 60
@@ -148,13 +148,13 @@ def pipeline_excludes_zero_2(zero_optimization__stage: object, pipe_parallel_siz
 
 @derive
 def pipeline__pipe_partitioned(sequence_parallel: bool) -> bool | None:
-    """with sequence_parallel each rank sends only its shard"""
+    """with sequence_parallel, each rank sends only its shard"""
     return False if sequence_parallel else None
 
 
 @derive
 def pipeline__grad_partitioned(sequence_parallel: bool) -> bool | None:
-    """with sequence_parallel each rank sends only its shard"""
+    """with sequence_parallel, each rank sends only its shard"""
     return False if sequence_parallel else None
 
 
@@ -162,8 +162,9 @@ def pipeline__grad_partitioned(sequence_parallel: bool) -> bool | None:
 def sequence_parallel_excludes_pipe_partitioned(
     sequence_parallel: bool, pipeline__pipe_partitioned: bool, pipeline__grad_partitioned: bool
 ) -> Finding | None:
-    """With sequence_parallel each tensor parallel rank holds a different shard of the sequence. DeepSpeed's partitioned
-    sends assume that all of them hold the same tensor: the next stage would assemble parts of different shards.
+    """With sequence_parallel, each tensor parallel rank holds a different shard of the sequence. DeepSpeed's
+    partitioned sends assume that all of them hold the same tensor: the next stage would assemble parts of different
+    shards.
 
         sequence_parallel: true
         model_parallel_size: 2
@@ -197,7 +198,7 @@ def sequence_parallel_needs_tensor_parallel(sequence_parallel: bool, model_paral
 def tensor_parallel_divides_seq_length(
     sequence_parallel: bool, model_parallel_size: int, seq_length: int
 ) -> Finding | None:
-    """With sequence_parallel every tensor parallel rank holds an equal shard of the sequence. With a remainder the
+    """With sequence_parallel, every tensor parallel rank holds an equal shard of the sequence. With a remainder, the
     shards cannot be gathered, and all ranks stop or hang in the first forward pass.
 
         sequence_parallel: true

@@ -52,7 +52,7 @@ def precision_given_once(
 def precision_sections_set_enabled(
     precision: str, sections: Collection[str], written: Collection[str], auto: Collection[str]
 ) -> Finding | None:
-    """In DeepSpeed's JSON a section fp16 or bf16 without `enabled` is off. Such a section shows that the run should
+    """In DeepSpeed's JSON, a section fp16 or bf16 without `enabled` is off. Such a section shows that the run should
     train in that precision, but it would train in fp32, with twice the memory and at a fraction of the speed.
 
         fp16: {}
@@ -114,7 +114,7 @@ def communication_data_type(fp32_allreduce: bool) -> str | None:
 
 @check
 def fp16_cross_entropy_needs_fp16(fp16_lm_cross_entropy: bool, precision: str) -> Finding | None:
-    """fp16_lm_cross_entropy computes the loss in fp16, which requires fp16 logits. With another precision an assertion
+    """fp16_lm_cross_entropy computes the loss in fp16, which requires fp16 logits. With another precision, an assertion
     in GPT-NeoX stops every rank in the first forward pass.
 
         precision: bfloat16
@@ -154,7 +154,7 @@ def sixteen_bit_master_weights_need_zero(
     bf16__bf16_optimizer_states: bool,
     zero_optimization__stage: object,
 ) -> Finding | None:
-    """Only ZeRO (stages 1 to 3) can keep master weights and optimizer states in 16 bits. With stage 0 DeepSpeed keeps
+    """Only ZeRO (stages 1 to 3) can keep master weights and optimizer states in 16 bits. With stage 0, DeepSpeed keeps
     them in fp32, and the run needs more memory than planned.
 
         bf16: {enabled: true, bf16_master_weights_and_grads: true}
@@ -170,5 +170,5 @@ def sixteen_bit_master_weights_need_zero(
     if bf16__bf16_optimizer_states and not bf16__bf16_master_weights_and_grads:
         what = "bf16.bf16_optimizer_states needs bf16.bf16_master_weights_and_grads"
         about = ["bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"]
-        return refuse(what, "set both to true", about)
+        return refuse(what, "set bf16.bf16_master_weights_and_grads to true", about)
     return None

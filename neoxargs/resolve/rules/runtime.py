@@ -96,13 +96,13 @@ def eval_prompts_are_texts(eval_prompts: list[str] | None) -> Finding | None:
     numbers = [prompt for prompt in eval_prompts or () if prompt.replace(".", "", 1).isdecimal()]
     if not numbers:
         return None
-    what = f"eval_prompts has the number {numbers[0]} as a text that the model continues"
-    return warn(what, "write texts; num_samples and maximum_tokens are the numbers of samples and of new tokens")
+    what = f"eval_prompts contains the number {numbers[0]}, which is used as the text of a prompt"
+    return warn(what, "write the text of each prompt; num_samples and maximum_tokens set how much is generated")
 
 
 @check
 def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> Finding | None:
-    """The profiler starts at profile_step_start and writes its trace at profile_step_stop. In the opposite order the
+    """The profiler starts at profile_step_start and writes its trace at profile_step_stop. In the opposite order, the
     trace is never written, and the profiler collects events until the host runs out of memory.
 
         profile: true
@@ -121,8 +121,8 @@ def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> F
 def gradient_noise_scale_needs_two_batches(
     log_gradient_noise_scale: bool, gradient_noise_scale_n_batches: int
 ) -> Finding | None:
-    """The gradient noise scale compares the gradient of one batch with the mean over several. With one batch the two
-    are the same, and the formula divides by 0.
+    """The gradient noise scale compares the gradient of one batch with the mean over several batches. With one batch,
+    the two are the same, and the formula divides by 0.
 
         log_gradient_noise_scale: true
         gradient_noise_scale_n_batches: 1

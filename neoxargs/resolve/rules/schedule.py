@@ -22,8 +22,8 @@ def train_length_given_once(
 ) -> int | None:
     """train_epochs x the samples of one epoch / train_batch_size, rounded down
 
-    The length of the run determines how much data is prepared and when the learning rate has decayed. Without it the
-    ranks stop when they build the data; with two lengths, the run would end earlier or later than one of the two sets.
+    The length of the run determines how much data is prepared and when the learning rate has decayed. Without a length,
+    the ranks stop when they build the data. With two different lengths, one of them would be ignored.
 
         train_epochs: 2
         train_iters: 100
@@ -84,8 +84,8 @@ def epochs_read_each_sample_equally_often(
 def lr_decay_length_given_once(lr_decay_iters: int | None, lr_decay_fraction: float | None, train_iters: int) -> int:
     """the learning rate decays until the end of training, or over lr_decay_fraction of the iterations
 
-    With two lengths the learning rate would decay over one of them, and the other would be ignored. With a length below
-    one iteration, the run would train at min_lr from its first step.
+    With two lengths, the learning rate would decay over one of them, and the other would be ignored. With a length
+    below one iteration, the run would train at min_lr from its first step.
 
         lr_decay_iters: 60
         lr_decay_fraction: 0.5
@@ -137,7 +137,7 @@ def scheduler__params__total_num_steps(scheduler__type: str | None, lr_decay_ite
 
 @check
 def min_lr_at_most_lr(min_lr: float, lr: float) -> Finding | None:
-    """The learning rate decays from lr to min_lr. With min_lr above lr it would increase during the run, and training
+    """The learning rate decays from lr to min_lr. With min_lr above lr, it would increase during the run, and training
     could diverge at any point.
 
         min_lr: 0.01

@@ -67,7 +67,7 @@ def zero_optimization__stage3_param_persistence_threshold(auto: Collection[str],
 
 @check
 def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotuning__enabled: bool) -> Finding | None:
-    """A list of stages is a search space for DeepSpeed's autotuner. Without the autotuner DeepSpeed compares the list
+    """A list of stages is a search space for DeepSpeed's autotuner. Without the autotuner, DeepSpeed compares the list
     with numbers, and every rank stops with a TypeError when it reads DeepSpeed's JSON.
 
         zero_optimization: {stage: [0, 1]}
@@ -85,7 +85,7 @@ def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotunin
 def offload_param_needs_zero_3(
     zero_optimization__offload_param__device: str, zero_optimization__stage: object
 ) -> Finding | None:
-    """Only ZeRO stage 3 partitions the weights and can offload them. In lower stages DeepSpeed ignores offload_param:
+    """Only ZeRO stage 3 partitions the weights and can offload them. In lower stages, DeepSpeed ignores offload_param:
     the weights stay on the GPU, and the run can run out of memory in its first step.
 
         zero_optimization: {stage: 2, offload_param: {device: cpu}}

@@ -353,7 +353,7 @@ SWITCHED_OFF = (
         SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"{part}_data_paths is not set")
         for part in ("train", "valid", "test")
     ),
-    SwitchedOff("allow_chopped", {"pack_impl": Is(("packed",))}, "with pack_impl: packed, any document may be cut"),
+    SwitchedOff("allow_chopped", {"pack_impl": Is(("packed",))}, "with pack_impl: packed, any document may be split"),
     SwitchedOff("reset_position_ids reset_attention_mask", {"pack_impl": Is(("best_fit",))}, _SEPARATED),
     SwitchedOff("weighted_sampler_alpha", {"weight_by_num_documents": OFF}, "weight_by_num_documents is off"),
     SwitchedOff("lora.*", {"lora.rank": OFF}, "lora.rank is 0", "set lora.rank, for example lora: {rank: 16}"),

@@ -22,8 +22,8 @@ from neoxargs.tools.write import require_replaceable, write_all
 DESCRIPTION = (
     "Compare two runs and list the resolved values that differ, each with its source. Values that can change the "
     "result of training come first. A and B can be YAML files (a.yml+b.yml merges two files), run folders, "
-    "run.lock.yml files or checkpoints, including GPT-NeoX checkpoints. Exit code: 0 if no difference can change a "
-    "number in training, 1 if a difference can, 2 if A or B cannot be read."
+    "run.lock.yml files or checkpoints, including GPT-NeoX checkpoints. Exit code: 0 if the differences cannot "
+    "change any number in training, 1 if they can, 2 if A or B cannot be read."
 )
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `deepy diff`, except --json."""
     add = parser.add_argument
     add("a", metavar="A", help="a YAML file (or several, joined with +), a run folder, a run.lock.yml or a checkpoint")
-    add("b", metavar="B", help="the run to compare with A: any of the same kinds")
+    add("b", metavar="B", help="the run to compare with A, as a file or folder of any of these kinds")
     add("more", nargs="*", help=SUPPRESS)  # so that the message can say how files are merged
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
     add("--gpus", metavar="N", type=gpu_count, help="number of GPUs of a run that is given as YAML files")

@@ -205,7 +205,7 @@ def test_versions_beyond_the_offered_ones_are_counted() -> None:
     (offer,) = stop.value.problems
     first, *_, last = offer.what.splitlines()
     assert first == "expected one configuration, got 16"
-    remove = "to choose one of these, first remove the other sections from the file"
+    remove = "to choose one of them, first remove the duplicate keys that you do not need"
     assert last.strip() == f"and 4 more: {remove}"
 
 

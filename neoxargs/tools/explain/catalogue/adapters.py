@@ -27,7 +27,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "lora-rank-above-side": row(
         "The change of a matrix with m rows and n columns has at most the rank min(m, n). Adapters of a higher rank "
-        "have more weights to train and to store, but no further changes that they could express."
+        "have more weights to train and to store, but cannot express any other changes."
     ),
     "adapters-unreadable": row(
         "A folder in peft's format contains adapter_config.json and adapter_model.safetensors. One of these files is "
@@ -41,5 +41,5 @@ PROBLEMS: dict[str, Entry] = {
         "A folder in peft's format contains adapters, but not the sizes of the model that they belong to. deepy "
         "needs the model's configuration to import the adapters."
     ),
-    "adapters-missing": row("Only a run with `lora` has adapters that `deepy export --adapter` could write."),
+    "adapters-missing": row("Only a run with `lora` has adapters that `deepy export --adapter` can write."),
 }

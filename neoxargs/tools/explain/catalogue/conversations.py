@@ -30,7 +30,9 @@ PROBLEMS: dict[str, Entry] = {
         "With `--mask-by marks`, only the text between a template's `{% generation %}` marks is trained on. This "
         "template has no such marks, so there would be nothing to train on."
     ),
-    "chat-options-contradict": row("One of these options would have no effect together with the others."),
+    "chat-options-contradict": row(
+        "One of the command's options has an invalid value, or would have no effect in combination with the others."
+    ),
     "eos-token-not-in-vocabulary": row(
         "The tokenizer's folder names an end token that its vocabulary does not have, so conversations could not end."
     ),
@@ -40,7 +42,7 @@ PROBLEMS: dict[str, Entry] = {
         "The delimiter is searched for in a document's token ids, so it must itself be given as token ids."
     ),
     "neox-flag-refused": row(
-        "This flag of GPT-NeoX's preprocessing tools has no equivalent. If the flag were ignored, the files would not "
-        "be as expected."
+        "This flag of GPT-NeoX's preprocessing tools has no equivalent. If the flag were ignored, the token files "
+        "would not contain what the flag asks for."
     ),
 }

@@ -10,7 +10,7 @@ PROBLEMS: dict[str, Entry] = {
         "--write edits files in place, but this kind of file is converted to a new file."
     ),
     "migrate-several-files": row(
-        "Only GPT-NeoX files can be migrated several at a time. Several files of another program would have to be "
+        "Only GPT-NeoX files can be migrated together. Several files of another program would have to be "
         "merged, in an order that is not known."
     ),
     # GPT-NeoX

@@ -33,8 +33,8 @@ PROBLEMS: dict[str, Entry] = {
         "ranks look up a token that does not exist."
     ),
     "data-other-tokenizer": row(
-        "The data was not tokenised with the configured tokenizer, which maps its token ids to different text. The "
-        "trained model would generate meaningless text."
+        "The data was tokenised with a different tokenizer. The configured tokenizer maps the same token ids to "
+        "different text, so the trained model would generate meaningless text."
     ),
     "data-part-empty": row(
         "The split, or `allow_chopped: false`, leaves too few documents for training, validation or test data."
@@ -146,9 +146,9 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint contains a different optimizer's state, which this optimizer cannot use."
     ),
     "checkpoint-other-vocabulary": row(
-        "The checkpoint was trained with a different tokenizer, or a different number of tokens. Its rows of the "
-        "embedding then belong to other tokens than those that this run's tokenizer produces. The weights can be "
-        "loaded: rows that the checkpoint lacks start at 0, and surplus rows are dropped."
+        "The checkpoint was trained with a different tokenizer or vocabulary size. A row of its embedding may then "
+        "belong to a different token than in this run. The weights can be loaded: rows that the checkpoint lacks "
+        "start at 0, and surplus rows are dropped."
     ),
     "checkpoint-other-weights": row(
         "The checkpoint is missing weights of this model, or contains weights that the model does not have."

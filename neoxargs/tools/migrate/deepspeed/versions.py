@@ -110,7 +110,7 @@ def _offer(offered: Sequence[Version], name: str) -> Problem:
     lines = [f"{number}: line {_line(version)}: {version.summary(names)}" for number, version in enumerate(offered, 1)]
     count = sum(map(_combinations, {id(version.block): version.block for version in offered}.values()))
     omitted = count - len(offered)
-    remove = "to choose one of these, first remove the other sections from the file"
+    remove = "to choose one of them, first remove the duplicate keys that you do not need"
     more = [f"and {omitted} more: {remove}"] if omitted > 0 else []
     what = "\n  ".join([f"expected one configuration, got {count}", *lines, *more])
     return Problem(what, Place(name, 0, 0), "add --choose N", id="migrate-several-configurations")

@@ -193,7 +193,7 @@ class _Migration:
             f"which contradicts {name}: {format_node(node_of(self.values[name]))}"
         )
         also = (other.source.where,) if other and other.source.where else ()
-        place, hint = self.files.place(document, entry), "remove one of the two"
+        place, hint = self.files.place(document, entry), "remove one of the two settings"
         self.problems.append(Problem(what, place, hint, also, id="migrate-contradiction", about=(name,)))
         return True
 

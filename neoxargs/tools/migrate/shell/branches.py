@@ -90,7 +90,7 @@ class Branches:
     def note_loop(self, name: str, values: Sequence[str], where: Place) -> None:
         """Warn that only the first value of `for NAME in a b` is read."""
         if len(values) > 1:
-            what = f"this loop has {len(values)} values of {name}; only the first, `{values[0]}`, is read"
+            what = f"this loop has {len(values)} values for {name}; only the first, `{values[0]}`, is read"
             self.notes.append(Problem(what, where, severity="warning", id="migrate-branch-read"))
 
     def _note(self, where: Place, branch: str, known: bool = True) -> None:

@@ -103,7 +103,8 @@ def _batch_of_layout(resolve: Resolve, drafted: Draft, gpus: int | None, fewest:
             raise
         _without_layout(resolve, 1, gpus, problems)
         because = (
-            f"{gpus:,} GPUs cannot be divided into replicas of {replica} (model_parallel_size x pipe_parallel_size)"
+            f"{gpus:,} GPUs cannot be divided into replicas of {replica} GPUs "
+            "(model_parallel_size x pipe_parallel_size)"
         )
         what = f"{BATCH} is not set, and cannot be computed from the layout in the configuration: {because}"
         raise Problems(Problem(what, hint=f"add --set {BATCH}=N", id="search-needs-a-batch")) from problems
