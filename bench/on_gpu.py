@@ -98,6 +98,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "SwiGLU, RMSNorm": BF16 | {"activation": "swiglu", "norm": "rmsnorm"},
     "compiled layers": BF16 | {"compile_layers": True},
     "compiled layers, rotary, recomputed": BF16 | RECOMPUTED | {"compile_layers": True, "pos_emb": "rotary"},
+    "rotation in one kernel": BF16 | {"pos_emb": "rotary", "rotary_pct": 0.25, "rope_fusion": True},
+    "rotation in one kernel, grouped queries": BF16 | {"pos_emb": "rotary", "num_kv_heads": 2, "rope_fusion": True},
     "dropout in one kernel": BF16 | {"hidden_dropout": 0.1, "bias_dropout_fusion": True},
     **{
         f"optimizer: {kind}": BF16 | {"optimizer.type": kind}

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
@@ -136,13 +136,13 @@ def _fitting(model: str, layout: str | None, sets: Sequence[str]) -> list[tuple[
     if layout:
         return [(layout, GPUS[0])]
     for gpus in GPUS:
-        fitting = [[name for name in group if _fits(model, name, sets, gpus)] for group in LAYOUTS]
+        fitting = [[name for name in group if fits(model, name, sets, gpus)] for group in LAYOUTS]
         if any(fitting):
             return [(names[0], gpus) for names in fitting if names]
     return []
 
 
-def _fits(model: str, layout: str, sets: Sequence[str], gpus: int) -> bool:
+def fits(model: str, layout: str, sets: Sequence[str], gpus: int) -> bool:
     plan = plan_of(files_of(model, layout), sets, gpus)
     return plan is not None and plan.fits
 
@@ -178,9 +178,9 @@ def compare(
 
 
 def compare_stage(plan: Plan, files: Sequence[str], sets: Sequence[str], stage: int, names: tuple[str, str]) -> Row:
-    traced, roofline = _traced(plan, files, sets, stage)
-    share = model_operations(plan, stage) / roofline / find_device(DEVICE).half
-    return Row(*names, stage, plan.layout.pipe, planned(plan, stage), traced, roofline, share)
+    traced = trace_of(plan, files, sets, stage)
+    share = model_operations(plan, stage) / traced.roofline / find_device(DEVICE).half
+    return Row(*names, stage, plan.layout.pipe, planned(plan, stage), traced.figures, traced.roofline, share)
 
 
 def model_operations(plan: Plan, index: int) -> float:
@@ -204,7 +204,17 @@ def planned(plan: Plan, index: int) -> Figures:
     )
 
 
-def _traced(plan: Plan, files: Sequence[str], sets: Sequence[str], stage: int) -> tuple[Figures, float]:
+class Traced(NamedTuple):
+    """What a trace of one rank finds."""
+
+    figures: Figures
+    roofline: float
+    """Seconds of a micro batch."""
+    moved: float
+    """Bytes that operators other than matrix products and attention read and write in a micro batch."""
+
+
+def trace_of(plan: Plan, files: Sequence[str], sets: Sequence[str], stage: int) -> Traced:
     """Trace a rank in a process of its own, because torch's process groups and caches are of the whole process."""
     import traced.stage  # noqa: F401  before the fork: torch takes seconds to import
 
@@ -245,7 +255,7 @@ def _trace(sender: Any, plan: Plan, files: Sequence[str], sets: Sequence[str], s
         _per_micro_batch([message for message in messages if message not in between], micro_batches),
         _per_micro_batch(between, micro_batches),
     )
-    sender.send((figures, recorder.total.seconds / micro_batches))
+    sender.send(Traced(figures, recorder.total.seconds / micro_batches, recorder.total.moved / micro_batches))
 
 
 def _per_micro_batch(messages: Sequence[Any], micro_batches: int) -> Messages:

@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neoxargs.registry.parallel import Parallel
 from neoxargs.tools.plan.memory.attention import FLEX_WIDTHS
-from neoxargs.train.kernels import flex, fused, sdpa
+from neoxargs.train.kernels import flex, fused, rotary, sdpa
 from neoxargs.train.model import attention, embedding
 from neoxargs.train.parallel import make
 from neoxargs.train.process import setup
@@ -89,6 +89,8 @@ def _stand_ins() -> Iterator[Any]:
     yield patch.object(real_accelerator, "ds_accelerator", Accelerator())
     yield patch.object(F, "scaled_dot_product_attention", fused_attention)
     yield patch.object(F, "rms_norm", rms_norm)
+    yield patch.object(rotary, "should_compile", lambda device: True)
+    yield patch.object(rotary, "_compiled", lambda: one_kernel)
     yield patch.object(F, "dropout", dropout)
     yield patch.object(flex, "attend", lambda query, key, value, *_: fused_attention(query, key, value))
     yield patch.object(flex, "is_supported", lambda query, dropout: query.shape[-1] in FLEX_WIDTHS and not dropout)
@@ -130,6 +132,11 @@ def _as_bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     return mask.expand(*query.shape[:3], key.shape[2])
+
+
+def one_kernel(place: Tensor, x: Tensor, *_: Any) -> None:
+    """Read x and write to `place`, as the compiled rotation does."""
+    place.copy_(x)
 
 
 def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:

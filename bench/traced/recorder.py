@@ -46,6 +46,8 @@ class Work:
     flops: float = 0.0
     seconds: float = 0.0
     """By the roofline: the larger of flops / peak rate and memory traffic / bandwidth, for each operator by itself."""
+    moved: float = 0.0
+    """Bytes that all operators without products read and write, with what their kernels read twice."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,9 @@ class Recorder(TorchDispatchMode):
         rate = self.roof.half if is_half else self.roof.single
         self.total.flops += flops
         self.total.seconds += max(flops / rate, traffic / self.roof.bandwidth)
+        if not formula:
+            twice = _bytes(inputs[:2]) if func._overloadpacket.__name__ in READS_TWICE else 0
+            self.total.moved += traffic + twice
 
     def _communicate(self, func: Any, args: Any) -> None:
         operator = MESSAGES.get(func._overloadpacket.__name__)
@@ -191,6 +196,8 @@ MESSAGES = {
 ALLOCATING = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 #: Operators that read the rows of a table which they are asked for, not the table.
 READS_ROWS = ("embedding", "index_select", "index", "gather")
+#: Operators that read their first two inputs once for the gradient of the input and once for that of the weights.
+READS_TWICE = ("native_layer_norm_backward",)
 
 
 def _traffic(func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> float:
@@ -199,7 +206,14 @@ def _traffic(func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> float:
     if name in ALLOCATING:
         return 0.0
     written = _bytes(outputs)
-    return float(written + (written if name in READS_ROWS else _bytes(inputs)))
+    if name in READS_ROWS:
+        return float(2 * written)
+    return float(written + _bytes(inputs) - (written if name == "copy_" or _writes_out(func) else 0))
+
+
+def _writes_out(func: Any) -> bool:
+    """Whether the result goes to an argument `out`, which is among the inputs and is not read."""
+    return any(argument.is_out for argument in func._schema.arguments)
 
 
 def _without_underscore(packet: Any) -> Any:

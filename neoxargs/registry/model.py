@@ -378,15 +378,10 @@ class Fusion(Group, origin="Meg", effect="model"):
     masks differ. Needs Triton and a C compiler on GPUs, a C++ compiler on CPUs. Communication between tensor parallel
     ranks divides a layer into parts, which are compiled separately."""
 
-    rope_fusion: bool = param(
-        False,
-        origin="NeoX",
-        megatron="!no-rope-fusion",
-        receiver_default=True,
-        effect="none",
-        no_effect_reason="torch computes it in its own kernels, with the same result",
-    )
-    """Applies rotary embeddings to queries and keys in one kernel; the result is the same."""
+    rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
+    """Rotates queries in one kernel and keys in another (`pos_emb: rotary`), which torch.compile generates on a GPU;
+    results are equal except for rounding. On a CPU, or without Triton and a C compiler, torch's kernels are used, about
+    five for each."""
 
     fused_kernels_build_path: str | None = param(
         None, origin="NeoX", effect="none", no_effect_reason="train.py has no CUDA kernels of its own to compile"

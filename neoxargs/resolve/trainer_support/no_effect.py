@@ -297,7 +297,7 @@ SWITCHED_OFF = (
     ),
     # Model
     SwitchedOff(
-        "rotary_pct rotary_emb_base rope_local_base_freq rope_scaling.*",
+        "rotary_pct rotary_emb_base rope_local_base_freq rope_scaling.* rope_fusion",
         {"pos_emb": IsNot(("rotary",))},
         "pos_emb is not rotary",
     ),

@@ -48,7 +48,7 @@ EXCEPTIONS = {
     ),
     "kernels": (
         "scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion bias_dropout_fusion compile_layers "
-        "onnx_safe deterministic distributed_backend graph_harvesting optimizer.legacy_fusion "
+        "rope_fusion onnx_safe deterministic distributed_backend graph_harvesting optimizer.legacy_fusion "
         "optimizer.params.torch_adam optimizer.params.set_grad_none optimizer.params.fused optimizer.params.foreach "
         "optimizer.params.capturable optimizer.params.differentiable optimizer.params.cuda_aware "
         "optimizer.params.comm_backend_name"

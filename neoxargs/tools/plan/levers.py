@@ -28,7 +28,7 @@ def _levers(plan: Plan) -> Iterator[Changes]:
 
 
 def _less_work(plan: Plan) -> Iterator[Changes]:
-    """Less recomputation; compiled layers."""
+    """Less recomputation; compiled layers, or the rotation alone."""
     chosen = plan.config.recompute.checkpoint_activations
     if chosen:
         yield {"checkpoint_activations": False}
@@ -36,6 +36,8 @@ def _less_work(plan: Plan) -> Iterator[Changes]:
         yield {"checkpoint_activations": "selective"}
     if not plan.config.fusion.compile_layers and plan.target.device.kind == "cuda":
         yield {"compile_layers": True}
+        if plan.config.embedding.pos_emb == "rotary" and not plan.config.fusion.rope_fusion:
+            yield {"rope_fusion": True}
 
 
 def _overlapped(plan: Plan) -> Iterator[Changes]:

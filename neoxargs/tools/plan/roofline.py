@@ -3,7 +3,7 @@
 A matrix product takes its operations at the rate that large products reach, and the traffic of its operands and result
 at the rate of device memory: small and narrow products are slow because they move more numbers per operation. Kernels
 of attention have a rate of their own. Everything else (norms, residual sums, activation functions, rotary embeddings,
-dropout) only moves numbers. The counts are those of train/model with eager kernels.
+dropout) only moves numbers: memory/traffic.py counts them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import (
-    GATED,
     attention_width,
-    has_qkv_bias,
     head_dim,
     layer_window,
     mlp_rows,
     mlp_width,
-    norms_of_block,
     qkv_rows,
 )
 from neoxargs.sizes.trained import is_frozen
@@ -27,17 +24,13 @@ from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.tools.plan.memory.norms import stores_input_only, unfused_rmsnorm
+from neoxargs.tools.plan.memory.traffic import passes
 
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands, or of a frozen model's
 #: activations only.
 PRODUCTS, FROZEN_PRODUCTS = 3, 2
 #: Kernels of a layer besides matrix products and attention, forward and backward, with eager kernels.
 KERNELS = 50
-#: Residual sums of a layer.
-SUMS = 2
-#: Times that a copy of a token for an expert is read or written: gathered, weighted and added to the output.
-DISPATCH = 7
 #: Products of fused attention: 2 forward and 5 backward, which computes the scores again.
 FUSED_FORWARD, FUSED = 2, 7
 
@@ -95,8 +88,8 @@ def layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time, Time]:
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
     attention = _attention(sizes, rates)
     once = _products(sizes, rates)
-    forward, backward = _passes(sizes)
-    moved = sizes.tokens * sizes.config.shape.hidden_size * sizes.number_size * _fused(sizes)
+    forward, backward = passes(sizes)
+    moved = sizes.hidden * _fused(sizes)
     least = KERNELS * sizes.assumed.kernel if device.kind == "cuda" else 0.0
     elementwise = max((forward + backward) * moved / rates.memory, least)
     share = forward / (forward + backward)
@@ -187,40 +180,3 @@ def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
 
 def _unfused(sizes: ActivationSizes) -> bool:
     return bool(sizes.assumed.unfused_attention) and sizes.kind == "cuda"
-
-
-def _passes(sizes: ActivationSizes) -> tuple[float, float]:
-    """Times that a layer's other kernels read or write the residual stream: in the forward and the backward pass.
-
-    A norm reads and writes once forward; backward it reads its input and gradient twice and writes once. A residual sum
-    moves 3, backward as many. An activation function moves 2 (gated 5) times the width of the MLP, backward 3 (8).
-    """
-    config, tensor = sizes.config, sizes.tensor
-    networks, copies = _networks(sizes)[0], experts.dispatched(config, sizes.assumed)
-    ratio = networks * mlp_width(config.shape, config.mlp) / config.shape.hidden_size / tensor
-    gated = config.mlp.activation in GATED
-    stream = 1 / tensor if config.parallel.sequence_parallel else 1.0
-    norms, sums = norms_of_block(config), SUMS * (4.5 if config.regularization.hidden_dropout else 3)
-    # queries and keys are rotated in fp32 and back, by eager kernels
-    wide = attention_width(config.shape) / config.shape.hidden_size
-    rotary = 10 * wide / tensor if config.embedding.pos_emb == "rotary" else 0.0
-    norm_forward, norm_backward = _norm_passes(sizes)
-    forward = stream * (norm_forward * norms + sums) + (5 if gated else 2) * ratio + rotary + DISPATCH * copies
-    backward = stream * (norm_backward * norms + sums) + (8 if gated else 3) * ratio + rotary + DISPATCH * copies
-    return forward, backward + _bias_passes(config, stream, ratio, tensor)
-
-
-def _norm_passes(sizes: ActivationSizes) -> tuple[int, int]:
-    """Times that a norm reads or writes the residual stream: in the forward and the backward pass."""
-    if sizes.kind == "cuda" and unfused_rmsnorm(sizes):
-        return 18, 36  # converts to fp32, squares, averages, multiplies twice and converts back
-    if stores_input_only(sizes.config):
-        return 10, 26  # converts to fp32 and back around the kernel; the backward pass repeats this first
-    return 2, 5
-
-
-def _bias_passes(config: Config, stream: float, ratio: float, tensor: int) -> float:
-    """The same for gradients of biases, which are sums over all tokens."""
-    in_mlp = stream + ratio if config.mlp.use_bias_in_mlp else 0.0
-    in_attention = stream if config.attention.use_bias_in_attn_linear else 0.0
-    return in_mlp + in_attention + (3 / tensor if has_qkv_bias(config.attention) else 0.0)

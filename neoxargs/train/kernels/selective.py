@@ -1,9 +1,10 @@
 """Selective recomputation: cheap intermediate results are computed again in the backward pass instead of stored.
 
 A matrix product stores its input for the backward pass. Where that is the output of a norm or an activation function,
-the input of this function is stored as well, and suffices to compute it again. The same holds for rotated queries and
-keys, which attention stores. The outputs of matrix products and of attention, and dropout masks, are kept: no random
-number is drawn again, nothing is communicated again, and gradients are equal bit for bit.
+the input of this function is stored as well, and suffices to compute it again. The same holds for normalised queries
+and keys, which attention stores. The outputs of matrix products (or what is rotated of them) and of attention, and
+dropout masks, are kept: no random number is drawn again, nothing is communicated again, and gradients are equal bit for
+bit.
 
 torch's `create_selective_checkpoint_contexts` is not used: it calls Python for every operation of both passes, refuses
 kept products that are summed in place over tensor parallel ranks, and fails if a recomputed layer builds a mask

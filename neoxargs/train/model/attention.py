@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.train.kernels import flex
+from neoxargs.train.kernels.rotary import Angles, rotate_heads
 from neoxargs.train.kernels.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
 from neoxargs.train.kernels.sparsity import layer_kind, layer_pattern, token_mask, window_mask
 from neoxargs.train.kernels.tables import Tables
@@ -24,7 +25,7 @@ from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import masks_documents, positions_in_document, resets_positions, same_document
 from neoxargs.train.model.init import initializer
 from neoxargs.train.model.norm import AllHeadsNorm, norm
-from neoxargs.train.model.rotary import Rotation, rotate
+from neoxargs.train.model.rotary import Rotation
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
@@ -46,6 +47,7 @@ class SelfAttention(nn.Module):
         self.dropout = config.regularization.attention_dropout
         self.scale = mup.attention_scale(config)
         self.rotation = Rotation.of(config, layer)
+        self.rope_fusion = config.fusion.rope_fusion
         self.relative = relative
         self.seq_length = shape.seq_length
         self.unfused = unfused_cases(attention, config.fusion, layer, layer_kind(config, layer))
@@ -80,44 +82,56 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
         """starts: (batch, seq), the position where each token's document begins; None if no layer needs it."""
-        mixed = self.query_key_value(hidden).unflatten(-1, (self.groups, self.queries + 2, self.head_dim))
-        # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
-        query, key, value = mixed.split((self.queries, 1, 1), dim=3)
-        if self.norms is not None and self.over_all_heads:  # they communicate, which is not done again
-            query, key = (norm(x) for norm, x in zip(self.norms, (query, key), strict=True))
-        angles = self._angles(self.rotation, starts, mixed.shape[1], mixed.device) if self.rotation else ()
-        query = self.recompute(lambda x: self._prepared(x, 0, angles), query)
-        key = self.recompute(lambda x: self._prepared(x, 1, angles), key)
-        value = _by_head(value)
+        query, key, value = self._heads(self.query_key_value(hidden), starts)
         if self.cache is not None:
             key, value = self.cache.add(key, value)
         dropout = self.dropout if self.training else 0.0
         context = self._attend(query, key, value, starts if self.reset_mask else None, dropout)
         return self.dense(self.recompute(_by_token, context))  # type: ignore[no-any-return]
 
-    def _angles(self, rotation: Rotation, starts: Tensor | None, seq: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the cosines and sines that `rotate` takes, for the tokens of this pass."""
+    def _heads(self, mixed: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
+        """Return queries, keys and values as attention takes them: (batch, seq, rows) -> (batch, heads, seq, head_dim).
+
+        What selective recomputation keeps is their input, or what is made of it in one piece.
+        """
+        mixed = mixed.unflatten(-1, (self.groups, self.queries + 2, self.head_dim))  # type: ignore[no-untyped-call]
+        angles = self._angles(self.rotation, starts, mixed.shape[1], mixed.device) if self.rotation else None
+        if angles is not None and self.norms is None:
+            return rotate_heads(mixed, angles, (self.queries, 1, 1), self.scale, self._fuses_rotation)
+        # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
+        query, key, value = mixed.split((self.queries, 1, 1), dim=3)  # type: ignore[no-untyped-call]
+        if self.norms is not None and self.over_all_heads:  # they communicate, which is not done again
+            query, key = (norm(x) for norm, x in zip(self.norms, (query, key), strict=True))
+        query = self.recompute(lambda x: self._prepared(x, 0, angles), query)
+        key = self.recompute(lambda x: self._prepared(x, 1, angles), key)
+        return query, key, _by_head(value)
+
+    def _angles(self, rotation: Rotation, starts: Tensor | None, seq: int, device: torch.device) -> Angles:
+        """Return the cosines and sines that `rotate_heads` takes, for the tokens of this pass."""
         if self.cache is not None:
             positions, bound, length = self.cache.positions, self.cache.capacity, max(seq, self.cache.length)
         else:
             positions = positions_in_document(starts) if starts is not None and self.reset_positions else None
             bound = length = seq
-        table = rotation.angles(bound, length, device, self.masks.tables)
-        if positions is None:
-            return tuple(part[:seq] for part in table)
-        return tuple(part[positions].unsqueeze(1) for part in table)
+        cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
+        return (cosine[:seq], sine[:seq]) if positions is None else (cosine[positions], sine[positions])
 
-    def _prepared(self, x: Tensor, number: int, angles: tuple[Tensor, ...]) -> Tensor:
+    @property
+    def _fuses_rotation(self) -> bool:
+        """Whether `rope_fusion` applies: not to prompts, for each of whose lengths there would be another kernel."""
+        return self.rope_fusion and self.training
+
+    def _prepared(self, x: Tensor, number: int, angles: Angles | None) -> Tensor:
         """Return queries (number 0) or keys (1) as attention takes them: normalised, scaled, rotated.
 
-        (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). angles: empty if not rotated.
+        (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). angles: None if not rotated.
         """
         if self.norms is not None and not self.over_all_heads:
             x = self.norms[number](x)  # before heads move, for which grouped queries are copied: the norm stores x
-        x = _by_head(x)
-        if number == 0:
-            x = mup.scale_by(x, self.scale)
-        return rotate(x, *angles) if angles else x
+        scale = self.scale if number == 0 else 1.0
+        if angles is None:
+            return mup.scale_by(_by_head(x), scale)
+        return rotate_heads(x, angles, x.shape[3:4], scale, self._fuses_rotation)[0]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, dropout: float) -> Tensor:
         """Run the kernel that fits the mask: (batch, heads, seq, head_dim) of each -> the query's shape.

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864), applied to a part of the head dimension.
+"""The angles of rotary position embedding (Su et al. 2021, arXiv:2104.09864), for a part of the head dimension.
 
 As in GPT-NeoX, dimension i is rotated together with dimension i + width / 2, where width is `rotary_pct` of the head
 dimension. The dimensions beyond width are not rotated. `rope_scaling` changes the frequencies for longer contexts.
@@ -111,18 +111,6 @@ def longrope_context(config: Config) -> int | None:
     """Return the length beyond which `longrope` changes all angles; None with another `rope_type`."""
     is_longrope = config.embedding.pos_emb == "rotary" and config.rope_scaling.rope_type == "longrope"
     return scaling.context if is_longrope and (scaling := Scaling.of(config)) else None
-
-
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate the first `width` dimensions of x, (batch, heads, seq, head_dim), by the angles of its tokens.
-
-    cosine, sine: (seq, width / 2) if they are the same for all samples, else (batch, 1, seq, width / 2).
-    """
-    half = cosine.shape[-1]
-    first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)  # type: ignore[no-untyped-call]
-    # The cosines and sines are fp32, and so are these products, also when x has 16 bits.
-    rotated = (first * cosine - second * sine, second * cosine + first * sine)
-    return torch.cat((*(part.to(x.dtype) for part in rotated), rest), dim=-1)
 
 
 def _mscale(factor: float, scale: float = 1.0) -> float:

@@ -111,8 +111,19 @@ def test_swiglu_has_the_default_width_of_megatron() -> None:
     )
 
 
-def test_a_default_without_effect_is_not_written() -> None:
-    assert "rope_fusion" not in convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES}")).text
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", False),  # without rotary positions it would have no effect
+        ("--position-embedding-type rope", True),
+        ("--use-rotary-position-embeddings", True),
+        ("--position-embedding-type rope --no-rope-fusion", False),
+    ],
+)
+def test_rotary_positions_are_fused_by_default(flags: str, expected: bool) -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    assert ("rope_fusion: true  # Megatron-LM's default" in result.text) == expected
+    assert not [problem for problem in result.problems if "rope_fusion" in problem.what]
 
 
 @pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])

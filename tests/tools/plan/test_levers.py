@@ -27,6 +27,13 @@ def test_recomputation_that_memory_does_not_need_is_named_first(middle: str) -> 
     assert 0.8 < found["compile_layers=true"] < 0.98
 
 
+def test_the_fused_rotation_is_named_where_it_saves_enough(middle: str) -> None:
+    found = levers(middle, "pos_emb=rotary")
+    assert found["compile_layers=true"] < found["rope_fusion=true"] < 0.98
+    without = (["pos_emb=rotary", "rope_fusion=true"], ["pos_emb=rotary", "compile_layers=true"], ["pos_emb=none"])
+    assert not any("rope_fusion=true" in levers(middle, *changes) for changes in without)
+
+
 def test_overlap_is_named_where_communication_takes_time(middle: str) -> None:
     slow = levers(middle, network=1.25e9)
     assert slow["zero_optimization.overlap_comm=true"] < 0.98

@@ -190,3 +190,38 @@ def test_dropout_and_addition_are_one_kernel() -> None:
     assert_compiled(kernels, "dropout")
     forward = {name for name, *_ in kernels if "backward" not in name}  # each in several block sizes
     assert len(forward) == 1, kernels
+
+
+#: Groups of heads, queries of a group, head dimension, rotated dimensions.
+ROTATIONS = {"Pythia 1.4B": (16, 1, 128, 32), "Llama 2 7B": (32, 1, 128, 128), "Llama 3.2 1B": (8, 4, 64, 64)}
+
+
+def compile_rotations(capability: tuple[int, int]) -> Found:
+    """Return the kernels that `rope_fusion` makes, for the forward and backward pass of each model's heads."""
+    from neoxargs.train.kernels.rotary import rotate_heads
+    from tests.support.simulated_gpu import ahead_of_time
+
+    kernels, found = ahead_of_time.start(capability), {}
+    torch.autograd.set_multithreading_enabled(False)  # the backward pass stays where the settings of `start` hold
+    for name, (groups, queries, dim, width) in ROTATIONS.items():
+        torch._dynamo.reset()
+        shape, counts = (2, SEQ, groups, queries + 2, dim), (queries, 1, 1)
+        x = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        before, angles = len(kernels), torch.randn(2, SEQ, width // 2, device="cuda")
+        parts = rotate_heads(x, (angles[0], angles[1]), counts, fused=True)
+        between = len(kernels)
+        torch.autograd.backward(parts, [torch.randn_like(part) for part in parts])
+        for part, compiled in (("forward", kernels[before:between]), ("backward", kernels[between:])):
+            found[f"{name}, {part}"] = [(*kernel, kernel.fits(capability)) for kernel in compiled]
+    return found
+
+
+@both
+def test_queries_and_keys_are_each_rotated_in_one_kernel(capability: tuple[int, int]) -> None:
+    """Each is compiled in two block sizes. Queries and keys of the same shape share a kernel."""
+    [found] = run_ranks(compile_rotations, 1, capability, timeout=400, on=simulated_gpu.MACHINE)
+    assert list(found) == [f"{name}, {part}" for name in ROTATIONS for part in ("forward", "backward")]
+    for name, kernels in found.items():
+        assert_compiled(kernels, name)
+        shapes = 2 if "3.2" in name else 1
+        assert len(kernels) == 2 * shapes, (name, kernels)

@@ -11,11 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.registry.model import Norm
-from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.mlp import activation
 from neoxargs.train.model.norm import norm
-from neoxargs.train.model.rotary import Rotation, rotate
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
@@ -175,9 +173,3 @@ def test_tied_norms_feed_both_halves_alike() -> None:
     tokens, _ = batch(2)
     assert torch.equal(tied(tokens), untied(tokens))
     assert len(list(untied.parameters())) == len(list(tied.parameters())) + 2 * 2
-
-
-def test_angles_stay_exact_in_16_bits() -> None:
-    x = torch.ones(1, 1, 1000, 4, dtype=torch.bfloat16)
-    angles = Rotation(4, 10000).angles(1000, 1000, x.device, Tables())
-    torch.testing.assert_close(rotate(x, *angles), rotate(x.float(), *angles).bfloat16(), rtol=0, atol=0)

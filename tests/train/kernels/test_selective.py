@@ -135,10 +135,10 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
     [
         # Two normed streams, and the output of GELU, four times as wide.
         ("learned positions", 2 + 4),
-        # Also rotated queries and keys, and attention's output in the order of tokens.
-        ("rotary, parallel residual", 2 + 3 + 4),
-        # Two query heads per key; the gate's output and its product with the value, 42 wide.
-        ("Llama", 2 + 2.5 + 2 * 42 / 32),
+        # Rotated queries and keys replace the output of the product: there is nothing more to drop.
+        ("rotary, parallel residual", 2 + 4),
+        # The gate's output and its product with the value, 42 wide.
+        ("Llama", 2 + 2 * 42 / 32),
     ],
 )
 def test_what_is_no_longer_stored(name: str, dropped: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ DEFAULTS_WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("optimizer", "lion"): {"optimizer.params.betas": [0.95, 0.98]},
     ("optimizer", "muon"): {"optimizer.params.momentum": 0.9},
 }
-#: Fusions that Megatron-LM has on by default. `rope_fusion` is missing because train.py does not read it.
+#: Fusions that Megatron-LM has on by default in every model.
 FUSIONS = (
     "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion", "bias_gelu_fusion",
     "bias_dropout_fusion",
@@ -197,7 +197,8 @@ def _defaults(reading: Reading) -> dict[str, Any]:
     for (flag, value), settings in DEFAULTS_WITH.items():
         if flag in reading.options and reading.options[flag].text.lower() == value.lower():
             defaults |= settings
-    return defaults
+    positions = reading.settings.get("pos_emb")
+    return defaults | ({"rope_fusion": True} if positions and positions.value == "rotary" else {})
 
 
 # -- problems --------------------------------------------------------------------------------------------------------

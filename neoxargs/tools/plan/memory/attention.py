@@ -27,8 +27,9 @@ def alibi_number(sizes: ActivationSizes) -> int:
 def attention(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that attention stores: output of the fused projection, and the attention output.
 
-    Rotated or normalised queries and keys are new tensors. If they are rotated, the attention output is contiguous by
-    head, and its copy that is contiguous by token is stored too. selective: these are recomputed.
+    Rotated queries and keys are in one new tensor with the values, and the projection's output is freed. Norms store
+    this output; what they return, or its rotation, is new, as are grouped queries that are only copied. selective: all
+    that is recomputed from the output.
     """
     config, tensor = sizes.config, sizes.tensor
     shape = config.shape
@@ -37,10 +38,8 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     keys = queries // group
     stored = queries + 2 * keys + queries
     rotary, normed = config.embedding.pos_emb == "rotary", config.norm.use_qk_layernorm
-    if (rotary or normed) and not selective:
-        stored += queries + keys + (queries if rotary else 0)
-    if group > 1 and not rotary and not normed and not selective:
-        stored += queries  # grouped queries are copied to be contiguous
+    if not selective:
+        stored += queries + keys if normed else queries if group > 1 and not rotary else 0
     heads = shape.num_attention_heads // tensor
     stored += inside_head_norms(sizes, heads + heads // group, queries + keys if selective else 0)
     log_sum_exp = heads * sizes.tokens * SINGLE  # flash attention stores one per query and head
