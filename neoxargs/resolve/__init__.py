@@ -51,6 +51,7 @@ def resolve_texts(
 
 
 def _count(gpus: int | Callable[[Draft], int], drafted: Draft) -> int | None:
+    # The hosts of an unreadable file are not known, and its syntax error is the only problem that matters.
     if not callable(gpus) or not drafted.readable:
         return gpus if isinstance(gpus, int) else None
     try:

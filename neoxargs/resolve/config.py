@@ -59,6 +59,7 @@ class Config(Groups):
 
     def place(self, name: str) -> Place | None:
         """Return the place of the value or of one that it derives from; None if the user set neither."""
+        # `seen`: synonyms derive from each other.
         waiting, seen = [name], set[str]()
         while waiting:
             source = self.source(waiting.pop())

@@ -52,10 +52,13 @@ def complete(
     if not draft.readable:
         raise Problems(draft.problems)
     work = _Completion(draft, gpus, samples_per_epoch)
+    # Retired names first, because rules read only current ones; then missing parameters, so that each is reported once
+    # and not by every rule that reads it.
     work.rewrite_retired()
     work.require_values()
     for rule in ordered(derivations):
         work.derive(rule)
+    # After all derivations, so that a check sees final values whatever the order of the modules.
     for rule in checks:
         work.check(rule)
     if any(problem.severity == "error" for problem in work.problems):
@@ -73,6 +76,7 @@ def ordered(rules: Sequence[Rule]) -> list[Rule]:
         for result in rule.results:
             assert result not in makers, f"two rules derive {result}"
             makers[result] = index
+    # A rule that reads its own results does not wait for itself.
     needs = {i: {makers[name] for name in r.inputs if name in makers} - {i} for i, r in enumerate(rules)}
     try:
         return [rules[index] for index in TopologicalSorter(needs).static_order()]
@@ -117,7 +121,7 @@ class _Completion:
         """Set the parameters that replace retired ones: `geglu: true` sets `activation: geglu`."""
         for name, value in self.draft.values.items():
             rows = REGISTRY.parameters[name].replaced_by
-            if rows is None or isinstance(value.value, list | dict):
+            if rows is None or isinstance(value.value, list | dict):  # no key of a table
                 continue
             for target, today in rows.get(value.value, {}).items():
                 self.rewrite(name, value, target, today)
@@ -199,8 +203,10 @@ class _Completion:
         return not any(self.is_broken(name) or (name not in own and self.is_missing(name)) for name in rule.inputs)
 
     def is_broken(self, name: str) -> bool:
+        # None: a number of ranks or samples that could not be determined.
         if self.special.get(name, 0) is None:
             return True
+        # A problem can make the value of a whole section unknown.
         return bool(self.broken) and any(part in self.broken for part in _prefixes(name))
 
     def is_missing(self, name: str) -> bool:
@@ -243,6 +249,7 @@ class _Completion:
     def places_of(self, names: Iterable[str]) -> list[Place]:
         """Return the places of parameters; places of values that they derive from come last."""
         names = list(names)
+        # The user's own line about the subject is a better place than that of a value it follows from.
         written = [self.places[name] for name in names if name in self.places]
         return written + [place for name in names if name not in self.places for place in self.roots(name, set())]
 

@@ -65,6 +65,7 @@ def named(value: Value) -> Dialect | Problem:
     if day and day >= SEED:
         return Dialect(day, f"dialect: {written} ({value.source})")
     what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a date not before {SEED}, such as 2022-12-14'
+    # A year instead of a date: `2022`, `neox-2023`.
     end = _day(f"{written.removeprefix('neox-')}-12-31")
     if end and end > SEED:
         hint = f"write a date in that year, such as {max(end.replace(month=1, day=1), SEED)}"
@@ -78,9 +79,8 @@ def _day(text: str) -> date | None:
         day = date.fromisoformat(text)
     except ValueError:
         return None
-    return (
-        day if day.isoformat() == text else None
-    )  # Python 3.11 and later accept other ISO 8601 forms, such as 20220101
+    # Python 3.11 and later accept other ISO 8601 forms, such as 20220101.
+    return day if day.isoformat() == text else None
 
 
 def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Problem]:

@@ -34,6 +34,7 @@ def parameters_in_unknown_section(name: str, entry: Entry) -> list[str]:
         return []
     keys = [inner.key for inner in entry.value.entries]
     inside = [parameter.name for key in keys if (parameter := REGISTRY.find(key)) and "." not in parameter.name]
+    # With `enabled`, it is a feature that deepy does not have, and not a heading.
     return inside if 2 * len(inside) >= len(keys) and "enabled" not in keys else []
 
 

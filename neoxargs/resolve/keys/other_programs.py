@@ -72,6 +72,7 @@ def _table() -> dict[str, Any]:
 
 @cache
 def _keys() -> dict[str, OtherKey]:
+    """Return the keys of all programs; where programs disagree about a key, the first in the file counts."""
     keys = {key: OtherKey(counterpart=name) for key, name in _table()["several_programs"].items()}
     for program in _table()["programs"]:
         counterparts, advice = program.get("counterparts", {}), program.get("advice", {})
@@ -89,6 +90,7 @@ def _keys() -> dict[str, OtherKey]:
 @cache
 def _flags() -> dict[str, OtherKey]:
     """Return Megatron-LM's flags; one with the opposite meaning (`!flag`) has advice, but no counterpart."""
+    # Reversed, so that the first of several parameters with one flag counts.
     named = [(p.megatron, p.name) for p in reversed(REGISTRY.parameters.values()) if p.megatron and not p.replaced_by]
     opposites = {normal(flag[1:]): name for flag, name in named if flag.startswith("!")}
     same = {normal(flag): name for flag, name in named if not flag.startswith("!")}

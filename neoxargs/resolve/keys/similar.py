@@ -39,6 +39,7 @@ def similar_anywhere(key: Key) -> Match | None:
     if not key.section and len(key.word) <= SHORT_WORD:
         return None
     names = [*REGISTRY.sections, *([] if key.is_section else REGISTRY.parameters)]
+    # Stricter than within a section: among all names, there is a slightly similar one for almost any word.
     everywhere = {full.rpartition(".")[2]: full for full in names if key.section or full.count(".") <= 1}
     found = [everywhere[word] for word in _similar(key.word, everywhere, 0.85)]
     return Match("similar", _moved(found, key), tuple(found)) if found else None

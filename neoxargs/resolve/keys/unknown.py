@@ -26,6 +26,7 @@ NO_MATCH = (
 
 def match_key(key: Key) -> Match | None:
     """Return what a key was probably meant to be; None if nothing matches."""
+    # A flag copied from a command line, such as `--num-layers`, is searched without its dashes.
     bare = _without_dashes(key)
     if bare != key and (parameter := REGISTRY.find(bare.name)):
         advice = f"write `{bare.written}` without the `{key.written.removesuffix(bare.written)}`"

@@ -51,6 +51,7 @@ def assign(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Ass
     dialect: if known; otherwise it comes from `dialect:` or is inferred from the keys.
     """
     lower, upper = _layer(files), _layer(sets)
+    # `--set KEY=null` and `--set KEY=auto` remove the value of a file.
     not_overridden = {name: value for name, value in lower.values.items() if name not in upper.auto | upper.unset}
     values = {**not_overridden, **upper.values}
     problems = [
@@ -110,6 +111,7 @@ def _is_auto(parameter: Parameter, node: Node) -> bool:
 
 
 def _choices(wanted: Any) -> set[Any]:
+    # A choice can be nested: Annotated[Literal[...]], list[Literal[...]], or a union of them.
     arguments = get_args(wanted)
     return {a for a in arguments if isinstance(a, str)}.union(*(_choices(a) for a in arguments))
 
@@ -126,6 +128,7 @@ def _span(entry: Entry) -> Place:
 
 def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Value]) -> Problem:
     """Return the problem of a value of a wrong type, or of a setting that the optimizer or scheduler does not have."""
+    # Instead of the type: a value copied with another optimizer's setting is not worth correcting.
     if problem := _of_another_type(name, entry.place, values):
         return problem
     value_place = mismatch.node.place

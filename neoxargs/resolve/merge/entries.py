@@ -99,9 +99,11 @@ class _Reader:
         if node is None and problems:
             self.entries.broken.add(name)
             return
+        # `--set fp16.enabled=true` begins the section fp16, as a file would.
         for section in _sections_around(name):
             if section in REGISTRY.sections:
                 self.entries.sections.setdefault(_current_name(section), where)
+        # `--set KEY=` is null.
         self.entry(name, Entry(key.strip(), node or Scalar(None, ""), where), {})
 
     def mapping(self, node: Mapping, path: str = "") -> None:
@@ -137,6 +139,7 @@ class _Reader:
             )
 
     def section(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
+        # Within one mapping only: a section may be continued in another file.
         first = begun.setdefault(name, entry.place)
         if first is not entry.place:
             self.entries.problems.append(duplicate_key(name, entry.place, first, about=(_current_name(name),)))

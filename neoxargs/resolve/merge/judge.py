@@ -43,6 +43,7 @@ def judge(files: Entries, sets: Entries, assigned: Assigned) -> Draft:
         problems=problems,
         dialect=assigned.dialect,
         auto=assigned.auto,
+        # A parameter that also has a good value is known in spite of a problem with another spelling of it.
         broken=frozenset((assigned.broken | files.broken | sets.broken | meant) - set(assigned.values)),
         section_places={**files.sections, **sets.sections},
         open_places=assigned.open_places,

@@ -17,6 +17,7 @@ Settings = Mapping[str, Any] | None
 SECTION = "sparse_attention"
 #: What problems of the pattern are about; sparsity_config is derived from the `sparse_attention` section.
 ABOUT_PATTERN = ("sparsity_config",)
+#: Without `dense`, the first mode, which selects full attention.
 SPARSE_KINDS = (*list(KIND_OF_MODE.values())[1:], "local")
 #: The day from which GPT-NeoX divides all buckets of `pos_emb: rpe` among past tokens.
 ALWAYS_CAUSAL = date(2021, 3, 4)
@@ -86,6 +87,7 @@ def sparse_blocks_divide_seq_length(
     """
     if not set(attention_config) & set(SPARSE_KINDS):
         return None
+    # DeepSpeed's default.
     block = (sparsity_config or {}).get("block", 16)
     section = "sparsity_config" if "sparsity_config" in written else SECTION
     finding = multiple_of("seq_length", seq_length, f"{section}.block", block)
@@ -104,6 +106,7 @@ def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_c
     if "sparse_fixed" not in attention_config:
         return None
     settings = sparsity_config or {}
+    # DeepSpeed's defaults.
     local, global_blocks = settings.get("num_local_blocks", 4), settings.get("num_global_blocks", 1)
     patterns = settings.get("num_different_global_patterns", 1)
     if global_blocks == 0 or local % global_blocks:
@@ -215,6 +218,7 @@ def rpe_buckets_reach_max_distance(
         pos_emb: rpe
         rpe_max_distance: 16
     """
+    # The other half of the buckets is for future tokens.
     past = rpe_num_buckets if rpe_causal else rpe_num_buckets // 2
     if pos_emb != "rpe":
         return None

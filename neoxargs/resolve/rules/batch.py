@@ -88,6 +88,7 @@ def _quotient(total: int, missing: str, name: str, factor: int, ranks: int) -> i
 def _unequal(total: int, micro: int, steps: int, ranks: int) -> Contradiction:
     """Return the error for three sizes that do not fulfil the equation, with the values that would."""
     product = micro * steps * ranks
+    # Changing only one of the three; a factor only where the result is a whole number.
     fits = [f"{TOTAL} to {product}"]
     if total % (steps * ranks) == 0:
         fits.append(f"{MICRO} to {total // (steps * ranks)}")

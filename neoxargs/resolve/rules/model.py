@@ -27,6 +27,7 @@ def rms_norm_epsilon_under_root(norm: str, rms_norm_epsilon: float, default: Def
     """GPT-NeoX added rms_norm_epsilon outside the square root until May 2025"""
     if default("rms_norm_epsilon_under_root") is True:
         return None
+    # With such an epsilon the loss hardly differs, and torch has a kernel only for today's form.
     return norm != "rmsnorm" or rms_norm_epsilon <= 1e-7
 
 
@@ -133,6 +134,7 @@ def activation(activation: str | None, mlp_type: str) -> str | None:
 @derive
 def intermediate_size(intermediate_size: int | None, hidden_size: int, expansion_factor: float | None) -> int:
     """4 x hidden_size, or expansion_factor x hidden_size"""
+    # int(), like GPT-NeoX: rounded down.
     return intermediate_size or int((expansion_factor or 4) * hidden_size)
 
 

@@ -108,6 +108,7 @@ def expert_parallel_divides_experts(
         moe_num_experts: 3
         moe_expert_parallel_size: 2
     """
+    # With expert tensor parallelism every tensor parallel rank holds a part of each expert, else some whole experts.
     ranks = 1 if enable_expert_tensor_parallelism else model_parallel_size
     if moe_num_experts == 1 or moe_num_experts % ranks:  # the latter is another rule's problem
         return None

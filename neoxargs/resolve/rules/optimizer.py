@@ -122,6 +122,7 @@ def betas_in_range(
         agreed_value({f"adam_beta{i + 1}": written[i], "optimizer.params.betas": given[i] if given else None})
         for i in range(2)
     ]
+    # Adam gets GPT-NeoX's default betas; other optimizers keep their own unless betas are set.
     is_sent = first is not None or second is not None or is_adam(optimizer__type)
     first = default("adam_beta1") if first is None else first
     second = default("adam_beta2") if second is None else second
@@ -207,6 +208,7 @@ def _param_of_another_type(section: str, kind: str | None, written: Collection[s
     if kind is None or not params:
         return None
     types = {t for name, p in REGISTRY.parameters.items() if name.startswith(prefix) for t in p.used_by_types}
+    # A plugin's optimizer, or one of torch's without a list of settings: nothing is known about its keys.
     if kind.lower() not in types:
         return None
     for name in params:

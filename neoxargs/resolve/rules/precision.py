@@ -25,6 +25,7 @@ def precision_given_once(
         precision: bf16
         fp16: {enabled: true}
     """
+    # GPT-NeoX reads any other word, even `bf16`, as fp32.
     precision = PRECISION_ALIASES.get(precision, precision) if precision else None
     if fp16__type is not None:
         fp16__enabled = None  # the retired `fp16: {type: bfloat16, enabled: true}` enabled its type, not fp16

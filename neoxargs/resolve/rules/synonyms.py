@@ -19,6 +19,7 @@ def agreed_value(values: Mapping[str, T | None], equal: Callable[[T, T], bool] =
     Raises Contradiction, with `advice` as its hint, if two of the values differ.
     """
     written = [(name, value) for name, value in values.items() if value is not None]
+    # Neighbours are enough: if all of them are equal, all values are.
     for (one, value), (other, different) in pairwise(written):
         if not equal(value, different):
             raise Contradiction(

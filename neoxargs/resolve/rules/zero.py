@@ -32,6 +32,7 @@ def stage(zero_stage: int | None, zero_optimization__stage: object, default: Def
     value = agreed_value({"zero_stage": zero_stage, "zero_optimization.stage": zero_optimization__stage})
     if value is None:
         value = default("zero_optimization.stage")
+    # A list is the autotuner's search space, which has no top-level form.
     return {"zero_stage": value if isinstance(value, int) else None, "zero_optimization.stage": value}
 
 

@@ -67,6 +67,7 @@ def _union(node: Node, wanted: Any) -> Any:
         except Mismatch as mismatch:
             if mismatch.part:  # an error in one part is more specific than "none of these types"
                 deepest = mismatch
+            # A hint to write brackets is of use only where a list is the only type.
             if not (is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
                 deepest.advice = deepest.advice or mismatch.advice
     raise deepest

@@ -23,6 +23,7 @@ def describe_type(wanted: Any, many: bool = False) -> str:
         return f"{base} {'(each ' + bounds + ')'}" if many else f"{base}, {bounds}"
     if origin is Literal:
         words = dict.fromkeys(str(choice) for choice in arguments)
+        # Of choices that differ only in case, the lower case form is named.
         words = {word: None for word in words if word == word.lower() or word.lower() not in words}
         return f"{'any of ' if many else 'one of ' if len(words) > 1 else ''}{', '.join(words)}"
     if origin in UNIONS:

@@ -30,6 +30,7 @@ def _other_mistake(failure: ParseFailure) -> Problem | None:
     if failure.character == "{" and failure.before.endswith("$"):
         hint = "write the value itself, or put the text in quotes"
         return Problem("YAML does not expand variables", failure.where, hint, id="yaml-variable")
+    # An odd number of quotes: the parser took what follows an earlier quote as its text, and stops at this one.
     if failure.character not in "]}" and failure.before.count('"') % 2:
         line = failure.last_above(_half_quoted, skip=1)
         what, hint = "this quote is not closed on its line", 'add the closing `"`'
@@ -81,6 +82,7 @@ def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Proble
 
 def _content_above(failure: ParseFailure) -> Place | None:
     """Return the last word above the failure, comments excluded; None if it ends in `,`, `{` or `[`."""
+    # Upwards from the line above; a place counts from 1, lines from 0.
     for number in range(failure.where.line - 2, -1, -1):
         line = failure.at(number, 0)
         if content := _COMMENT.sub("", line.text).rstrip():

@@ -50,6 +50,7 @@ def lines_of(text: str) -> list[str]:
 
 def compose_set(argument: str, column: int) -> tuple[Node | None, list[Problem]]:
     """Compose the value of a `--set` argument, which begins at `column` (from 0); its places are in the argument."""
+    # Blanks in place of the key, so that columns are those of the argument.
     return _Composer(SET, " " * column + argument[column:], argument.splitlines()).compose()
 
 
@@ -74,6 +75,7 @@ class _Composer:
     def in_markdown(self) -> Problem | None:
         """Return a problem if the text is Markdown with a code block that may be the configuration."""
         fenced = list(FENCED.finditer(self.text))
+        # A file that begins with a fence is YAML in a code block: `line_patterns.py` reports the fence.
         if not fenced or not self.text[: fenced[0].start()].strip():
             return None
         longest = max(fenced, key=lambda match: len(match[1]))
@@ -83,6 +85,7 @@ class _Composer:
         return Problem(what, self.place(first, 0), "save those lines as a separate file", id="yaml-markdown")
 
     def document(self) -> Node | None:
+        # Searched here, because the parser's own error for these characters has no line and column.
         if bad := UNPRINTABLE.search(self.text):
             before = LINE_BREAK.split(self.text[: bad.start()])
             where = self.place(len(before) - 1, len(before[-1]))
@@ -151,6 +154,7 @@ class _Composer:
             key = self.node(event, depth)
             value = self.node(self.next(), depth)
             if isinstance(key, Scalar) and key.text == "<<" and not key.quoted:
+                # `<<: [*a, *b]` merges several mappings.
                 merged += value.items if isinstance(value, Sequence) else [value]
             elif isinstance(key, Scalar) and isinstance(key.value, str):
                 self.entry(entries, Entry(key.text, value, key.place))
@@ -191,6 +195,7 @@ class _Composer:
             raise Problems([Problem(what, where, hint, id="yaml-unknown-alias")])
         node, size = self.anchors[name]
         self.count += size
+        # Counted before anything walks the tree: a node is shared here, but each use of it is read as a copy.
         self.repeated += size
         if self.repeated > MAX_REPEATED:
             what = f"aliases expand to more than {MAX_REPEATED:,} values"

@@ -22,6 +22,7 @@ RUN_OUTPUT_HINT = (
     "use the files that the run was started with; GPT-NeoX saves a copy of these files in the `configs` folder of "
     "each checkpoint"
 )
+#: The first that matches counts: a flag with `=` also looks like `key = value`, a comment with `//` like other text.
 #: Problem id -> pattern of the line, what is wrong, hint. An empty hint becomes the line rewritten as `key: value`.
 _PATTERNS: dict[str, tuple[str, str, str]] = {
     "yaml-git-conflict": (
@@ -42,6 +43,7 @@ _PATTERNS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "yaml-printed-output": (
+        # Megatron and GPT-NeoX print their arguments between lines of `-` as `name ........ value`.
         r"(-{4,} *\w+ *-{4,}$|\w+ \.{3,})",
         "this is the output of a run, not its configuration",
         RUN_OUTPUT_HINT,

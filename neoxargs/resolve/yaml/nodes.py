@@ -77,6 +77,7 @@ def read_plain(text: str) -> Any:
         return _WORDS[text]
     try:
         if _INT.fullmatch(text):
+            # Base 0: 0x, 0o and 0b are read as in Python.
             return int(text, 0)
         if _FLOAT.fullmatch(text):
             return float(text)

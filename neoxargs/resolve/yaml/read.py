@@ -83,6 +83,7 @@ def _stop(path: str, what: str, hint: str = "", *, id: str) -> NoReturn:
 
 
 def _find(path: str, directory: str | None) -> str:
+    # GPT-NeoX looks only in the `-d` folder; a path from the working directory is accepted as well.
     bases = [os.path.join(directory, path), path] if directory else [path]
     candidates = [base + suffix for base in bases for suffix in SUFFIXES]
     found = [candidate for candidate in candidates if os.path.exists(candidate)]
@@ -129,6 +130,10 @@ def _configurations(folder: str) -> list[str]:
 
 
 def _read(path: str) -> bytes:
+    """Return the content of a file; raises Problems.
+
+    One byte more than is allowed is read, because the size of a pipe, as in `deepy check <(...)`, is not known before.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -19,6 +19,7 @@ def syntax_problem(error: Any, at: PlaceAt) -> Problem:
     """Convert a YAMLError to a problem."""
     words = str(getattr(error, "problem", None) or error)
     failure = ParseFailure(words, _place(error, "problem_mark", at) or at(0, 0), _place(error, "context_mark", at), at)
+    # First, because a conflict marker causes all kinds of errors below it.
     if (mark := failure.last_above(is_conflict_mark)) and (problem := line_problem(mark)):
         return problem
     for part, problem_of in _BY_PARSERS_WORDS.items():
@@ -159,6 +160,7 @@ def _after_the_end(failure: ParseFailure) -> Problem:
     first = next((place for number in range(failure.where.line) if _is_content(place := failure.at(number, 0))), None)
     if failure.begins_line and failure.character != "{" and (problem := line_problem(failure.where)):
         return problem
+    # A first line of plain text is a complete document, so the parser complains only about the line after it.
     if first and not re.search(r":(\s|$)|^\s*[{\[\"']", first.text):
         return _no_key(line_content(first))
     if failure.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
