@@ -112,7 +112,7 @@ def document_samples(
         left_out = np.array([made.too_long, made.untrained])
         return {"documents": made.documents + sequences.start, "bounds": made.bounds, "left-out": left_out}
 
-    settings = [packing_.how, packing_.window, packing_.allow_chopped, packing_.seed]
+    settings = [packing_.how, packing_.window, packing_.allow_chopped, packing_.seed, packing.digest(packing_.how)]
     key = ["packed", identity, sequences.start, sequences.stop, settings]
     arrays = cached(cache, key, ("documents", "bounds", "left-out"), build)
     too_long, untrained = arrays["left-out"].tolist()

@@ -16,6 +16,7 @@ from neoxargs.registry.data import Data
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
+from neoxargs.token_files import packing
 from neoxargs.token_files.sources import Source
 from neoxargs.train.data import datasets
 from neoxargs.train.data.datasets import Sampling, build_datasets
@@ -159,6 +160,22 @@ def test_an_index_is_not_used_for_other_labels(tmp_path: Path) -> None:
         text, label = pair(tmp_path, documents, labels)
         found = made(tmp_path, 8, "unpacked", Source(text, labels=label))
         assert {row(found[number])[0][0] for number in range(8)} == trained
+
+
+def test_an_index_of_another_order_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of an earlier version, in which best_fit made the samples of the longest documents first."""
+    source = Source(token_file(tmp_path / "text", numbered(60)))
+
+    def order(cache: str) -> list[list[int]]:
+        (tmp_path / cache).mkdir(exist_ok=True)
+        found = made(tmp_path / cache, 20, "best_fit", source)
+        return [row(found[number])[0] for number in range(20)]
+
+    current = order("current")
+    with monkeypatch.context() as patched:
+        patched.setattr(packing, "_in_random_order", lambda documents, bounds, random: (documents, bounds))
+        assert order("earlier") != current
+    assert order("earlier") == current
 
 
 def config(folder: Path, **changes: Any) -> Config:
