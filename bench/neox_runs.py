@@ -191,8 +191,8 @@ def notes(chosen: Sequence[Run]) -> Iterator[str]:
         )
     if clipped:
         yield (
-            f"- {', '.join(clipped)}: DeepSpeed leaves the biases and norms of later stages out of the gradient norm, "
-            "so gradients are clipped less than they should be."
+            f"- {', '.join(clipped)}: DeepSpeed's gradient norm leaves out the biases and normalisation layers of "
+            "later stages, so gradients are clipped less than they should be."
         )
     masked = [run.folder.name for run in chosen if drops_out(run.there)]
     if masked:

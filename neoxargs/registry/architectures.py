@@ -9,7 +9,10 @@ from neoxargs.registry.types import Count, Natural, Positive
 
 
 class Mamba(
-    Group, origin="NeoX", effect="none", no_effect_reason="only Mamba layers read it, which train.py does not support"
+    Group,
+    origin="NeoX",
+    effect="none",
+    no_effect_reason="it is used only by Mamba layers, which train.py does not support",
 ):
     """Mamba state space layers (`attention_config: [[[mamba], all]]`)."""
 
@@ -34,7 +37,10 @@ class Mamba(
 
 
 class Rwkv(
-    Group, origin="NeoX", effect="none", no_effect_reason="only RWKV layers read it, which train.py does not support"
+    Group,
+    origin="NeoX",
+    effect="none",
+    no_effect_reason="it is used only by RWKV layers, which train.py does not support",
 ):
     """RWKV layers (`attention_config: [[[rwkv], all]]`)."""
 
@@ -49,7 +55,10 @@ class Rwkv(
 
 
 class Gmlp(
-    Group, origin="NeoX", effect="none", no_effect_reason="only `amlp` layers read it, which train.py does not support"
+    Group,
+    origin="NeoX",
+    effect="none",
+    no_effect_reason="it is used only by `amlp` layers, which train.py does not support",
 ):
     """gMLP layers (`attention_config: [[[gmlp], all]]` or `amlp`)."""
 
@@ -64,7 +73,7 @@ class TransformerEngine(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only fp8 layers of Transformer Engine read it, which train.py does not support",
+    no_effect_reason="it is used only by fp8 layers of Transformer Engine, which train.py does not support",
 ):
     """Layers of NVIDIA Transformer Engine, which train.py computes with torch, and fp8."""
 

@@ -92,6 +92,6 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
         104_857_600,
         origin="NeoX",
         effect="none",
-        no_effect_reason="only uploads to S3 read it, which train.py does not support",
+        no_effect_reason="it is used only for uploads to S3, which train.py does not support",
     )
     """Bytes per part of an upload to S3; at least 5 MiB by S3's own rule."""

@@ -22,7 +22,7 @@ class LayerReduction(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.layer_reduction",
     always_sent=("enabled",),
 ):
@@ -52,7 +52,7 @@ class QuantizedWeights(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.weight_quantization",
     always_sent=("different_groups",),
 ):
@@ -66,7 +66,7 @@ class QuantizedWeightsShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.weight_quantization.shared_parameters",
 ):
     """Settings common to all quantised weights."""
@@ -104,7 +104,7 @@ class MixedQuantize(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize",
 ):
     """Blend fp16 and quantised weights at the start."""
@@ -120,7 +120,7 @@ class QuantizedActivations(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.activation_quantization",
     always_sent=("different_groups",),
 ):
@@ -134,7 +134,7 @@ class QuantizedActivationsShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.activation_quantization.shared_parameters",
 ):
     """Settings common to all quantised activations."""
@@ -160,7 +160,7 @@ class SparsePruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.sparse_pruning",
     always_sent=("different_groups",),
 ):
@@ -174,7 +174,7 @@ class SparsePruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.sparse_pruning.shared_parameters",
 ):
     """Settings common to all pruned weights."""
@@ -212,7 +212,7 @@ class RowPruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.row_pruning",
     always_sent=("different_groups",),
 ):
@@ -226,7 +226,7 @@ class RowPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.row_pruning.shared_parameters",
 ):
     """Settings common to all removed rows."""
@@ -249,7 +249,7 @@ class HeadPruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.head_pruning",
     always_sent=("different_groups",),
 ):
@@ -263,7 +263,7 @@ class HeadPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.head_pruning.shared_parameters",
 ):
     """Settings common to all removed heads."""
@@ -289,7 +289,7 @@ class ChannelPruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.channel_pruning",
     always_sent=("different_groups",),
 ):
@@ -303,7 +303,7 @@ class ChannelPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not support",
+    no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.channel_pruning.shared_parameters",
 ):
     """Settings common to all removed channels."""
@@ -326,7 +326,7 @@ class Eigenvalue(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only quantisation while training reads it, which train.py does not support",
+    no_effect_reason="it is used only for quantisation while training, which train.py does not support",
     section="quantize_training.eigenvalue",
 ):
     """Use the curvature of the loss to schedule quantisation. Current DeepSpeed accepts these settings, but refuses to

@@ -25,7 +25,7 @@ class CurriculumLearning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only curriculum_learning reads it, which train.py does not support",
+    no_effect_reason="it is used only with curriculum_learning, which train.py does not support",
     section="curriculum_learning",
     always_sent=("enabled", "curriculum_type"),
 ):

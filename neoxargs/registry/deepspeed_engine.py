@@ -33,14 +33,16 @@ class Gradients(Group, origin="DSC", effect="engine"):
     to fp32."""
 
     seq_parallel_communication_data_type: CommunicationType | None = param(
-        "fp32", effect="none", no_effect_reason="only sequence_parallel_size reads it, which train.py does not support"
+        "fp32",
+        effect="none",
+        no_effect_reason="it is used only with sequence_parallel_size, which train.py does not support",
     )
     """Format in which gradients are communicated among sequence parallel ranks."""
 
     sparse_gradients: bool = param(
         False,
         effect="none",
-        no_effect_reason="DeepSpeed supports it for torch.nn.Embedding with sparse gradients, which train.py lacks",
+        no_effect_reason="DeepSpeed uses it only for torch.nn.Embedding(sparse=True), which train.py does not contain",
     )
     """Communicate only the touched rows of embedding gradients; for layers built with torch's `sparse=True`."""
 
@@ -115,7 +117,7 @@ class Engine(Group, origin="DSC", effect="engine"):
         0,
         to=("train",),
         effect="none",
-        no_effect_reason="only curriculum_learning sets it, which train.py does not support",
+        no_effect_reason="it is set only by curriculum_learning, which train.py does not support",
     )
     """Current sequence length of `curriculum_learning`. Set by the training loop."""
 
@@ -128,7 +130,7 @@ class Compile(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepCompile reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepCompile, which train.py does not use",
     section="compile",
 ):
     """DeepCompile: ZeRO inside torch.compile's graphs."""
@@ -199,7 +201,7 @@ class HybridEngine(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only the hybrid engine reads it, which train.py does not use",
+    no_effect_reason="it is used only by the hybrid engine, which train.py does not use",
     section="hybrid_engine",
 ):
     """An engine that alternates between training and generation, for reinforcement learning."""

@@ -59,7 +59,7 @@ class ProgressiveLayerDrop(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only progressive_layer_drop reads it, which train.py does not support",
+    no_effect_reason="it is used only with progressive_layer_drop, which train.py does not support",
     section="progressive_layer_drop",
     always_sent=("enabled",),
 ):

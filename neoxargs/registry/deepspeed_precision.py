@@ -118,7 +118,7 @@ class Amp(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only apex reads it, which train.py does not use",
+    no_effect_reason="it is used only by apex, which train.py does not use",
     section="amp",
     always_sent=("enabled",),
 ):
@@ -171,7 +171,7 @@ class TorchAutocast(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only torch_autocast reads it, which train.py does not use",
+    no_effect_reason="it is used only with torch_autocast, which train.py does not use",
     section="torch_autocast",
 ):
     """torch's own automatic mixed precision: weights stay in fp32, and each operation chooses its type. Cannot be

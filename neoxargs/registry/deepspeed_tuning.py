@@ -94,7 +94,7 @@ class Elasticity(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only elastic batch sizes need it, which train.py does not support",
+    no_effect_reason="it is used only for elastic batch sizes, which train.py does not support",
     section="elasticity",
     always_sent=("max_train_batch_size", "micro_batch_sizes"),
 ):

@@ -17,7 +17,7 @@ class PostTraining(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only preference training reads it, which train.py does not support",
+    no_effect_reason="it is used only for preference training, which train.py does not support",
 ):
     """Objectives of post-training, and the data that only they read."""
 

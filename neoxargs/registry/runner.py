@@ -103,12 +103,12 @@ class Runner(Group, origin="DSL", effect="launcher"):
     the `elasticity` section and `master_addr`, and cannot be combined with `no_local_rank`."""
 
     min_elastic_nodes: OrAll = param(
-        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not support"
+        -1, effect="none", no_effect_reason="it is used only with elastic_training, which train.py does not support"
     )
     """Minimum number of machines with which an elastic run continues; -1 means 1."""
 
     max_elastic_nodes: OrAll = param(
-        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not support"
+        -1, effect="none", no_effect_reason="it is used only with elastic_training, which train.py does not support"
     )
     """Maximum number of machines that an elastic run uses; -1 means the number at the start."""
 

@@ -92,11 +92,13 @@ def measured() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         rows += [Row(*row) for row in peft_models.parity_rows(Path(folder))]
     sizes = np.random.default_rng(1).integers(1, 200, 10_000)
-    cell = f"{other_samples(sizes, 129)} samples"
+    cell = f"{other_samples(sizes, 129)} samples differ"
     return [
         *rows,
         Row(
-            "`best_fit`: samples of 10,000 documents, by the documents' lengths", f"trl {trl.__version__}, `bfd`", cell
+            "`best_fit` of 10,000 documents: lengths of the documents in each sample",
+            f"trl {trl.__version__}, `bfd`",
+            cell,
         ),
     ]
 

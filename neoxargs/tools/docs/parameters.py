@@ -26,8 +26,8 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
 - **Origin**: where the name comes from. `DSL`: flag of DeepSpeed's launcher. `DSC`: key of DeepSpeed's JSON. `Meg`:
   argument of Megatron-LM. `NeoX`: added by GPT-NeoX or deepy.
 - **Default**: the value if the key is not set. A date means that GPT-NeoX changed the default on that day; `dialect`
-  selects the day. *Derived* values are computed from other parameters; **required** ones must be set. If the
-  receiver has a different default, that default is listed as well.
+  selects the date whose defaults apply. *Derived* values are computed from other parameters; **required** ones must be
+  set. If the receiver has a different default, that default is listed as well.
 - **Effect**: what the value changes in a run of `train.py`: the processes that the `launcher` starts; the `layout` of
   the model on the ranks; the behaviour of DeepSpeed's `engine`; the `model`, `optimizer`, learning rate `schedule`,
   `data`, `memory` use, `checkpoint` files, `log` and reports, progress of the `run`, or text `generation`. `config`:
@@ -36,8 +36,8 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
   effect says why `train.py` refuses some values.
 - **Sent to**: the programs that receive the value. `train.py` receives it on every rank; `--emit megatron` writes the
   flags of Megatron-LM. If the cell is empty, only deepy uses the value.
-- **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if never. deepy reads every name
-  in every dialect.
+- **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if it never had the name. deepy
+  reads every name in every dialect.
 
 </details>
 """

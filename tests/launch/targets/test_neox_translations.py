@@ -116,7 +116,7 @@ DIFFERENCES = [
         lambda theirs, ours, config: theirs is False and ours is NOTHING,
     ),
     Difference("DeepSpeed", "fp16.fp16", "DeepSpeed rejects it", refused_by_deepspeed),
-    Difference("DeepSpeed", "fp16.type", "DeepSpeed rejects it; deepy sets precision by it", refused_by_deepspeed),
+    Difference("DeepSpeed", "fp16.type", "DeepSpeed rejects it; deepy selects this precision", refused_by_deepspeed),
     Difference("DeepSpeed", "fp16.min_loss_scale", FP16_WHY, is_bfloat16_section),
     *(Difference("DeepSpeed", f"fp16.{key}", FP16_WHY, is_bfloat16_section) for key in FP16_KEYS),
     Difference("DeepSpeed", "bf16.enabled", FP16_WHY, is_bfloat16_section),

@@ -67,7 +67,7 @@ def test_the_value_is_passed_on_and_reported_with_its_line(name: str) -> None:
     [
         ("DDP-impl: torch", "DeepSpeed averages the gradients"),
         ("local_rank: 1", "the launcher sets it for every process"),
-        ("sparse_gradients: true", "DeepSpeed supports it for torch.nn.Embedding with sparse gradients, which"),
+        ("sparse_gradients: true", "DeepSpeed uses it only for torch.nn.Embedding(sparse=True), which"),
     ],
 )
 def test_parameters_without_effect_on_a_gpt(text: str, reason: str) -> None:
