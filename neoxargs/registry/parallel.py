@@ -32,8 +32,10 @@ class Parallel(Group, origin="Meg", effect="layout"):
     tokens to the ranks that hold their experts, and receives the outputs. Must divide `moe_num_experts` and the number
     of replicas. The tensor parallel ranks (`model_parallel_size`) divide the experts as well."""
 
-    world_size: Count = param(derived=True, origin="NeoX", effect="config")
-    """Processes in the run. Computed when the run is launched; do not set it in a file."""
+    world_size: Count = param(
+        derived=True, origin="NeoX", effect="none", no_effect_reason="a launch computes the number of its processes"
+    )
+    """Processes in the run. Computed when the run is launched; setting it has no effect."""
 
     is_pipe_parallel: bool = param(
         derived=True, origin="NeoX", effect="none", no_effect_reason="it is derived from pipe_parallel_size"

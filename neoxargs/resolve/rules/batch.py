@@ -6,10 +6,12 @@ micro batch size and for the accumulation steps.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from neoxargs.problems import listed
-from neoxargs.resolve.rules.rule import Contradiction, derives
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, warn
 from neoxargs.resolve.rules.shared_findings import nearest
-from neoxargs.resolve.rules.synonyms import agreed_value
+from neoxargs.resolve.rules.synonyms import agreed_value, ignored
 from neoxargs.sizes.layout import ranks_of_replica
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -41,10 +43,26 @@ def batch_sizes_agree(
     ranks, left_over = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
     if ranks == 0 or left_over:
         return None  # reported by `gpus_hold_whole_replicas`
-    micro = agreed_value({MICRO: train_micro_batch_size_per_gpu, "batch_size": batch_size})
-    steps = agreed_value({STEPS: gradient_accumulation_steps, "gas": gas})
+    micro = agreed_value(
+        {MICRO: train_micro_batch_size_per_gpu, "batch_size": batch_size}, advice=ignored("batch_size", MICRO)
+    )
+    steps = agreed_value({STEPS: gradient_accumulation_steps, "gas": gas}, advice=ignored("gas", STEPS))
     total, micro, steps = solve_batch_sizes(train_batch_size, micro, steps, ranks)
     return {TOTAL: total, MICRO: micro, STEPS: steps, "batch_size": micro, "gas": steps}
+
+
+@check
+def gas_accumulated_nothing_in_gpt_neox(gas: int, written: Collection[str]) -> Finding | None:
+    """GPT-NeoX replaces gas by gradient_accumulation_steps, which is 1 if it is not set. A run that sets only gas
+    accumulates here, but did not in GPT-NeoX: its batch becomes larger, with the same learning rate.
+
+        gas: 4
+    """
+    if gas == 1 or "gas" not in written or not {STEPS, TOTAL}.isdisjoint(written):
+        return None
+    what = f"gas ({gas}) sets {STEPS}, but GPT-NeoX ignored gas and accumulated 1 step"
+    advice = f"set {STEPS}: {gas} instead, or remove gas to keep GPT-NeoX's batch size"
+    return warn(what, advice, about=["gas"])
 
 
 def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, ranks: int) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse
-from neoxargs.resolve.rules.synonyms import Default, agreed_value
+from neoxargs.resolve.rules.synonyms import Default, agreed_value, ignored
 from neoxargs.sizes.layout import ranks_of_replica
 from neoxargs.sizes.optimizer_state import is_onebit
 
@@ -89,7 +89,7 @@ def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> d
 def lr(lr: float | None, optimizer__params__lr: float | None) -> dict[str, float]:
     """lr and optimizer.params.lr are the same setting; without either, it is 0.001"""
     both = {"lr": lr, "optimizer.params.lr": optimizer__params__lr}
-    rate = agreed_value(both, advice="remove one of them; GPT-NeoX ignored lr and used optimizer.params.lr")
+    rate = agreed_value(both, advice=ignored("lr", "optimizer.params.lr"))
     rate = DEFAULT_LR if rate is None else rate
     return {"lr": rate, "optimizer.params.lr": rate}
 

@@ -13,18 +13,9 @@ def model_parallel_size(model_parallel_size: int | None) -> int | None:
     return None if model_parallel_size is None else max(model_parallel_size, 1)
 
 
-@derives("world_size")
-def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
-    """one process per GPU
-
-    Every rank waits at the rendezvous address until world_size ranks have joined. If the launcher starts a different
-    number of ranks, the ranks wait until the timeout, half an hour later.
-
-        world_size: 4
-    """
-    if world_size not in (None, gpus):
-        sentence = f"world_size ({world_size}) must equal the run's number of processes ({gpus})"
-        raise Contradiction(sentence, "remove world_size; deepy starts one process per GPU")
+@derive
+def world_size(world_size: int | None, gpus: int) -> int:
+    """one process per GPU"""
     return gpus
 
 

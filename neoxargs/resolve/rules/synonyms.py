@@ -32,14 +32,21 @@ def agreed_value(values: Mapping[str, T | None], equal: Callable[[T, T], bool] =
     return written[0][1] if written else None
 
 
+def ignored(name: str, used: str) -> str:
+    """Return the hint for two names with different values, of which GPT-NeoX read only one."""
+    return f"remove one of them; GPT-NeoX ignored {name} and used {used}"
+
+
 def synonyms(top: str, nested: str, default_of: str = "") -> Callable[..., dict[str, Any]]:
     """Register that a top-level parameter and a key of a DeepSpeed section are the same setting.
 
     If either is set, both get its value; otherwise both get the default of `default_of`, by default `top`.
     """
 
+    advice = ignored(top, nested) if nested.startswith("zero_optimization.") else ""
+
     def set_both(top_value: Any, nested_value: Any, default: Default) -> dict[str, Any]:
-        value = agreed_value({top: top_value, nested: nested_value})
+        value = agreed_value({top: top_value, nested: nested_value}, advice=advice)
         if value is None:
             value = default(default_of or top)
         return {top: value, nested: value}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from neoxargs.resolve.rules.rule import Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.synonyms import Default, agreed_value, synonyms
+from neoxargs.resolve.rules.synonyms import Default, agreed_value, ignored, synonyms
 
 reduce_scatter = synonyms(
     "zero_reduce_scatter", "zero_optimization.reduce_scatter", default_of="zero_optimization.reduce_scatter"
@@ -29,11 +29,13 @@ allgather_bucket_size = synonyms(
 @derives("zero_stage", "zero_optimization.stage")
 def stage(zero_stage: int | None, zero_optimization__stage: object, default: Default) -> dict[str, object]:
     """zero_stage and zero_optimization.stage are the same setting"""
-    value = agreed_value({"zero_stage": zero_stage, "zero_optimization.stage": zero_optimization__stage})
+    nested = "zero_optimization.stage"
+    both = {"zero_stage": zero_stage, nested: zero_optimization__stage}
+    value = agreed_value(both, advice=ignored("zero_stage", nested))
     if value is None:
-        value = default("zero_optimization.stage")
+        value = default(nested)
     # A list is the autotuner's search space, which has no top-level form.
-    return {"zero_stage": value if isinstance(value, int) else None, "zero_optimization.stage": value}
+    return {"zero_stage": value if isinstance(value, int) else None, nested: value}
 
 
 @derives("zero_reduce_bucket_size", "zero_optimization.reduce_bucket_size")
@@ -48,7 +50,7 @@ def reduce_bucket_size(
     squared"""
     nested = "zero_optimization.reduce_bucket_size"
     both = {"zero_reduce_bucket_size": zero_reduce_bucket_size, nested: zero_optimization__reduce_bucket_size}
-    size = agreed_value(both)
+    size = agreed_value(both, advice=ignored("zero_reduce_bucket_size", nested))
     if size is None:
         size = hidden_size**2 if nested in auto else default(nested)
     return {"zero_reduce_bucket_size": size, nested: size}

@@ -44,7 +44,8 @@ def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Pro
 
 def _warning(config: Config, names: list[str], reason: str, instead: str = "") -> Problem:
     first, *others = names
-    values = " and ".join(f"{name} ({format_node(node_of(config.get(name)))})" for name in names)
+    computed = REGISTRY.parameters[first].derived and REGISTRY.parameters[first].effect == "none"  # not what is set
+    values = first if computed else " and ".join(f"{name} ({format_node(node_of(config.get(name)))})" for name in names)
     what = f"{values} {'have' if others else 'has'} no effect: {reason}"
     also = tuple(place for place in map(config.place, others) if place)
     out = f"remove {' and '.join(names)}"

@@ -99,6 +99,13 @@ def rates(_: Path) -> bool:
     return configured("lr: 0.1").optimizer_params.lr == 0.1 and "are the same setting and must be equal" in said
 
 
+def accumulated(_: Path) -> bool:
+    alone = complete(draft([Text("my.yml", SHAPE), Text("gas.yml", "gas: 3")]), 8)
+    both = complete(draft([Text("my.yml", SHAPE), Text("gas.yml", "{gas: 1, gradient_accumulation_steps: 1}")]), 8)
+    warned = [any(warning.about == ("gas",) for warning in found.warnings) for found in (alone, both)]
+    return alone.batch.gradient_accumulation_steps == 3 and warned == [True, False]
+
+
 def summed(_: Path) -> bool:
     return bool(deepspeed_json(configured("fp32_allreduce: true"))["communication_data_type"] == "fp32")
 
@@ -142,6 +149,7 @@ SILENT: dict[str, Callable[[Path], bool]] = {
     "Layouts that cannot run are started.": layouts,
     "Loss scaling keys at the top level have no effect.": loss_scaling,
     "`lr` is ignored if `optimizer.params.lr` is set": rates,
+    "`gas` is ignored:": accumulated,
     "`fp32_allreduce` sums in 16 bits.": summed,
     "`scheduler` is ignored": schedules,
     "`precision: bfloat16` without": bfloat16_alone,

@@ -6,6 +6,7 @@ import pytest
 
 from neoxargs.problems import Problems
 from neoxargs.resolve.rules.data import path_list, split_proportions
+from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
 from tests.support.configure import configure
 
 
@@ -16,6 +17,13 @@ def test_ranks() -> None:
     assert configure("pipe_parallel_size: 1").parallel.is_pipe_parallel
     assert not configure("pipe_parallel_size: 0").parallel.is_pipe_parallel
     assert configure("global_num_gpus: 8", gpus=8).parallel.world_size == 8
+
+
+def test_a_world_size_in_a_file_has_no_effect() -> None:
+    config = configure("world_size: 3", gpus=8)
+    assert config.parallel.world_size == 8
+    (warning,) = [problem for problem in no_effect_warnings(config, ()) if problem.about == ("world_size",)]
+    assert warning.what == "world_size has no effect: a launch computes the number of its processes"
 
 
 def test_a_model_parallel_size_of_0_means_1():

@@ -143,6 +143,8 @@ CASES = [
     "{train_data_paths: [a, b], valid_data_paths: c, test_data_paths: d, train_data_weights: [1]}",
     "{train_data_paths: a, valid_data_paths: [c], test_data_paths: d, valid_data_weights: [1, 2]}",
     "{train_data_paths: a, valid_data_paths: c, test_data_paths: d, test_data_weights: [0]}",
+    "gas: 6",
+    "{zero_reduce_bucket_size: 1000, zero_optimization: {stage: 1, reduce_bucket_size: 2000}}",
     "{weight_by_num_documents: true, train_data_weights: [2, 1]}",
     "{text_path: python-stdlib, data_path: my_text_document}",
     "{train_data_paths: a, valid_data_paths: b}",
