@@ -115,6 +115,7 @@ def digests(checkpoint: Path) -> dict[str, Digest]:
         found = {name: _digest(record) for name, record in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError, KeyError):
         raise ValueError(f"{FILES} cannot be read") from None
+    # The file has no checksum of its own, but deepy writes it in exactly one form.
     if any(digest.crc32 is not None for digest in found.values()) and text != _as_text(found):
         raise ValueError(f"{FILES} was changed")
     return found
@@ -194,6 +195,7 @@ def _share(sizes: Mapping[str, int], number: int, count: int) -> list[str]:
     """Return the names in one of `count` parts; the largest file goes to the part that is smallest so far."""
     parts = [(0, part) for part in range(count)]
     names = []
+    # By name where sizes are equal, because every rank computes the same parts for itself.
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         total, part = heapq.heappop(parts)
         heapq.heappush(parts, (total + sizes[name], part))
@@ -297,6 +299,7 @@ def recorded_base(checkpoint: Path) -> Base | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError):
+        # A digest that no model has, so that the base is reported as a different one.
         return Base(None, "unreadable")
 
 

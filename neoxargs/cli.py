@@ -88,6 +88,7 @@ def _run_command(words: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `deepy ... | head`
+        # Otherwise, flushing stdout at the end of the process would raise the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # for example a file name that is too long, or an I/O error
@@ -149,6 +150,7 @@ def launch(words: list[str]) -> int:
         parser.error("--gpus and --json require --dry-run or --emit")
     from neoxargs.launch.cluster.rank_env import names
 
+    # torchrun, srun or mpirun has started this process as one of several ranks.
     if names(os.environ):
         from neoxargs.launch.become_rank import become_rank
 
@@ -172,7 +174,7 @@ def check(words: list[str]) -> int:
     add_json(parser)
     options = parse(parser, words)
     request = Request.of(options)
-    if list(map(is_lock, request.files)) == [True]:
+    if list(map(is_lock, request.files)) == [True]:  # among other files, it is an error
         from neoxargs.tools import check_lock
 
         return check_lock.run(request)

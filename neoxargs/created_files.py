@@ -13,6 +13,7 @@ def never_writable_for_all() -> None:
     A checkpoint or a log folder that anyone can write to lets anyone replace weights. The rest of the umask is kept, so
     that the members of a group can share a run if the umask allows it.
     """
+    # The umask can only be read by setting it; meanwhile, another thread's files are at least not public.
     mask = os.umask(stat.S_IRWXG | stat.S_IRWXO)
     os.umask(mask | stat.S_IWOTH)
 

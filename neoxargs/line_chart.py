@@ -106,6 +106,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     """Return about `count` round numbers in [low, high], 1, 2, 2.5 or 5 times a power of ten apart."""
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
+    # 0.999 and 1e-9 allow for rounding errors in steps such as 0.1.
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
@@ -253,6 +254,7 @@ def _legend(chart: Chart, width: int) -> str:
         return ""
     parts, x = [], float(width - RIGHT)
     for name, colour in reversed(names):
+        # The average width of a character at 12 px, in pixels.
         x -= 6.6 * len(name)
         parts.append(f'<text class="key" x="{x:.0f}" y="18">{escape(name)}</text>')
         parts.append(f'<path d="M{x - 20:.0f} 14h14" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>')

@@ -39,12 +39,14 @@ def _differences(config: Config, contents: Contents, located: Located) -> Iterat
         yield "head_dim", hidden // heads, shape.head_dim
     yield "no_weight_tying", "output.weight" in weights, embedding.no_weight_tying
     if ("positions.table" in weights) != (embedding.pos_emb == "learned"):
+        # Other kinds of positions store no table; rotary is named as the most likely one.
         yield "pos_emb", "learned" if "positions.table" in weights else "rotary", embedding.pos_emb
     elif "positions.table" in weights:
         rows = weights["positions.table"].shape()[0] - embedding.opt_pos_emb_offset
         yield "max_position_embeddings", rows, shape.max_position_embeddings
     if hidden == shape.hidden_size and heads == shape.num_attention_heads:
         rows = weights["layers.0.attention.query_key_value.weight"].shape()[0]
+        # rows = hidden + 2 x kv_heads x (hidden / heads)
         kv_heads = (rows - hidden) * heads // (2 * hidden)
         yield "num_kv_heads", kv_heads, shape.num_kv_heads
     yield from _of_norms(config, weights)

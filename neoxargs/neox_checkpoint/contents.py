@@ -74,6 +74,7 @@ class Contents:
     def arguments(self) -> dict[str, Any]:
         """The sizes of the model, which GPT-NeoX has stored since May 2021."""
         found = self.common.get("args")
+        # A Namespace, which `pickles.py` reads as an Inert, or a dictionary.
         attributes = getattr(found, "attributes", found)
         return attributes if isinstance(attributes, dict) else {}
 

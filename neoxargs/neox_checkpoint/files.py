@@ -108,6 +108,7 @@ def state_file(number: int) -> str:
 
 def files_of(folder: Path) -> Files | None:
     """Return the files of a folder that is a GPT-NeoX checkpoint; None if it is not one."""
+    # deepy's checkpoints have files of the same names, so those that only deepy writes decide.
     if not os.path.isdir(folder) or any((folder / name).exists() for name in OURS) or any(folder.glob(OUR_INVENTORIES)):
         return None
     found = Files(folder)
@@ -157,6 +158,7 @@ def _select(root: Path, iteration: int | None) -> Files | None:
 
 def _named_by_latest(root: Path) -> Files | None:
     name = checkpoint_folder.latest(root)
+    # Not a path: `latest` comes with the checkpoint and must not lead out of its folder.
     return files_of(root / name) if name and name == Path(name).name else None
 
 

@@ -66,6 +66,8 @@ class TensorRef(NamedTuple):
 
     def position(self, file: IO[bytes]) -> int:
         """Return the offset of the first element in the open file, in bytes."""
+        # From the local header, because torch pads its extra field to align storages, and the archive's index does not
+        # say how much.
         file.seek(self.header)
         signature, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size).ljust(_LOCAL_HEADER.size))
         if signature != b"PK\x03\x04":
@@ -107,9 +109,11 @@ def read(file: Path) -> Any:
     try:
         with zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
+            # torch.save puts everything into one folder, which it names after the file.
             program = next((name for name in members if name.endswith("/data.pkl") and name.count("/") == 1), None)
             if program is None:
                 raise unreadable(file, "it is a zip archive, but torch.save did not write it")
+            # Elements are read at their offset in the file, which is only possible without compression.
             if members[program].compress_type != zipfile.ZIP_STORED:
                 raise unreadable(file, "it is compressed")
             if not members[program].CRC:  # torch.save writes 0 if it computes no checksums, as in deepy's checkpoints
@@ -179,6 +183,8 @@ class _Reader(pickle.Unpickler):
         make = _KNOWN.get((module, name))
         return make(self.file) if make else None
 
+    # torch's pickles name a storage by ("storage", class, key, device, number of elements); its bytes are in
+    # data/<key>.
     def persistent_load(self, pid: Any) -> _Storage:
         kind, (dtype, itemsize), key, _, numel = pid
         info = self.members[f"{self.root}data/{key}"]
@@ -192,6 +198,7 @@ def _rebuild_in(file: Path) -> Callable[..., TensorRef]:
         ref = TensorRef(
             file, storage.dtype, storage.header, start, tuple(shape), tuple(stride), storage.itemsize
         )  # fmt: skip
+        # A hostile file could otherwise refer to bytes outside of its storage.
         if min(start, *ref.shape, *ref.stride, 0) < 0 or start + ref.span > storage.numel:
             raise ValueError("tensor")
         return ref
@@ -199,6 +206,7 @@ def _rebuild_in(file: Path) -> Callable[..., TensorRef]:
     return rebuild
 
 
+# Replaces torch's _rebuild_parameter(data, requires_grad, hooks).
 def _first(value: Any, *_: Any) -> Any:
     return value
 

@@ -60,6 +60,8 @@ def _saved_configuration(contents: Contents, dialect: str | None) -> Config | No
     if not contents.configurations:
         return None
     try:
+        # GPT-NeoX's files name no dialect, and this run's is the best guess: different defaults would look like
+        # differences.
         return resolve(contents.configurations, [f"dialect={dialect}"] if dialect else [], gpus=contents.files.ranks)
     except Problems:
         return None

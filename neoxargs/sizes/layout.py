@@ -59,6 +59,8 @@ def layers_of_stages(config: Config) -> list[range] | None:
     method = config.parallel.pipe_partition_method.lower()
     if stages == 1:
         return [range(layers)]
+    # `uniform` divides all layers of the pipeline, embeddings and output included; a stage may get few transformer
+    # layers.
     if method == "uniform":
         bounds = _even(len(BEFORE) + layers + len(AFTER), stages)
         return [range(*(min(max(bound - len(BEFORE), 0), layers) for bound in pair)) for pair in bounds]
@@ -75,5 +77,6 @@ def _even(items: int, parts: int) -> list[tuple[int, int]]:
 
 
 def _counts_blocks_only(pattern: str) -> bool:
+    # DeepSpeed searches the pattern anywhere in the name of a class, and ignores case.
     matching = [name for name in (*BEFORE, BLOCK, *AFTER) if re.search(pattern, name.lower())]
     return matching == [BLOCK]

@@ -46,6 +46,7 @@ class LearningRateCurve(Record):
         if iteration <= self.warmup_iters and self.warmup_iters > 0:
             # GPT-NeoX exceeds lr in the first iteration of a warm-up that is shorter than one iteration.
             return self.lr * min(1.0, max(iteration, 0 if self.from_zero else 1) / self.warmup_iters)
+        # Not 0, for a run that consists of its warm-up.
         span = max(self.decay_iters - self.warmup_iters, 1e-9)
         return max(_DECAYS[self.style](self, (iteration - self.warmup_iters) / span), self.min_lr)
 

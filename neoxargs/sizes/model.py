@@ -32,6 +32,7 @@ def mlp_width(shape: Shape, mlp: Mlp) -> int:
     if shape.exact_mlp_width:
         return shape.intermediate_size
     size, unit = shape.intermediate_size, shape.mlp_multiple_of
+    # Rounded in this order by GPT-NeoX: first 2/3, then half of it for each of gate and value, then up to a multiple.
     width = int(size * 2 / 3) // 2 if mlp.activation in GATED else size
     return -(-width // unit) * unit
 
@@ -73,10 +74,12 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
     rows: of the embedding, as returned by `vocabulary_rows`. active: count only those experts that process a token.
     """
     shape, embedding = config.shape, config.embedding
+    # In rows of hidden_size numbers, by which the sum is multiplied at the end.
     tables = rows * (2 if embedding.no_weight_tying else 1)
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
     used = weights_of_layers(shape)
+    # Shared weights count once, as those of the first layer that has them.
     first_uses = [used.index(index) for index in set(used)]
     layers = len(first_uses)
     norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)
@@ -97,6 +100,8 @@ def flops_per_token(config: Config, rows: int) -> float:
     shape = config.shape
     in_layers = sum(matrices_of_layer(config, layer, active=True) for layer in range(shape.num_layers))
     matrices = in_layers + rows * shape.hidden_size
+    # 2 in the forward pass, 2 for the gradients of the inputs, and 2 for those of the weights, which a frozen model
+    # lacks.
     frozen = config.lora.rank or config.soft_prompt.enabled
     return (4.0 if frozen else 6.0) * matrices + 12.0 * shape.num_layers * attention_width(shape) * shape.seq_length
 
@@ -113,6 +118,7 @@ def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
         return attention + network
     moe, dense = config.moe, has_dense_network(config)
     networks = (moe.moe_top_k if active else moe.moe_num_experts) + moe.moe_num_shared_experts + dense
+    # The router has a row for each expert.
     return attention + networks * network + hidden * (moe.moe_num_experts + 2 * dense)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Header of the index: magic, version, type code of the token ids, numbers of sequences and of document ends.
 HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
 #: Type code -> bytes per token id.
+#: Those of Megatron; 6 and 7 are floating point types, which no token ids have.
 ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 #: Type code -> numpy's name of the type.
 _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
@@ -73,6 +74,7 @@ def begins_with_label(prefix: str) -> bool:
     """Return whether one of the first token ids is -100, as in label files, in which it stands for a prompt."""
     with open(prefix + ".idx", "rb") as idx, open(prefix + ".bin", "rb") as ids:
         head = idx.read(HEADER.size)
+        # Labels are written as int32, the type that can hold both -100 and every token id.
         if len(head) < HEADER.size or not head.startswith(MAGIC) or HEADER.unpack(head)[2] != 4:  # int32
             return False
         return any(number == IGNORED for (number,) in struct.iter_unpack("<i", ids.read(1 << 14)))

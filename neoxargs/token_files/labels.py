@@ -84,6 +84,7 @@ def _chunks(begins: NDArray[Any], ends: NDArray[Any]) -> Iterator[slice]:
 def _trained(labels: TokenFile, begins: NDArray[Any], ends: NDArray[Any], window: int) -> NDArray[np.int64]:
     first = int(begins[0])
     counted = labels.ids[first : int(ends[-1])] != IGNORED
+    # Prefix sums: the trained tokens of a sequence are a difference of two.
     before = np.concatenate(([0], np.cumsum(counted, dtype=np.int64)))
     stops = np.minimum(begins + window, ends) - first
     starts = np.minimum(begins + 1, ends) - first

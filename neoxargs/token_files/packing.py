@@ -54,6 +54,7 @@ def pack(how: How, lengths: Integers, trained: Integers | None, window: int, all
     trained = np.minimum(lengths, window) - 1 if trained is None else trained
     fits = lengths <= window if not allow_chopped else np.ones(len(lengths), bool)
     chosen = np.flatnonzero(fits & (trained > 0))
+    # The old generator: numpy guarantees its numbers in all versions, so a resumed run sees the same samples.
     random = np.random.RandomState(seed)
     order = random.permutation(chosen)
     cut = np.minimum(lengths[order], window).astype(np.int64)
@@ -115,6 +116,7 @@ def best_fit(lengths: Integers, window: int) -> tuple[NDArray[np.int64], NDArray
     Best-fit decreasing (arXiv:2404.10830): from the longest to the shortest document, each goes into the sample with
     the least free space that is enough. lengths: at most `window` each.
     """
+    # Stable, so that equal lengths keep the random order that they arrive in.
     order = np.argsort(-lengths, kind="stable")
     descending = lengths[order]
     sample_of = np.empty(len(lengths), np.int64)
@@ -144,6 +146,7 @@ class _Bins:
 
     def place(self, length: int, count: int) -> Iterator[tuple[NDArray[np.int64], int]]:
         """Place `count` documents; yield samples, and how many documents each of them receives."""
+        # Spaces that have samples, from the smallest that is sufficient; full ones are not listed.
         while count and (at := bisect_left(self._spaces, length)) < len(self._spaces):
             space = self._spaces.pop(at)
             samples = np.concatenate(self._samples.pop(space))

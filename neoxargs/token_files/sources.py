@@ -76,6 +76,7 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
     pairs: list[tuple[str, float | None]] = []
     weight: float | None = None
     for item in items:
+        # A weight may be a number or its text, as in Megatron's `0.3 a 0.7 b`.
         text = str(item).strip()
         if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text):
             weight = float(text)
@@ -88,6 +89,7 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:
     """Parse `split`, such as `969, 30, 1`, into the share of each split; None for a split that gets no data."""
     numbers = [float(n) for n in re.findall(r"[0-9.]+(?:e-?[0-9]+)?", split)] if isinstance(split, str) else list(split)
+    # Missing proportions are 0.
     proportions = tuple([*map(float, numbers), 0.0, 0.0][:3])
     return [Share(proportions, part) if proportion else None for part, proportion in enumerate(proportions)]
 

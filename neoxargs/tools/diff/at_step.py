@@ -23,6 +23,7 @@ def _learning_rate(side: Side, step: int) -> str:
         return f"set by DeepSpeed's {side.get('scheduler.type')}"
     if step > side.get("train_iters"):
         return f"the run ends at step {side.get('train_iters')}"
+    # Steps count from 1 here, and iterations from 0.
     return f"{LearningRateCurve.of(side.get).rate(step - 1):.6g}"
 
 
@@ -59,6 +60,7 @@ def _weights(side: Side) -> Iterator[tuple[str, float]]:
 
 
 def _pairs(blended: Sequence[str | float]) -> Iterator[tuple[str, float]]:
+    # Weights and paths alternate, as in Megatron.
     for weight, path in zip(blended[::2], blended[1::2], strict=True):
         yield str(path), float(weight)
 

@@ -85,6 +85,7 @@ def _differences(a: Side, b: Side) -> Iterator[Difference]:
         if _same_content(name, a, b):
             impact, note = "nothing", "the files have the same content"
         is_set = any(_is_set(side.config, each) for side in (a, b) for each in names)
+        # A default that no run reads, and that nobody set.
         if impact == "unread" and not is_set:
             continue
         values, sources = (a.get(name), b.get(name)), (_source(a, name, names), _source(b, name, names))

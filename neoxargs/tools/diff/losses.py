@@ -54,6 +54,7 @@ class Losses(Record):
     def _pair(self, step: int) -> str:
         """Return both losses, with as many digits as show that they differ."""
         pair = self.a[step], self.b[step]
+        # 17 digits distinguish all numbers of double precision.
         for digits in (7, 10, 17):
             a, b = ("not finite" if loss is None else f"{loss:.{digits}g}" for loss in pair)
             if a != b or pair[0] == pair[1]:

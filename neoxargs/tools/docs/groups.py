@@ -33,6 +33,7 @@ def source() -> str:
     modules = defaultdict(list)
     for group in REGISTRY.groups:
         modules[group.__module__].append(group.__name__)
+    # In ruff's order of imports.
     imports = "".join(_import(module, sorted(names)) for module, names in sorted(modules.items()))
     return HEAD + imports + CLASS + "".join(f"    {group.key()}: {group.__name__}\n" for group in REGISTRY.groups)
 

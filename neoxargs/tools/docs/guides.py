@@ -24,6 +24,7 @@ def page(root: Path, name: str) -> str:
     """Return the up-to-date text of a page. root: the repository."""
     current = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
+        # The commands of the guides name shipped configurations by their path in a checkout.
         (Path(folder) / "configs").symlink_to(root / "configs")
         return BLOCK.sub(lambda block: _updated_block(block, root, Path(folder)), current)
 
@@ -47,6 +48,7 @@ def _output(command: str, root: Path, folder: Path) -> str:
     assert words[:2] == ["python", "deepy.py"], command
     done = subprocess.run(
         [sys.executable, str(root / "deepy.py"), *words[2:]],
+        # Unbuffered, so that both streams arrive in the order in which they are written.
         cwd=folder, env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}, text=True, timeout=60,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip

@@ -51,6 +51,7 @@ class Document:
 
     def entries(self) -> dict[str, Entry]:
         """Return all entries by dotted name, in the order of the text. An aliased mapping is listed at its anchor."""
+        # Parsed again only after an edit.
         if self._read != self.text:
             self._entries = {}
             if root := self._composed():
@@ -79,6 +80,7 @@ class Document:
     def _value(self, key: Any, value: Any) -> tuple[int, int]:
         if _is_own(key, value):
             return value.start_mark.index, self._end(value)
+        # PyYAML gives an alias the place of its anchor, so `*name` is searched behind the key.
         alias = _ALIAS.match(self.text, key.end_mark.index)
         return alias.span(1) if alias else _range(key)
 
@@ -277,6 +279,8 @@ def yaml_value(value: Any, quote: str = "") -> str:
         return "{" + ", ".join(f"{keys[key]}: {yaml_value(item, quote)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(yaml_value(item, quote) for item in value) + "]"
+    # Words that YAML reads as something else (`yes`, `null`) need quotes. JSON's notation of other values is valid
+    # YAML.
     if isinstance(value, str) and not quote and _WORD.fullmatch(value) and isinstance(read_plain(value), str):
         return value
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))

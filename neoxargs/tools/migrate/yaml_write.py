@@ -33,7 +33,7 @@ def yaml_text(settings: Mapping[str, Setting], head: Iterable[str] = (), empty: 
         *sections, last = name.split(".")
         for section in sections:
             branch = branch.setdefault(section, {})
-        branch.setdefault(last, settings.get(name, {}))
+        branch.setdefault(last, settings.get(name, {}))  # {}: an empty section
     return "\n".join([*(f"# {printable(line)}" for line in head), *_lines(tree, ""), ""])
 
 

@@ -120,6 +120,7 @@ def _smaller_batches(config: Config) -> Iterator[Changes]:
     """Micro batches of half, a quarter, ... the size; recomputed activations; smaller buckets."""
     micro, steps = config.batch.train_micro_batch_size_per_gpu, config.batch.gradient_accumulation_steps
     factor = 2
+    # As many times more accumulation steps, so that the batch stays the same.
     while micro % factor == 0:
         yield _batch(micro // factor, steps * factor)
         factor *= 2
@@ -140,6 +141,7 @@ SMALL_BUCKET = 200_000_000
 
 
 def _more_zero(config: Config) -> Iterator[Changes]:
+    # DeepSpeed's pipeline engine supports ZeRO 0 and 1 only.
     highest = 1 if config.parallel.pipe_parallel_size else 3
     for stage in range(config.zero_optimization.stage + 1, highest + 1):
         if Layout.of(config).data > 1:

@@ -51,6 +51,7 @@ def tensor_messages(sizes: ActivationSizes, stage: Stage, rows: int) -> Messages
         messages[Message(operator, sizes.hidden)] += 1
     messages[Message("all_reduce", sizes.tokens * SINGLE)] += _of_head_norms(config, len(stage.layers))
     if stage.last:
+        # In the loss, each chunk of tokens is reduced by itself (train/kernels/cross_entropy.py).
         at_once = max(1, sizes.assumed.most_logits(sizes.kind) // (rows // sizes.tensor))
         slices, rest = divmod(sizes.tokens, at_once)
         for tokens, count in ((at_once, slices), (rest, min(rest, 1))):  # the largest logit, and two sums, of each
@@ -90,6 +91,7 @@ def pipeline_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
 
 def bytes_sent(messages: Messages, ranks: int) -> float:
     """Return the bytes that each rank of a ring sends: an all-reduce is a reduce-scatter and an all-gather."""
+    # (n - 1) / n of the tensor for each pass of a ring of n ranks.
     passes = sum(size * count * (2 if operator == "all_reduce" else 1) for (operator, size), count in messages.items())
     return passes * (ranks - 1) / ranks
 

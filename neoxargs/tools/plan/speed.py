@@ -230,6 +230,7 @@ def _data_volume(states: ModelStates, batches: int) -> int:
 
 
 def _host_volume(states: ModelStates) -> int:
+    """Return the bytes that offloading moves in a step: gradients in fp32 to the host, and weights back."""
     if not states.offloaded:
         return 0
     return states.partition * (SINGLE + states.number_size)

@@ -146,6 +146,7 @@ def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
         "activations": stored + activations.at_the_loss(sizes, held.stage),
         "logits": logits(sizes, held.stage)["forward"],
     }
+    # Whichever needs more of the two: they are at different times.
     buffers = {"buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes)}
     return _steady(held) | max(loss, layer, key=lambda parts: sum(parts.values())) | buffers
 

@@ -97,12 +97,16 @@ def _bounds(config: Config, rows: int) -> list[range]:
     costs = _costs(config, rows)
     bounds = partition_balanced(tuple(costs), Layout.of(config).pipe)
     layers = config.shape.num_layers
+    # From layers of the pipeline, of which the first are embeddings, to transformer layers.
     within = [min(max(bound - len(BEFORE), 0), layers) for bound in bounds]
     return [range(*pair) for pair in pairwise(within)]
 
 
 def _costs(config: Config, rows: int) -> list[int]:
-    """Return the cost of each layer of the pipeline under `pipe_partition_method`."""
+    """Return the cost of each layer of the pipeline under `pipe_partition_method`.
+
+    With `parameters`, DeepSpeed counts those of each layer, and a tied table on both ends.
+    """
     method = config.parallel.pipe_partition_method.lower()
     names = [*BEFORE, *[BLOCK] * config.shape.num_layers, *AFTER]
     if method.startswith("type:"):

@@ -130,6 +130,7 @@ def gathered_weights(states: ModelStates) -> int:
         return 0
     options = states.config.zero_optimization
     largest = states.stage.largest // states.config.parallel.model_parallel_size
+    # At least the weight in use and what is prefetched meanwhile, however small the limit is.
     alive = max(options.stage3_max_live_parameters, largest + options.stage3_prefetch_bucket_size)
     return min(states.parameters, alive) * states.number_size
 

@@ -145,6 +145,7 @@ def _pieces(
             continue
         title = f"<title>{part}: {format_value(parts[part])}</title>"
         yield f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="28" fill="{colours[part]}">{title}</rect>'
+        # About 8 units for each character of the label.
         if width > 8 * len(part) + 4:
             yield f'<text class="inside" x="{x + width / 2:.1f}" y="{y + 18}" text-anchor="middle">{part}</text>'
         x += width

@@ -140,6 +140,7 @@ class Search:
             why = f"impossible: the batch of {self.samples:,} samples is not divisible by the number of replicas"
             self.left_out.append(LeftOut(division, why))
             return None
+        # The smallest micro batch, with everything recomputed: if this does not fit, nothing does.
         layout = Layout(division, *sizes[0], recompute=True)
         try:
             plan = self._plan(layout)
@@ -196,4 +197,5 @@ def device_counts(most: int, per_host: int) -> Iterator[int]:
     hosts = 2
     while hosts * per_host <= most:
         yield hosts * per_host
+        # Beyond 8 hosts in steps of about a quarter, which is the precision of the estimate.
         hosts += 1 if hosts < 4 else 2 if hosts < 8 else hosts // 4

@@ -79,12 +79,15 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
     The pipeline engine excludes ZeRO-2 and 3; offloading needs them here, where they save the most host memory.
     """
     for tensor in _divisors(devices, per_host):
+        # Without the divisor 1: a pipeline of one stage is the plain engine with fewer ZeRO stages.
         for pipe in (0, *_divisors(devices // tensor, config.shape.num_layers)[1:]):
             data = devices // tensor // max(pipe, 1)
             stages = (2, 3) if offload else (0, 1, 2, 3) if data > 1 and not pipe else (0, 1) if data > 1 else (0,)
             if offload and pipe:
                 continue
             for stage, expert in product(stages, _expert_sizes(config, data)):
+                # With tensor parallelism always sequence parallel, which sends as many bytes and saves memory
+                # (arXiv:2205.05198).
                 yield Division(tensor, pipe, data, stage, tensor > 1, offload, expert)
 
 
