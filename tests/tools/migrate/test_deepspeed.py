@@ -132,6 +132,11 @@ def test_values_for_what_a_script_inserts() -> None:
     assert "steps_per_print: 5\n" in text
 
 
+def test_nested_arithmetic_that_a_script_inserts() -> None:
+    text = '{"train_batch_size": $((A * B / (C * (D + 1)))), "steps_per_print": 4}'
+    assert "# To do: set train_batch_size ($((A * B / (C * (D + 1)))) in DeepSpeed's JSON).\n" in migrated(text).text
+
+
 def test_a_misspelt_key_of_a_template_is_an_error() -> None:
     with pytest.raises(Problems, match="train_batch_sise"):
         migrated('{"train_batch_sise": GLOBAL_BATCH}')

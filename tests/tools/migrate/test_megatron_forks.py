@@ -73,6 +73,25 @@ def test_a_full_validation_has_no_number_of_batches() -> None:
     assert result.problems[0].what.startswith("--eval-iters -1 is left out, because an evaluation has a fixed number")
 
 
+def test_no_checkpoints_during_training() -> None:
+    result = migrated("--train-iters 9 --save-interval 0")
+    assert "checkpoint_factor" not in result.text
+    assert result.problems[0].what.startswith("--save-interval 0 is left out, because without checkpoint_factor")
+
+
+def test_arithmetic_in_a_here_document() -> None:
+    script = f"""A=3
+cat <<EOT > ds.json
+{{"train_batch_size": $((A * (A + 1) * 8)), "steps_per_print": $((B * (A + 1)))}}
+EOT
+deepspeed pretrain_gpt.py {SIZES} --train-iters 9 --deepspeed_config ds.json"""
+    result = convert_script(Text("run.sh", script))
+    assert "train_batch_size: 96\n" in result.text
+    assert [problem.what for problem in result.problems if problem.id == "migrate-variable-unset"] == [
+        "the value of $((B * (A + 1))) is unknown, so steps_per_print in DeepSpeed's JSON is left out"
+    ]
+
+
 EXPERTS = "--train-iters 9 --num-experts 8 "
 
 

@@ -18,7 +18,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.tools.migrate.deepspeed.auto import arguments
-from neoxargs.tools.migrate.shell.arithmetic import COMMAND
+from neoxargs.tools.migrate.shell.arithmetic import COMMAND, SUM
 
 MAX_DEPTH = 32
 #: Configurations in one document. More than this is a data file, not a choice.
@@ -183,7 +183,7 @@ class _Reader:
     def bare(self) -> Scalar:
         if match := _VARIABLE.match(self.text, self.at):
             return self.variable(match)
-        match = COMMAND.match(self.text, self.at) or _BARE.match(self.text, self.at)
+        match = next(filter(None, (pattern.match(self.text, self.at) for pattern in (SUM, COMMAND, _BARE))), None)
         if not match:
             self.stop("expected a value before this character", self.at)
         return self.read(match, self.given.get(match[0], match[0]))

@@ -274,6 +274,13 @@ def evaluation(reading: Reading, option: Option) -> None:
         reading.set("eval_iters", 0, "-1, without --full-validation")
 
 
+def save_interval(reading: Reading, option: Option) -> None:
+    if option.text != "0":
+        reading.set_from(option, "checkpoint_factor")
+    else:
+        reading.leave_out(option, "without checkpoint_factor no checkpoints are saved during training")
+
+
 def length(name: str) -> Callable[[Reading, Option], None]:
     """Convert a number of samples or tokens to iterations, rounded down as Megatron-LM does.
 

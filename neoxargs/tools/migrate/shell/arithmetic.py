@@ -7,10 +7,11 @@ import operator
 import re
 from collections.abc import Callable
 
-SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"
+SUM = re.compile(rf"\$\(\(((?:[^()]|{_BRACKETS})*)\)\)")
 TEST = re.compile(SUM.pattern[2:])
 #: A command substitution; its output is never known.
-COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+COMMAND = re.compile(rf"\$\((?:[^()]|{_BRACKETS})*\)|`[^`]*`")
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,

@@ -135,6 +135,8 @@ class _Reader(Assignments):
 
     def command(self, words: list[Chars]) -> None:
         words = self.without_keywords(words)
+        if words and _text(words[-1]) == ")":  # the end of `( cd x && python train.py )`
+            words = words[:-1]
         if not words:
             return
         if (branching := self.branches.innermost("if")) and branching.waiting:

@@ -158,8 +158,7 @@ class Shell:
         start = self.at
         if match := SUM.match(self.text, start):
             self.at = match.end()
-            total = evaluate(match[1], self.value_of)
-            return [[(c, start) for c in (match[0] if total is None else str(total))]]
+            return [[(c, start) for c in self.computed(match)]]
         if match := _VARIABLE.match(self.text, start):
             self.at = match.end()
             value = self.lookup(match[1] or match[2])
@@ -209,8 +208,14 @@ class Shell:
         return [(character, start) for character in word]
 
     def expand_heredoc(self, body: str) -> str:
-        """Expand the known variables of a here-document."""
+        """Expand the known variables and the arithmetic of a here-document."""
+        body = SUM.sub(self.computed, body)
         return _VARIABLE.sub(lambda match: self.value_of(match[1] or match[2]) or match[0], body)
+
+    def computed(self, arithmetic: re.Match[str]) -> str:
+        """Return the result of `$(( ))`, or its text if a variable is unknown."""
+        total = evaluate(arithmetic[1], self.value_of)
+        return arithmetic[0] if total is None else str(total)
 
     def value_of(self, name: str) -> str:
         return "".join(character for chars in self.lookup(name) for character, _ in chars)
@@ -255,8 +260,8 @@ def split(value: Chars) -> list[Chars]:
 
 
 def _unsplit_text(text: str, at: int) -> str:
-    """Return the command substitution or placeholder at this index, which is not split at spaces."""
-    command = COMMAND.match(text, at) if text[at] in "$`" else None
+    """Return the arithmetic, command substitution or placeholder at this index, which is not split at spaces."""
+    command = (SUM.match(text, at) or COMMAND.match(text, at)) if text[at] in "$`" else None
     return command[0] if command else placeholder_at(text, at)
 
 

@@ -73,7 +73,7 @@ class ModelStates:
     def partitioned_over(self) -> list[tuple[int, int]]:
         """Trained parameters, and the number of data parallel ranks that have the same: some may divide experts."""
         divided, experts = self.config.parallel.moe_expert_parallel_size, self.stage.of_experts
-        if divided == 1 or self.trained < self.parameters:
+        if divided == 1 or not experts or self.trained < self.parameters:
             return [(self.trained, self.data_ranks)]
         return [(self.trained - experts, self.data_ranks), (experts, self.data_ranks // divided)]
 

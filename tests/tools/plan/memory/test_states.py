@@ -106,3 +106,11 @@ def test_adapters_are_on_the_ranks_of_their_layers(middle: str) -> None:
     [half] = trained("pipe_parallel_size=1", "model_parallel_size=2")
     layers = resolve([middle], gpus=1).shape.num_layers
     assert whole - half == layers * 8 * (2 * hidden) // 2
+
+
+def test_a_dense_model_has_no_experts_to_divide(middle: str) -> None:
+    def state(ranks: int) -> int:
+        plan, _ = plan_and_suggest(PlanOptions([middle], [f"moe_expert_parallel_size={ranks}"], gpus=8))
+        return plan.fullest.phases["step"]["optimizer"]
+
+    assert state(64) == state(1)
