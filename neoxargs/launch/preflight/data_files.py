@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
 from neoxargs.sizes.vocab import SAME_VOCABULARY
@@ -17,6 +17,10 @@ from neoxargs.token_files.index import HEADER, IGNORED, ITEM_SIZES, MAGIC, begin
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
+#: Suffixes of the two files that a token file consists of.
+SUFFIXES = (".bin", ".idx")
+#: More missing token files of one parameter are one problem.
+MANY_MISSING = 3
 STDLIB = "python-stdlib"
 
 TOKEN_FILES = (
@@ -57,10 +61,22 @@ def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
 
 def _token_files(config: Config) -> Iterator[Problem]:
     if not config.data.text_path:
-        for prefix in prefixes(config.get("data_path")):
-            yield from _token_file(config, "data_path", prefix)
+        yield from _datasets(config, "data_path", prefixes(config.get("data_path")))
     for name in TOKEN_FILES:
-        for prefix in path_list(config.get(name)):
+        yield from _datasets(config, name, path_list(config.get(name)))
+
+
+def _datasets(config: Config, name: str, paths: list[str]) -> Iterator[Problem]:
+    """Check the token files of a parameter; many that are all missing are one problem."""
+    missing = [prefix for prefix in paths if len(_absent(prefix)) == len(SUFFIXES) and not _similar_file(prefix)]
+    together = missing if len(missing) > MANY_MISSING else []
+    if together:
+        what = f"{name}: there are no .bin and .idx files for {len(together)} of {len(paths)} paths: "
+        hint = _missing_file_hint(config, name, "PATH").replace("create it", "create each")
+        place = config.source(name).where
+        yield Problem(what + listed(together, "and", most=3), place, hint, id="data-file-missing", about=(name,))
+    for prefix in paths:
+        if prefix not in together:
             yield from _token_file(config, name, prefix)
 
 
@@ -77,7 +93,7 @@ def _is_number(text: str) -> bool:
 
 
 def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
-    absent = [suffix for suffix in (".bin", ".idx") if not os.path.exists(prefix + suffix)]
+    absent = _absent(prefix)
     if not absent:
         damage = list(_mismatched(config, name, prefix))
         yield from damage or _other_content(config, name, prefix)
@@ -85,6 +101,10 @@ def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
     hint = _token_file_hint(config, name, prefix, absent)
     yield Problem(what, config.source(name).where, hint, id="data-file-missing", about=(name,))
+
+
+def _absent(prefix: str) -> list[str]:
+    return [suffix for suffix in SUFFIXES if not os.path.exists(prefix + suffix)]
 
 
 def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
@@ -135,14 +155,22 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
 
 
 def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:
+    if similar := _similar_file(prefix):
+        return f"did you mean {similar}?"
+    if len(absent) == 1:
+        return f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
+    return _missing_file_hint(config, name, prefix)
+
+
+def _similar_file(prefix: str) -> str:
+    """Return the prefix of an existing token file that was probably meant, or ""."""
     # Frequent mistakes: a file name in place of the prefix, and the suffix of the tools left out or added.
     stem = prefix.removesuffix(".bin").removesuffix(".idx")
     candidates = [stem, prefix + TOKEN_FILE_SUFFIX, prefix.removesuffix(TOKEN_FILE_SUFFIX), *_near(prefix)]
-    for candidate in dict.fromkeys(candidates):
-        if candidate != prefix and all(os.path.exists(candidate + suffix) for suffix in (".bin", ".idx")):
-            return f"did you mean {candidate}?"
-    if len(absent) == 1:
-        return f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
+    return next((candidate for candidate in candidates if candidate != prefix and not _absent(candidate)), "")
+
+
+def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
     return LABELS_HINT if name.endswith("_label_data_paths") else _creation_hint(config, prefix)
 
 

@@ -54,6 +54,19 @@ def test_token_files(data, name, problem, hint):
     assert [(p.what, p.hint, p.where) for p in found] == expected
 
 
+def test_many_missing_token_files_of_one_parameter_are_one_problem(data):
+    paths = [f"{data}{name}" for name in ("u", "v", "a", "w", "x", "y", "a_text_document")]
+    several, near = missing_files(config(train_data_paths=paths))
+    assert several.what == (
+        f"train_data_paths: there are no .bin and .idx files for 5 of 7 paths: {data}u, {data}v, {data}w and 2 more"
+    )
+    assert several.hint == "create each with: python deepy.py data TEXT --output-prefix PATH --tokenizer-type " + (
+        "ByteLevelTokenizer"
+    )
+    assert near.hint == f"did you mean {data}a_text_document?"
+    assert len(missing_files(config(train_data_paths=paths[:4]))) == 4
+
+
 def test_a_folder_of_tasks(tmp_path):
     assert missing_files(config(eval_tasks_path=str(tmp_path))) == []
     (found,) = missing_files(config(eval_tasks_path=str(tmp_path / "none")))
