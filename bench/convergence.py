@@ -109,6 +109,7 @@ def make_config(kind: str, precision: str, steps: int) -> Config:
     """Return the small configuration with this optimizer and precision."""
     overrides = [*SHAPE, *OPTIMIZERS[kind], f"precision={precision}", f"train_iters={steps}", f"lr_decay_iters={steps}"]
     if kind == "OneBitAdam":
+        # DeepSpeed's default of 100,000 steps would never compress anything here.
         overrides.append(f"optimizer.params.freeze_step={steps // 3}")
     return resolve([ROOT / "configs" / "quickstart.yml"], overrides, gpus=RANKS)
 
@@ -129,6 +130,7 @@ def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int)
 
     layout = mesh.build_mesh(config.parallel)
     setup.set_seeds(1)
+    # ByteLevelTokenizer's 257 tokens, padded to a multiple of 128.
     trained: Any = engine.build(config, deepspeed_json(config), Vocabulary(257, 384), layout)
     batches = windows(texts[0], rank, config)
     for _ in range(steps):
@@ -141,6 +143,7 @@ def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int)
 def windows(text: torch.Tensor, rank: int, config: Config) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield this rank's micro batches (tokens, labels): random windows of the text, the same in every run."""
     size, length = config.batch.train_micro_batch_size_per_gpu, config.shape.seq_length
+    # Each rank reads other windows, and every run the same ones.
     generator = torch.Generator().manual_seed(1000 + rank)
     while True:
         starts = torch.randint(len(text) - length - 1, (size,), generator=generator).tolist()

@@ -62,10 +62,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 def prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
     """Write a tokenizer and a token file, and return the configuration. Small token ids are frequent, as in text."""
+    # A tokenizer is needed only for its size: both trainers derive the vocabulary from it.
     words = {"<|endoftext|>": 0} | {f"w{i}": i for i in range(1, vocabulary)}
     tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<|endoftext|>"}}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     rng = np.random.default_rng(0)
+    # Log-uniform, which is close to the frequencies of words (Zipf's law).
     tokens = (vocabulary ** rng.random(2_000_000)).astype(np.uint16)
     writer = indexed.Writer(folder / "data", np.uint16)
     lengths = [1000] * (len(tokens) // 1000)

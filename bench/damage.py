@@ -70,6 +70,7 @@ def trials(checkpoint: Path, count: int, seed: int) -> tuple[Counter[str], Count
         assert not checkpoint_folder.verify(copy), "the checkpoint is damaged already"
         sizes = {file: file.stat().st_size for file in sorted(copy.rglob("*")) if file.is_file()}
         for number in range(count):
+            # The kinds take turns; after each round of kinds, the other way to choose a file.
             kind = list(CHANGES)[number % len(CHANGES)]
             file, change = chosen_file(sizes, number // len(CHANGES) % 2 == 0, draw), CHANGES[kind]
             before = file.read_bytes()
@@ -78,6 +79,7 @@ def trials(checkpoint: Path, count: int, seed: int) -> tuple[Counter[str], Count
             else:
                 file.write_bytes(change(bytearray(before), draw))
             tried[kind] += 1
+            # `damage` compares names and sizes only, `verify` also checksums.
             by_size[kind] += bool(checkpoint_folder.damage(copy))
             found = bool(checkpoint_folder.verify(copy))
             detected[kind] += found

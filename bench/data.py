@@ -70,6 +70,7 @@ def _compare(name: str, source: Path, file: Path, documents: list[str], options:
     for _ in range(options.rounds):
         tokens, seconds = with_deepy(source, file, options)
         ours.append(tokens / seconds)
+        # deepy's tokens include the one that ends each document.
         alone.append((tokens - len(documents)) / with_the_library(file, documents))
         ratios.append(ours[-1] / alone[-1])
     speed, limit = statistics.median(ours), statistics.median(alone)
@@ -84,6 +85,7 @@ def with_deepy(source: Path, tokenizer: Path, options: argparse.Namespace) -> tu
     words += ["--workers", str(options.workers)] if options.workers else []
     words += ["--chat", "--chat-template", "chatml"] if options.chat else []
     screen, terminal = pty.openpty()
+    # Without a reader, the terminal's buffer would fill up and block the command.
     threading.Thread(target=_discard, args=(screen,), daemon=True).start()
     began = time.perf_counter()
     subprocess.run(words, cwd=ROOT, stderr=terminal, stdout=subprocess.DEVNULL, check=True)
@@ -158,6 +160,7 @@ def _rendered(messages: list[dict[str, str]]) -> str:
 
 
 def _trained(inner: Any, trainer: Any, documents: list[str]) -> Tokenizer:
+    # The first documents, with about TRAINING bytes.
     sample = documents[: max(1, TRAINING * len(documents) // sum(map(len, documents)))]
     inner.train_from_iterator(sample, trainer)
     return inner

@@ -47,6 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     gpt = GPT(Config({name: Value(value, DEFAULT) for name, value in SHAPE.items()}), VOCABULARY, Make()).eval()
     model = PlainModel(gpt, gpt, torch.device("cpu"))
+    # recompute -> tokens per second.
     rates: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(options.rounds):
         for recompute, measured in rates.items():

@@ -48,6 +48,7 @@ def main() -> int:
     configs = [resolve_trial(trial["file"], trial["sets"]) for trial in trials]
     from neoxargs.train.process import gpu_environment
 
+    # Before torch is imported, because it reads these variables only once.
     for config in configs:
         gpu_environment.set_environment(config)
     from neoxargs.train.process import setup
@@ -125,12 +126,14 @@ def measure_speed(trial: Trial, config: Config) -> dict[str, Any]:
     losses = [trained.train_step(batches).loss for _ in range(WARM_UP)]
     seconds: list[float] = []
     end = time.perf_counter() + trial["seconds"]
+    # At least three steps, however slow, because the median of fewer means little.
     while len(seconds) < trial["steps"] and (len(seconds) < 3 or time.perf_counter() < end):
         torch.cuda.synchronize()
         began = time.perf_counter()
         losses.append(trained.train_step(batches).loss)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
+    # Of the whole GPU: a process cannot see its own share with CUDA's context.
     free, total = torch.cuda.mem_get_info()
     return {
         "seconds": statistics.median(seconds),

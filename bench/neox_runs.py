@@ -75,6 +75,7 @@ class Run:
         """Iteration -> loss."""
         with (self.folder / "losses.tsv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))
+        # loss_repr has all digits, where it was recorded.
         return {int(row["iteration"]): float(row.get("loss_repr") or row["loss"]) for row in rows}
 
     @property
@@ -95,11 +96,13 @@ class Run:
         ranks, values = LAYOUTS[layout]
         batch = self.there.batch
         replicas = ranks // (values["model_parallel_size"] * max(1, values["pipe_parallel_size"]))
+        # The largest micro batch, up to the run's own, with which the batch can be divided among the replicas.
         micro = batch.train_micro_batch_size_per_gpu
         while batch.train_batch_size % (micro * replicas):
             micro -= 1
         values = {
             **values, **self.dialect, "num_workers": 0,
+            # With GPT-NeoX's loss, which includes the padding rows.
             "softmax_over_padding": True, "padded_vocab_size": vocabulary_rows(self.there),
             "train_batch_size": batch.train_batch_size, "train_micro_batch_size_per_gpu": micro,
             "gradient_accumulation_steps": batch.train_batch_size // (micro * replicas), **changes,
@@ -119,6 +122,7 @@ def main() -> int:
     options = parser.parse_args()
     os.chdir(options.folder)
     os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    # Ranks are forked from a process that has imported the trainer, which takes seconds.
     multiprocessing.get_context("forkserver").set_forkserver_preload(["neoxargs.train.run", "neoxargs.train.generate"])
     lines = list(table(runs(options.runs, options.dialect), options.layouts))
     if options.write:

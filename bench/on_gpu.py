@@ -208,6 +208,7 @@ def known_device(name: str) -> Device:
     reported = normalized(name)
     rows = [row for row in DEVICES.values() if row.kind == "cuda" and row.name.split("-")[0].lower() in reported]
     exact = [row for row in rows if row.name.split("-")[1].lower() in reported]
+    # The last row of a type has the most memory.
     return (exact or rows or [unknown_device()])[-1]
 
 
@@ -341,6 +342,7 @@ def _run_child(trials: list[Trial], seconds: float, environment: dict[str, str])
             except subprocess.TimeoutExpired:
                 ending = f"no result within {seconds:.0f} s"
         rows = [json.loads(line) for line in results.read_text().splitlines()]
+        # gpu_trials.py ends after a CUDA error, whose row says it already.
         if len(rows) < len(trials) and not ("error" in rows[-1] if rows else False):
             last = (log.read_text(errors="replace").splitlines() or [""])[-1]
             rows.append({"error": f"{ending}: {last}".rstrip(": ")})

@@ -95,6 +95,7 @@ def kernels(config: dict[str, Any], vocabulary: int) -> Callable[[], None]:
     """Return a function that computes a step's matrix products and attention and discards the results."""
     hidden, heads, seq = config["hidden_size"], config["num_attention_heads"], config["seq_length"]
     layers, batch = config["num_layers"], config["train_batch_size"]
+    # Rows of the matrices of a layer that read the residual stream, then those of the output layer.
     outputs = [3 * hidden, hidden, 4 * hidden], [vocabulary]
     shapes = [(rows, hidden) for rows in outputs[0] * layers + outputs[1]] + [(hidden, 4 * hidden)] * layers
     products = [
@@ -105,11 +106,13 @@ def kernels(config: dict[str, Any], vocabulary: int) -> Callable[[], None]:
 
     def step() -> None:
         for x, weight, gradient in products:
+            # Forward, gradient of the input, gradient of the weight.
             torch.mm(x, weight.T)
             torch.mm(gradient, weight)
             torch.mm(gradient.T, x)
         for _ in range(layers):
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            # The output serves as its own gradient: values do not affect the time.
             torch.autograd.grad(attended, (query, key, value), attended)
 
     return step

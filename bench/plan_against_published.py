@@ -200,6 +200,7 @@ def _planned_memory(row: Row, case: Case, plan: Plan) -> float:
     ranks = plan.stage_memory if case.stage is None else [plan.stage_memory[case.stage]]
     note = row["note"]
     if "nvidia-smi" in note:
+        # nvidia-smi cannot show more than the device has: torch returns cached blocks before it fails.
         return min(max(rank.occupied for rank in ranks), plan.target.device.memory or 0) / GIB
     if "allocated" in note:
         return max(rank.allocated for rank in ranks) / GIB
@@ -215,6 +216,7 @@ def _planned_speed(row: Row, plan: Plan) -> float:
     # Megatron-DeepSpeed counts recomputation (throughput_calculator in megatron/utils.py)
     if "hardware TFLOPs" not in note and "deepspeedai" not in row["source_repo"]:
         return speed.tflops_per_device
+    # 8 operations per weight and token instead of 6: recomputation is a second forward pass.
     recomputed = 4 / 3 if plan.config.recompute.checkpoint_activations is True else 1.0
     return speed.tflops_per_device * recomputed * (0.97 if "3 % low" in note else 1.0)
 

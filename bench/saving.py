@@ -76,11 +76,13 @@ def measure(hidden: int, layers: int, folder: Path, rounds: int) -> dict[str, fl
     times: dict[str, list[float]] = defaultdict(list)
     training.step()
     for number in range(1, rounds + 1):
+        # Measured in every round, because the load of the machine changes.
         times["step"] += [seconds(training.step) for _ in range(3)]
         times["blocking"].append(pause(blocking, number))
         with patch.object(RankFiles, "save", save_without_checksum):
             times["DeepSpeed"].append(pause(blocking, number))
         times["background"].append(pause(background, number))
+        # As many steps as fit into the time that writing takes.
         while background.writing:
             times["step while writing"].append(seconds(training.step))
         background.finish()

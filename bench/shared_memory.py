@@ -41,6 +41,7 @@ def main() -> None:
 
 def measure(rank: int, port: int, repetitions: int) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # Two ranks with all threads each would wait for each other's threads on a small machine.
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     channel = open_channel(None, timeout=60)
@@ -61,6 +62,7 @@ def measure(rank: int, port: int, repetitions: int) -> None:
 
 
 def _milliseconds(way: Callable[[], object]) -> float:
+    # Otherwise the time would include waiting for the other rank.
     dist.barrier()
     began = time.perf_counter()
     way()

@@ -122,6 +122,7 @@ def planned(steps: int, kills: int, seed: int) -> list[Kill]:
     found = []
     for number, step in enumerate(at):
         at_start = bool(number) and draw.random() < AT_START
+        # A random moment of a start, or a quarter of a second on average after a step has begun.
         delay = draw.uniform(0, 10) if at_start else draw.expovariate(4)
         found.append(Kill(draw.choice(KINDS), draw.randrange(4), step, delay, at_start))
     return found
@@ -241,6 +242,7 @@ class Run:
         with contextlib.suppress(OSError, ValueError):
             with self._metrics().open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+                # The first line may be cut.
                 lines = file.read().splitlines(keepends=True)[1:]
             return max((json.loads(line)["step"] for line in lines[-3:] if line.endswith(b"\n")), default=0)
         return 0
@@ -336,6 +338,7 @@ def _left(quiet: Run, killed: Run, shared: set[str]) -> dict[str, str]:
         found = [path for pattern in LEFTOVERS for path in run.folder.glob(pattern)]
         files = [str(path.relative_to(run.folder)) for path in found if not path.name.startswith(TORCH_CACHE)]
         report[f"files left, {run.folder.name}"] = ", ".join(files[:5]) or "none"
+    # Processes are found by their working folder, because their parents may have been killed.
     ours = [
         int(path.name) for path in Path("/proc").glob("[0-9]*") if _working_folder(path).startswith(str(killed.folder))
     ]

@@ -107,6 +107,7 @@ def timed_start(trainer: Path, file: Path, ranks: int) -> Start:
     began = time.perf_counter()
     first = last = 0.0
     output = []
+    # Timed by the command's own output, so that other trainers can be measured in the same way.
     with subprocess.Popen(command(trainer, file), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=trainer,
                           env=environment(ranks, trainer)) as process:  # fmt: skip
         assert process.stdout

@@ -88,6 +88,7 @@ class Run:
         done = len(self.ends)
         self._signal("resume")
         self._await_steps(done + 1)
+        # Read at the ends of steps, like the clock: CPU seconds and steps then belong together.
         before = self._cpu_seconds()
         self._await_steps(done + 1 + steps)
         after = self._cpu_seconds()
@@ -195,6 +196,7 @@ def undisturbed_turn(run: Run, steps: int) -> Turn:
     turns: list[Turn] = []
     while not turns or (turns[-1].others > DISTURBANCE and len(turns) < ATTEMPTS):
         turns.append(run.turn(steps))
+    # On a busy machine no turn is undisturbed.
     return min(turns, key=lambda turn: turn.others)
 
 

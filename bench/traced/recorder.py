@@ -127,6 +127,7 @@ class Recorder(TorchDispatchMode):
 
     def _number(self, tensor: Tensor, counted: bool = True, operator: str = "") -> int:
         storage = tensor.untyped_storage()
+        # The address of torch's own object, which all Python objects of a storage share.
         key = storage._cdata
         if key not in self._numbers:
             number = self._numbers[key] = next(self._next)

@@ -53,6 +53,7 @@ def trace(deepspeed: Any, config: Config, roof: Roof) -> Recorder:
 def _run_model(deepspeed: Any, config: Config, recorder: Recorder) -> None:
     """Run the engine without a pipeline."""
     model = deepspeed.module.train()
+    # Drawn before the recorder starts, so that the tokens do not count as activations.
     batches = list(itertools.islice(_batches(config), config.batch.gradient_accumulation_steps))
     with recorder:
         for tokens, labels in batches:
