@@ -386,9 +386,8 @@ class WeightQuantization(
         {},
         effect="not built",
         refused=(
-            "ZeRO-3 would hold the weights of torch.nn.Linear and torch.nn.Embedding as 4-bit or 8-bit "
-            "integers, which is for inference: integers have no gradient, and deepy's layers are neither of the "
-            "two"
+            "ZeRO-3 would store the weights of torch.nn.Linear and torch.nn.Embedding layers as 4-bit or 8-bit "
+            "integers, which have no gradient, so this is only for inference; deepy's layers belong to neither class"
         ),
     )
     """Settings for weights that are quantised while the model is built: num_bits, group_size, group_dim, symmetric."""

@@ -1,4 +1,5 @@
-"""Data efficiency: DeepSpeed's sections `curriculum_learning` and `data_efficiency`, to order, shorten and skip data.
+"""Data efficiency: DeepSpeed's sections `curriculum_learning` and `data_efficiency`, which order, shorten and skip
+data.
 
 They act on data loaders and layers that DeepSpeed itself builds or wraps.
 """
@@ -18,7 +19,9 @@ _ROUTING = (
     "DeepSpeed drops tokens only in layers that the script has converted with convert_to_random_ltd, which neither "
     "deepy nor GPT-NeoX calls"
 )
-_NEITHER = "its parts, data_sampling and data_routing, need DeepSpeed's data loader and layers that the script converts"
+_NEITHER = (
+    "data_sampling needs DeepSpeed's own data loader, and data_routing needs layers that the script has converted"
+)
 
 
 class CurriculumLearning(
@@ -36,9 +39,9 @@ class CurriculumLearning(
         effect="not built",
         refused=(
             "the sequences would become longer during the run, but DeepSpeed only passes the current length to "
-            "the forward pass, and deepy's model does not cut the sequences to it"
+            "the forward pass, and deepy's model does not cut the sequences to this length"
         ),
-        instead="train with a shorter seq_length first, and load that checkpoint with the full seq_length",
+        instead="train with a shorter seq_length first, then load the checkpoint of that run with the full seq_length",
     )
     """Turn this section on."""
 
@@ -64,7 +67,7 @@ class DataEfficiency(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency",
 ):
     """DeepSpeed's data efficiency library."""
@@ -84,7 +87,7 @@ class DataSampling(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency.data_sampling",
 ):
     """Which training samples DeepSpeed selects."""
@@ -110,7 +113,7 @@ class SamplingCurriculum(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency.data_sampling.curriculum_learning",
     always_sent=("enabled",),
 ):
@@ -135,7 +138,7 @@ class DynamicBatching(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency.data_sampling.dynamic_batching",
 ):
     """Batches with about the same number of tokens, whatever the lengths of the sequences are."""
@@ -174,7 +177,7 @@ class DataRouting(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency.data_routing",
 ):
     """Which tokens go through which layers."""
@@ -191,7 +194,7 @@ class RandomLtd(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd",
     always_sent=("enabled", "model_type", "hidden_state_order"),
 ):
@@ -228,7 +231,7 @@ class RandomLtdSchedule(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd.random_ltd_schedule",
     always_sent=("schedule_type",),
 ):
@@ -252,7 +255,7 @@ class LayerTokenLr(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="it is used only by DeepSpeed's data efficiency library, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
     always_sent=("enabled",),
 ):

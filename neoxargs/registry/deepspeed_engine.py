@@ -88,7 +88,7 @@ class Engine(Group, origin="DSC", effect="engine"):
         effect="not built",
         refused=(
             "DeepSpeed would divide each sequence among ranks, but only a model whose attention exchanges heads "
-            "through DeepSpeed's DistributedAttention then computes the same result, and deepy's does not"
+            "through DeepSpeed's DistributedAttention computes the same result, and deepy's attention does not"
         ),
         instead="divide activations along the sequence with model_parallel_size and sequence_parallel: true",
     )
@@ -139,9 +139,9 @@ class Compile(
         False,
         effect="not built",
         refused=(
-            "DeepSpeed applies it only to a model that torch.compile captures as one graph, and stays without "
-            "it until the script calls engine.compile(); deepy's layers communicate between their parts, so "
-            "they are compiled one by one"
+            "DeepSpeed applies it only to a model that torch.compile captures as one graph, and only after the "
+            "script has called engine.compile(); deepy's layers communicate between their parts, so they are "
+            "compiled one by one"
         ),
         instead="set compile_layers: true",
     )
@@ -210,8 +210,8 @@ class HybridEngine(
         False,
         effect="not built",
         refused=(
-            "DeepSpeed's engine for reinforcement learning replaces the layers of the Hugging Face models that "
-            "it knows with inference kernels, and deepy's model is none of them"
+            "DeepSpeed's engine for reinforcement learning puts inference kernels into the Hugging Face models "
+            "that it knows, and deepy's model is not one of these"
         ),
     )
     """Turn this section on."""

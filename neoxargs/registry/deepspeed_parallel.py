@@ -47,7 +47,7 @@ class TensorParallel(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only models that DeepSpeed shards read it; train.py shards by model_parallel_size",
+    no_effect_reason="DeepSpeed uses it only for models that it shards itself; train.py shards by model_parallel_size",
     section="tensor_parallel",
 ):
     """AutoTP: DeepSpeed divides the matrices of a model that has no tensor parallelism of its own."""
@@ -86,7 +86,7 @@ class TensorParallelGroup(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only models that DeepSpeed shards read it; train.py shards by model_parallel_size",
+    no_effect_reason="DeepSpeed uses it only for models that it shards itself; train.py shards by model_parallel_size",
     section="tensor_parallel.tp",
     aliases="tensor_parallel.tensor_parallel",
 ):

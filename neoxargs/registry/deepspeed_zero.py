@@ -104,7 +104,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     legacy_stage1: bool = param(
         False,
         effect="not built",
-        refused="DeepSpeed has had no such code since 0.5.9 and stops with an error",
+        refused="DeepSpeed removed this implementation in 0.5.9 and now stops with an error",
         instead="zero_stage: 1 selects the current implementation",
     )
     """Asks for the first implementation of stage 1, which DeepSpeed has since removed: it stops with an error."""

@@ -54,7 +54,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     precompute_model_name: str | None = param(
         None,
         effect="none",
-        no_effect_reason="generate.py does not support text_gen_type: precompute, which reads it",
+        no_effect_reason="it is used only with text_gen_type: precompute, which generate.py does not support",
     )
     """Name under which precomputed log-probabilities are stored."""
 
