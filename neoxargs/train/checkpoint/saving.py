@@ -1,6 +1,7 @@
 """Writing the checkpoints of a run, on top of DeepSpeed's files (their folder: checkpoint_folder.py).
 
 Every rank writes its files; then all ranks compare the outcomes, and rank 0 commits the checkpoint if no rank failed.
+With `use_node_local_storage`, the first rank of each host that has a disk of its own does so too.
 DeepSpeed stores weights, optimizer and schedule; added here are each rank's random states, the number of consumed
 samples, which alone determines the data, the configuration and the inventory for other layouts.
 """
@@ -22,7 +23,7 @@ from torch import nn
 from neoxargs import checkpoint_folder
 from neoxargs.checksums import Digest
 from neoxargs.launch.targets.ranks import train_values
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, listed
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.trained import is_frozen
 from neoxargs.train.checkpoint import commit, expert_files, inventory
@@ -61,6 +62,8 @@ class Saver:
     last: folder of the checkpoint that was saved or loaded last; None before.
     base: the checkpoint of the weights that are frozen; None if all weights are trained.
     pending: the position of the checkpoint that is being written in the background, and this rank's files of it.
+    leads: whether this rank prepares and commits the folder that its files are in; rank 0 always does.
+    beside: the ranks whose files are in the same folder.
     forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
     """
 
@@ -73,6 +76,7 @@ class Saver:
         self.files: RankFiles | None = None
         self.pending: tuple[Position, RankFiles] | None = None
         self.removal = commit.Removal()
+        self.leads, self.beside = process.main, list(range(process.world_size))
         self.copies = HostCopies() if self.options.save_in_background else None
         checkpoint_io.replace_io(engine, self._write, copies=self.copies is not None)
 
@@ -99,6 +103,8 @@ class Saver:
                 commit.begin(root, iteration)
         # Also a barrier: the folder exists from here on.
         self._compare_outcomes(files, position)
+        if self.engine.use_node_local_storage():
+            self._begin_on_other_hosts(files, position)
         self._write_files(files, position)
         self.pending = position, files
         if self.copies is None:
@@ -116,8 +122,9 @@ class Saver:
         (position, files), self.pending = self.pending, None
         files.finish()
         # Also a barrier: all files are written.
-        written, root = self._compare_outcomes(files, position), files.part.parent
-        if self.process.main:
+        digests, root = self._compare_outcomes(files, position), files.part.parent
+        if self.leads:
+            written = {name: digest for rank in self.beside for name, digest in digests[rank].items()}
             with files.errors_kept():
                 commit.commit(root, position.iteration, written)
                 if self.options.keep_last_n_checkpoints:
@@ -130,6 +137,26 @@ class Saver:
     def close(self) -> None:
         """Wait until old checkpoints are removed."""
         self.removal.wait()
+
+    def _begin_on_other_hosts(self, files: RankFiles, position: Position) -> None:
+        """Prepare the folder on the other hosts, and find out which ranks write to the same one.
+
+        Raises Problems if a host sees rank 0's folder: DeepSpeed lets every host write some of the files.
+        """
+        own = commit.identity(files.part), socket.gethostname()
+        folders: list[Any] = [None] * self.process.world_size
+        torch.distributed.all_gather_object(folders, own)
+        sharing = {host for seen, host in folders[1:] if seen == folders[0][0] and host != folders[0][1]}
+        if sharing:
+            raise Problems(_is_shared(self.options.save, sorted(sharing)))
+        self.beside = [rank for rank, (_, host) in enumerate(folders) if host == own[1]]
+        self.leads = self.process.rank == self.beside[0]
+        if self.leads and not self.process.main:
+            self.removal.wait()
+            with files.errors_kept():
+                commit.begin(files.part.parent, position.iteration)
+        # Also a barrier: all folders exist from here on.
+        self._compare_outcomes(files, position)
 
     def _write_files(self, files: RankFiles, position: Position) -> None:
         part, rank = files.part, self.process.rank
@@ -154,7 +181,7 @@ class Saver:
         partitioned = self.engine.zero_optimization_partition_weights()
         # ZeRO-3 writes the optimizer's files even with `no_save_optim`, see `_without_optimizer`.
         inventory.write(self.engine, files, complete=partitioned or not self.options.no_save_optim)
-        if self.process.main:
+        if self.leads:
             _write_config(files, self.config)
             if self.base:
                 files.text(self.base.to_json(), files.part / checkpoint_folder.BASE)
@@ -164,14 +191,14 @@ class Saver:
         assert self.files is not None
         self.files.save(value, path)
 
-    def _compare_outcomes(self, files: RankFiles, position: Position) -> dict[str, Digest]:
-        """Return the digests of all ranks' files; raise Problems on every rank if one of them failed."""
+    def _compare_outcomes(self, files: RankFiles, position: Position) -> list[dict[str, Digest]]:
+        """Return the digests of each rank's files; raise Problems on every rank if one of them failed."""
         outcomes: list[Any] = [None] * self.process.world_size
         torch.distributed.all_gather_object(outcomes, (files.digests, files.error, socket.gethostname()))
         for rank, (_, error, host) in enumerate(outcomes):
             if error:
                 raise Problems(_not_saved(self.options.save, position, f"rank {rank} on {host}: {error}", self.last))
-        return {name: digest for digests, *_ in outcomes for name, digest in digests.items()}
+        return [digests for digests, *_ in outcomes]
 
     @contextlib.contextmanager
     def _without_optimizer(self) -> Iterator[None]:
@@ -206,6 +233,16 @@ def _write_config(files: RankFiles, config: Config) -> None:
     values = train_values(config)
     files.text(json.dumps(values, indent=1), files.part / checkpoint_folder.CONFIG)
     files.text(yaml.safe_dump(values, sort_keys=False), files.part / "config.yml")
+
+
+def _is_shared(save: str | None, hosts: list[str]) -> Problem:
+    what = (
+        f"checkpoint.use_node_local_storage is set, but {listed(hosts, 'and')} and rank 0's host share the folder of "
+    )
+    what += f"save ({save})"
+    hint = "remove use_node_local_storage, or set save to a folder on the hosts' own disks"
+    about = ("checkpoint.use_node_local_storage", "save")
+    return Problem(what, hint=hint, id="node-local-storage-shared", about=about)
 
 
 def _not_saved(save: str | None, position: Position, reason: str, last: Path | None) -> Problem:

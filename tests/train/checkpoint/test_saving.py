@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -207,3 +209,55 @@ def test_killed_at_any_moment_the_last_checkpoint_is_whole_and_sigterm_waits_for
     assert codes == [0, 0] and last and last not in left
     assert f"saved iteration {checkpoint_folder.iteration_of(last)} to {last}" in output
     assert checkpoint_folder.verify(last) == "" and not list(save.glob(".writing-*"))
+
+
+def on_two_hosts(root: str, shared: bool) -> dict[str, Any]:
+    """Save twice on two ranks, as if each were on a host of its own; return what is then in the rank's folder."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
+    from neoxargs.train.process import mesh, setup
+
+    process = replace(setup.start("gloo", seed=1), local_rank=0)
+    host = Path(root, "shared" if shared else f"host{process.rank}")
+    host.mkdir(exist_ok=True)
+    trial = zero(1)
+    trial.deepspeed["checkpoint"] = {"use_node_local_storage": True}
+    environment = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    with patch("socket.gethostname", lambda: f"host{process.rank}"), patch.dict("os.environ", environment):
+        os.chdir(host)
+        first = Training(trial, save="out", keep_last_n_checkpoints=1)
+        saver = Checkpoints(first.config, first.engine.deepspeed, process)
+        for iteration in (1, 2):
+            first.step()
+            saver.save(Position(iteration, iteration * SAMPLES))
+        saver.close()
+        losses = [first.step() for _ in range(2)]
+        mesh.destroy_groups()
+        second = Training(trial, load="out")
+        position = Checkpoints(second.config, second.engine.deepspeed, process).load()
+        second.batches = second.micro_batches(position.samples)
+        resumed = [second.step() for _ in range(2)]
+        mesh.destroy_groups()
+    saved = Path("out", "global_step2")
+    return {
+        "checkpoints": [path.name for path in checkpoint_folder.checkpoints(Path("out"))],
+        "hidden": [path.name for path in Path("out").glob(".*")],
+        "files": [path.name for path in saved.iterdir()],
+        "damage": checkpoint_folder.verify(saved),
+        "same": losses == resumed,
+    }
+
+
+def test_every_host_with_a_disk_of_its_own_has_a_complete_folder(tmp_path: Path) -> None:
+    found = run_ranks(on_two_hosts, 2, str(tmp_path), False)
+    partitions = {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)}
+    for rank, each in enumerate(found):
+        assert each["checkpoints"] == ["global_step2"] and each["hidden"] == []
+        assert partitions & {*each["files"]} == {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"}
+        assert {"config.json", "files.json", "mp_rank_00_model_states.pt"} <= {*each["files"]}
+        assert each["damage"] == "" and each["same"]
+
+
+def test_hosts_that_share_the_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="host1 and rank 0's host share the folder of save"):
+        run_ranks(on_two_hosts, 2, str(tmp_path), True)

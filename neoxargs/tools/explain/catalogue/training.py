@@ -145,6 +145,10 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-other-optimizer": row(
         "The checkpoint contains a different optimizer's state, which this optimizer cannot use."
     ),
+    "node-local-storage-shared": row(
+        "With use_node_local_storage, every host writes the files that it needs itself. In a shared folder, several "
+        "hosts would write the same files."
+    ),
     "checkpoint-other-vocabulary": row(
         "The checkpoint was trained with a different tokenizer or vocabulary size. A row of its embedding may then "
         "belong to a different token than in this run. The weights can be loaded: rows that the checkpoint lacks "
