@@ -133,8 +133,8 @@ def _other_file(lock: Lock, name: str, then: dict[str, Any], here: dict[str, Any
         what, hint = f"{name}: {then['path']} does not exist here", "copy the file to this machine"
     elif contents([then]) != contents([here]):
         what = f"{name}: the content of {then['path']} has changed since the run was launched"
-        hint = f"it had {then['bytes']:,} bytes and the SHA-256 {then['sha256'][:16]}…; it now has {here['bytes']:,} "
-        hint += f"bytes and the SHA-256 {here['sha256'][:16]}…"
+        hint = f"the file had {then['bytes']:,} bytes and the SHA-256 {then['sha256'][:16]}…; it now has "
+        hint += f"{here['bytes']:,} bytes and the SHA-256 {here['sha256'][:16]}…"
     else:
         return None
     return Problem(what, lock.places.get(("files", name)), hint, id="lock-file-differs", about=(name,))

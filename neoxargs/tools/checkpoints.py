@@ -92,7 +92,7 @@ def run(options: Namespace) -> int:
 
 def _none_in(root: Path) -> Problem:
     """Return the problem of a path without checkpoints: it does not exist, is a file, or has none."""
-    hint = "pass the folder that the run saves to: the value of `save` in its configuration"
+    hint = "pass the folder that the run saves to: the value of `save` in the run's configuration"
     if os.path.isdir(root):
         what = "there is no checkpoint in this folder"
         if root in checkpoint_folder.checkpoints(root.parent):

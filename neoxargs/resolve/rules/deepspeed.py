@@ -26,8 +26,8 @@ SWITCHES = {
 
 
 PROTECTS_FROM = (
-    "This switch needs another key. DeepSpeed does not check for that key before the launch: all processes start and "
-    "join the process group, and then each process stops while it reads DeepSpeed's JSON."
+    "DeepSpeed does not check for this key before the launch: all processes start and join the process group, and then "
+    "each process stops while it reads DeepSpeed's JSON."
 )
 
 
@@ -38,7 +38,7 @@ def check_switch(name: str, switch: str, required: str) -> None:
         return refuse(f"{switch} needs {required}", f"set {required}") if on and not value else None
 
     example = "\n".join(f"        {line}" for line in _yaml_lines(switch))
-    required_is_set.__doc__ = f"{PROTECTS_FROM}\n\n{example}"
+    required_is_set.__doc__ = f"{switch} needs {required}. {PROTECTS_FROM}\n\n{example}"
     required_is_set.__name__ = name
     CHECKS.append(Rule(required_is_set, (), (switch, required)))
 

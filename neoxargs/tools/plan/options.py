@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
     networks = f"set the network between hosts, by name or in Gb/s per GPU: {', '.join(NETWORKS)}"
     add("--network", metavar="NAME", type=_network, help=networks)
-    add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption; may be repeated")
+    add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption (repeatable)")
     listing = "list all assumptions with their sources, and exit"
     add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
     add("--html", metavar="FILE", help="also write the plan as an HTML page with charts")

@@ -43,14 +43,15 @@ def test_settings_of_accelerate() -> None:
         "  offload_optimizer:", "    device: cpu",
     ]  # fmt: skip
     first, _ = result.problems
-    assert first.what == "left out, because deepy has no equivalent: debug, deepspeed_config.zero3_init_flag"
+    left_out = "debug, deepspeed_config.zero3_init_flag"
+    assert first.what == f"these settings have no equivalent in deepy and are left out: {left_out}"
     assert str(first.where) == "a.yaml:1:1"
 
 
 def test_a_json_that_the_file_names() -> None:
     result = migrated("deepspeed_config: {deepspeed_config_file: z3.json}\nnum_machines: 1\nnum_processes: 2\n")
     assert result.problems[0].what == (
-        "deepspeed_config.deepspeed_config_file is left out, because the other settings of DeepSpeed are in z3.json"
+        "deepspeed_config.deepspeed_config_file names z3.json, which is not converted together with this file"
     )
 
 

@@ -127,11 +127,11 @@ def test_experts(flags: str, expected: dict[str, object]) -> None:
     [
         (
             "--num-experts 8 8 16",
-            "--num-experts 8 8 16 cannot be converted, because all layers with experts have the same number of them",
+            "--num-experts 8 8 16 cannot be converted, because all layers with experts have the same number of experts",
         ),
         (
             "--num-experts 8 --moe-layer-freq 2 --moe-ffn-hidden-size 48",
-            "--moe-ffn-hidden-size 48 is left out, because an expert has the width of a dense layer, intermediate_size",
+            "--moe-ffn-hidden-size 48 is left out, because an expert is as wide as a dense MLP (intermediate_size)",
         ),
         (
             "--num-experts 8 --moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 50",
@@ -141,7 +141,7 @@ def test_experts(flags: str, expected: dict[str, object]) -> None:
         (
             "--num-experts 8 --moe-router-load-balancing-type seq_aux_loss",
             "--moe-router-load-balancing-type seq_aux_loss is left out, because moe_aux_loss_coeff always balances the "
-            "load of a micro batch",
+            "load within a micro batch",
         ),
     ],
 )

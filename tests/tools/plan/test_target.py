@@ -56,9 +56,9 @@ def test_an_assumed_device_that_could_not_hold_the_run_is_mentioned(
         assert print_plan(PlanOptions([middle], changes, gpus=8)) == 0
         return " ".join(capsys.readouterr().out.split())
 
-    assert "usable on an A100-80GB" not in text()
+    assert "usable memory)" not in text()
     large = text("train_micro_batch_size_per_gpu=32")
-    assert "usable on an A100-80GB, whose speed is assumed" in large
+    assert "(an A100-80GB, whose speed is assumed, has only 77.6 GiB of usable memory)" in large
     assert "speed of an A100-80GB (which could not hold the run), because no --device is given" in large
 
 

@@ -21,8 +21,8 @@ PROBLEMS: dict[str, Entry] = {
         "fp16.enabled: true\n",
     ),
     "not-a-section": row(
-        "A section consists of keys. If it were a single value, DeepSpeed would stop every rank when it reads the "
-        "JSON.",
+        "A section consists of keys. If the section were a single value, DeepSpeed would stop every rank when it "
+        "reads the JSON.",
         "fp16: true\n",
     ),
     "setting-of-another-type": row(
@@ -42,8 +42,8 @@ PROBLEMS: dict[str, Entry] = {
         "seed: 1\nlr: 0.001\nseed: 2\n",
     ),
     "one-value-per-setting": row(
-        "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. If their values differ, each "
-        "program would use the value under its own name.",
+        "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. If the names have different "
+        "values, each program would use the value under its own name.",
         "lr: 0.0006\noptimizer: {type: Adam, params: {lr: 0.00015}}\n",
     ),
     "retired-key-contradicts": row(

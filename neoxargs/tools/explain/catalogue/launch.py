@@ -87,8 +87,8 @@ PROBLEMS: dict[str, Entry] = {
         "must have the same paths on all hosts."
     ),
     "host-with-fewer-gpus": row(
-        "The hostfile gives a host more slots than it has GPUs. The ranks without a GPU would fail, and the others "
-        "would wait for them."
+        "The hostfile gives a host more slots than the host has GPUs. The ranks without a GPU would fail, and the "
+        "others would wait for them."
     ),
     # starting ranks
     "script-missing": row(
@@ -109,7 +109,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "rendezvous-failed": row(
         "The ranks could not connect to the rendezvous address and port: another run may be using the port, or a "
-        "firewall may be blocking it."
+        "firewall may be blocking the connection."
     ),
     "rank-without-gpu": row(
         "A rank was started on a machine that has no GPU left for it: the number of slots in the hostfile, or "

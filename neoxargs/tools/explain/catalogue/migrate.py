@@ -43,7 +43,9 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-model-missing": row(
         "DeepSpeed's JSON does not describe a model. Add the model to the new file before you start a run."
     ),
-    "migrate-key-left-out": row("Accelerate's file has settings that only Accelerate reads, or that another file has."),
+    "migrate-key-left-out": row(
+        "The Accelerate file has settings that only Accelerate reads, or names a DeepSpeed JSON to be migrated too."
+    ),
     "migrate-auto-precision-off": row(
         'With "auto", Hugging Face\'s Trainer takes the precision from its command-line arguments, which the file '
         "does not contain. Unless you set `precision`, the run trains in fp32, with twice the memory."

@@ -29,8 +29,8 @@ PROBLEMS: dict[str, Entry] = {
         "reading the model's answers."
     ),
     "labels-as-data": row(
-        "A label file has -100 in place of tokens that do not count in the loss. As training data, it would make the "
-        "ranks look up a token that does not exist."
+        "A label file has -100 in place of tokens that do not count in the loss. If the file were used as training "
+        "data, the ranks would look up a token that does not exist."
     ),
     "data-other-tokenizer": row(
         "The data was tokenised with a different tokenizer. The configured tokenizer maps the same token ids to "
@@ -40,7 +40,7 @@ PROBLEMS: dict[str, Entry] = {
         "The split, or `allow_chopped: false`, leaves too few documents for training, validation or test data."
     ),
     "check-skipped": row(
-        "A check of the data needs numpy, which is not installed here. The machines that train have it."
+        "A check of the data needs numpy, which is not installed here. The machines that train have numpy."
     ),
     "vocabulary-not-named": row(
         "This tokenizer reads its vocabulary from a file, but vocab_file is not set.", "tokenizer_type: HFTokenizer\n"
@@ -65,14 +65,14 @@ PROBLEMS: dict[str, Entry] = {
     "text-not-decompressible": row("A compressed file is damaged or truncated."),
     "text-line-not-json": row("Every line of a .jsonl file must be a JSON object; this line is not JSON."),
     "text-line-not-an-object": row(
-        "Every line of a .jsonl file must be a JSON object; this line is a different value, such as a list."
+        "Every line of a .jsonl file must be a JSON object; this line is another JSON value, such as a list."
     ),
     "text-line-without-key": row("The JSON object in this line has no text under the configured key."),
     "tokenizer-unknown": row("There is no tokenizer with this name."),
     "tokenizer-unknown-encoding": row("tiktoken has no encoding with this name."),
     "tokenizer-without-offsets": row(
-        "`deepy data --chat` marks the characters of a conversation that are trained on, so it has to know which "
-        "characters each token covers. This tokenizer does not say which."
+        "`deepy data --chat` marks which characters of a conversation are trained on, so it has to know which "
+        "characters each token covers. This tokenizer does not provide that information."
     ),
     "tokenizer-file-unreadable": row("The tokenizer's file does not have the format that this tokenizer reads."),
     "tokenizer-not-fetched": row(
@@ -88,8 +88,8 @@ PROBLEMS: dict[str, Entry] = {
     ),
     # checkpoints
     "checkpoint-missing": Entry(
-        "The folder to load from contains no checkpoint. The run would silently start from scratch and overwrite the "
-        "checkpoints that it was meant to continue from.",
+        "The folder to load from contains no checkpoint. The run would silently start from scratch instead of "
+        "continuing from a checkpoint.",
         Example("load: checkpoints\n"),
     ),
     "checkpoint-overwritten": row(
@@ -216,8 +216,8 @@ PROBLEMS: dict[str, Entry] = {
     "base-shapes-malformed": row("The file does not contain a base model's weight shapes."),
     "base-shapes-weight-missing": row("A weight of this model is missing from the base model, so muP cannot scale it."),
     "tracker-refuses": row(
-        "The experiment tracker cannot be used: it rejects the run, for example because the API key is missing or "
-        "wrong, or it cannot be reached."
+        "The experiment tracker cannot be reached, or it rejects the run, for example because the API key is missing "
+        "or wrong."
     ),
     # sampling and evaluation
     "generation-type-unsupported": row("generate.py does not support this text_gen_type."),

@@ -70,7 +70,7 @@ PROBLEMS: dict[str, Entry] = {
         'save: "checkpoints",\n',
     ),
     "yaml-unclosed-bracket": row(
-        "If a bracket is not closed, the rest of the file is read as its content.",
+        "If a bracket is not closed, the rest of the file is read as part of the value.",
         "attention_config: [global, global\n",
     ),
     "yaml-unopened-bracket": row("A closing bracket has no matching opening bracket.", "attention_config: ]\n"),
@@ -147,8 +147,8 @@ PROBLEMS: dict[str, Entry] = {
         "--lr 0.001\n",
     ),
     "yaml-printed-output": row(
-        "The text is the list of arguments that GPT-NeoX prints when it starts. The list includes derived values, and "
-        "as a configuration it would set all of them explicitly."
+        "The text is the list of arguments that GPT-NeoX prints when it starts. The list includes derived values. If "
+        "it were used as a configuration, all derived values would be set explicitly."
     ),
     "yaml-markdown": row("The file is a Markdown page that contains a configuration.", "```yaml\nseed: 1\n```\n"),
     "yaml-git-conflict": row(

@@ -112,10 +112,10 @@ def _warnings(left_out: Sequence[tuple[str, Entry]]) -> Iterator[Problem]:
     """Yield a warning for a DeepSpeed JSON that the file names, and one for all settings without an equivalent."""
     for key, entry in left_out:
         if key == f"{SECTION}.{FILE}" and isinstance(entry.value, Scalar):
-            what = f"{key} is left out, because the other settings of DeepSpeed are in {entry.value.text}"
-            hint = "migrate that file too, and pass both new files to each command"
+            what = f"{key} names {entry.value.text}, which is not converted together with this file"
+            hint = f"migrate {entry.value.text} too, and pass both new files to every deepy command"
             yield Problem(what, entry.place, hint, severity="warning", id="migrate-key-left-out")
     rest = [key for key, _ in left_out if not key.endswith(f".{FILE}")]
     if rest:
-        what = f"left out, because deepy has no equivalent: {', '.join(rest)}"
+        what = f"these settings have no equivalent in deepy and are left out: {', '.join(rest)}"
         yield Problem(what, left_out[0][1].place, severity="warning", id="migrate-key-left-out")

@@ -44,14 +44,16 @@ def experts(reading: Reading, option: Option) -> None:
         reading.set_from(option._replace(values=option.values[:1]), "moe_num_experts")
     else:
         hint = "set moe_num_experts in the new file to the number that best approximates this list"
-        reading.leave_to_write(option, "moe_num_experts", hint, "all layers with experts have the same number of them")
+        reading.leave_to_write(
+            option, "moe_num_experts", hint, "all layers with experts have the same number of experts"
+        )
 
 
 def router(reading: Reading, option: Option) -> None:
     """Read how the router balances the load: `sinkhorn`, or a loss with the `topk` router."""
     reading.set("moe_router_type", "sinkhorn" if option.text == "sinkhorn" else "topk")
     if option.text not in ("sinkhorn", "aux_loss", "none") or len(option.values) > 1:
-        reading.leave_out(option, "moe_aux_loss_coeff always balances the load of a micro batch")
+        reading.leave_out(option, "moe_aux_loss_coeff always balances the load within a micro batch")
 
 
 def width(reading: Reading) -> float | None:
@@ -67,7 +69,7 @@ def expert_width(reading: Reading, option: Option) -> None:
     if own is not None:
         reading.set_width(own, f"--moe-ffn-hidden-size {option.text}; all layers have experts")
     elif reading.number("moe-ffn-hidden-size") != reading.number("ffn-hidden-size"):
-        reading.leave_out(option, "an expert has the width of a dense layer, intermediate_size")
+        reading.leave_out(option, "an expert is as wide as a dense MLP (intermediate_size)")
 
 
 def shared_experts(reading: Reading, option: Option) -> None:

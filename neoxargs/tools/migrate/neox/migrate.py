@@ -249,9 +249,11 @@ class _Migration:
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
             default = "derived" if now is ABSENT else format_node(node_of(now))
-            why = f"the default changed to {default}" if self.day == NEWEST else f"the default was {default}"
+            why, since = f"the default changed to {default}", _changed(name)
+            if self.day != NEWEST:
+                why, since = f"the default of {self.to} is {default}", None
             place = Place(document.name, 0, 0)
-            self.changes.append(Change(place, "", f"{name}: {format_node(node_of(value))}", why, _changed(name)))
+            self.changes.append(Change(place, "", f"{name}: {format_node(node_of(value))}", why, since))
 
     def changed_defaults(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield each parameter that would change with the new dialect's defaults, its old and its new value."""

@@ -54,7 +54,7 @@ def _unfit_for_assumed_device(plan: Plan) -> str:
     if plan.assumed_limit_exceeded is None:
         return ""
     usable = format_bytes(plan.assumed_limit_exceeded)
-    return f", more than the {usable} usable on an {ASSUMED_DEVICE}, whose speed is assumed"
+    return f" (an {ASSUMED_DEVICE}, whose speed is assumed, has only {usable} of usable memory)"
 
 
 def _missing_memory(plan: Plan) -> str:
@@ -73,7 +73,7 @@ def describe_effect(suggestion: Suggestion) -> str:
     plan = suggestion.plan
     offloads = any("offload" in key for key in suggestion.changes)
     host = f", {format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}" if offloads else ""
-    return f"peak memory {format_bytes(plan.fullest.peak)}{host}; {suggestion.cost:.2f}x the step time"
+    return f"peak memory {format_bytes(plan.fullest.peak)}{host}; {suggestion.cost:.2f} times the current step time"
 
 
 def assumption_notes(plan: Plan) -> list[str]:

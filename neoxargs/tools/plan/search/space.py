@@ -70,7 +70,7 @@ class Layout:
 
     def __str__(self) -> str:
         recomputed = {True: ", recomputation", "selective": ", selective recomputation", False: ""}[self.recompute]
-        return f"{self.division}, micro batch {self.micro} x {self.steps}{recomputed}"
+        return f"{self.division}, micro batch {self.micro}, accumulation {self.steps}{recomputed}"
 
 
 def divisions(config: Config, devices: int, per_host: int, offload: bool = False) -> Iterator[Division]:

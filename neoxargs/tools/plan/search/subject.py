@@ -63,7 +63,7 @@ class Subject:
         """What an offloaded optimizer was compared with, if that was assumed; else empty."""
         if self.target.host_memory is not None:
             return ""
-        return f"assuming {format_bytes(self.host_memory)} of memory per host; set it with --host-memory GIB"
+        return f"assuming {format_bytes(self.host_memory)} of memory per host; set --host-memory GIB to change this"
 
 
 def under_all_names(changes: Changes, written: Container[str]) -> Changes:

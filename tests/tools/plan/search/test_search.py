@@ -104,7 +104,7 @@ def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
     file = tmp_path / "layout.yml"
     assert run_search(options(middle, 1, gpu_memory=4.0), SearchOptions(write=str(file), left_out=True)) == 1
     assert "none fits" in (printed := capsys.readouterr().out) and "(3.88 GiB is usable)" in printed
-    assert "assuming 128 GiB of memory per host; set it with --host-memory GIB" in printed
+    assert "assuming 128 GiB of memory per host; set --host-memory GIB to change this" in printed
     assert not file.exists()
 
 
