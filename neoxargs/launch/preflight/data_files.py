@@ -171,6 +171,8 @@ def _similar_file(prefix: str) -> str:
 
 
 def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
+    if len(paths := prefix.split()) > 1 and all("/" in path or _is_number(path) for path in paths):
+        return f"to blend datasets, write a list: [{', '.join(paths)}]"
     return LABELS_HINT if name.endswith("_label_data_paths") else _creation_hint(config, prefix)
 
 
@@ -178,7 +180,7 @@ def _creation_hint(config: Config, prefix: str) -> str:
     tokenizer = config.tokenizer
     named = {"vocab-file": tokenizer.vocab_file, "merge-file": tokenizer.merge_file}
     flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]
-    command = f"create it with: python deepy.py data TEXT --output-prefix {prefix}"
+    command = f"create it with: python deepy.py data TEXT --output-prefix {shlex.quote(prefix)}"
     return f"{command} --tokenizer-type {tokenizer.tokenizer_type}{''.join(flags)}"
 
 

@@ -56,6 +56,8 @@ def value_advice(name: str, value: Any) -> str:
     if name == "warmup" and isinstance(value, int | float) and value > 1:
         what = "warmup is a fraction of train_iters, not a number of iterations"
         return f"{what}: write the result of {value} / train_iters"
+    if name == "attention_config" and isinstance(value, str):
+        return f"write {json.dumps([[[value], 'all']])}"
     if name == "deepspeed" and isinstance(value, str):
         return f"deepspeed is a switch; run `deepy migrate {value}` and pass the resulting YAML together with this file"
     advice: str = _table()["values"].get(name, {}).get(str(value).lower(), "")

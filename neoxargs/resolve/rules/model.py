@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from math import ceil
 from typing import Any
@@ -64,7 +65,7 @@ def attention_config_covers_every_layer(
     if count != num_layers:
         raise Contradiction(
             f"attention_config describes {count} layers, but num_layers is {num_layers}",
-            'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
+            f'write "all" to repeat a pattern over all layers: [[{json.dumps(patterns[0][0])}, "all"]]',
             about=["attention_config", "num_layers"],
         )
     return [kind for kinds, times in patterns for kind in kinds * times]
@@ -188,7 +189,8 @@ def attention_kinds_exist(attention_config: Sequence[str]) -> Finding | None:
     unknown = next((kind for kind in attention_config if kind not in LAYER_KINDS), None)
     if unknown is None:
         return None
-    advice = did_you_mean(unknown, LAYER_KINDS) or f"use one of {', '.join(LAYER_KINDS)}"
+    begin = next((kind for kind in LAYER_KINDS if unknown.startswith(f"{kind}_")), unknown)  # `flash_v2`
+    advice = did_you_mean(begin, LAYER_KINDS) or f"use one of {', '.join(LAYER_KINDS)}"
     return refuse(f"attention_config contains an unknown layer type: {unknown}", advice)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from neoxargs.problems import close_matches
+from neoxargs.problems import close_matches, did_you_mean
 from neoxargs.resolve.keys.other_programs import our_choice
 from neoxargs.resolve.values.describe_type import UNIONS, describe_type, is_list
 from neoxargs.resolve.values.hints import number_hint, typo_hint, without_brackets
@@ -142,7 +142,13 @@ def _bool(node: Node, wanted: Any) -> bool:
     if isinstance(value, bool):
         return value
     is_digit = isinstance(value, int | float) and value in (0, 1)
-    raise Mismatch(node, wanted, advice=f"write {str(bool(value)).lower()}" if is_digit else typo_hint(node))
+    if is_digit:
+        raise Mismatch(node, wanted, advice=f"write {str(bool(value)).lower()}")
+    raise Mismatch(node, wanted, advice=typo_hint(node) or did_you_mean(_lower(node), ("true", "false")))
+
+
+def _lower(node: Node) -> str:
+    return node.text.strip().lower() if isinstance(node, Scalar) else ""
 
 
 def _int(node: Node, wanted: Any) -> int:
@@ -186,8 +192,20 @@ def _nothing(node: Node, wanted: Any) -> None:
 
 
 def _in_brackets(node: Node, element: Any) -> str:
+    if not isinstance(node, Scalar):
+        return ""
     try:
-        return f"write [{format_node(node)}]" if isinstance(node, Scalar) and _fit(node, element) is not None else ""
+        _fit(node, element)
+        return f"write [{format_node(node)}]"
+    except Mismatch:
+        return _separated(node, element)
+
+
+def _separated(node: Scalar, element: Any) -> str:
+    """Return the hint for items that are separated by commas in one string."""
+    items = [item.strip() for item in node.text.split(",")]
+    try:
+        return f"write {[coerce(read_plain(item), element) for item in items]}" if len(items) > 1 else ""
     except Mismatch:
         return ""
 

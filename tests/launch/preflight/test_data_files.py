@@ -46,6 +46,7 @@ def data(tmp_path: Path) -> str:
         ),
         ("b", "b.idx", "copy {}b.idx too: every token file consists of a .bin and an .idx file"),
         ("c", "c.bin and no {}c.idx", f"{MAKE}c --tokenizer-type ByteLevelTokenizer"),
+        ("c ./d", "c ./d.bin and no {}c ./d.idx", "to blend datasets, write a list: [{}c, ./d]"),
     ],
 )
 def test_token_files(data, name, problem, hint):

@@ -143,6 +143,7 @@ def test_a_flag_with_the_opposite_meaning_is_not_suggested() -> None:
 def test_choices_and_values() -> None:
     assert hint("pos_emb: rope\n") == "write rotary"
     assert our_choice("RMS_norm") == "rmsnorm"
+    assert hint("tokenizer_type: hf\n") == "write HFTokenizer"
     assert hint("lr_decay_style: WSD\n").startswith("wsd is not supported: write constant")
     assert hint("warmup: 100\n").startswith("warmup is a fraction of train_iters")
 
