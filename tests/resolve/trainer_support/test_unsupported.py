@@ -193,7 +193,7 @@ def test_the_quickstart_is_supported(path: Path) -> None:
         ('{attention_config: [[["rwkv"], "all"]]}', "between the samples of a batch"),
         ("use_bnb_optimizer: true", "adds a norm to the position embedding"),
         ("serve_model_weights: true", "sends pickles"),
-        ("data_efficiency: {enabled: true}", "need DeepSpeed's data loader"),
+        ("data_efficiency: {enabled: true}", "needs DeepSpeed's own data loader"),
     ],
 )
 def test_what_stays_unsupported_has_a_reason(text: str, why: str) -> None:
