@@ -235,7 +235,7 @@ class RandomLtdSchedule(
     section="data_efficiency.data_routing.random_ltd.random_ltd_schedule",
     always_sent=("schedule_type",),
 ):
-    """How the part of the sequence that middle layers process grows."""
+    """How much of each sequence the middle layers process, and how this part grows."""
 
     min_value: Count | None = param(None)
     """Number of tokens at the start. Required."""

@@ -126,7 +126,7 @@ class CommsLogger(Group, origin="DSC", effect="log", section="comms_logger"):
 
 
 class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler"):
-    """Numbers of floating point operations and parameters, and the time, of each module, measured once during a run."""
+    """The floating point operations, parameters and time of each module, measured once during a run."""
 
     enabled: bool = param(False)
     """Measure the FLOPs and the time of the model's parts. Turns `wall_clock_breakdown` on as well."""

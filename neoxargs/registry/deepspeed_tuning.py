@@ -9,7 +9,7 @@ from neoxargs.registry.types import Count, Natural, NonNegative
 
 
 class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", aliases="autotuning_config"):
-    """What DeepSpeed's autotuner tries, each setting in a separate short run; `autotuning_run` starts it."""
+    """What DeepSpeed's autotuner tries, each setting in a separate short run; `autotuning_run` starts the autotuner."""
 
     enabled: bool = param(False)
     """Let the engine measure steps for the autotuner, and end the run after them. Set it to true together with

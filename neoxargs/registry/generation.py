@@ -9,7 +9,7 @@ from neoxargs.registry.types import Count, Fraction, Natural, NonNegative
 
 
 class Generation(Group, origin="NeoX", effect="generation"):
-    """What `generate.py` and `eval.py` read and write, and what a run in training measures with generated text."""
+    """What `generate.py` and `eval.py` read and write, and what a training run evaluates with generated text."""
 
     text_gen_type: Literal["unconditional", "input-file", "interactive", "precompute"] | None = param(None)
     """What generation starts from: nothing (`unconditional`), the lines of `sample_input_file` (`input-file`), or a
