@@ -7,7 +7,7 @@
         zero_pp_rank_0_mp_rank_00_optim_states.pt     optimizer state of one rank, with ZeRO
         configs/*.yml                             the configuration, since November 2021
 
-deepy's checkpoints contain some files with the same names, and others (`OURS`) that GPT-NeoX's never contain.
+deepy's checkpoints contain some files with the same names, and others (`DEEPY_FILES`) that GPT-NeoX's never contain.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ STATES = re.compile(r"mp_rank_(\d+)_model_states\.pt")
 OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_states\.pt")
 ZERO3 = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
 #: Files that only deepy writes.
-OURS = (checkpoint_folder.FILES, checkpoint_folder.CONFIG)
-OUR_INVENTORIES = "layout-*.json"
+DEEPY_FILES = (checkpoint_folder.FILES, checkpoint_folder.CONFIG)
+DEEPY_INVENTORIES = "layout-*.json"
 
 
 class Files:
@@ -109,7 +109,11 @@ def state_file(number: int) -> str:
 def files_of(folder: Path) -> Files | None:
     """Return the files of a folder that is a GPT-NeoX checkpoint; None if it is not one."""
     # deepy's checkpoints have files of the same names, so those that only deepy writes decide.
-    if not os.path.isdir(folder) or any((folder / name).exists() for name in OURS) or any(folder.glob(OUR_INVENTORIES)):
+    if (
+        not os.path.isdir(folder)
+        or any((folder / name).exists() for name in DEEPY_FILES)
+        or any(folder.glob(DEEPY_INVENTORIES))
+    ):
         return None
     found = Files(folder)
     for path in sorted(folder.iterdir()):

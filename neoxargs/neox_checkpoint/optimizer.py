@@ -101,13 +101,13 @@ def _add(found: OptimizerState, contents: Contents, number: int, orders: _Orders
     rank = number % contents.files.tensor_ranks
     if contents.files.optimizer:
         outers = [_partition(contents, number, part) for part in range(contents.files.data_ranks)]
-        _note(found, outers[0])
+        _keep_counters(found, outers[0])
         vectors = _joined(outers)
     else:
         outer = contents.state(number).get("optimizer")
         if not isinstance(outer, dict) or not outer:
             raise NotUsable("the checkpoint has none")
-        _note(found, outer)
+        _keep_counters(found, outer)
         if "fp32_groups_flat" not in outer:
             _add_whole(found, outer, rank, orders.of_tensors(number, _shapes(outer)))
             return
@@ -125,7 +125,7 @@ def _partition(contents: Contents, number: int, part: int) -> dict[str, Any]:
     return outer
 
 
-def _note(found: OptimizerState, outer: Mapping[str, Any]) -> None:
+def _keep_counters(found: OptimizerState, outer: Mapping[str, Any]) -> None:
     """Keep the step count and the loss scale of one file.
 
     DeepSpeed's fused Adam counts the steps of a group in the state of its last weight only, hence the maximum.

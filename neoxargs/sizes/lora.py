@@ -28,7 +28,7 @@ NAMES = {
 #: The matrices of a layer.
 MODULES = tuple(dict.fromkeys(module for module, _ in NAMES.values()))
 #: What `all-linear` stands for.
-WHOLE = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")
+ALL_LINEAR = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")
 
 
 class Part(NamedTuple):
@@ -78,9 +78,9 @@ def scale(config: Config) -> float:
     return options.alpha / (math.sqrt(options.rank) if options.rank_stabilized else options.rank)
 
 
-def chosen(targets: Sequence[str], gated: bool) -> dict[str, tuple[str, ...]]:
+def adapted_parts(targets: Sequence[str], gated: bool) -> dict[str, tuple[str, ...]]:
     """Return the matrices with adapters -> the parts with an adapter, in the order of the model."""
-    names = [name for target in targets for name in (WHOLE if target == "all-linear" else (target,))]
+    names = [name for target in targets for name in (ALL_LINEAR if target == "all-linear" else (target,))]
     pairs = {NAMES[name] for name in names}
     if not gated and ("mlp.dense_h_to_4h", "up") in pairs:  # the only part
         pairs = pairs - {("mlp.dense_h_to_4h", "up")} | {("mlp.dense_h_to_4h", ALL)}
@@ -95,7 +95,7 @@ def targets(config: Config) -> list[Target]:
     """Return the matrices of one layer that have adapters; none without LoRA."""
     if not config.lora.rank:
         return []
-    found = chosen(config.lora.targets, config.mlp.activation in GATED)
+    found = adapted_parts(config.lora.targets, config.mlp.activation in GATED)
     return [target(config, module, adapted) for module, adapted in found.items()]
 
 

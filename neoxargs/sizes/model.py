@@ -79,7 +79,6 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
     used = weights_of_layers(shape)
-    # Shared weights count once, as those of the first layer that has them.
     first_uses = [used.index(index) for index in set(used)]
     layers = len(first_uses)
     norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)

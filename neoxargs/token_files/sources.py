@@ -32,7 +32,7 @@ class Share(NamedTuple):
         return slice(ends[self.part], ends[self.part + 1])
 
 
-WHOLE = Share((1.0,), 0)
+WHOLE_FILE = Share((1.0,), 0)
 
 
 class Source(NamedTuple):
@@ -43,7 +43,7 @@ class Source(NamedTuple):
     """
 
     prefix: str
-    share: Share = WHOLE
+    share: Share = WHOLE_FILE
     weight: float | None = None
     labels: str | None = None
 
@@ -89,7 +89,6 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:
     """Parse `split`, such as `969, 30, 1`, into the share of each split; None for a split that gets no data."""
     numbers = [float(n) for n in re.findall(r"[0-9.]+(?:e-?[0-9]+)?", split)] if isinstance(split, str) else list(split)
-    # Missing proportions are 0.
     proportions = tuple([*map(float, numbers), 0.0, 0.0][:3])
     return [Share(proportions, part) if proportion else None for part, proportion in enumerate(proportions)]
 

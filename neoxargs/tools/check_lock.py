@@ -17,7 +17,7 @@ from neoxargs.resolve import draft, read_files
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import complete
 from neoxargs.tools.diff.differences import Difference, contents, differences
-from neoxargs.tools.diff.side import Side, of_lock, shown
+from neoxargs.tools.diff.side import Side, of_lock, short_json
 
 #: Section -> what it is called in a message, and the id of a difference.
 SECTIONS = {
@@ -104,7 +104,7 @@ def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]
 
 
 def _other_value(lock: Lock, found: Difference) -> Problem:
-    then, now = map(shown, found.values)
+    then, now = map(short_json, found.values)
     what = f"{found.name} was {then} when the run was launched; with the current configuration files, it is {now}"
     place, source = lock.places.get(("values", found.name)), found.sources[1]
     hint = "; ".join(filter(None, [f"source of the new value: {source}" if source else "", WARNINGS.get(found.impact)]))
@@ -118,7 +118,9 @@ def _environment(lock: Lock, config: Config) -> Iterator[Problem]:
         for name in {**lock.sections[section], **now[section]}:
             then, here = lock.sections[section].get(name), now[section].get(name)
             if then != here:
-                what = f"{noun}: {name} was {shown(then)} when the run was launched; here, it is {shown(here)}"
+                what = (
+                    f"{noun}: {name} was {short_json(then)} when the run was launched; here, it is {short_json(here)}"
+                )
                 place = lock.places.get((section, name))
                 yield Problem(what, place, severity="warning", id=problem_id)
     for name, files in lock.sections["files"].items():

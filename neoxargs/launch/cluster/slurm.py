@@ -29,7 +29,6 @@ def nodes_of_job(environ: Mapping[str, str]) -> list[str]:
 def ranks_per_node(environ: Mapping[str, str]) -> int:
     """Return the ranks per node of the job, 0 if not known: 8 for `SLURM_GPUS_PER_NODE=a100:8`."""
     for name in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_NTASKS_PER_NODE"):
-        # `4(x2)`, for two nodes, is no number and is passed over.
         number = environ.get(name, "").rpartition(":")[2]
         if number.isdigit():
             return int(number)

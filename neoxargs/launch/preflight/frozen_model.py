@@ -21,7 +21,7 @@ from neoxargs.sizes.trained import is_frozen
 #: Parameters without which a checkpoint's adapters do not fit, or compute something else.
 FITTING = ("lora.rank", "lora.targets", "soft_prompt_tuning.num_tokens")
 SCALING = ("lora.alpha", "lora.rank_stabilized")
-_SAME = "use the configuration of the run that wrote the checkpoint"
+_SAME_CONFIGURATION = "use the configuration of the run that wrote the checkpoint"
 
 
 def frozen_model_problems(config: Config, checkpoint: Path | None, training: bool = True) -> Iterator[Problem]:
@@ -78,7 +78,7 @@ def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Prob
     kind, name = (f"adapters (lora.rank {rank})", "lora") if rank else ("a soft prompt", "soft_prompt_tuning")
     what = f"load ({checkpoint}): the checkpoint contains only {kind}, and no model"
     settings = ", ".join(f"{key}: {_form(value)}" for key, value in saved.get(name, {}).items())
-    hint = f"set {name}: {{{settings}}}, as in the run that wrote the checkpoint" if settings else _SAME
+    hint = f"set {name}: {{{settings}}}, as in the run that wrote the checkpoint" if settings else _SAME_CONFIGURATION
     hint += f", or load the frozen model's checkpoint{f' ({record.folder})' if record.folder else ''}"
     return Problem(what, config.place("load"), hint, id="checkpoint-of-adapters", about=("load", "lora.rank"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neoxargs.problems import listed
 from neoxargs.resolve.rules.rule import Finding, check, refuse
-from neoxargs.sizes.lora import ALL, NAMES, chosen
+from neoxargs.sizes.lora import ALL, NAMES, adapted_parts
 from neoxargs.sizes.model import GATED
 
 
@@ -27,7 +27,7 @@ def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activ
 
         lora: {rank: 8, targets: [query_key_value, v_proj]}
     """
-    found = chosen(lora__targets, activation in GATED) if lora__rank else {}
+    found = adapted_parts(lora__targets, activation in GATED) if lora__rank else {}
     for module, parts in found.items():
         if ALL in parts and len(parts) > 1:
             inside = [

@@ -23,7 +23,7 @@ NOT_COMPARED = frozenset(
 SETTINGS = (("train_batch_size",), ("train_micro_batch_size_per_gpu", "batch_size"),
             ("gradient_accumulation_steps", "gas"), ("world_size", "global_num_gpus"))  # fmt: skip
 #: The name to show if the names of a setting have different values.
-WHOLE = ("optimizer.params.betas", "precision", "optimizer.type")
+PREFERRED_NAMES = ("optimizer.params.betas", "precision", "optimizer.type")
 #: Section of a run.lock.yml -> kind and impact of a difference in it.
 ENVIRONMENT: dict[str, tuple[str, Impact]] = {
     "code": ("code", "result"), "files": ("content", "result"), "packages": ("package", "rounding"),
@@ -142,9 +142,9 @@ def _is_set(config: Config, name: str) -> bool:
 
 def _name_shown(differing: Sequence[str], a: Side, b: Side) -> str:
     """Return the name of a setting that is most familiar to the reader: one that a side sets."""
-    whole = next((name for name in WHOLE if name in differing), None)
+    preferred = next((name for name in PREFERRED_NAMES if name in differing), None)
     named = (name for side in (a, b) for name in differing if side.has_sources and side.config.is_set(name))
-    return whole or next(named, differing[0])
+    return preferred or next(named, differing[0])
 
 
 def _source(side: Side, name: str, names: Sequence[str]) -> str:

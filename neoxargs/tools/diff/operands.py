@@ -33,13 +33,13 @@ def read_sides(names: tuple[str, str], directory: str | None, gpus: int | None) 
     gpus: the number of ranks of configuration files. By default, it is the number that either side determines, or the
     smallest number for which both can be resolved.
     """
-    found = _all(lambda name: _read(name, directory), names)
+    found = _call_on_each(lambda name: _read(name, directory), names)
     counted = list(zip(found, _ranks(found, gpus), strict=True))
-    a, b = _all(lambda pair: _resolve(*pair), counted)
+    a, b = _call_on_each(lambda pair: _resolve(*pair), counted)
     return a, b
 
 
-def _all(function: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
+def _call_on_each(function: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
     """Return the results of a function; raise the problems of all calls together."""
     results: list[R] = []
     problems: list[Problem] = []

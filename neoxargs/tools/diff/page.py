@@ -9,7 +9,7 @@ from neoxargs.html_page import html_page
 from neoxargs.line_chart import STYLE, Chart, Series, centred, draw
 from neoxargs.tools.diff.differences import Difference
 from neoxargs.tools.diff.losses import Losses
-from neoxargs.tools.diff.side import Side, shown
+from neoxargs.tools.diff.side import Side, short_json
 from neoxargs.tools.diff.text import HEADINGS, described, verdict
 
 UNIT = "nats per token"
@@ -25,7 +25,7 @@ def page(
     sections += [_table(f"At step {step}", ("", "A", "B"), at)] if at else []
     for impact, heading in HEADINGS.items():
         rows = [
-            (each.kind, each.name, *map(shown, each.values), *each.sources, each.note)
+            (each.kind, each.name, *map(short_json, each.values), *each.sources, each.note)
             for each in found
             if each.impact == impact
         ]

@@ -49,6 +49,7 @@ class Side(Record):
         Also None for the path of a cache, and for a retired parameter that is not set or only sets others.
         """
         value, replaced_by = self.config.get(name), REGISTRY.parameters[name].replaced_by
+        # A path in the run folder, which differs between any two runs.
         if name == "data_path" and value == self._token_cache():
             return None
         if replaced_by is not None and (not self.config.is_set(name) or value in replaced_by):
@@ -136,7 +137,7 @@ def recorded_source(text: str) -> Source:
     return Source("set", Place("--set", 1, 1, text.removeprefix("--set ")))
 
 
-def shown(value: Any, limit: int = 36) -> str:
+def short_json(value: Any, limit: int = 36) -> str:
     """Return a value as JSON, shortened; a list of equal items as `12 x "global"`."""
     if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
         return f"{len(value)} x {json.dumps(value[0])}"

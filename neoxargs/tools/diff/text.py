@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from neoxargs.registry import REGISTRY
 from neoxargs.tools.diff.differences import Difference, first_names, spellings
 from neoxargs.tools.diff.kinds import IMPACTS, Impact, kind_of
-from neoxargs.tools.diff.side import Side, shown
+from neoxargs.tools.diff.side import Side, short_json
 
 HEADINGS: dict[Impact, str] = {
     "result": "can change the result",
@@ -73,7 +73,7 @@ def described(side: Side) -> str:
 
 def _table(found: Sequence[Difference]) -> Iterator[str]:
     """Yield a row for each difference: kind, name, both values, and where they come from."""
-    rows = [(each.kind, each.name, *map(shown, each.values)) for each in found]
+    rows = [(each.kind, each.name, *map(short_json, each.values)) for each in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row, each in zip(rows, found, strict=True):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

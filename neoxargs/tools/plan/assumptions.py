@@ -23,13 +23,13 @@ LOGITS_ON_CPU = 2**25
 
 
 #: The largest value of an assumption that has no other limit.
-MOST = 1e18
+NO_LIMIT = 1e18
 #: Unit of an assumption -> its smallest and largest value. What a time is divided by is never 0.
 RANGES = {
     "share of memory": (0.01, 1), "share of peak rate": (0.001, 1), "share of bandwidth": (0.001, 1),
     "share of compute": (0, 1), "share": (0, 100), "ratio": (1, 1000), "factor": (0.001, 1000),
-    "GB/s": (0.001, MOST), "parameters/s": (1, MOST), "GiB": (0, MOST), "bytes": (0, MOST), "numbers": (1, MOST),
-    "tokens": (0, MOST), "s": (0, 3600), "0 or 1": (0, 1), "0, 1 or 2": (0, 2),
+    "GB/s": (0.001, NO_LIMIT), "parameters/s": (1, NO_LIMIT), "GiB": (0, NO_LIMIT), "bytes": (0, NO_LIMIT),
+    "numbers": (1, NO_LIMIT), "tokens": (0, NO_LIMIT), "s": (0, 3600), "0 or 1": (0, 1), "0, 1 or 2": (0, 2),
 }  # fmt: skip
 #: Value of an assumption that the configuration decides.
 CONFIGURED = -1
@@ -290,7 +290,9 @@ def _range(each: Field[Any]) -> str:
     about = each.metadata
     if about["unit"].startswith("0"):
         return str(about["unit"])
-    limits = f"at least {about['low']:g}" if about["high"] == MOST else f"from {about['low']:g} to {about['high']:g}"
+    limits = (
+        f"at least {about['low']:g}" if about["high"] == NO_LIMIT else f"from {about['low']:g} to {about['high']:g}"
+    )
     return (
         f"a number {limits} ({about['unit']}){', or -1 for the configured value' if each.default == CONFIGURED else ''}"
     )

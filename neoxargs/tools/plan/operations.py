@@ -47,6 +47,7 @@ def stage_operations(config: Config, stage: Stage, rows: int) -> Operations:
     last = 2 * sizes.tokens * hidden * mlp_width(config.shape, config.mlp) // tensor
     return Operations(
         linear=(forward + 2 * layers) * linear - (groups * last if skips_last_product(config) else 0),
+        # `attention` is two products; a backward pass has five, or four where the scores are stored.
         attention=forward * attention + round(layers * attention * (5 - unfused_share(config)) / 2),
         vocabulary=6 * sizes.tokens * rows // tensor * hidden if stage.last else 0,
     )

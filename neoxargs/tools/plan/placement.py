@@ -56,6 +56,7 @@ def hosts_of_stages(resources: Resources, layout: Layout) -> list[list[str]]:
 
 def tensor_groups_cross_hosts(resources: Resources, layout: Layout) -> bool:
     """Whether a tensor parallel group spans hosts."""
+    # A group is cut if a host begins in its middle.
     starts, first = set[int](), 0
     for slots in resources.hosts.values():
         starts.add(first)

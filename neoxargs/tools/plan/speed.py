@@ -230,10 +230,9 @@ def _data_volume(states: ModelStates, batches: int) -> int:
 
 
 def _host_volume(states: ModelStates) -> int:
-    """Return the bytes that offloading moves in a step: gradients in fp32 to the host, and weights back."""
     if not states.offloaded:
         return 0
-    return states.partition * (SINGLE + states.number_size)
+    return states.partition * (SINGLE + states.number_size)  # gradients in fp32 to the host, and weights back
 
 
 def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, assumed: Assumptions) -> float:
@@ -242,6 +241,7 @@ def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, a
         swapped = read_and_written if states.on_disk else 0
         moved = sent.host / (assumed.host_link * 1e9) + swapped / (assumed.disk_link * 1e9)
         return moved + states.partition / assumed.cpu_adam
+    # Plain SGD without master weights reads weight and gradient, and writes the weight.
     traffic = assumed.step_traffic if optimizer_bytes_per_parameter(states) else 3 * states.number_size
     return states.partition * traffic / (device.bandwidth * assumed.bandwidth)
 

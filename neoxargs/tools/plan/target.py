@@ -84,5 +84,6 @@ def host_memory() -> int:
 
 def _cpu(ranks: int) -> Device:
     """Return the share of this machine's CPU that one rank gets: one core, or less with more ranks than cores."""
+    # DEVICES["CPU"] has the rates of one core.
     share, core = min(1.0, (os.cpu_count() or 1) / ranks), DEVICES["CPU"]
     return replace(core, half=core.half * share, single=core.single * share)

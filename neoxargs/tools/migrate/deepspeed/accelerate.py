@@ -86,6 +86,7 @@ def _setting(key: str, entry: Entry, tree: Mapping) -> tuple[str, Entry] | None:
     machines = _value(tree, "num_machines")
     count = machines.value if isinstance(machines, Scalar) else 1
     total = entry.value.value
+    # Accelerate counts the processes of all machines, deepy the GPUs of one.
     if key == "num_processes" and isinstance(count, int) and isinstance(total, int) and count and total % count == 0:
         each = total // count
         return "num_gpus", entry._replace(value=entry.value._replace(value=each, text=str(each)))

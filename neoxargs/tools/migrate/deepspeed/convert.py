@@ -27,6 +27,7 @@ def convert_version(version: Version, source: str) -> Result:
     head = [f"Converted from {os.path.basename(source)} by deepy migrate.", *version.block.to_do]
     text = yaml_text(settings, head, version.draft.sections - {name.rpartition(".")[0] for name in settings})
     try:
+        # The keys that are retired by now are rewritten like those of a GPT-NeoX file.
         current = migrate([Text(source, text)], CURRENT_DIALECT)
     except Problems as stop:
         raise Problems(_placed_in_json(stop.problems, Text(source, text), version)) from None

@@ -171,6 +171,7 @@ class _Reader:
     def string(self, match: re.Match[str]) -> Scalar:
         self.at = match.end()
         try:
+            # Python's syntax, because a dictionary of a script may have r"..." and '...'.
             value = ast.literal_eval(match[0])
         except (SyntaxError, ValueError):
             value = match[0][1:-1]

@@ -75,6 +75,7 @@ def _choices(tree: Mapping) -> Iterator[Mapping]:
     groups: dict[str, list[Entry]] = {}
     for entry in tree.entries:
         groups.setdefault(normal(entry.key), []).append(entry)
+    # Published documents list alternatives of a section one below the other, where JSON would take the last.
     for number, choice in enumerate(product(*groups.values())):
         if number >= MAX_VERSIONS:
             break

@@ -58,7 +58,7 @@ def _default_width(reading: Reading, width: int, flag: str) -> None:
 
 def key_value_heads(reading: Reading, option: Option) -> None:
     """Read `multihead` or `multiquery`, in which all query heads share one key and value head."""
-    if option.text == "multiquery":
+    if option.text == "multiquery":  # `multihead` is the default
         reading.set("num_kv_heads", 1)
 
 
@@ -107,7 +107,7 @@ def positions(choose: Callable[[Reading, Option], None]) -> Callable[[Reading, O
 
 def llama3(reading: Reading, option: Option) -> None:
     reading.set("rope_scaling.rope_type", "llama3")
-    reading.set("rope_scaling.factor", float(reading.number("rope-scaling-factor") or 8.0))
+    reading.set("rope_scaling.factor", float(reading.number("rope-scaling-factor") or 8.0))  # Megatron-LM's default
     reading.set("rope_scaling.original_max_position_embeddings", LLAMA3_CONTEXT, "Megatron-LM's constant")
 
 

@@ -63,9 +63,11 @@ def convert_script(
     """
     script = read_script(text, given)
     from_environ = {name: value for name, value in (environ or {}).items() if name in script.unset}
+    # Read again, because these variables can decide branches and contain flags.
     if from_environ:
         script = read_script(text, {**from_environ, **(given or {})})
     command = max(script.commands, key=_flag_count, default=[])
+    # Some scripts print the command that they submit elsewhere.
     if not _flag_count(command):
         command = max(script.printed, key=_flag_count, default=[])
     if not _flag_count(command) and script.variable_flags:

@@ -12,7 +12,7 @@ def list_of(text: str) -> list[int] | None:
     """Evaluate an expression of integers, lists, `+`, `-` and `*`; None if it is not a list of integers."""
     try:
         value = _value(ast.parse(text.strip(" '\""), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: ast.parse of deeply nested brackets
         return None
     return value if isinstance(value, list) else None
 

@@ -84,7 +84,7 @@ def options_of(words: Sequence[Word]) -> dict[str, Option]:
     for word in words:
         if word.text.startswith("--"):
             name, equals, value = word.text[2:].partition("=")
-            name = name if "$" in name else name.replace("_", "-")
+            name = name if "$" in name else name.replace("_", "-")  # not within a variable's name
             name = OLD_NAMES.get(name, name)
             last = options[name] = Option(name, [Word(value, word.place)] if equals else [], word.place)
         elif last:

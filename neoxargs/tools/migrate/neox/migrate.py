@@ -168,6 +168,7 @@ class _Migration:
             place, hint = self.files.place(document, entry), "replace this line by hand"
             self.problems.append(Problem(what, place, hint, id=NO_COUNTERPART))
             return
+        # All targets are compared before anything is edited.
         if any(self.contradicts(document, entry, name, to) for name, to in new.items()):
             return
         self.note(document, entry, self.change_text(new), rewrite)

@@ -22,6 +22,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    # The shell's `/` divides integers.
     ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
@@ -33,6 +34,7 @@ def evaluate(sum_: str, value_of: Callable[[str], str]) -> int | None:
 
     value_of: returns the value of a variable, empty if unknown.
     """
+    # In arithmetic, a variable needs no `$`.
     plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: value_of(match[1]), sum_)
     plain = plain.replace("&&", " and ").replace("||", " or ")
     try:

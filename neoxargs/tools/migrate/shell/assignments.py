@@ -22,6 +22,7 @@ class Assignments(Shell):
         if plain[0] in _DECLARATIONS:
             begin = next((i for i, word in enumerate(plain[1:], 1) if not word.startswith("-")), len(plain))
             words, plain = words[begin:], plain[begin:]
+        # `_array` has put a marker after the `=`; `NAME+=(...)` appends.
         if plain and re.fullmatch(r"\w+\+?=", plain[0]) and plain[1:2] == ["("]:
             name = plain[0].rstrip("+=")
             before = self.variables.get(name, []) if plain[0].endswith("+=") else []

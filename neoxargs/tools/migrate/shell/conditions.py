@@ -22,6 +22,7 @@ def evaluate(texts: Sequence[str]) -> bool | None:
         case ["false"]:
             return False
         case ["-z" | "-n" as sign, text]:
+            # An unset variable stays in the word as it is written, and would be empty.
             empty = not text or (re.fullmatch(r"\$\{?\w+[:-]*\}?", text) is not None)
             return empty == (sign == "-z") if empty or _is_known(text) else None
         case [one, sign, other] if _is_known(one) and _is_known(other):
@@ -31,6 +32,7 @@ def evaluate(texts: Sequence[str]) -> bool | None:
 
 def _compared(one: str, sign: str, other: str) -> bool | None:
     if sign in ("=", "==", "!="):
+        # The right side of `[[ a == b* ]]` is a pattern.
         return fnmatchcase(one, other) == (sign != "!=")
     try:
         difference = int(one) - int(other)

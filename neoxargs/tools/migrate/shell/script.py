@@ -84,6 +84,7 @@ class _Reader(Assignments):
             if self.text[self.at : self.at + 1] not in ("<", ">"):
                 break
             self.redirect()
+        # `cat <<EOF > file` and `cat > file <<EOF` are the same.
         self.pending = [(end, plain, into or self.target) for end, plain, into in self.pending]
         return words
 
@@ -101,6 +102,7 @@ class _Reader(Assignments):
         if not words:
             return
         if sign == "<<":
+            # If the end word is quoted, the shell expands nothing in the document.
             plain = self.text[begin] in "'\"\\"
             self.pending.append((self.word(words[0]).text, plain, None))
         elif sign[0] == ">":
@@ -122,6 +124,7 @@ class _Reader(Assignments):
 
     def read_heredoc(self, end: str, plain: bool, into: Word | None) -> None:
         """Read a here-document up to the line `end`. plain: its variables are not expanded. into: its file."""
+        # Tabs before the end word, as `<<-` allows.
         close = re.compile(rf"^\t*{re.escape(end)}$", re.M).search(self.text, self.at)
         stop = close.start() if close else len(self.text)
         body = self.text[self.at : stop]
