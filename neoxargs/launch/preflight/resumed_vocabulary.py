@@ -16,7 +16,7 @@ from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import vocabulary_rows
-from neoxargs.sizes.vocab import SAME_VOCABULARY, tokenizer_file, vocabulary_size
+from neoxargs.sizes.vocab import SAME_VOCABULARY, padded_vocab_size, tokenizer_file, vocabulary_size
 
 FILES = ("vocab_file", "merge_file")
 #: What a problem with numbers of rows is about.
@@ -38,7 +38,7 @@ def _other_tokenizer(config: Config, checkpoint: Path, saved: dict[str, Any]) ->
     elif ours == theirs:
         for name in FILES:
             here, there = config.get(name), saved.get(name)
-            if here and there and _differ(tokenizer_file(here), tokenizer_file(there)):
+            if here and there and here != there and _differ(tokenizer_file(here), tokenizer_file(there)):
                 yield _warning(config, name, checkpoint, here, there)
 
 
@@ -71,8 +71,7 @@ def _other_rows(config: Config, checkpoint: Path, saved: dict[str, Any]) -> Iter
 def _not_loadable(config: Config, checkpoint: Path, saved: dict[str, Any], ours: int) -> Iterator[Problem]:
     """Only DeepSpeed can load a checkpoint without a list of its weights, and only with the same number of rows."""
     tokens = _saved_tokens(saved)
-    # As `sizes.vocab` pads it: rounded up to a multiple of the unit.
-    theirs = saved.get("padded_vocab_size") or (tokens and -(-tokens // _unit(saved)) * _unit(saved))
+    theirs = saved.get("padded_vocab_size") or (tokens and padded_vocab_size(tokens, _unit(saved), 1))
     if theirs and theirs != ours:
         what = f"the embedding has {ours:,} rows in this configuration, "
         what += f"but {theirs:,} in the checkpoint to be loaded ({checkpoint})"
@@ -91,7 +90,7 @@ def _added_or_dropped(
             f"loaded ({checkpoint}) has only {theirs:,} rows; the weights of all tokens from id {theirs} on start at 0"
         )
         hint = "use the tokenizer that the checkpoint was trained with, unless these tokens were added to it"
-    elif (lost := _trained_rows(saved, theirs) - ours) > 0:
+    elif ours < theirs and (lost := _trained_rows(saved, theirs) - ours) > 0:
         what = f"the embedding has {ours:,} rows in this configuration, but {theirs:,} in the checkpoint to be loaded "
         what += f"({checkpoint}); trained rows would be dropped, at least {lost:,}"
         hint = "use the tokenizer that the checkpoint was trained with"

@@ -19,6 +19,7 @@ from neoxargs import checkpoint_folder
 from neoxargs.checksums import ChecksumFile
 from tests.support.processes import start_ranks, step_rows, wait_for_step
 from tests.support.ranks import run_ranks
+from tests.support.small_gpt import VOCABULARY
 from tests.support.trials import SAMPLES, Training, Trial
 
 
@@ -105,6 +106,8 @@ def test_the_checkpoint_has_the_state_at_the_save_although_training_went_on(foun
     assert continued == losses
     assert found[0][name]["iteration"] == 3
     assert checkpoint_folder.verify(found[1] / name / "global_step3") == ""
+    # What a launch compares with the vocabulary of the run: the rows of all tensor parallel ranks together.
+    assert checkpoint_folder.embedding_rows(found[1] / name / "global_step3") == VOCABULARY.padded
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
