@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.resolve import Text, complete, draft
+from neoxargs.tools.migrate import source_of
+from neoxargs.tools.migrate.megatron import Megatron
 from neoxargs.tools.migrate.megatron.convert import convert_script
 from neoxargs.tools.migrate.megatron.flags import is_read
 from neoxargs.tools.migrate.megatron.reading import OLD_NAMES
@@ -161,9 +163,33 @@ def test_the_program_after_a_launcher_flag_is_not_its_value() -> None:
     assert result.problems == []
 
 
-def test_a_suggestion_is_named_once() -> None:
-    (problem,) = migrated("--train-iters 9 --tokenizer-typ x").problems
-    assert problem.hint == "did you mean --tokenizer-type?"
+def test_a_flag_without_a_counterpart_needs_no_value() -> None:
+    result = migrated("--train-iters 9 --log-throughput $A --embedding-paths $A --kv-channels $B")
+    assert [problem.id for problem in result.problems] == [
+        "migrate-flag-without-counterpart", "migrate-unknown-flag", "migrate-variable-unset"
+    ]  # fmt: skip
+    assert result.problems[2].what == "the value of $B is unknown, so --kv-channels cannot be converted"
+    assert result.text.count("# To do") == 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--tokenizer-typ x", "did you mean --tokenizer-type?"),
+        ("--log-intervall 5", "did you mean --log-interval?"),
+        ("--overide-lr-scheduler", "did you mean --override-lr-scheduler"),
+        ("--num-key-value-head 2", "did you mean --num-key-value-heads?"),
+    ],
+)
+def test_the_correction_of_a_misspelt_flag(flag: str, hint: str) -> None:
+    (problem,) = migrated(f"--train-iters 9 {flag}").problems
+    assert problem.id == "migrate-unknown-flag"
+    assert problem.hint.startswith(hint)
+
+
+def test_a_script_with_a_misspelt_number_of_layers_is_recognised() -> None:
+    flags = "--num-lyers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32"
+    assert isinstance(source_of(Text("run.sh", f"python pretrain_gpt.py {flags}")), Megatron)
 
 
 @pytest.mark.parametrize("command", ["{} &> run.log", "eval '{} &> run.log'", "bash -c '{} > run.log'"])

@@ -19,8 +19,11 @@ class Megatron(Source):
     options = frozenset({"--var", "--choose"})
 
     def recognises(self, text: Text) -> bool:
-        flags = r"--(num[-_]layers|(tensor|pipeline)[-_]model[-_]parallel[-_]size)\b"
-        return bool(re.search(flags, text.text))
+        if re.search(r"--(num[-_]layers|(tensor|pipeline)[-_]model[-_]parallel[-_]size)\b", text.text):
+            return True
+        # One of the flags above may be misspelt.
+        others = r"--(hidden[-_]size|num[-_]attention[-_]heads|seq[-_]length|(?:micro|global)[-_]batch[-_]size)\b"
+        return len(set(re.findall(others, text.text))) > 2
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         (text,) = texts

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, close_matches
-from neoxargs.registry import normal
+from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.tools.migrate.megatron.flags import SPECIAL, by_flag, is_read, is_switch, parameters_of, read_flag
 from neoxargs.tools.migrate.megatron.heredoc import heredoc_settings
 from neoxargs.tools.migrate.megatron.open_values import leave_placeholder, unset_variables, without_remarks
-from neoxargs.tools.migrate.megatron.reading import Option, Reading, options_of
+from neoxargs.tools.migrate.megatron.reading import OLD_NAMES, Option, Reading, options_of
 from neoxargs.tools.migrate.megatron.unsupported_flags import is_listed, reason
 from neoxargs.tools.migrate.result import Result, new_file
 from neoxargs.tools.migrate.shell.script import read_script
@@ -121,7 +121,8 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
         reading.settings.setdefault(name, Setting(value, behind=f"{program}'s default"))
     if "train_iters" not in {*reading.settings, *reading.to_write}:
         reading.to_do.append("To do: set train_iters, which the script does not set.")
-    reading.problems += unset_variables([*launcher, *options])
+    read = [option for option in options if is_read(option.name) or "$" in option.name]
+    reading.problems += unset_variables([*launcher, *read])
     return reading
 
 
@@ -140,12 +141,12 @@ def _read_launcher(reading: Reading, option: Option) -> None:
 
 
 def _read_option(reading: Reading, option: Option) -> None:
-    if not option.is_known:
+    if not is_read(option.name) and "$" not in option.name:
+        _leave_unread(reading, option)
+    elif not option.is_known:
         reading.to_do.append(
             f"To do: set the parameter that replaces {option}; the script does not show the flag's value."
         )
-    elif not is_read(option.name):
-        _leave_unread(reading, option)
     elif option.name == "deepspeed-config":
         read_flag(reading, option)
     else:
@@ -170,9 +171,14 @@ def _leave_unread(reading: Reading, option: Option) -> None:
     if reason(option.name) and (is_listed(option.name) or not close_matches(option.name, flags, alike=0.93)):
         reading.leave_out(option)
         return
-    similar = close_matches(option.name, flags)
+    other_names = {*OLD_NAMES, *(name.replace("_", "-") for name in REGISTRY.parameters if "." not in name)}
+    similar = [*close_matches(option.name, other_names, most=1, alike=0.9), *close_matches(option.name, flags)]
     # A flag that the command has as well is a candidate only if it is very similar.
-    meant = [flag for flag in similar if flag not in reading.options or close_matches(option.name, [flag], alike=0.85)]
+    meant = [
+        flag
+        for flag in dict.fromkeys(similar)
+        if flag not in reading.options or close_matches(option.name, [flag], alike=0.85)
+    ]
     hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
     what = f"{option} is not a Megatron-LM flag (as of 2026) and is left out"
     reading.warn("migrate-unknown-flag", what, option.place, hint)
