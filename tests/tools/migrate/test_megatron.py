@@ -150,7 +150,7 @@ def test_a_flag_is_not_suggested_for_itself(flag: str) -> None:
     [
         ("--train-samples 640", "set train_iters (for --train-samples 640)."),
         ("--train-samples 31 --global-batch-size 32", "set train_iters (for --train-samples 31)."),
-        ("--train-samples $N --global-batch-size 32", "set train_iters, which the script does not set."),
+        ("--train-samples $N --global-batch-size 32", "set train_iters (for --train-samples $N)."),
         ("--global-batch-size 32", "set train_iters, which the script does not set."),
     ],
 )
@@ -239,9 +239,9 @@ python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --sav
 def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     result = convert_script(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
     assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
-        "# To do: set the parameter that replaces --save $OUT; the script does not show the flag's value.",
-        "# To do: set the parameter that replaces --load $OUT; the script does not show the flag's value.",
-        "# To do: set the parameter that replaces --lr ${LR:?}; the script does not show the flag's value.",
+        "# To do: set save (for --save $OUT).",
+        "# To do: set load (for --load $OUT).",
+        "# To do: set lr (for --lr ${LR:?}).",
         "# To do: set train_iters, which the script does not set.",
     ]
     assert "num_layers: 4\n" in result.text

@@ -203,3 +203,10 @@ def test_a_printed_command_is_not_a_second_model(command: str) -> None:
 def test_a_command_that_is_only_printed_is_read() -> None:
     text = f"echo python pretrain_gpt.py {SIZES} --train-iters 9 | bash"
     assert "train_iters: 9\n" in convert_script(Text("run.sh", text)).text
+
+
+def test_a_misspelt_flag_of_the_launcher() -> None:
+    script = f"srun --nodes 2 torchrun --node_rank 0 --nnode 2 --rdzv_id 7 pretrain_gpt.py {SIZES} --train-iters 9"
+    (problem,) = convert_script(Text("run.sh", script)).problems
+    assert problem.what == "--nnode 2 is not a flag of the launcher and is left out"
+    assert problem.hint == "did you mean --nnodes?"

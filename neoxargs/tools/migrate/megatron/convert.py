@@ -100,6 +100,7 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
         if normal(option.name) in LAUNCHER_FLAGS
     ]
     reading = Reading(options_of(command[script + 1 :]))
+    _warn_of_misspelt_launcher_flags(reading, command[: max(script, 0)])
     for option in launcher:
         _read_launcher(reading, option)
     for name in FUSIONS:  # before the other flags, some of which turn a fusion off
@@ -126,6 +127,20 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     return reading
 
 
+def _warn_of_misspelt_launcher_flags(reading: Reading, words: Sequence[Word]) -> None:
+    """Warn about flags of torchrun or DeepSpeed's launcher that are similar to one that is read."""
+    starts = [i for i, word in enumerate(words) if _is_launcher(word.text)]
+    for option in options_of(words[max(starts, default=len(words)) :]).values():
+        similar = close_matches(normal(option.name), LAUNCHER_FLAGS, most=1, alike=0.85)
+        if similar and similar[0] != normal(option.name):
+            what = f"{option} is not a flag of the launcher and is left out"
+            reading.warn("migrate-unknown-flag", what, option.place, f"did you mean --{similar[0]}?")
+
+
+def _is_launcher(text: str) -> bool:
+    return os.path.basename(text) in ("torchrun", "deepspeed") or text.startswith("torch.distributed")
+
+
 def _index_of_program(texts: Sequence[str]) -> int:
     """Return the index of the program that the launcher starts, `NAME.py` or the module after `-m`; -1 if none."""
     modules = [i + 1 for i, text in enumerate(texts[:-1]) if text == "-m" and not texts[i + 1].startswith(_LAUNCHERS)]
@@ -144,13 +159,19 @@ def _read_option(reading: Reading, option: Option) -> None:
     if not is_read(option.name) and "$" not in option.name:
         _leave_unread(reading, option)
     elif not option.is_known:
-        reading.to_do.append(
-            f"To do: set the parameter that replaces {option}; the script does not show the flag's value."
-        )
+        _leave_unknown_value(reading, option)
     elif option.name == "deepspeed-config":
         read_flag(reading, option)
     else:
         _read_value(reading, without_remarks(reading, option))
+
+
+def _leave_unknown_value(reading: Reading, option: Option) -> None:
+    names = parameters_of(option.name)
+    for name in names:
+        reading.note_to_write(option, name)
+    if not names:
+        reading.to_do.append(f"To do: set the parameter that replaces {option}, whose value the script does not show.")
 
 
 def _read_value(reading: Reading, option: Option) -> None:
