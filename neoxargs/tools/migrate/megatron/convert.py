@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, close_matches
-from neoxargs.registry import REGISTRY, normal
+from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.tools.migrate.megatron.flags import SPECIAL, by_flag, is_read, is_switch, parameters_of, read_flag
 from neoxargs.tools.migrate.megatron.heredoc import heredoc_settings
+from neoxargs.tools.migrate.megatron.launcher import index_of_program, read_launcher
 from neoxargs.tools.migrate.megatron.open_values import leave_placeholder, unset_variables, without_remarks
 from neoxargs.tools.migrate.megatron.reading import OLD_NAMES, Option, Reading, options_of
 from neoxargs.tools.migrate.megatron.unsupported_flags import is_listed, reason
@@ -25,14 +26,6 @@ from neoxargs.tools.migrate.shell.words import Word
 from neoxargs.tools.migrate.source import CURRENT_DIALECT
 from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
 
-#: Flags of torchrun and DeepSpeed's launcher, and their parameters.
-LAUNCHER_FLAGS = {
-    "nproc_per_node": "num_gpus", "nnodes": "num_nodes", "master_addr": "master_addr", "master_port": "master_port",
-    "num_gpus": "num_gpus", "num_nodes": "num_nodes", "hostfile": "hostfile", "include": "include",
-    "exclude": "exclude",
-}  # fmt: skip
-#: Modules that are launchers, as in `python -m torch.distributed.run`.
-_LAUNCHERS = ("torch.distributed", "deepspeed", "accelerate")
 #: Megatron-LM's defaults that differ from this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
 #: (flag, value) -> further defaults that differ if the flag has that value.
@@ -93,16 +86,9 @@ def _flag_count(words: Sequence[Word]) -> int:
 
 def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | None) -> Reading:
     """Read all flags of a command, those of the launcher before the script first."""
-    script = _index_of_program([word.text for word in command])
-    launcher = [
-        option._replace(values=option.values[:1])  # further words are the launched program, as in `--nnodes 2 python`
-        for option in options_of(command[: max(script, 0)]).values()
-        if normal(option.name) in LAUNCHER_FLAGS
-    ]
+    script = index_of_program([word.text for word in command])
     reading = Reading(options_of(command[script + 1 :]))
-    _warn_of_misspelt_launcher_flags(reading, command[: max(script, 0)])
-    for option in launcher:
-        _read_launcher(reading, option)
+    launcher = read_launcher(reading, command[: max(script, 0)])
     for name in FUSIONS:  # before the other flags, some of which turn a fusion off
         reading.set(name, True, "Megatron-LM's default")
     config = reading.options.get("deepspeed-config")
@@ -125,34 +111,6 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     read = [option for option in options if is_read(option.name) or "$" in option.name]
     reading.problems += unset_variables([*launcher, *read])
     return reading
-
-
-def _warn_of_misspelt_launcher_flags(reading: Reading, words: Sequence[Word]) -> None:
-    """Warn about flags of torchrun or DeepSpeed's launcher that are similar to one that is read."""
-    starts = [i for i, word in enumerate(words) if _is_launcher(word.text)]
-    for option in options_of(words[max(starts, default=len(words)) :]).values():
-        similar = close_matches(normal(option.name), LAUNCHER_FLAGS, most=1, alike=0.85)
-        if similar and similar[0] != normal(option.name):
-            what = f"{option} is not a flag of the launcher and is left out"
-            reading.warn("migrate-unknown-flag", what, option.place, f"did you mean --{similar[0]}?")
-
-
-def _is_launcher(text: str) -> bool:
-    return os.path.basename(text) in ("torchrun", "deepspeed") or text.startswith("torch.distributed")
-
-
-def _index_of_program(texts: Sequence[str]) -> int:
-    """Return the index of the program that the launcher starts, `NAME.py` or the module after `-m`; -1 if none."""
-    modules = [i + 1 for i, text in enumerate(texts[:-1]) if text == "-m" and not texts[i + 1].startswith(_LAUNCHERS)]
-    return next((i for i, text in enumerate(texts) if text.endswith(".py") or i in modules), -1)
-
-
-def _read_launcher(reading: Reading, option: Option) -> None:
-    name = LAUNCHER_FLAGS[normal(option.name)]
-    if option.is_placeholder:
-        leave_placeholder(reading, option, [name])
-    elif option.is_known:
-        reading.set_from(option, name)
 
 
 def _read_option(reading: Reading, option: Option) -> None:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from neoxargs.launch.targets.megatron_tables import NORMS, POSITIONS
 from neoxargs.registry import REGISTRY
-from neoxargs.tools.migrate.megatron import computed_flags, experts
+from neoxargs.tools.migrate.megatron import computed_flags, experts, lengths
 from neoxargs.tools.migrate.megatron.reading import Option, Reading
 from neoxargs.tools.migrate.yaml_write import Setting
 
@@ -126,14 +126,14 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "vocab-size": computed_flags.vocabulary,
     "eval-iters": computed_flags.evaluation,
     "save-interval": computed_flags.save_interval,
-    "train-samples": computed_flags.length("train_iters"),
-    "train-tokens": computed_flags.train_tokens,
-    "lr-decay-samples": computed_flags.length("lr_decay_iters"),
-    "lr-decay-tokens": computed_flags.length("lr_decay_iters"),
+    "train-samples": lengths.length("train_iters"),
+    "train-tokens": lengths.train_tokens,
+    "lr-decay-samples": lengths.length("lr_decay_iters"),
+    "lr-decay-tokens": lengths.length("lr_decay_iters"),
     "lr-decay-style": computed_flags.decay_style,
-    "lr-warmup-iters": computed_flags.warmup,
-    "lr-warmup-samples": computed_flags.warmup,
-    "lr-warmup-tokens": computed_flags.warmup,
+    "lr-warmup-iters": lengths.warmup,
+    "lr-warmup-samples": lengths.warmup,
+    "lr-warmup-tokens": lengths.warmup,
     "log-num-zeros-in-grad": _sets("log_grad_pct_zeros", True),
     "wandb-project": computed_flags.tracked("wandb_project"),
     "wandb-exp-name": computed_flags.tracked("wandb_run_name"),

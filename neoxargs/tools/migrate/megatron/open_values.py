@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from neoxargs.problems import Problem, listed
 from neoxargs.tools.migrate.megatron.flags import TAKES_MANY, is_switch
 from neoxargs.tools.migrate.megatron.reading import Option, Reading
-from neoxargs.tools.migrate.shell.script import variables
 from neoxargs.tools.migrate.shell.words import Word
+
+_UNKNOWN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")
 
 
 def unset_variables(options: Iterable[Option]) -> Iterator[Problem]:
     """Yield one warning for each variable that the script uses and does not set."""
     users: dict[str, list[tuple[Option, Word]]] = {}
     for option in options:
-        for name, words in variables(option.words).items():
+        for name, words in _variables(option.words).items():
             users.setdefault(name, []).append((option, words[0]))
     for name, uses in users.items():
         flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in uses), "and")
@@ -50,3 +52,12 @@ def leave_placeholder(reading: Reading, option: Option, names: Sequence[str]) ->
     reading.warn("migrate-placeholder", f"{option} has a placeholder instead of a value", place, hint, names)
     for name in names or ["the parameter"]:
         reading.note_to_write(option, name)
+
+
+def _variables(words: Iterable[Word]) -> dict[str, list[Word]]:
+    """Return the unexpanded variables and command substitutions in the words, each with the words that have it."""
+    users: dict[str, list[Word]] = {}
+    for word in words:
+        for name in _UNKNOWN.findall(word.text):
+            users.setdefault(name, []).append(word)
+    return users

@@ -6,7 +6,7 @@ Where a condition is unknown, its first branch is read, with a warning.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from neoxargs.problems import Place, Problem
@@ -253,15 +253,3 @@ def _words_of(value: list[Chars]) -> list[Chars]:
 
 def _text(chars: Chars) -> str:
     return "".join(character for character, _ in chars)
-
-
-_UNKNOWN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")
-
-
-def variables(words: Iterable[Word]) -> dict[str, list[Word]]:
-    """Return the unexpanded variables and command substitutions in the words, each with the words that have it."""
-    users: dict[str, list[Word]] = {}
-    for word in words:
-        for name in _UNKNOWN.findall(word.text):
-            users.setdefault(name, []).append(word)
-    return users
