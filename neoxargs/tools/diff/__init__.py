@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("a", metavar="A", help="a YAML file (or several, joined with +), a run folder, a run.lock.yml or a checkpoint")
     add("b", metavar="B", help="the run to compare with A, as a file or folder of any of these kinds")
-    add("more", nargs="*", help=SUPPRESS)  # so that the message can say how files are merged
+    add("more", nargs="*", default=[], help=SUPPRESS)  # so that the message can say how files are merged
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
     add("--gpus", metavar="N", type=gpu_count, help="number of GPUs of a run that is given as YAML files")
     add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens, batch and data mixture at STEP")

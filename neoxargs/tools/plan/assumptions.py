@@ -291,7 +291,7 @@ def _range(each: Field[Any]) -> str:
     if about["unit"].startswith("0"):
         return str(about["unit"])
     limits = (
-        f"at least {about['low']:g}" if about["high"] == NO_LIMIT else f"from {about['low']:g} to {about['high']:g}"
+        f"of at least {about['low']:g}" if about["high"] == NO_LIMIT else f"from {about['low']:g} to {about['high']:g}"
     )
     return (
         f"a number {limits} ({about['unit']}){', or -1 for the configured value' if each.default == CONFIGURED else ''}"

@@ -145,6 +145,12 @@ def test_several_names_are_joined_with_plus(capsys: pytest.CaptureFixture[str]) 
     assert "= join the YAML files of a run with +, such as new.yml+layers.yml old.yml+layers.yml" in text
 
 
+def test_only_missing_names_are_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["diff", "a.yml"])
+    assert capsys.readouterr().err.endswith("the following arguments are required: B\n")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.launch.report.summary import LABEL, WIDTH
+from neoxargs.problems import listed
 from neoxargs.text import format_bytes, format_duration, format_number, format_percent, wrap
 from neoxargs.tools.plan.advice import overrides_of
 from neoxargs.tools.plan.search.search import Found, LeftOut, Result
@@ -57,15 +58,17 @@ def _searched(result: Result, subject: Subject) -> Iterator[str]:
 
 def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
     """How to use the file. A file that sets the layout cannot be combined with one that sets it too."""
-    yield f"{file}: the fastest layout; pass this file instead of the file that sets your layout"
-    if len(subject.files) == 1:
-        written = subject.start.written
-        layout = under_all_names(result.front[0].layout.changes(), written)
+    written = subject.start.written
+    layout = under_all_names(result.front[0].layout.changes(), written)
+    if not layout.keys() & written.keys():
+        yield f"{file}: the fastest layout; pass this file together with {listed(subject.files, 'and')}"
+    elif len(subject.files) > 1:
+        yield f"{file}: the fastest layout; pass this file instead of the file that sets your layout"
+    else:
         changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
-        options = " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
-        yield f"{subject.files[0]} also sets a layout, so the two files cannot be combined; to use the fastest layout"
-        yield f"without {file}, pass these options, which replace any --set of the same parameters:"
-        yield options
+        yield f"{file}: the fastest layout; to use it, remove the layout from {subject.files[0]} and pass both files,"
+        yield "or pass these options, which replace any --set of the same parameters:"
+        yield " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
 
 
 def _front(result: Result) -> Iterator[str]:

@@ -230,11 +230,24 @@ def test_options_for_a_single_file_select_the_fastest_layout(
     run_search(wanted, SearchOptions(write=str(tmp_path / "layout.yml")))
     printed = capsys.readouterr().out.splitlines()
     flags = shlex.split(printed[-1])
-    assert any("pass this file instead of the file that sets your layout" in line for line in printed)
+    assert any(f"remove the layout from {middle} and pass both files" in line for line in printed)
     changes = [flag for flag in flags if flag != "--set"]
     plan, _ = plan_and_suggest(options(middle, 2, overrides=changes))
     assert plan.speed.step == found_by(wanted, capsys)["layouts"][0]["step"]  # type: ignore[index]
     assert changes and "sequence_parallel=false" not in changes
+
+
+def test_a_file_without_a_layout_is_combined_with_the_fastest_one(
+    middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = yaml.safe_load(Path(middle).read_text())
+    del values["train_micro_batch_size_per_gpu"]
+    Path(middle).write_text(yaml.safe_dump({**values, "train_batch_size": 16}))
+    layout = str(tmp_path / "layout.yml")
+    run_search(options(middle, 2), SearchOptions(write=layout))
+    assert f"pass this file together with {middle}" in capsys.readouterr().out
+    plan, _ = plan_and_suggest(replace(options(middle, 2), files=[middle, layout]))
+    assert plan.speed.step == found_by(options(middle, 2), capsys)["layouts"][0]["step"]  # type: ignore[index]
 
 
 def test_the_front_leaves_out_what_saves_nothing_or_takes_far_longer(
