@@ -86,6 +86,7 @@ def _refuse_stray_values(files: list[str]) -> None:
 def strip_key_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
     """Return the words with the leading dashes of the key removed: `explain --num-layers` is `explain num-layers`."""
     key, *rest = words[1:] or [""]
+    # From the help text, because argparse has no public list of options.
     is_option = key.partition("=")[0] in re.findall(r"--?[\w-]+", f"{parser.format_help()} --plugin")
     return words if is_option or not key else [words[0], key.lstrip("-").partition("=")[0], *rest]
 

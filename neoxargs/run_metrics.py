@@ -26,6 +26,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(text)
             except ValueError:
+                # Only the last line can be incomplete.
                 if number and not next(file, ""):
                     return
                 raise

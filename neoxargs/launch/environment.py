@@ -72,6 +72,7 @@ def _inherited(name: str, launcher: Launcher) -> bool:
 
 
 def _advice(name: str, launcher: Launcher) -> str:
+    # Lines of `.deepspeed_env` are put on command lines, where a secret must not be.
     needs_ssh = SECRET.search(name) or not launcher.reads_env_files
     return "set launcher: ssh" if needs_ssh else "add it to .deepspeed_env"
 

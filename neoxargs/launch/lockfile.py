@@ -52,7 +52,7 @@ def write_lock(config: Config, script: str) -> Path:
 def lock_text(config: Config, script: str, sections: Mapping[str, Section]) -> str:
     """Return the text, without secrets, the texts of the configuration files, and defaults that no run reads."""
     unread = {p.name for p, value in config.items() if p.effect == "none" and value.source.kind == "default"}
-    left_out = {"config_files", *secret_values(config), *unread}
+    left_out = {"config_files", *secret_values(config), *unread}  # the files' texts
     values = {name: entry for name, entry in recorded_values(config).items() if name not in left_out}
     return HEAD + f"script: {json.dumps(script)}\n" + "".join(_lines({**sections, "values": values}))
 

@@ -81,6 +81,7 @@ def resolve_launch(script: Script, request: Request) -> RunSpec:
         spec = resolve_run(request, os.environ)
     except Unresolved as stop:
         missing = certainly_missing(stop.certain, stop.broken) if script.program == "train" else []
+        # What can be checked without the broken values is reported together with them.
         raise Problems([*stop.problems, *preflight.unsupported(script.program, stop.certain), *missing]) from None
     config = with_text(with_launch(spec.config, script.path, spec.texts))
     return replace(spec, config=requeued(config, os.environ) if script.program == "train" else config)

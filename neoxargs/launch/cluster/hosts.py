@@ -143,6 +143,7 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
     if pool is None and launcher.allocates_hosts:
         return _allocated(launcher, filters, environ)
     if pool is None:
+        # The default path is rarely present; only a path that somebody chose is worth a warning.
         local = _on_this_machine(filters, replica, environ, dev)
         # `hostfile: None` is a string in YAML, and means no hostfile.
         return local if path in (DEFAULT_HOSTFILE, "None") else _without_hostfile(local, path, where)

@@ -108,6 +108,7 @@ def _wait(hosts: Sequence[_Host]) -> int:
     while any(host.process.poll() is None for host in hosts):
         failed = next((host.process.returncode for host in hosts if host.process.returncode), 0)
         if failed and not code:
+            # The other ranks cannot go on without this host's.
             code, deadline = failed, time.monotonic() + GRACE
             for host in hosts:
                 host.stop()

@@ -118,6 +118,7 @@ def _own_folder(config: Config, name: str) -> str:
 def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None, new_run: bool) -> Iterator[Problem]:
     """Yield what keeps adapters from working as they did. new_run: they only give the weights to start from."""
     saved = checkpoint_folder.configuration(checkpoint) or {}
+    # A new run may scale the adapters that it starts from in another way.
     for name in FITTING if new_run else (*FITTING, *SCALING):
         ours, theirs = config.get(name), _saved(saved, name)
         if ours != theirs:

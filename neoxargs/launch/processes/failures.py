@@ -295,6 +295,7 @@ def read_failures(logs: Path) -> list[RankFailure]:
         with contextlib.suppress(OSError, ValueError, TypeError):
             record = json.loads(path.read_text())
             failures.append(RankFailure(**{**record, "cause": Cause(record["cause"])}))
+    # The cause before the time: the clocks of hosts can differ, and a lost connection is never the root.
     return sorted(failures, key=lambda failure: (failure.cause, failure.time))
 
 

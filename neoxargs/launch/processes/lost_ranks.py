@@ -40,6 +40,7 @@ class _Supervisor(NamedTuple):
 def record_lost(logs: Path) -> None:
     """Write the records of an attempt's lost ranks, after its launcher has ended."""
     for rank, supervisor in _supervisors(logs):
+        # Of another host, only the file is known; after the launcher's end, it means that the supervisor is gone.
         if supervisor.ended or not supervisor.here:
             _record(logs, rank, supervisor)
     tidy(logs)

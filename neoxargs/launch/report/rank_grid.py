@@ -19,6 +19,7 @@ def rank_grid(config: Config, width: int) -> Iterator[str]:
     if layout.ranks == 1:
         return
     held = [_holds(stage, layout, layers) for stage in range(layout.pipe)]
+    # Wide enough for the last group, whose numbers are the longest.
     cell = max(len("replica 0"), len(compact_numbers(layout.group(layout.pipe - 1, layout.data - 1)))) + 2
     replicas, rest = _columns(layout.data, cell, width - LABEL - max(map(len, held)))
     heads = "".join(f"replica {replica}".ljust(cell) for replica in range(replicas))

@@ -241,7 +241,7 @@ def _optimizer(config: Config) -> Iterator[str]:
     if config.scheduler.type:
         yield f"learning rate schedule: DeepSpeed's {config.scheduler.type}"
         return
-    warmup = round(schedule.warmup * schedule.lr_decay_iters)
+    warmup = round(schedule.warmup * schedule.lr_decay_iters)  # a share of the decay, as in GPT-NeoX
     end = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
     yield f"learning rate {options.lr:g}{end}, {schedule.lr_decay_style}, {_count(warmup, 'warm-up step')}"
 
@@ -254,7 +254,7 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
         return
     tokenizer = config.tokenizer.tokenizer_type
     tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", tokenised by {tokenizer}"
-    yield f"{shorten(source, 3 * 66 if cut else None)}{tokens}"
+    yield f"{shorten(source, 3 * 66 if cut else None)}{tokens}"  # about three lines
     labels = [f"labels {', '.join(path_list(data.train_label_data_paths))}"] if data.train_label_data_paths else []
     packing = [f"samples of whole documents ({data.pack_impl})"] if data.pack_impl != "packed" else []
     if labels or packing:

@@ -38,6 +38,7 @@ def _is_sent(parameter: Parameter, config: Config) -> bool:
         return True
     if parameter.effect in ("none", "config", "launcher", "generation") or "DSL" in parameter.origins:
         return True
+    # For the model and the schedule, Megatron-LM's default can be a different one.
     return bool(config.get(parameter.name) == parameter.default and parameter.effect not in ("model", "schedule"))
 
 

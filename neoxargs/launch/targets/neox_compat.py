@@ -77,6 +77,7 @@ def _is_accepted(name: str, config: Config) -> bool:
     if any(name == own and config.get(name) == value for own, value in OWN_CHOICES):
         return False
     section, dot, _ = name.partition(".")
+    # GPT-NeoX checks the names of sections, but not the keys in them.
     if dot:
         return section in DEEPSPEED or section == "soft_prompt_tuning"
     return name != EXTRA_ARGS and is_known(REGISTRY.parameters[name])

@@ -18,6 +18,7 @@ def wrong_letters(key: Key) -> Match | None:
 
 def is_comment(key: str) -> bool:
     """True for a key that stands for a comment, as in JSON, which has no comments."""
+    # `// text`, `_comment`, `#note`, `remarks_2`
     return bool(re.fullmatch(r"//.*|[_#$]*(comment|note|remark)s?([_\d].*)?", key, re.I)) and not is_known(normal(key))
 
 

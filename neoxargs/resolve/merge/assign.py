@@ -119,7 +119,7 @@ def _choices(wanted: Any) -> set[Any]:
 def _span(entry: Entry) -> Place:
     """Return the range from the key to the end of a value on the same line."""
     key, value = entry.place, entry.value.place
-    if key.file == SET:
+    if key.file == SET:  # the whole argument
         return key._replace(width=len(key.text))
     if isinstance(entry.value, Scalar) and value.line == key.line and value.text and value.column > key.column:
         return key._replace(width=value.column + value.width - key.column)

@@ -80,6 +80,7 @@ class _Reader:
         node, problems = compose(text)
         self.entries.problems += problems
         try:
+            # An empty file is a problem of its own, but not one that cannot be parsed.
             if node is not None or not problems:
                 self.mapping(mapping(node, Place(text.name, 0, 0)))
                 return

@@ -114,6 +114,7 @@ def _nearest(bases: Sequence[str], path: str) -> str:
     if not os.path.isdir(folder):
         return f"check the path: the folder {folder} does not exist"
     present = _configurations(folder)
+    # Reversed: of names that differ only in their suffix, the first counts.
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
     close = close_matches(wanted, present) or [
         stems[stem] for stem in close_matches(os.path.splitext(wanted)[0], stems)

@@ -68,6 +68,7 @@ def _ranks(sides: Sequence[Side | Drafted], gpus: int | None) -> list[int]:
     drafts = [side.draft for side in sides if isinstance(side, Drafted)]
     own = [count or (fitting_gpus(side.draft) if isinstance(side, Drafted) else 1)
            for count, side in zip(fixed, sides, strict=True)]  # fmt: skip
+    # One number for both, if possible: otherwise everything that depends on it would differ, too.
     for common in [given] if given else sorted(own):
         if all(not resolved(each, common)[1] for each in drafts):
             return [count or common for count in fixed]

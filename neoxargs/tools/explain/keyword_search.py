@@ -44,6 +44,7 @@ def by_word(word: str) -> dict[str, str]:
         return {}
     described = {name: "a section" for name in REGISTRY.sections if word in name.rpartition(".")[2].lower()}
     names = {name: parameter.description for name, parameter in REGISTRY.parameters.items()}
+    # `|=` leaves a name that is in the dictionary already at its place, so the best match decides the order.
     described |= {name: text for name, text in names.items() if word in re.split("[._]", name.lower())[1:]}
     described |= {name: text for name, text in names.items() if word in name.rpartition(".")[2].lower()}
     described |= {name: text for name, text in names.items() if word in name.lower()}

@@ -68,6 +68,7 @@ def is_default(name: str, config: Config) -> bool:
         return config.source(name).kind == "default"
     names = names_of_setting(name)
     defaults = [default_at(other, config.dialect.date) for other in names]
+    # A synonym depends on its other names; any other value on the lines of the files that its rule read.
     depends = any(config.is_set(other) for other in names) if len(names) > 1 else config.place(name) is not None
     return not depends and config.get(name) in defaults
 

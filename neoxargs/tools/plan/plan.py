@@ -124,6 +124,7 @@ def make_plan(spec: RunSpec, target: Target) -> Plan:
     rows = known_rows or _assumed_rows(config)
     stages: list[Stage] = pipeline_stages(config, rows)
     memory = [rank_memory(config, stage, target.device.kind, target.zero_init, target.assumed) for stage in stages]
+    # Of the host with the most ranks, whose memory is the tightest.
     ranks_per_host = max(map(len, spec.resources.hosts.values()))
     speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, target.assumed)
     return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
