@@ -188,7 +188,7 @@ def close_matches(word: str, choices: Iterable[str], most: int = 2, alike: float
 
     found = get_close_matches(word, list(choices), n=most, cutoff=alike)
     likeness = [SequenceMatcher(None, choice, word).ratio() for choice in found]
-    return [choice for choice, ratio in zip(found, likeness, strict=True) if ratio > likeness[0] - 0.08]
+    return [choice for choice, ratio in zip(found, likeness, strict=True) if ratio > likeness[0] - 0.09]
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

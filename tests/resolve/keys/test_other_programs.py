@@ -89,6 +89,7 @@ def test_every_counterpart_is_a_parameter() -> None:
         ("num_hidden_layers", "num_layers"),
         ("global-batch-size", "train_batch_size"),
         ("num_query_groups", "num_kv_heads"),
+        ("num_attention_heads_kv", "num_kv_heads"),
         ("pipeline_model_parallel_size", "pipe_parallel_size"),
         ("Learning_Rate", "lr"),
     ],

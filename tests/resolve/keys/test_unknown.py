@@ -25,6 +25,7 @@ def only(text: str) -> Problem:
         ("enabled", "same word", ()),  # in too many sections
         ("hiden_size", "similar", ("hidden_size",)),
         ("fp16.enable", "similar", ("fp16.enabled",)),
+        ("optimizer.params.betax", "similar", ("optimizer.params.beta", "optimizer.params.betas")),
         ("zero_optimization.gradient_cliping", "similar", ("gradient_clipping",)),
         ("lr = 0.1", "letters", ("lr",)),
     ],
