@@ -146,7 +146,7 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint contains a different optimizer's state, which this optimizer cannot use."
     ),
     "node-local-storage-shared": row(
-        "With use_node_local_storage, every host writes the files that it needs itself. In a shared folder, several "
+        "With use_node_local_storage, every host writes its own files. In a shared folder, several "
         "hosts would write the same files."
     ),
     "checkpoint-other-vocabulary": row(

@@ -278,7 +278,7 @@ def save_interval(reading: Reading, option: Option) -> None:
     if option.text != "0":
         reading.set_from(option, "checkpoint_factor")
     else:
-        reading.leave_out(option, "without checkpoint_factor no checkpoints are saved during training")
+        reading.leave_out(option, "without checkpoint_factor, no checkpoints are saved during training")
 
 
 def decay_style(reading: Reading, option: Option) -> None:
