@@ -93,6 +93,7 @@ class TransformersTraining:
                 name = name.removeprefix("gpt_neox.")
                 parameter.copy_(weights[NAMES.get(name, name)])
         options, params = config.schedule, config.optimizer_params
+        # As in GPT-NeoX, biases and norms have no weight decay.
         matrices = [parameter for parameter in self.model.parameters() if parameter.ndim > 1]
         others = [parameter for parameter in self.model.parameters() if parameter.ndim == 1]
         groups = [
@@ -106,6 +107,7 @@ class TransformersTraining:
             options.min_lr / params.lr,
         )
 
+        # GPT-NeoX's formulas (neoxargs/sizes/lr_schedule.py).
         first = 0 if options.warmup_from_zero else 1
 
         def factor(step: int) -> float:

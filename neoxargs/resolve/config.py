@@ -40,6 +40,7 @@ class Config(Groups):
         self.broken = broken
         self.auto: frozenset[str] = frozenset()
         """Parameters set to `auto`, for `deepy explain`."""
+        # `values` includes the defaults of the dialect; a parameter that is not in it has the registry's.
         for group in REGISTRY.groups:
             members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
             setattr(self, group.key(), group(**members))
