@@ -210,3 +210,17 @@ def test_a_misspelt_flag_of_the_launcher() -> None:
     (problem,) = convert_script(Text("run.sh", script)).problems
     assert problem.what == "--nnode 2 is not a flag of the launcher and is left out"
     assert problem.hint == "did you mean --nnodes?"
+
+
+@pytest.mark.parametrize("end", ["", "\\ "])
+def test_a_line_that_does_not_continue(end: str) -> None:
+    script = f"python pretrain_gpt.py {SIZES} --train-iters 9 {end}\n    --save out --load out\n"
+    problem = next(p for p in convert_script(Text("run.sh", script)).problems if p.id == "migrate-line-not-continued")
+    assert (str(problem.where), problem.what) == (
+        "run.sh:2:5", "--save begins a command of its own, so its flags are left out"
+    )  # fmt: skip
+
+
+def test_a_file_with_only_flags_is_one_command() -> None:
+    text = f"{SIZES} \\\n--train-iters 9"
+    assert convert_script(Text("run.sh", text)).problems == []

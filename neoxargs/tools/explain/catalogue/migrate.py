@@ -60,6 +60,9 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-no-command": row("The file contains no Megatron-LM command line."),
     "migrate-script-without-megatron": row("The script starts a program other than Megatron-LM."),
     "migrate-several-commands": row("The script starts several runs; only the command with the most flags is read."),
+    "migrate-line-not-continued": row(
+        "A line of flags is not part of a command: the line above lacks a `\\` at its end."
+    ),
     "migrate-flags-from-variables": row(
         "The script does not start Megatron-LM, so the flags are read from its shell variables."
     ),

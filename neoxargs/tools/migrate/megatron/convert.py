@@ -21,7 +21,7 @@ from neoxargs.tools.migrate.megatron.open_values import leave_placeholder, unset
 from neoxargs.tools.migrate.megatron.reading import OLD_NAMES, Option, Reading, options_of
 from neoxargs.tools.migrate.megatron.unsupported_flags import is_listed, reason
 from neoxargs.tools.migrate.result import Result, new_file
-from neoxargs.tools.migrate.shell.script import read_script
+from neoxargs.tools.migrate.shell.script import Script, read_script
 from neoxargs.tools.migrate.shell.words import Word
 from neoxargs.tools.migrate.source import CURRENT_DIALECT
 from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
@@ -73,7 +73,7 @@ def convert_script(
         raise Problems(reading.problems)
     head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
     notes = [*(_from_environment(name, text) for name in sorted(from_environ)), *script.notes]
-    problems = [*notes, *_other_models(script.commands, command), *reading.problems]
+    problems = [*notes, *_other_models(script.commands, command), *_not_continued(script, command), *reading.problems]
     return new_file(f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n", problems=problems)
 
 
@@ -217,6 +217,21 @@ def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) ->
     also = tuple(words[0].place for words in others)
     hint = "to convert another command, copy it into a separate script and migrate that script"
     return [Problem(what, chosen[0].place, hint, also, "warning", id="migrate-several-commands")]
+
+
+def _not_continued(script: Script, chosen: Sequence[Word]) -> list[Problem]:
+    """Warn about lines of flags that are commands of their own, because the line above does not continue."""
+    return [
+        Problem(
+            f"{words[0].text} begins a command of its own, so its flags are left out",
+            words[0].place,
+            "end the line above with a `\\` without a space after it, or remove it if it is a comment; migrate again",
+            severity="warning",
+            id="migrate-line-not-continued",
+        )
+        for words in script.flag_lines
+        if words is not chosen
+    ]
 
 
 def _values(words: Sequence[Word]) -> dict[str, list[str]]:

@@ -87,7 +87,7 @@ def options_of(words: Sequence[Word]) -> dict[str, Option]:
             name = name if "$" in name else name.replace("_", "-")  # not within a variable's name
             name = OLD_NAMES.get(name, name)
             last = options[name] = Option(name, [Word(value, word.place)] if equals else [], word.place)
-        elif last:
+        elif last and (word.text.strip() or not word.text):  # a lone space is that of a line that ends in `\\ `
             last.values.append(word)
     return options
 

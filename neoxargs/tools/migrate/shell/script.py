@@ -31,6 +31,8 @@ class Script:
     commands: list[list[Word]] = field(default_factory=list)
     printed: list[list[Word]] = field(default_factory=list)
     """The commands that only print their words, often those of a command that is then started."""
+    flag_lines: list[list[Word]] = field(default_factory=list)
+    """The commands that begin with a flag, usually because the line above lacks a `\\` at its end."""
     documents: dict[str, Text] = field(default_factory=dict)
     """Here-documents by the file they are written to, padded with empty lines to keep their line numbers."""
     notes: list[Problem] = field(default_factory=list)
@@ -200,6 +202,8 @@ class _Reader(Assignments):
             self.script.printed.append(command)
             return
         self.script.commands.append(command)
+        if self.depth == 0 and texts[0].startswith("--"):
+            self.script.flag_lines.append(command)
         for number, inner in enumerate(words[1:], 1):
             if _is_command(texts, number) and self.depth < MAX_SHELL_DEPTH:
                 _Inner(self, inner).read()
