@@ -39,6 +39,9 @@ FSDP = {"weight_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8, "step_byte
 FSDP_PURE = {**FSDP, "weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4}
 #: DDP: gradients and, on several GPUs, the buckets in which they are reduced, which are tensors of their own.
 DDP = {**FSDP, "partitioned": 0}
+#: Programs with one projection to queries, keys and values, as Megatron-LM: values are a view of its output, which is
+#: therefore kept besides the rotated queries and keys.
+ONE_PROJECTION = {"projection_kept": 1}
 #: autocast keeps the 16-bit copies of fp32 weights until the end of the forward pass.
 AUTOCAST = 2
 #: Layers compiled by torch fuse elementwise kernels: about 40 % of their memory traffic is saved.
@@ -97,7 +100,7 @@ def _program(row: Row) -> Assumed:
     if "bf16" in row["precision"]:  # gradients are as wide as weights, also where train.py accumulates them in fp32
         kept["gradient_bytes"] = 2
     if "Aleph-Alpha" in row["source_repo"]:
-        kept |= _aleph_alpha(row)
+        kept |= _aleph_alpha(row) | ONE_PROJECTION
     old = float(row["gpu_type"].startswith("V100"))
     return {**LOGITS_2021, **kept, "unfused_attention": old, **_eager(row)}
 
@@ -153,7 +156,8 @@ def _megatron(row: Row) -> Assumed:
     early = early or is_gpt_neox(row)
     test = megatron_test(row)
     in_place = not early and not (test and test["loss_fusion"])  # core/fusions/fused_cross_entropy.py is not
-    program = {**(LOGITS_NOW if in_place else LOGITS_2021), "unfused_attention": _unfused(row, early)}
+    logits = LOGITS_NOW if in_place else LOGITS_2021
+    program: Assumed = {**logits, **ONE_PROJECTION, "unfused_attention": _unfused(row, early)}
     if early:
         program |= BEFORE_2023
     if early and int(row["seq"]) > FUSED_SOFTMAX:

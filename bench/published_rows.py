@@ -154,6 +154,8 @@ def _model(row: Row, tensor: int) -> dict[str, object]:
         changes["num_kv_heads"] = int(row["kv_heads"])
     if "position-embedding-type" in flags:
         changes["pos_emb"] = "rotary"
+    if changes["pos_emb"] == "rotary" and is_megatron(row):
+        changes["rope_fusion"] = True  # unless --no-rope-fusion is given, which no row says
     if "untie-embeddings" in flags:
         changes["no_weight_tying"] = True
     if "disable-bias-linear" in flags:

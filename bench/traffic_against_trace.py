@@ -5,7 +5,7 @@
 Norms, sums, activation functions, rotations and gradients of biases: all operators of a layer but matrix products and
 attention, forward and backward, in passes over the residual stream (neoxargs/tools/plan/memory/traffic.py). The traced
 traffic of one layer is the difference between a model of three layers and one of two, on the first layout without a
-pipeline on which the model fits.
+pipeline on which the model fits. The copies that sequence parallelism makes around its messages are not counted.
 """
 
 from __future__ import annotations

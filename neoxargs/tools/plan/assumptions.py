@@ -99,6 +99,12 @@ class Assumptions:
         0, "0 or 1", "1: RMSNorm runs as several fp32 kernels and stores the result of each; 0: one fused kernel",
         "LlamaRMSNorm of transformers (models/llama/modeling_llama.py); train.py uses torch's fused kernel",
     )  # fmt: skip
+    projection_kept: float = assume(
+        0, "0 or 1", "1: besides rotated queries and keys, the output of the projection to queries, keys and values is "
+        "stored",
+        "core/transformer/attention.py of Megatron-LM: the values are a view of this output. train.py writes queries, "
+        "keys and values to one tensor (train/kernels/rotary.py)",
+    )  # fmt: skip
     activation_memory: float = assume(
         -1, "bytes", "memory that the activation function keeps per output element, including its operands",
         "-1: its input and output, for example with a fused kernel; transformers' gelu_new (activations.py) keeps 18 "

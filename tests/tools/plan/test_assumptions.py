@@ -22,6 +22,7 @@ NEEDED = {
     "overlap": ([], ["zero_optimization.stage=3", "pipe_parallel_size=0", "seq_length=16"]),
     "attention": ([], ["model_parallel_size=1"]),
     "unfused_norms": ([], ["norm=rmsnorm"]),
+    "projection_kept": ([], ["pos_emb=rotary"]),
     "partitioned": ([], ["zero_optimization.stage=0", "precision=fp16"]),
     "step_bytes": ([], ["zero_optimization.reduce_bucket_size=1000"]),
     "kernel": ([], ["seq_length=16"]),

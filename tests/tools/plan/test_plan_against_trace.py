@@ -63,6 +63,24 @@ def test_the_plan_agrees_with_norms_that_compute_in_fp32(bench: Any, recompute: 
         assert row.agrees, bench._in_words(row)
 
 
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["gpt_j_residual=false"],
+        ["rope_fusion=false", "num_kv_heads=2", "rotary_pct=0.5"],
+        ["model_parallel_size=2"],
+        ["gpt_j_residual=false", "norm=rmsnorm", "use_qk_layernorm=true", "activation=swiglu", "num_kv_heads=2"],
+        ["gpt_j_residual=false", "pos_emb=learned", "rope_fusion=false", "num_kv_heads=2"],
+    ],
+    ids=" ".join,
+)
+def test_the_plan_counts_the_traffic_of_a_layer_as_traced(bench: Any, sets: list[str]) -> None:
+    import traffic_against_trace
+
+    row = traffic_against_trace.compare("pythia-1b", "data-parallel", sets)
+    assert row.error == pytest.approx(0, abs=0.01)
+
+
 def extra_activation(self: FeedForward, x: Tensor) -> Tensor:
     return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)).sin())  # type: ignore[no-any-return]
 

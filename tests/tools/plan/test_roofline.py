@@ -10,6 +10,7 @@ from neoxargs.record import replace
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.plan import Plan
+from tests.support.paths import CONFIGS
 
 #: Narayanan et al. 2021 (arXiv:2104.04473, table 1): layers, hidden, heads, tensor, pipeline, GPUs, batch, TFLOP/s of
 #: each A100 with recomputation. The micro batch is not in the table: it is as large as fits.
@@ -78,3 +79,25 @@ def test_a_slow_network_counts_only_between_hosts(tmp_path: Path) -> None:
         gpus: [plan_of(tmp_path, lines, gpus, network=rate).speed.data for rate in (50e9, 1.25e9)] for gpus in (8, 16)
     }
     assert data[8][0] == data[8][1] and data[16][1] > 5 * data[16][0]
+
+
+@pytest.mark.parametrize(("model", "layout"), [("gpt-3-1.3b", "data-parallel"), ("pythia-1.4b", "data-parallel"),
+                                               ("llama-2-7b", "zero3")])  # fmt: skip
+def test_shipped_files_reach_half_of_the_peak_rate_of_an_h100(model: str, layout: str) -> None:
+    folders = (("models", model), ("layouts", layout), ("machines", "a100"))
+    files = [str(CONFIGS / folder / f"{name}.yml") for folder, name in folders]
+    plan = plan_and_suggest(PlanOptions(files, gpus=8, device="H100"))[0]
+    assert plan.fits
+    assert plan.speed.tflops_per_device * 1e12 > 0.5 * plan.target.device.half
+
+
+def test_one_kernel_rotates_with_less_traffic_than_several(tmp_path: Path) -> None:
+    """More so the more dimensions are rotated; a layer that is compiled does not gain."""
+    fused, share = {"rope_fusion": True}, {"rotary_pct": 0.25}
+    common: dict[str, object] = {"seq_length": 2048, "max_position_embeddings": 2048}
+    common["train_micro_batch_size_per_gpu"] = 8
+    gains = [
+        rate(tmp_path, **common, **more, **fused) / rate(tmp_path, **common, **more)
+        for more in ({}, share, {"compile_layers": True})
+    ]
+    assert gains[0] > gains[1] > 1 and gains[2] == 1

@@ -39,7 +39,8 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     stored = queries + 2 * keys + queries
     rotary, normed = config.embedding.pos_emb == "rotary", config.norm.use_qk_layernorm
     if not selective:
-        stored += queries + keys if normed else queries if group > 1 and not rotary else 0
+        stored += queries + keys if normed or (rotary and sizes.assumed.projection_kept) else 0
+        stored += queries if group > 1 and not rotary and not normed else 0
     heads = shape.num_attention_heads // tensor
     stored += inside_head_norms(sizes, heads + heads // group, queries + keys if selective else 0)
     log_sum_exp = heads * sizes.tokens * SINGLE  # flash attention stores one per query and head
@@ -70,9 +71,18 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     if sizes.kind == "cpu":
         fused = _masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
     else:
-        fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else 0
+        fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else _converted_masks(sizes)
     share = _unfused_softmax(config) if sizes.number_size == HALF else 0.0
     return round(share * unfused + (1 - share) * fused) + mask
+
+
+def _converted_masks(sizes: ActivationSizes) -> float:
+    """Bytes of masks on a GPU where flex_attention does not fit: each layer converts its mask to a bias."""
+    config = sizes.config
+    if config.embedding.pos_emb in BIASED or fits_flex(config):
+        return 0.0
+    samples = config.batch.train_micro_batch_size_per_gpu if _masks_documents(config) else 1
+    return _masked(config) * samples * config.shape.seq_length**2 * sizes.number_size
 
 
 def _stores_bounded_scores(sizes: ActivationSizes) -> bool:

@@ -107,6 +107,7 @@ def _head_norm_passes(sizes: ActivationSizes) -> tuple[int, int]:
 def _bias_passes(config: Config, stream: float, ratio: float, sizes: ActivationSizes) -> float:
     """Return the passes for gradients of biases, which are sums over all tokens."""
     queries, keys = _heads(sizes)
-    inside = ratio if config.mlp.use_bias_in_mlp else 0.0
+    halves = 2 if config.mlp.activation in GATED else 1
+    inside = halves * ratio if config.mlp.use_bias_in_mlp else 0.0
     of_heads = queries + 2 * keys if has_qkv_bias(config.attention) else 0.0
     return stream * _output_biases(config) + inside + of_heads
