@@ -133,7 +133,7 @@ class _Completion:
         if present is None or _is_narrower(today, present.value, target):
             where = f" ({old.source.where})" if old.source.where else ""
             self.values[target] = Value(today, Source("derived", text=f"`{written}`{where}", inputs=(name,)))
-            self.given.add(target)
+            self.given.add(target)  # by its old name
         elif present.value != today and not _is_narrower(present.value, today, target):
             now = f"{target}: {format_node(node_of(present.value))}"
             means = f"{target}: {format_node(node_of(today))}"

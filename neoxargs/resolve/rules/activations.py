@@ -23,7 +23,7 @@ def activation_checkpointing__number_checkpoints(
     """num_layers / checkpoint_num_layers, the number of chunks that the contiguous buffer is allocated for"""
     if not (checkpoint_activations is True and contiguous_checkpointing):
         return None
-    return -(-num_layers // checkpoint_num_layers)
+    return -(-num_layers // checkpoint_num_layers)  # the last chunk may have fewer layers
 
 
 @check

@@ -59,8 +59,9 @@ def _anything(node: Node) -> Any:
 
 def _union(node: Node, wanted: Any) -> Any:
     """Convert to the member whose type the value already has, or else to the first possible one."""
-    # False comes first, and members with equal keys keep the order of the declaration.
-    members = sorted(get_args(wanted), key=lambda member: not _is_already(node, member))
+    members = sorted(
+        get_args(wanted), key=lambda member: not _is_already(node, member)
+    )  # False first, ties as declared
     deepest = Mismatch(node, wanted)
     for member in members:
         try:

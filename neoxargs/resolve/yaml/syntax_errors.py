@@ -99,6 +99,7 @@ def _escape(failure: ParseFailure) -> Problem:
 
 
 def _surrogate(failure: ParseFailure) -> Problem:
+    # JSON writes characters above U+FFFF as two escapes.
     what = "this escape is not a valid code point; YAML has no surrogate pairs"
     return Problem(what, failure.where, "write the character itself", id="yaml-unknown-escape")
 
