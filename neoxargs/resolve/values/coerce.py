@@ -59,9 +59,7 @@ def _anything(node: Node) -> Any:
 
 def _union(node: Node, wanted: Any) -> Any:
     """Convert to the member whose type the value already has, or else to the first possible one."""
-    members = sorted(
-        get_args(wanted), key=lambda member: not _is_already(node, member)
-    )  # False first, ties as declared
+    members = sorted(get_args(wanted), key=lambda member: not _is_already(node, member))  # ties stay as declared
     deepest = Mismatch(node, wanted)
     for member in members:
         try:

@@ -154,8 +154,7 @@ def _decode(path: str, data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         hint = f"convert it: iconv -f UTF-16 -t UTF-8 {path}"
         _stop(path, "this file is encoded in UTF-16; expected UTF-8", hint, id="file-not-utf8")
-    # NUL is valid UTF-8, so decoding would not find a binary file.
-    if (nul := data.find(b"\0")) >= 0:
+    if (nul := data.find(b"\0")) >= 0:  # valid in UTF-8, so decoding would not find it
         _stop(path, f"this is not a text file: byte {nul} is a NUL character", id="file-not-text")
     # byte order mark; the codec utf-8-sig would report positions that do not count it
     data = data.removeprefix(b"\xef\xbb\xbf")
