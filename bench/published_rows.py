@@ -161,7 +161,7 @@ def _model(row: Row, tensor: int) -> dict[str, object]:
     if "disable-bias-linear" in flags:
         changes |= {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}
     if has_dropout(row):
-        changes |= {"attention_dropout": 0.1, "hidden_dropout": 0.1}
+        changes |= {"attention_dropout": 0.1, "hidden_dropout": 0.1, "bias_dropout_fusion": is_megatron(row)}
     else:
         changes |= {"attention_dropout": 0, "hidden_dropout": 0}
     test = megatron_test(row)

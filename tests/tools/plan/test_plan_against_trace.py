@@ -70,7 +70,7 @@ def test_the_plan_agrees_with_norms_that_compute_in_fp32(bench: Any, recompute: 
         ["rope_fusion=false", "num_kv_heads=2", "rotary_pct=0.5"],
         ["model_parallel_size=2"],
         ["gpt_j_residual=false", "norm=rmsnorm", "use_qk_layernorm=true", "activation=swiglu", "num_kv_heads=2"],
-        ["gpt_j_residual=false", "pos_emb=learned", "rope_fusion=false", "num_kv_heads=2"],
+        ["gpt_j_residual=false", "pos_emb=learned", "rope_fusion=false", "num_kv_heads=2", "hidden_dropout=0.1"],
     ],
     ids=" ".join,
 )

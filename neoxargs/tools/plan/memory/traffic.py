@@ -15,6 +15,8 @@ from neoxargs.tools.plan.memory.norms import stores_input_only, unfused_rmsnorm
 
 #: Residual sums of a layer.
 SUMS = 2
+#: Passes of a residual sum, and of dropout: it reads and writes, and writes or reads a mask of one byte per number.
+SUM, DROPOUT = 3, 2.5
 #: Times that a copy of a token for an expert is read or written: gathered, weighted and added to the output.
 DISPATCH = 7
 #: Passes of a copy: it reads and writes.
@@ -25,22 +27,27 @@ ACTIVATION, GATED_ACTIVATION = (2, 3), (5, 13)
 
 
 def passes(sizes: ActivationSizes) -> tuple[float, float]:
-    """Return the passes of a layer's kernels: in the forward and in the backward pass.
-
-    A residual sum moves 3, backward as many.
-    """
+    """Return the passes of a layer's kernels: in the forward and in the backward pass."""
     config = sizes.config
     ratio = _networks(config, sizes) / sizes.tensor
     stream = 1 / sizes.tensor if config.parallel.sequence_parallel else 1.0
-    sums = stream * SUMS * (4.5 if config.regularization.hidden_dropout else 3)
     activation = GATED_ACTIVATION if config.mlp.activation in GATED else ACTIVATION
     dispatched = DISPATCH * experts.dispatched(config, sizes.assumed)
     forward, backward = (
-        stream * norms_of_block(config) * norm + sums + ratio * wide + heads + dispatched
-        for norm, wide, heads in zip(_norm_passes(sizes), activation, _head_passes(sizes), strict=True)
+        stream * (norms_of_block(config) * norm + SUMS * each_sum) + ratio * wide + heads + dispatched
+        for norm, each_sum, wide, heads in zip(
+            _norm_passes(sizes), _sum_passes(config), activation, _head_passes(sizes), strict=True
+        )
     )
     added = COPY * stream * _output_biases(config) if sizes.tensor > 1 else 0.0  # to the sum over the ranks
     return forward + added, backward + _bias_passes(config, stream, ratio, sizes)
+
+
+def _sum_passes(config: Config) -> tuple[float, float]:
+    """Return the passes of a residual sum with dropout; one kernel for both writes only the mask in addition."""
+    if not config.regularization.hidden_dropout:
+        return SUM, SUM
+    return SUM + (0.5 if config.fusion.bias_dropout_fusion else DROPOUT), SUM + DROPOUT
 
 
 def _output_biases(config: Config) -> int:
