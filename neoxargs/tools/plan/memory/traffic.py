@@ -1,7 +1,7 @@
 """Memory traffic of a layer's kernels besides matrix products and attention, in passes over the residual stream.
 
 One pass reads or writes as many bytes as the residual stream has without sequence parallelism. Counted kernel by kernel
-as `train/model` computes, and compared with a trace of its operators by bench/plan_against_trace.py.
+as `train/model` computes, and compared with a trace of its operators by bench/traffic_against_trace.py.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ def passes(sizes: ActivationSizes) -> tuple[float, float]:
     stream = 1 / sizes.tensor if config.parallel.sequence_parallel else 1.0
     activation = GATED_ACTIVATION if config.mlp.activation in GATED else ACTIVATION
     dispatched = DISPATCH * experts.dispatched(config, sizes.assumed)
+    both = zip(_norm_passes(sizes), _sum_passes(config), activation, _head_passes(sizes), strict=True)
     forward, backward = (
         stream * (norms_of_block(config) * norm + SUMS * each_sum) + ratio * wide + heads + dispatched
-        for norm, each_sum, wide, heads in zip(
-            _norm_passes(sizes), _sum_passes(config), activation, _head_passes(sizes), strict=True
-        )
+        for norm, each_sum, wide, heads in both
     )
     added = COPY * stream * _output_biases(config) if sizes.tensor > 1 else 0.0  # to the sum over the ranks
     return forward + added, backward + _bias_passes(config, stream, ratio, sizes)
