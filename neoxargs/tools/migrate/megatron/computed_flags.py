@@ -29,9 +29,10 @@ def ffn_width(reading: Reading, option: Option) -> None:
     width = reading.number(option.name)
     if experts.width(reading) is not None:
         return  # --moe-ffn-hidden-size replaces it in every layer
-    reading.set_from(option, "intermediate_size", str(int(3 * width)) if reading.is_gated and width else None)
-    if reading.is_gated and "intermediate_size" in reading.settings and width:
+    if reading.is_gated and width and width > 0:
         reading.set_width(width, option.text)
+    else:
+        reading.set_from(option, "intermediate_size")
 
 
 def swiglu(reading: Reading, option: Option) -> None:
