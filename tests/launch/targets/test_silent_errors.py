@@ -149,7 +149,7 @@ SILENT: dict[str, Callable[[Path], bool]] = {
     "Layouts that cannot run are started.": layouts,
     "Loss scaling keys at the top level have no effect.": loss_scaling,
     "`lr` is ignored if `optimizer.params.lr` is set": rates,
-    "`gas` is ignored:": accumulated,
+    "`gas` is ignored": accumulated,
     "`fp32_allreduce` sums in 16 bits.": summed,
     "`scheduler` is ignored": schedules,
     "`precision: bfloat16` without": bfloat16_alone,
