@@ -182,13 +182,22 @@ def printable(text: str) -> str:
 def close_matches(word: str, choices: Iterable[str], most: int = 2, alike: float = 0.75) -> list[str]:
     """Return the choices most similar to the word, best first.
 
-    alike: minimum similarity, 0 to 1. Further choices are returned only if they are nearly as similar as the first.
+    alike: minimum similarity, 0 to 1. Further choices are returned only if they are nearly as similar as the first, or
+    as few edits away from the word.
     """
     from difflib import SequenceMatcher, get_close_matches  # only needed for errors
 
+    def edits(choice: str) -> int:
+        if sorted(choice) == sorted(word):
+            return 1  # two swapped letters
+        changes = SequenceMatcher(None, choice, word).get_opcodes()
+        return sum(max(end - start, stop - begin) for tag, start, end, begin, stop in changes if tag != "equal")
+
     found = get_close_matches(word, list(choices), n=most, cutoff=alike)
-    likeness = [SequenceMatcher(None, choice, word).ratio() for choice in found]
-    return [choice for choice, ratio in zip(found, likeness, strict=True) if ratio > likeness[0] - 0.09]
+    likeness = {choice: SequenceMatcher(None, choice, word).ratio() for choice in found}
+    return [
+        choice for choice in found if likeness[choice] > likeness[found[0]] - 0.08 or edits(choice) <= edits(found[0])
+    ]
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

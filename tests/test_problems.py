@@ -134,3 +134,9 @@ def test_problems_that_differ_only_in_line_and_numbers_are_counted() -> None:
     assert sentence(shortened(alike[:4], complete=False)[2]) == "message 3 has no role (and at least 1 more line)"
     files = [Problem(f"{n}.txt is not UTF-8", id="c") for n in range(5)]
     assert shortened([*alike[:3], *files], complete=True) == [*alike[:3], *files]
+
+
+def test_choices_that_are_as_many_edits_away_are_both_suggested() -> None:
+    assert close_matches("adamm", ["adam", "radam"]) == ["adam"]  # radam is two edits away
+    assert close_matches("betax", ["beta", "betas"]) == ["beta", "betas"]
+    assert close_matches("betsa", ["beta", "betas"]) == ["beta", "betas"]  # swapped letters are one edit

@@ -13,6 +13,8 @@ from neoxargs.train.huggingface import exporting
 from tests.support.frozen_runs import YAML
 
 LORA = "lora: {rank: 4, alpha: 8}\n"
+#: What a checkpoint records of the configuration of its run.
+SHAPE = {"num_layers": 2, "hidden_size": 32, "tokenizer_type": "ByteLevelTokenizer", "padded_vocab_size": 320}
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def add_checkpoint(root: Path, base: Path | None = None) -> None:
     checkpoint = root / "global_step2"
     checkpoint.mkdir(parents=True)
     adapters = {"lora": {"rank": 4, "alpha": 8.0}} if base else {}
-    (checkpoint / checkpoint_folder.CONFIG).write_text(json.dumps({"num_layers": 2, "hidden_size": 32, **adapters}))
+    (checkpoint / checkpoint_folder.CONFIG).write_text(json.dumps({**SHAPE, **adapters}))
     if base:
         (checkpoint / checkpoint_folder.BASE).write_text(Base.of(base / "global_step2").to_json())
 
@@ -49,7 +51,7 @@ def test_adapters_are_not_exported_as_a_model(
     add_checkpoint(folder / "run", folder / "model")
     assert refused(folder, "all.yml", "--set", f"load={folder / 'run'}", *more)
     shown = capsys.readouterr().err
-    assert "[checkpoint-of-adapters]" in shown and "set lora: {rank: 4, alpha: 8.0}" in shown
+    assert "[checkpoint-of-adapters]" in shown and "set lora: {rank: 4, alpha: 8}" in shown
 
 
 @pytest.mark.parametrize("more", [[], ["--format", "neox"], ["--adapter"]])
