@@ -71,7 +71,11 @@ def test_the_model_that_a_run_started_from_is_exported_with_a_warning(
     add_checkpoint(folder / "run")
     assert refused(folder, "all.yml")
     shown = capsys.readouterr().err
-    assert warning in shown and "warning: load" in shown and "[checkpoint-without-inventory]" in shown
+    assert (
+        warning in shown
+        and "warning: the run starts again from load" in shown
+        and "[checkpoint-without-inventory]" in shown
+    )
     for chosen in ("model", "run"):
         assert refused(folder, "all.yml", "--set", f"load={folder / chosen}")
         shown = capsys.readouterr().err
