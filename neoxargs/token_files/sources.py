@@ -78,12 +78,17 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
     for item in items:
         # A weight may be a number or its text, as in Megatron's `0.3 a 0.7 b`.
         text = str(item).strip()
-        if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text):
+        if is_weight(text):
             weight = float(text)
         elif text:
             pairs.append((text, weight))
             weight = None
     return pairs
+
+
+def is_weight(text: str) -> bool:
+    """Return whether an item of `data_path` is the weight of the next prefix."""
+    return re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text) is not None
 
 
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:

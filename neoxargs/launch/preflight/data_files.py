@@ -14,6 +14,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
 from neoxargs.sizes.vocab import SAME_VOCABULARY
 from neoxargs.token_files.index import HEADER, IGNORED, ITEM_SIZES, MAGIC, begins_with_label, tokenised_by
+from neoxargs.token_files.sources import blend, is_weight
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
@@ -81,15 +82,8 @@ def _datasets(config: Config, name: str, paths: list[str]) -> Iterator[Problem]:
 
 
 def prefixes(data_path: str | list[str | float] | None) -> list[str]:
-    """Return the prefixes of `data_path`, which may be a list with a weight before each."""
-    if isinstance(data_path, list):
-        return [part for part in data_path if isinstance(part, str) and not _is_number(part)]
-    return path_list(data_path)
-
-
-def _is_number(text: str) -> bool:
-    # Megatron-LM's form of a blend alternates weights and prefixes, both of which may be strings: [0.3, a, 0.7, b].
-    return text.replace(".", "", 1).isdigit()
+    """Return the prefixes of `data_path`, which may have a weight before each."""
+    return [prefix for prefix, _ in blend(data_path or ())]
 
 
 def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
@@ -171,7 +165,7 @@ def _similar_file(prefix: str) -> str:
 
 
 def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
-    if len(paths := prefix.split()) > 1 and all("/" in path or _is_number(path) for path in paths):
+    if len(paths := prefix.split()) > 1 and all("/" in path or is_weight(path) for path in paths):
         return f"to blend datasets, write a list: [{', '.join(paths)}]"
     return LABELS_HINT if name.endswith("_label_data_paths") else _creation_hint(config, prefix)
 

@@ -84,6 +84,9 @@ def test_token_files_are_created_with_the_tokenizer_of_the_configuration(data):
 def test_weights_among_the_prefixes_are_not_files(data):
     assert not missing_files(config(data_path=[0.3, data + "a_text_document", "0.7", data + "a_text_document"]))
     assert len(missing_files(config(data_path=[0.3, data + "x", 0.7, data + "y"]))) == 2
+    assert not missing_files(config(data_path=["1e-3", data + "a_text_document", 1e-5, data + "a_text_document"]))
+    assert not missing_files(config(data_path=f"0.3,{data}a_text_document, 0.7, {data}a_text_document"))
+    assert len(missing_files(config(data_path=f"0.3,{data}x,7e-1,{data}y"))) == 2
 
 
 def test_every_dataset_parameter_is_checked(data):
