@@ -36,6 +36,8 @@ GRACE = 300.0
 AFTER_LAUNCHER_ENDED = 5.0
 #: Seconds for the other ranks after one has failed; some only notice it at the next collective operation.
 AFTER_A_FAILURE = 15.0
+#: Exit code with which ssh reports its own failure; `over_ssh` and pdsh pass it on.
+SSH_FAILED = 255
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -83,7 +85,7 @@ def start(
         say(sentence)
     # A record is more exact than the launcher's exit code, which is that of any failed rank. A run whose processes had
     # to be killed has not succeeded, even if its launcher ended with 0.
-    code = code or _exit_code(returncode, say) or int(killed)
+    code = code or _exit_code(returncode, say, remote) or int(killed)
     return Ended(code, bool(code) and failures.may_restart(logs))
 
 
@@ -159,8 +161,11 @@ class _Run:
         return [process.pid for process in table if process.parent in launches]
 
 
-def _exit_code(returncode: int, say: Say) -> int:
+def _exit_code(returncode: int, say: Say, remote: bool) -> int:
     """Return the launcher's exit code as a shell shows it, and report a failure of ranks without supervisor."""
+    if remote and returncode == SSH_FAILED:  # otherwise that of SIGHUP
+        say("a connection to a host failed or broke, or a rank ended with exit code 255; the error message is above")
+        return returncode
     # DeepSpeed's launcher passes the end of a rank by SIGKILL on as exit code -9, which arrives as 247
     number = -returncode if returncode < 0 else 256 - returncode if returncode > 256 - signal.NSIG else 0
     if number:

@@ -177,6 +177,17 @@ def test_the_exit_code_is_the_failing_ranks(fake, ends, code):
     assert bool(said) == bool(code)
 
 
+@pytest.mark.parametrize(
+    ("remote", "code", "sentence"),
+    [(True, 255, "a connection to a host failed or broke"), (False, 129, "a rank was terminated by SIGHUP")],
+)
+def test_exit_code_255_is_that_of_ssh_only_if_the_ranks_are_remote(remote, code, sentence):
+    said: list[str] = []
+    ended = start(Command((sys.executable, "-c", "raise SystemExit(255)"), {}), os.environ, said.append, remote)
+    assert ended.code == code
+    assert [text.partition(",")[0] for text in said] == [sentence]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ranks_without_a_handler_end_at_once(fake, tmp_path, number):
     code, _ = signalled(fake(UP + WAIT), tmp_path, number)
