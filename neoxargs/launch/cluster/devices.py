@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -28,9 +29,10 @@ def local_devices(environ: Mapping[str, str], dev: Path = Path("/dev")) -> list[
     # Without device files there are no GPUs, whatever CUDA_VISIBLE_DEVICES says.
     if names is None or not present:
         return list(range(present))
-    if all(name.isdigit() for name in names):
-        return [int(name) for name in names if int(name) < present]
-    return names
+    if not all(name.isdigit() for name in names):
+        return names
+    # CUDA stops reading at the first number without a GPU, as at -1.
+    return list(takewhile(lambda number: number < present, map(int, names)))
 
 
 def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
