@@ -6,6 +6,7 @@ import pytest
 
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text
+from neoxargs.tools.migrate.shell.arithmetic import evaluate
 from neoxargs.tools.migrate.shell.script import read_script
 
 
@@ -127,3 +128,12 @@ def test_a_variable_that_repeats_itself_ends() -> None:
 )
 def test_words_beside_redirections_and_placeholders(script: str, expected: list[list[str]]) -> None:
     assert words(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("sum_", "value"),
+    [("7 / 2", 3), ("(1 - 8) / 2", -3), ("7 / (0 - 2)", -3), ("(1 - 8) / (0 - 2)", 3),
+     ("7 % 2", 1), ("(1 - 8) % 2", -1), ("7 % (0 - 2)", 1), ("(1 - 8) % 4", -3), ("8 % (2 - 2)", None)],
+)  # fmt: skip
+def test_division_truncates_toward_zero(sum_: str, value: int | None) -> None:
+    assert evaluate(sum_, lambda name: "") == value

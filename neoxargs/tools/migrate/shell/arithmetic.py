@@ -12,6 +12,14 @@ SUM = re.compile(rf"\$\(\(((?:[^()]|{_BRACKETS})*)\)\)")
 TEST = re.compile(SUM.pattern[2:])
 #: A command substitution; its output is never known.
 COMMAND = re.compile(rf"\$\((?:[^()]|{_BRACKETS})*\)|`[^`]*`")
+
+
+def _quotient(left: int, right: int) -> int:
+    """Divide as the shell does, which truncates toward zero."""
+    size = abs(left) // abs(right)
+    return size if (left < 0) == (right < 0) else -size
+
+
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -22,10 +30,9 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    # The shell's `/` divides integers.
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Div: _quotient,
+    ast.FloorDiv: _quotient,
+    ast.Mod: lambda left, right: left - right * _quotient(left, right),
 }
 
 
