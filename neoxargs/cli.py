@@ -15,6 +15,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.created_files import never_writable_for_all
+from neoxargs.launch.processes import interrupts
 from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, strip_key_dashes
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 from neoxargs.record import replace
@@ -86,7 +87,7 @@ def _run_command(words: list[str]) -> int:
     except Problems as problems:
         return _print_problems(problems, words)
     except KeyboardInterrupt:
-        return 130
+        return interrupts.report("no rank was running" if words[0].endswith(".py") else "")
     except BrokenPipeError:  # `deepy ... | head`
         # Otherwise, flushing stdout at the end of the process would raise the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -313,6 +314,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 def _become_module(module: str, words: list[str]) -> NoReturn:
     """Replace this process by `python -m module`, for commands that import torch."""
+    interrupts.hold()  # the program accepts Ctrl-C once it can report it, after its imports
     os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], _with_package())
 
 

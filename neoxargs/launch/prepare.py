@@ -14,6 +14,7 @@ from neoxargs.launch import compiled_ops
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.compiled_ops import Say
 from neoxargs.launch.preflight.hardware import ops_to_compile
+from neoxargs.launch.processes import interrupts
 from neoxargs.registry import ABSENT
 from neoxargs.resolve import Text
 from neoxargs.resolve.config import Config
@@ -92,7 +93,8 @@ def load_tasks(config: Config, resources: Resources, environ: Mapping[str, str],
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a step in a process of its own and return its exit code."""
-    process = subprocess.Popen(command, env=dict(environ))
+    with interrupts.ignored_by_children():  # the step is ended by the SIGTERM below, and only deepy reports Ctrl-C
+        process = subprocess.Popen(command, env=dict(environ))
     try:
         return process.wait()
     except BaseException:  # Ctrl-C, SIGTERM: let it end its own processes and remove incomplete files

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from neoxargs.launch.processes import interrupts
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.chat import report
 from neoxargs.train.chat.build import build, up_to_date
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that `build` removes its partial files
     try:
+        interrupts.accept()
         _run(args)
     except Problems as problems:
         if args.json:
@@ -104,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(as_flags(str(problems)), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return interrupts.report(f"{args.output_prefix} has not been written")
     return 0
 
 

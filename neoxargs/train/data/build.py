@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neoxargs.created_files import replace_text
+from neoxargs.launch.processes import interrupts
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.chat import mask_before
 from neoxargs.train.data import indexed, text
@@ -236,6 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     texts, prefix = [*args.texts, *args.text_path, *inputs(args)], Path(args.output_prefix)
     started = time.perf_counter()
     try:
+        interrupts.accept()
         if problems := refused(args):
             raise Problems(problems)
         existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
@@ -247,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(as_flags(str(problems)), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return interrupts.report(f"{prefix} has not been written")
     if existing:
         print(f"{prefix} is up to date: {existing.tokens:,} tokens, from the same text with the same tokenizer")
     else:

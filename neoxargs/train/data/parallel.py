@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from typing import Any, TypeVar
 
+from neoxargs.launch.processes import interrupts
 from neoxargs.train.data.text import MIB, Raw
 
 Result = TypeVar("Result")
@@ -69,6 +71,9 @@ def in_parallel(
     start: prepares a worker, with `arguments`; both functions are imported by name in the worker.
     """
     context = multiprocessing.get_context("forkserver")
+    resource_tracker.ensure_running()  # its start would end the delay of Ctrl-C
+    with interrupts.ignored_by_children():  # or the server and every worker would print a traceback of their own
+        forkserver.ensure_running()
     waiting: deque[Future[Result]] = deque()
     with ProcessPoolExecutor(workers, context, initializer=start, initargs=arguments) as pool:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from neoxargs.launch.processes import interrupts
 from neoxargs.problems import Problem, Problems
 
 #: The YAML file that `deepy import` writes.
@@ -50,12 +51,13 @@ def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Name
     """Run `work`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that partial output is removed
     try:
+        interrupts.accept()
         work(options)
     except Problems as problems:
         print(problems, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return interrupts.report()
     return 0
 
 

@@ -1,0 +1,111 @@
+"""Ctrl-C ends every command with one line and exit code 130, whatever it is doing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from neoxargs import cli
+from neoxargs.launch import prepare
+from neoxargs.launch.processes import interrupts
+from neoxargs.train.data.text import Raw
+from tests.support.paths import ROOT
+
+DATA = (sys.executable, str(ROOT / "deepy.py"), "data", "text.txt", "--tokenizer-type", "ByteLevelTokenizer")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["plan", "my.yml", "--search"], "deepy: interrupted\n"),
+        (["train.py", "my.yml"], "deepy: interrupted; no rank was running\n"),
+    ],
+)
+def test_a_command_prints_one_line(words, line, monkeypatch, capsys):
+    def interrupted(_: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_find_command", lambda _: interrupted)
+    assert cli.main(words) == 130
+    assert capsys.readouterr().err == line
+
+
+def test_a_command_that_imports_its_modules_prints_one_line(tmp_path):
+    """A signal that arrives before `main` waits for it."""
+    program = """
+import os, signal
+from neoxargs.launch.processes import interrupts
+interrupts.hold()
+os.kill(os.getpid(), signal.SIGINT)
+import sys
+from neoxargs.train.data.build import main
+sys.exit(main(["text.txt", "--output-prefix", "out", "--tokenizer-type", "ByteLevelTokenizer"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=100, check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "deepy: interrupted; out has not been written\n")
+
+
+@pytest.mark.slow
+def test_tokenising_with_several_processes_prints_one_line(tmp_path):
+    """Ctrl-C on a terminal reaches all processes of the group."""
+    (tmp_path / "text.txt").write_text("some words to learn\n" * 8_000_000)
+    words = [*DATA, "--output-prefix", "made/out", "--workers", "3"]
+    (tmp_path / "made").mkdir()
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "made").glob("out.*.part.bin")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=100)
+    assert (process.returncode, errors) == (130, "deepy: interrupted; made/out has not been written\n")
+    assert not list((tmp_path / "made").iterdir())
+
+
+def ignores_ctrl_c(_: list[Raw]) -> bool:
+    return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+def nothing() -> None:
+    """Instead of the preparation of a worker."""
+
+
+def test_workers_leave_ctrl_c_to_their_reader():
+    """They ignore it, as does the process that starts them."""
+    program = """
+from neoxargs.train.data.parallel import in_parallel
+from tests.launch.processes.test_interrupts import ignores_ctrl_c, nothing
+print(*in_parallel(iter([[]]), nothing, (), ignores_ctrl_c, 1), ignores_ctrl_c([]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.stdout == "True False\n", done.stderr
+
+
+def test_ctrl_c_is_not_lost_while_a_process_starts():
+    with pytest.raises(KeyboardInterrupt), interrupts.ignored_by_children():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_step_before_the_ranks_leaves_the_report_of_ctrl_c_to_deepy(capfd):
+    """It is ended by SIGTERM; a Ctrl-C of the terminal that reaches it too is ignored, even after `accept`."""
+    program = "import os, signal; from neoxargs.launch.processes import interrupts; interrupts.accept(); "
+    program += "os.kill(os.getpid(), signal.SIGINT); print('lives')"
+    assert prepare._run([sys.executable, "-c", program], {**os.environ, "PYTHONPATH": str(ROOT)}) == 0
+    assert capfd.readouterr() == ("lives\n", "")
+
+
+def test_the_first_import_prints_one_line(tmp_path):
+    """The program itself, before it can import anything of the package."""
+    (tmp_path / "neoxargs").mkdir()
+    (tmp_path / "neoxargs" / "__init__.py").touch()
+    (tmp_path / "neoxargs" / "cli.py").write_text("raise KeyboardInterrupt")
+    Path(tmp_path, "deepy.py").write_text((ROOT / "deepy.py").read_text())
+    done = subprocess.run([sys.executable, "deepy.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"})  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "deepy: interrupted\n")
