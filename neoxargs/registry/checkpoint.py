@@ -38,8 +38,18 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     checkpoint_scale: Literal["linear", "log"] = param("linear", origin="NeoX")
     """Spacing of checkpoints: `linear` at multiples of `checkpoint_factor`, `log` at powers of `checkpoint_factor`."""
 
-    extra_save_iters: list[Natural] | None = param(None, origin="NeoX", aliases="save_iters")
+    extra_save_iters: list[Natural] | None = param(None, origin="NeoX")
     """Further iterations at which a checkpoint is saved."""
+
+    save_iters: int | list[int] | None = param(
+        None,
+        origin="NeoX",
+        to=(),
+        effect="none",
+        no_effect_reason="checkpoint_factor and extra_save_iters set when checkpoints are saved",
+    )
+    """Iterations of all checkpoints, from files of December 2022 to September 2024. GPT-NeoX computed the list from
+    `checkpoint_factor` and `extra_save_iters` and replaced a set value; setting it has no effect."""
 
     keep_last_n_checkpoints: Count | None = param(None, origin="NeoX")
     """After each save, deletes all checkpoints except this number of the newest. Left out, all are kept."""

@@ -26,6 +26,15 @@ def test_a_world_size_in_a_file_has_no_effect() -> None:
     assert warning.what == "world_size has no effect: a launch computes the number of its processes"
 
 
+@pytest.mark.parametrize("value", ["10000", "[5, 10]"])
+def test_save_iters_of_an_old_file_has_no_effect(value: str) -> None:
+    config = configure(f"{{save: out, checkpoint_factor: 4, extra_save_iters: [1], save_iters: {value}}}")
+    assert config.checkpoint.extra_save_iters == [1]
+    (warning,) = no_effect_warnings(config, ())
+    reason = "checkpoint_factor and extra_save_iters set when checkpoints are saved"
+    assert (warning.what, warning.hint) == (f"save_iters ({value}) has no effect: {reason}", "remove save_iters")
+
+
 def test_a_model_parallel_size_of_0_means_1():
     assert configure("model_parallel_size: 0").parallel.model_parallel_size == 1
 
