@@ -157,6 +157,7 @@ SPECIAL_REWRITES = (
     Rewrite("gas", ANY_VALUE, {"gradient_accumulation_steps": SAME_VALUE}, "another name for the same setting"),
     Rewrite("DDP_impl", ANY_VALUE, {}, "no effect: DeepSpeed implements data parallelism"),
     Rewrite("detect_nvlink_pairs", ANY_VALUE, {}, "no effect: stock DeepSpeed has no such flag"),
+    Rewrite("save_iters", ANY_VALUE, {}, "no effect: GPT-NeoX computed it"),
     *(Rewrite(name, ANY_VALUE, {}, _RETRIEVAL) for name in (
         "bert_load", "block_data_path", "faiss_use_gpu", "ict_head_size", "ict_load", "indexer_batch_size",
         "indexer_log_interval", "mask_prob", "query_in_block_prob", "report_topk_accuracies", "titles_data_path",
