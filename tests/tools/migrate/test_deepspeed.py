@@ -10,10 +10,11 @@ from neoxargs.cli import main
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.yaml.nodes import Scalar
 from neoxargs.tools.migrate.deepspeed import DeepSpeed
 from neoxargs.tools.migrate.deepspeed.auto import AUTO_VALUES
 from neoxargs.tools.migrate.deepspeed.convert import convert_version
-from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
+from neoxargs.tools.migrate.deepspeed.lenient_json import blocks, leaves
 from neoxargs.tools.migrate.deepspeed.versions import Version, chosen, versions
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.source import Options
@@ -160,6 +161,31 @@ def test_characters_that_yaml_does_not_allow() -> None:
     assert yaml(text) == 'train_batch_size: 8\nwandb:\n  team: "a\\u0007b"  # not\N{REPLACEMENT CHARACTER}here\n'
     ((where, what, _),) = problems('{"wandb": {"team": "\\ud83d"}}')
     assert (where, what) == ("ds.json:1:20", "an escape sequence in this string is only half of a surrogate pair")
+
+
+@pytest.mark.parametrize("word", ["CL_MIN", "CL_1st_MIN", "Batch1", "Batch_Size"])
+def test_words_of_a_template_may_have_lower_case_letters(word: str) -> None:
+    assert (
+        f"# To do: set train_batch_size ({word} in DeepSpeed's JSON).\n"
+        in migrated(f'{{"train_batch_size": {word}, "steps_per_print": 4}}').text
+    )
+
+
+@pytest.mark.parametrize("word", ["Adam", "cl_min", "Infinity"])
+def test_other_words_are_no_values(word: str) -> None:
+    ((_, what, _),) = problems(f'{{"train_batch_size": {word}}}')
+    assert what == f"expected a JSON value, got `{word}`"
+
+
+@pytest.mark.parametrize(
+    ("string", "value"),
+    [(r'"a\/b"', "a/b"), (r"'\/a\/b'", "/a/b"), (r'"a\\/b"', r"a\/b"), (r'r"a\/b"', r"a\/b"), (r'"a\"\/"', 'a"/')],
+)
+def test_escaped_slashes(string: str, value: str) -> None:
+    (block,) = blocks(Text("ds.json", f'{{"a": {string}}}'))
+    ((_, entry),) = leaves(block.tree)
+    assert isinstance(entry.value, Scalar)
+    assert entry.value.value == value
 
 
 def test_an_empty_configuration() -> None:

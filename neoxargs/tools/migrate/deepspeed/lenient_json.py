@@ -28,7 +28,8 @@ _STRING = re.compile(r"""[rRuU]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
 _BARE = re.compile(r"[^\s,:\[\](){}\"'#]+")
 _LINE_BREAK = re.compile("\r\n|\n|\r")
 _WORD = re.compile(r"[\w./-]+")
-_FILLED_IN = re.compile(r"[A-Z][A-Z0-9_]+")
+_FILLED_IN = re.compile(r"[A-Z](?:[A-Z0-9_]+|[A-Za-z]*[0-9_][A-Za-z0-9_]*)")
+_ESCAPE = re.compile(r"\\(.)")
 _COMPUTED = re.compile(r"(if|for|and|or)\b")
 _PLAIN = "write a number, or text in quotes; names and expressions are not evaluated"
 _SPACE = re.compile(r"\s+")
@@ -172,7 +173,7 @@ class _Reader:
         self.at = match.end()
         try:
             # Python's syntax, because a dictionary of a script may have r"..." and '...'.
-            value = ast.literal_eval(match[0])
+            value = ast.literal_eval(match[0] if match[0][0] in "rR" else _without_escaped_slashes(match[0]))
         except (SyntaxError, ValueError):
             value = match[0][1:-1]
         if re.search("[\ud800-\udfff]", str(value)):
@@ -222,6 +223,11 @@ class _Reader:
     def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
         problem = Problem(what, self.place(min(at, len(self.text) - 1)), hint, id="migrate-json-syntax")
         raise Problems([*self.wrong, problem, *self.warnings])
+
+
+def _without_escaped_slashes(text: str) -> str:
+    """Replace the escape `\\/`, which only JSON has."""
+    return _ESCAPE.sub(lambda escape: "/" if escape[1] == "/" else escape[0], text)
 
 
 def is_placeholder(text: str) -> bool:
