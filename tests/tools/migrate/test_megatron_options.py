@@ -66,6 +66,11 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
         ("--rampup-batch-size 1 1 9", "the batch size cannot change during a run", ""),
         ("--skip-train", "deepy has no equivalent setting", ""),
         ("--freeze-all-layers", "layers cannot be frozen", ""),
+        (
+            "--rotary-scaling-factor 40",
+            "only --position-embedding-type yarn uses it",
+            "set the rope_scaling section in the new file if the positions are to be scaled",
+        ),
     ],
 )
 def test_reasons(flags: str, why: str, hint: str) -> None:

@@ -13,6 +13,9 @@ from neoxargs.tools.migrate.megatron import experts
 from neoxargs.tools.migrate.megatron.list_expressions import list_of
 from neoxargs.tools.migrate.megatron.reading import Option, Reading
 
+#: Value of --position-embedding-type for rotary embeddings with scaled frequencies.
+YARN = "yarn"
+
 
 def pipeline(reading: Reading, option: Option) -> None:
     # A single stage is no pipeline: pipe_parallel_size stays 0, DeepSpeed's plain engine.
@@ -93,10 +96,10 @@ def positions(choose: Callable[[Reading, Option], None]) -> Callable[[Reading, O
     """Set pos_emb; `yarn` is rotary with scaled frequencies."""
 
     def read(reading: Reading, option: Option) -> None:
-        if option.text != "yarn":
+        if option.text != YARN:
             return choose(reading, option)
         reading.set("pos_emb", "rotary")
-        reading.set("rope_scaling.rope_type", "yarn")
+        reading.set("rope_scaling.rope_type", YARN)
         factor = reading.number("rotary-scaling-factor")
         if factor is None:
             hint = "set factor in the rope_scaling section of the new file"
@@ -104,6 +107,14 @@ def positions(choose: Callable[[Reading, Option], None]) -> Callable[[Reading, O
         reading.set("rope_scaling.factor", float(factor))
 
     return read
+
+
+def yarn_factor(reading: Reading, option: Option) -> None:
+    """Report a factor that `positions` does not read."""
+    kind = reading.options.get("position-embedding-type")
+    if kind is None or kind.text != YARN:
+        hint = "set the rope_scaling section in the new file if the positions are to be scaled"
+        reading.leave_out(option, f"only --position-embedding-type {YARN} uses it", hint)
 
 
 def llama3(reading: Reading, option: Option) -> None:

@@ -66,7 +66,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     ),
     "use-rope-scaling": computed_flags.llama3,
     "rope-scaling-factor": lambda reading, option: None,  # --use-rope-scaling reads it
-    "rotary-scaling-factor": lambda reading, option: None,  # --position-embedding-type yarn reads it
+    "rotary-scaling-factor": computed_flags.yarn_factor,
     "rotary-seq-len-interpolation-factor": computed_flags.interpolation,
     "use-rotary-position-embeddings": _sets("pos_emb", "rotary"),
     "no-position-embedding": _sets_default("pos_emb", "none"),
