@@ -13,7 +13,7 @@ from typing import Any
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.dialect import guess_warnings
+from neoxargs.resolve.guess import guess_warnings, other_dialect
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
@@ -64,9 +64,21 @@ def complete(
     if any(problem.severity == "error" for problem in work.problems):
         raise Unresolved(work.problems, work.certain_values(), work.broken)
     config = Config(work.values, draft.sections, work.problems, draft.dialect)
-    config.warnings += guess_warnings(draft.dialect, config.values)
     config.auto = draft.auto
+    if other := other_dialect(draft.dialect):
+        with_other = _without_checks(draft._replace(dialect=other), gpus, derivations, samples_per_epoch)
+        config.warnings += guess_warnings(config, with_other)
     return config
+
+
+def _without_checks(
+    draft: Draft, gpus: int | None, derivations: Sequence[Rule], samples_per_epoch: int | None
+) -> Config:
+    """Return the values of a configuration, as far as they can be derived."""
+    try:
+        return complete(draft, gpus, derivations, (), samples_per_epoch)
+    except Unresolved as stop:
+        return stop.certain
 
 
 def ordered(rules: Sequence[Rule]) -> list[Rule]:

@@ -12,19 +12,11 @@ from functools import cache
 from typing import NamedTuple
 
 from neoxargs.problems import Place, Problem, did_you_mean
-from neoxargs.registry import REGISTRY
-from neoxargs.registry.history import NEWEST, SEED, changed_defaults, default_at, introduced
+from neoxargs.registry.history import NEWEST, SEED, changed_defaults, introduced
 from neoxargs.resolve.value import Source, Value
 
 Day = date  # alias for use in Dialect, whose field `date` hides the type
 NAMES = {"neox-2021": SEED, "neox-2026": NEWEST}
-#: Parameters whose default changed and affects training, most important first -> other parameters that set the same.
-DECISIVE = {
-    "gradient_clipping": ("clip_grad", "optimizer.params.max_grad_norm"),
-    "attention_dropout": (),
-    "hidden_dropout": (),
-    "weight_decay": ("optimizer.params.weight_decay",),
-}
 
 
 class Dialect(NamedTuple):
@@ -81,31 +73,6 @@ def _day(text: str) -> date | None:
         return None
     # Python 3.11 and later accept other ISO 8601 forms, such as 20220101.
     return day if day.isoformat() == text else None
-
-
-def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Problem]:
-    """Return a warning if the dialect was guessed and another possible date has defaults that change training.
-
-    values: the values of the complete configuration.
-    """
-    if dialect.or_else is None:
-        return []
-    used, other = dialect.date, dialect.or_else
-    left = {
-        name: f"{name} {default_at(name, used)} instead of {default_at(name, other)}"
-        for name, others in DECISIVE.items()
-        if default_at(name, used) != default_at(name, other)
-        and not any(key in values and values[key].source.set_by_user for key in (name, *others))
-        and (values[name].value if name in values else REGISTRY.parameters[name].default) == default_at(name, used)
-    }
-    if not left:
-        return []
-    what = (
-        f"no dialect is set, and {dialect.reason}; the defaults of {dialect.name} are therefore used, not those of "
-        f"{_name(other)}: {', '.join(left.values())}"
-    )
-    hint = f"set dialect to {dialect.name}, {_name(other)} or a date in between"
-    return [Problem(what, hint=hint, severity="warning", id="dialect-guessed", about=("dialect", *left))]
 
 
 def _name(day: date) -> str:

@@ -115,12 +115,13 @@ def test_special_inputs() -> None:
     def seed(gpus: int, written: Any, sections: Any, auto: Any, default: Any) -> None:
         seen.update(gpus=gpus, written=written, sections=sections, auto=auto, attention=default("attention_dropout"))
 
-    run(SIZES + "pos_emb: none\nfp16: {}\ntrain_batch_size: auto\n", (rule(seed, "seed"),))
+    text = SIZES + "dialect: neox-2026\npos_emb: none\nfp16: {}\ntrain_batch_size: auto\n"
+    run(text, (rule(seed, "seed"),))
     assert seen["gpus"] == 8
     assert {"pos_emb", "num_layers"} <= set(seen["written"])
     assert seen["sections"] == {"fp16"}
     assert seen["auto"] == {"train_batch_size"}
-    assert seen["attention"] == 0.0  # neox-2026's, whose pos_emb is
+    assert seen["attention"] == 0.0  # neox-2026's
 
 
 def test_dotted_inputs() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from neoxargs.problems import render
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.history import NEWEST, SEED, default_at
+from neoxargs.registry.history import NEWEST, SEED
 from neoxargs.resolve.derive import complete
-from neoxargs.resolve.dialect import DECISIVE, Dialect
+from neoxargs.resolve.dialect import Dialect
 from neoxargs.resolve.merge import draft
 from neoxargs.resolve.yaml.compose import Text
 
@@ -84,26 +84,29 @@ def warnings(*lines: str) -> list[tuple[str, str, str]]:
 def test_a_guessed_dialect_that_affects_training_is_a_warning() -> None:
     ((what, hint, severity),) = warnings()
     assert what.endswith(
-        "gradient_clipping 0.0 instead of 1.0, attention_dropout 0.1 instead of 0.0, "
-        "hidden_dropout 0.1 instead of 0.0, weight_decay 0.01 instead of 0.1"
+        "attention_dropout 0.1 instead of 0.0, hidden_dropout 0.1 instead of 0.0, weight_decay 0.01 instead of 0.1, "
+        "warmup_from_zero true instead of false, gradient_clipping 0.0 instead of 1.0"
     )
     assert (hint, severity) == ("set dialect to neox-2021, neox-2026 or a date in between", "warning")
 
 
 def test_the_warning_lists_only_unset_parameters() -> None:
     ((what, *_),) = warnings("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {params: {weight_decay: 0.0}}")
-    assert what.endswith(": attention_dropout 0.1 instead of 0.0")
+    assert what.endswith(": attention_dropout 0.1 instead of 0.0, warmup_from_zero true instead of false")
     ((what, *_),) = warnings("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {type: Adam, params: {lr: 1e-4}}")
-    assert what.endswith(": attention_dropout 0.1 instead of 0.0, weight_decay 0.01 instead of 0.1")
+    assert what.endswith(
+        ": attention_dropout 0.1 instead of 0.0, weight_decay 0.01 instead of 0.1, "
+        "warmup_from_zero true instead of false"
+    )
 
 
 def test_the_newest_key_limits_the_guess() -> None:
     ((what, hint, _),) = warnings("pos-emb: rotary", "norm: layernorm")
     assert what == (
         "no dialect is set, and norm (my.yml:9:1) was added to GPT-NeoX on 2021-03-07; the defaults "
-        "of neox-2026 are therefore used, not those of 2021-03-07: gradient_clipping 1.0 instead of 0.0, "
-        "attention_dropout 0.0 instead of 0.1, "
-        "hidden_dropout 0.0 instead of 0.1, weight_decay 0.1 instead of 0.01"
+        "of neox-2026 are therefore used, not those of 2021-03-07: attention_dropout 0.0 instead of 0.1, "
+        "hidden_dropout 0.0 instead of 0.1, weight_decay 0.1 instead of 0.01, warmup_from_zero false instead of true, "
+        "gradient_clipping 1.0 instead of 0.0"
     )
     assert hint == "set dialect to neox-2026, 2021-03-07 or a date in between"
 
@@ -113,17 +116,48 @@ def test_the_newest_key_limits_the_guess() -> None:
     [
         "dialect: neox-2021",
         "dialect: neox-2026",
-        "hysteresis: 2\nhidden-dropout: 0\nattention-dropout: 0\nclip_grad: 1\nweight-decay: 0",
-        "num_kv_heads: 2",
-        "gradient_clipping: 0.0\nattention-dropout: 0.1\nhidden-dropout: 0.1\nweight-decay: 0.01",
+        "hidden-dropout: 0\nattention-dropout: 0\nclip_grad: 1\nweight-decay: 0\nwarmup_from_zero: true",
+        "num_kv_heads: 2\nwarmup_from_zero: false",
     ],
 )
 def test_no_warning_if_nothing_is_guessed(line: str) -> None:
     assert warnings(line) == []
 
 
-def test_every_default_that_changed_is_decisive_or_known_not_to_be() -> None:
-    changed = {name for name in REGISTRY.parameters if default_at(name, SEED) != default_at(name, NEWEST)}
-    same_setting, memory_only = {"clip_grad"}, {"deepspeed_activation_checkpointing"}
-    one_update, rmsnorm_only = {"warmup_from_zero"}, {"rms_norm_epsilon_under_root"}
-    assert changed - same_setting - memory_only - one_update - rmsnorm_only == set(DECISIVE)
+def test_a_file_that_sets_dropout_decay_and_clipping_still_depends_on_the_first_learning_rate() -> None:
+    lines = "gradient_clipping: 0.0", "attention-dropout: 0.1", "hidden-dropout: 0.1", "weight-decay: 0.01"
+    ((what, *_),) = warnings(*lines)
+    assert what.endswith("not those of neox-2026: warmup_from_zero true instead of false")
+
+
+def test_the_warning_names_values_that_a_rule_derives_from_the_date() -> None:
+    ((what, *_),) = warnings(
+        "norm: rmsnorm", "rms_norm_epsilon: 1e-5", "checkpoint_activations: true", "num_experts: 2"
+    )
+    assert "moe_expert_interval 1 instead of 2" in what
+    assert "rms_norm_epsilon_under_root true instead of false" in what
+    assert "deepspeed_activation_checkpointing" not in what  # GPT-NeoX already had today's default
+    ((what, *_),) = warnings("checkpoint_activations: true", "rms-norm: true")
+    assert "deepspeed_activation_checkpointing false instead of true" in what
+
+
+@pytest.mark.parametrize("off", [(), ("weight_by_num_documents: false", "checkpoint_activations: false")])
+def test_the_warning_omits_parameters_without_effect(off: tuple[str, ...]) -> None:
+    """An explicit `false` counts like the default."""
+    ((what, *_),) = warnings("output-layer-init-method: normal", *off)
+    assert "weighted_sampler_alpha" not in what and "deepspeed_activation_checkpointing" not in what
+    ((what, *_),) = warnings("weight_by_num_documents: true")
+    assert "weighted_sampler_alpha 1.0 instead of 0.3" in what
+
+
+def test_the_warning_names_every_difference_that_diff_finds() -> None:
+    """For each date at which a default changed, resolved with everything on that makes defaults matter."""
+    lines = "norm: rmsnorm\ncheckpoint_activations: true\nweight_by_num_documents: true\nnum_experts: 2\n"
+    undated = draft([Text("my.yml", SMALL + lines)])
+    config = complete(undated, 1)
+    (warning,) = config.warnings
+    dated = complete(draft([Text("my.yml", SMALL + lines)], [f"dialect={undated.dialect.or_else}"]), 1)
+    generation = {name for name, p in REGISTRY.parameters.items() if p.effect == "generation"}
+    second = {"dialect", "clip_grad", *(name for name in REGISTRY.parameters if name.startswith("optimizer.params."))}
+    differing = {name for name in REGISTRY.parameters if config.get(name) != dated.get(name)} - generation - second
+    assert differing == set(warning.about) - {"dialect"}

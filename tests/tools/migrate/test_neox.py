@@ -187,12 +187,12 @@ def test_everything_but_the_edited_lines_is_kept() -> None:
             '"geglu":true\n',
             '"activation": "geglu",\n'
             "  # defaults of neox-2021 that differ in neox-2026\n"
-            '  "deepspeed-activation-checkpointing": false,\n'
             '  "gradient_clipping": 0.0,\n'
             '  "attention-dropout": 0.1,\n'
             '  "hidden-dropout": 0.1,\n'
             '  "weight-decay": 0.01,\n'
             '  "warmup-from-zero": true,\n'
+            "  # no dialect was set: that the file is for neox-2021 is a guess\n"
             '  "dialect": "neox-2026"\n',
         )
     )

@@ -37,16 +37,19 @@ DIFF = """\
 +# defaults of neox-2021 that differ in neox-2026
 +weight-decay: 0.01
 +warmup-from-zero: true
-+deepspeed-activation-checkpointing: false
++# no dialect was set: that the file is for neox-2021 is a guess
 +dialect: neox-2026
 """
 CHANGES = """\
 my.yml:11:1: geglu: true → activation: "geglu" (retired, 2021-05-07)
 my.yml: added weight_decay: 0.01 (the default changed to 0.1, 2023-12-26)
 my.yml: added warmup_from_zero: true (the default changed to false, 2026-05-19)
-my.yml: added deepspeed_activation_checkpointing: false (the default changed to true, 2021-04-30)
 my.yml: added dialect: neox-2026 (the file was read as neox-2021, because all keys existed in GPT-NeoX on 2021-02-28)
 nothing written yet: add --write to apply the changes
+warning: no dialect is set, and all keys existed in GPT-NeoX on 2021-02-28; the defaults of neox-2021 are therefore \
+used, not those of neox-2026: weight_decay 0.01 instead of 0.1, warmup_from_zero true instead of false [dialect-guessed]
+  = if the file was written for another GPT-NeoX, set its date in the original file, such as `dialect: neox-2026`, and \
+migrate that: the result then keeps the defaults of that date
 """
 
 
@@ -67,7 +70,7 @@ def test_output_without_write(capsys) -> None:
 def test_writing_twice_changes_nothing(capsys) -> None:
     os.chmod("my.yml", 0o640)
     assert main(["migrate", "my.yml", "--write"]) == 0
-    assert capsys.readouterr().err.endswith("\nmy.yml written\n")
+    assert "\nmy.yml written\nwarning: no dialect is set" in capsys.readouterr().err
     text = Path("my.yml").read_text()
     assert text.endswith("dialect: neox-2026\n")
     assert os.stat("my.yml").st_mode & 0o777 == 0o640
@@ -85,10 +88,31 @@ def test_json(capsys) -> None:
     assert answer["written"] is False
     (file,) = answer["files"]
     assert (file["file"], file["diff"]) == ("my.yml", DIFF)
+    (guess,) = answer["problems"]
+    assert (guess["id"], guess["severity"]) == ("dialect-guessed", "warning")
+    assert "weight_decay 0.01 instead of 0.1" in guess["what"]
     assert answer["changes"][0] == {
         "file": "my.yml", "line": 11, "column": 1, "before": "geglu: true", "after": 'activation: "geglu"',
         "why": "retired", "since": "2021-05-07",
     }  # fmt: skip
+
+
+def test_the_way_that_the_warning_names_keeps_the_old_defaults(capsys) -> None:
+    Path("my.yml").write_text(OLD.replace("geglu: true", "activation: geglu\ndialect: 2022-06-01"))
+    assert main(["migrate", "my.yml", "--write"]) == 0
+    assert "guess" not in capsys.readouterr().err
+    text = Path("my.yml").read_text()
+    assert "weight-decay: 0.01\n" in text and "dialect: neox-2026 " in text and "guess" not in text
+
+
+def test_a_parameter_without_effect_is_not_added(capsys) -> None:
+    """weighted_sampler_alpha is used only with weight_by_num_documents; nothing reads output_layer_parallelism."""
+    alpha = "weighted-sampler-alpha: 0.3\n"
+    for text, added in ((OLD, False), (OLD + "weight-by-num-documents: true\n", True)):
+        Path("my.yml").write_text(text.replace("geglu: true", "dialect: 2022-06-01"))
+        assert main(["migrate", "my.yml", "--write"]) == 0
+        assert (alpha in Path("my.yml").read_text()) is added
+        assert "output-layer-parallelism" not in Path("my.yml").read_text()
 
 
 def test_a_problem_as_json(capsys) -> None:

@@ -15,10 +15,10 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, introduced
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
+from neoxargs.resolve.guess import follows_dialect, guess_warnings, other_dialect
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.tools.migrate.neox.placement import Files
 from neoxargs.tools.migrate.neox.rewrites import (
-    DERIVED_FROM_DIALECT,
     REMOVED,
     Context,
     Overwrite,
@@ -34,8 +34,6 @@ from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.migrate.result import Change, Result
 from neoxargs.tools.migrate.yaml_edit import Document, Entry
 
-#: Changed defaults that are not written out. clip_grad is a synonym of gradient_clipping, which is written.
-NOT_PINNED = ("clip_grad",)
 NO_COUNTERPART = "migrate-no-counterpart"
 
 
@@ -227,9 +225,11 @@ class _Migration:
         document = holder or self.files.documents[0]
         self.write_defaults(document)
         if holder is None:
-            document.add("", "dialect", self.to)
-            place = Place(document.name, 0, 0)
-            before = self.drafted.dialect
+            place, before = Place(document.name, 0, 0), self.drafted.dialect
+            guess = self.guess_warnings()
+            self.problems += guess
+            comment = f"no dialect was set: that the file is for {before.name} is a guess" if guess else ""
+            document.add("", "dialect", self.to, comment="" if _is_json(document) else comment)
             why = f"the file was read as {before.name}, because {before.reason}"
             self.changes.append(Change(place, "", f"dialect: {self.to}", why))
         elif self.drafted.dialect.date != self.day:
@@ -237,6 +237,18 @@ class _Migration:
             where = self.files.place(document, entry)
             self.changes.append(Change(where, document.written(entry), f"dialect: {self.to}", "set by --to"))
             document.set("dialect", self.to)
+
+    def guess_warnings(self) -> list[Problem]:
+        """Return the warning of `check` about a guessed dialect, with what to do before a dialect is written."""
+        other = other_dialect(self.drafted.dialect)
+        if other is None:
+            return []
+        config, _ = resolved(self.drafted._replace(dialect=other), self.gpus)
+        hint = (
+            f"if the file was written for another GPT-NeoX, set its date in the original file, such as `dialect: "
+            f"{other.name}`, and migrate that: the result then keeps the defaults of that date"
+        )
+        return [replace(warning, hint=hint) for warning in guess_warnings(self.before, config)]
 
     def warn_partial_configuration(self) -> None:
         missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in self.drafted.values]
@@ -260,8 +272,7 @@ class _Migration:
         """Yield each parameter that would change with the new dialect's defaults, its old and its new value."""
         after, _ = resolved(draft(self.files.texts, [f"dialect={self.to}"]), self.gpus)
         for name, then, now in differences(self.before, after):
-            changed = changes(name) or name in DERIVED_FROM_DIALECT
-            if changed and name not in (*NOT_PINNED, *self.values) and then is not ABSENT:
+            if follows_dialect(name) and name not in self.values and then is not ABSENT:
                 yield name, then, now
 
     def spelled_like(self, document: Document, name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal
 from neoxargs.registry.history import SEED, default_at, introduced, removed
+from neoxargs.resolve.guess import derived_from_dialect
 from neoxargs.resolve.rules.model import GATED_FORM, SPARSITY
 from neoxargs.resolve.rules.optimizer import accepts_param, is_adam
 from neoxargs.resolve.rules.precision import PRECISION_ALIASES
@@ -233,10 +234,6 @@ def _back() -> dict[tuple[str, Any], New]:
     return by_result
 
 
-#: Parameters whose default a rule derives from the dialect (resolve/rules/moe.py, attention.py).
-DERIVED_FROM_DIALECT = ("moe_expert_interval", "moe_router_type", "rpe_causal")
-
-
 def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite | None:
     """Return the rewrite from a name introduced after SEED to its counterpart on SEED; None if there was none."""
     name, since = parameter.name, introduced(parameter.name)
@@ -245,7 +242,7 @@ def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite 
             return None if rewrite.counterpart(value, context) is None else rewrite._replace(since=since)
     if isinstance(value, str | bool | int) and (new := _back().get((name, value))):
         return Rewrite(name, value, new, "the name in February 2021", since)
-    if value == default_at(name, SEED) and name not in DERIVED_FROM_DIALECT:
+    if value == default_at(name, SEED) and name not in derived_from_dialect():
         return Rewrite(name, value, {}, "the only behaviour in February 2021", since)
     return None
 

@@ -9,6 +9,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.record import replace
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Config, Draft
+from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.sizes.layout import ranks_of_replica
 from neoxargs.tools.migrate.neox.rewrites import rewrites
 from neoxargs.tools.migrate.resolution import resolved
@@ -40,12 +41,18 @@ def _identity(error: Problem) -> tuple[str, tuple[str, ...], Place | None]:
 
 
 def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, before, after) for each parameter that differs, except retired names and the dialect."""
+    """Yield (name, before, after) for each parameter that differs.
+
+    Except retired names, the dialect, and parameters that are not set and that no run reads.
+    """
     retired = {*rewrites(), "dialect"} - {"precision"}
+    unread = [unread_by_run(before), unread_by_run(after)]
     for name in REGISTRY.parameters:  # in neither: both have the registry's default
         if name not in before.values and name not in after.values:
             continue
-        if name not in retired and before.get(name) != after.get(name):
+        if name in retired or before.get(name) == after.get(name):
+            continue
+        if any(config.is_set(name) for config in (before, after)) or not all(is_unread(name) for is_unread in unread):
             yield name, before.get(name), after.get(name)
 
 
