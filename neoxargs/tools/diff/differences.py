@@ -11,6 +11,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
+from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.tools.diff.kinds import Impact, impact_of, kind_of
 from neoxargs.tools.diff.side import Side, set_names
 from neoxargs.tools.explain.provenance import source_of
@@ -75,6 +76,7 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def _differences(a: Side, b: Side) -> Iterator[Difference]:
+    unread = [unread_by_run(side.config, side.unknown) for side in (a, b)]
     for names in _settings():
         differing = [name for name in names if name not in a.unknown | b.unknown and a.get(name) != b.get(name)]
         if not differing:
@@ -84,6 +86,8 @@ def _differences(a: Side, b: Side) -> Iterator[Difference]:
         impact, note = impact_of(parameter, (a, b))
         if _same_content(name, a, b):
             impact, note = "nothing", "the files have the same content"
+        if all(is_unread(name) for is_unread in unread):
+            impact, note = "unread", ""
         is_set = any(_is_set(side.config, each) for side in (a, b) for each in names)
         # A default that no run reads, and that nobody set.
         if impact == "unread" and not is_set:

@@ -13,7 +13,7 @@ from neoxargs.registry import Parameter
 from neoxargs.tools.diff.side import Side
 
 #: result: changes weights and losses. rounding: only in the last digits, by other kernels, precision or order of sums.
-#: nothing: neither. unread: no run of train.py reads the parameter.
+#: nothing: neither. unread: neither run reads the parameter.
 Impact = Literal["result", "rounding", "nothing", "unread"]
 
 IMPACTS: dict[str, Impact] = {

@@ -14,7 +14,7 @@ HEADINGS: dict[Impact, str] = {
     "result": "can change the result",
     "rounding": "can change rounding only",
     "nothing": "cannot change training",
-    "unread": "not read by any run",
+    "unread": "without effect in these runs",
 }
 
 

@@ -49,10 +49,25 @@ FINER = {
     ),
 }
 IMPACT = {name: impact for impact, listed in FINER.values() for name in listed.split()}
+#: Without these settings, these parameters have no effect.
+NEEDED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"num-unique-layers": 1}, "param-sharing-style"),
+    (
+        {"checkpoint-activations": True},
+        "distribute-checkpointed-activations checkpoint-num-layers deepspeed-activation-checkpointing "
+        "partition-activations checkpoint-in-cpu synchronize-each-layer profile-backward activation_checkpointing",
+    ),
+    ({"rpe": True}, "rpe-num-buckets rpe-max-distance"),
+    ({"rms-norm": True}, "rms-norm-epsilon"),
+    ({"load": "here"}, "override-lr-scheduler use-checkpoint-lr-scheduler no-load-optim no-load-rng finetune"),
+    ({"save": "here", "save-interval": 5}, "save-interval no-save-optim no-save-rng"),
+    ({"precision": "fp16"}, "fp32-allreduce fp32_allreduce hysteresis loss-scale loss-scale-window min-scale"),
+    ({"adlr-autoresume": True}, "adlr-autoresume-interval"),
+)
 #: Parameter -> what both configurations set beside it, where it needs other values.
-BESIDE: dict[str, dict[str, Any]] = {
+BESIDE: dict[str, dict[str, Any]] = {name: needed for needed, listed in NEEDED for name in listed.split()} | {
     "batch-size": {"train_micro_batch_size_per_gpu": None, "batch-size": 2},
-    "contigious-checkpointing": {"partition_activations": True},
+    "contigious-checkpointing": {"partition_activations": True, "checkpoint-activations": True},
     "fp16-lm-cross-entropy": {"precision": "fp16"},
     "gradient_accumulation_steps": {"train_micro_batch_size_per_gpu": None},
     "include": {"hostfile": "h"},
@@ -61,7 +76,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 #: Parameter -> another value, where the first of its type cannot be used.
 OTHER = {"max-position-embeddings": 64, "min-lr": 1e-5, "min-scale": 2, "train_batch_size": 16, "batch-size": 4,
-         "rpe-causal": False, "train_micro_batch_size_per_gpu": 4}  # fmt: skip
+         "rpe-causal": False, "rpe-max-distance": 256, "train_micro_batch_size_per_gpu": 4}  # fmt: skip
 
 
 def other_values(kind: Any) -> Iterator[Any]:
@@ -128,6 +143,15 @@ def test_the_difference_is_found_and_ranked(name: str) -> None:
     impact = IMPACT.get(name, BY_EFFECT[effect(name).partition(":")[0]])
     assert of_parameter[0].impact == impact
     assert found[0].impact == impact, "what follows from the difference has no higher impact"
+
+
+def test_an_explicit_switch_disables_as_much_as_the_default() -> None:
+    a, b = (BASE | {"weight_by_num_documents": False, "weighted_sampler_alpha": alpha} for alpha in (0.3, 0.5))
+    (difference,) = differences(side(a), side(b))
+    assert (difference.name, difference.impact) == ("weighted_sampler_alpha", "unread")
+    a, b = (each | {"weight_by_num_documents": True} for each in (a, b))
+    (difference,) = differences(side(a), side(b))
+    assert difference.impact == "result"
 
 
 def test_finer_words_are_needed() -> None:
