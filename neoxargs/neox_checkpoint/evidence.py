@@ -38,7 +38,9 @@ def query_key_value_order(contents: Contents, located: Located, shape: Shape, ch
     version = contents.deepspeed
     if grouped and version and version >= CONCATENATED_SINCE:
         return Decision(
-            "concatenated", f"DeepSpeed {version[0]}.{version[1]}, which wrote the checkpoint, is newer than 2024-11-13"
+            "concatenated",
+            f"the checkpoint was written with DeepSpeed {version[0]}.{version[1]}, which was released after GPT-NeoX "
+            "changed the order (2024-11-13)",
         )
     program, day = ("GPT-NeoX", "2024-11-13") if grouped else ("GPT-NeoX's converter from Llama", "2025-05-09")
     what = f"load ({contents.folder}): the files do not show the order of the query, key and value rows; {program} "

@@ -88,7 +88,7 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
 
 def is_weight(text: str) -> bool:
     """Return whether an item of `data_path` is the weight of the next prefix."""
-    return re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text) is not None
+    return re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text) is not None
 
 
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:

@@ -109,7 +109,7 @@ def impact_of(parameter: Parameter, sides: tuple[Side, Side]) -> tuple[Impact, s
     if name in PADDING and _any(sides, "softmax_over_padding"):
         return "result", "with softmax_over_padding, the loss includes the padding"
     if name in WHO_DRAWS and (drawn := [each for each in DRAWS if _any(sides, each)]):
-        return "result", f"different random numbers are drawn, because {drawn[0]} is above 0"
+        return "result", f"{drawn[0]} is above 0, and this difference changes which random numbers are drawn"
     if name in SEEN_TOGETHER and _any(sides, "moe_num_experts", above=1):
         return "result", "the router balances the tokens of each micro batch separately"
     return impact, ""

@@ -187,7 +187,10 @@ def _by_marks(chat: _Chat, recipe: ChatRecipe, given: int) -> Marked:
     text, spans = _without_marks(with_marks)
     # Templates may test the length or the last character of what they enclose.
     if text != chat.render(chat.messages):
-        raise TemplateError("the template inspects the output of its {% generation %} blocks, so they cannot be marked")
+        what = (
+            "the output of the template depends on the text inside its {% generation %} blocks, so deepy cannot find "
+        )
+        raise TemplateError(what + "where this text begins and ends")
     if recipe.only_last:
         spans = spans[-1:] if chat.messages[-1]["role"] in recipe.train_on else []
     if given:

@@ -18,7 +18,7 @@ from neoxargs.train.model.block import TransformerBlock
 def compile_layers(module: nn.Module, device: torch.device) -> None:
     """Compile this rank's transformer layers, each when it first runs; raise Problems on a GPU without Triton."""
     if device.type == "cuda" and not should_compile("cuda"):
-        what = "compile_layers needs Triton and a C compiler, which are not installed on this machine"
+        what = "compile_layers needs Triton and a C compiler, but this machine lacks at least one of them"
         hint = "install triton and gcc, or remove compile_layers"
         raise Problems(Problem(what, hint=hint, id="layers-cannot-compile", about=("compile_layers",)))
     for layer in module.modules():

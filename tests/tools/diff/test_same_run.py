@@ -56,7 +56,10 @@ def test_another_layout_draws_other_dropout_masks(
     other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare(other, tmp_path, "hidden_dropout: 0.1\n") == 1
-    assert "(different random numbers are drawn, because hidden_dropout is above 0)" in capsys.readouterr().out
+    assert (
+        "(hidden_dropout is above 0, and this difference changes which random numbers are drawn)"
+        in capsys.readouterr().out
+    )
 
 
 def compare(layout: str, folder: Path, more: str = "hidden_dropout: 0\n") -> int:

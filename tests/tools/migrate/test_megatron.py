@@ -168,7 +168,7 @@ def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
     why = "650 samples / 32, rounded down, ignoring --rampup-batch-size"
     assert f"train_iters: 20  # {why}\n" in result.text
     assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
-    ramp = "--rampup-batch-size 8 8 64 is left out, because the batch size cannot change during a run"
+    ramp = "--rampup-batch-size 8 8 64 is left out, because deepy cannot change the batch size during a run"
     assert ramp in [problem.what for problem in result.problems]
 
 
@@ -207,7 +207,8 @@ def test_flags_without_a_counterpart_are_warnings() -> None:
          "did you mean --hidden-size?"),
         ("run.sh:2:40", "--noop-layers 1 is not a Megatron-LM flag (as of 2026) and is left out", ""),
         ("run.sh:2:56",
-         "--recompute-granularity selective is left out, because fused attention stores no scores to recompute", ""),
+         "--recompute-granularity selective is left out, because deepy's fused attention does not store attention "
+         "scores, so none are recomputed", ""),
     ]  # fmt: skip
 
 

@@ -63,9 +63,9 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
     [
         ("--rl-profile", "it does not concern the pretraining of a GPT", ""),
         ("--window-size 4,4", "sliding_window_width counts only earlier tokens", "use --window-size W,0"),
-        ("--rampup-batch-size 1 1 9", "the batch size cannot change during a run", ""),
+        ("--rampup-batch-size 1 1 9", "deepy cannot change the batch size during a run", ""),
         ("--skip-train", "deepy has no equivalent setting", ""),
-        ("--freeze-all-layers", "layers cannot be frozen", ""),
+        ("--freeze-all-layers", "deepy can freeze a model only to train adapters or a soft prompt", ""),
         (
             "--rotary-scaling-factor 40",
             "only --position-embedding-type yarn uses it",

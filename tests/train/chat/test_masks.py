@@ -170,7 +170,7 @@ class TestMarks:
 
     def test_a_template_that_reads_generated_text(self) -> None:
         template = "{% set x %}{% generation %}a{% endgeneration %}{% endset %}{{ x | length }}"
-        with pytest.raises(TemplateError, match="inspects the output of its"):
+        with pytest.raises(TemplateError, match="depends on the text inside its"):
             trained(CHATS[0], template, masking="marks")
 
 

@@ -226,7 +226,7 @@ def recompute(reading: Reading, option: Option) -> None:
     if option.text == "full":
         reading.set("checkpoint_activations", True)
     else:
-        reading.leave_out(option, "fused attention stores no scores to recompute")
+        reading.leave_out(option, "deepy's fused attention does not store attention scores, so none are recomputed")
 
 
 def method(reading: Reading, option: Option) -> None:

@@ -225,7 +225,8 @@ def _not_continued(script: Script, chosen: Sequence[Word]) -> list[Problem]:
         Problem(
             f"{words[0].text} begins a command of its own, so its flags are left out",
             words[0].place,
-            "end the line above with a `\\` without a space after it, or remove it if it is a comment; migrate again",
+            "end the line above with a `\\` and no space after it, or, if that line is a comment, delete the line; "
+            "then migrate again",
             severity="warning",
             id="migrate-line-not-continued",
         )

@@ -55,6 +55,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "deepspeed-config": computed_flags.deepspeeds_file,
     "context-parallel-size": computed_flags.one_only,
     "ds-sequence-parallel-size": computed_flags.one_only,
+    "calculate-per-token-loss": _sets("loss_average", "tokens"),
     "use-distributed-optimizer": _sets("zero_optimization.stage", 1),
     "use-megatron-fsdp": _sets_default("zero_optimization.stage", 3),
     "data-parallel-sharding-strategy": _choice("zero_optimization.stage", SHARDING),
@@ -147,7 +148,7 @@ SWITCHES = frozenset({
     "init-method-xavier-uniform", "no-masked-softmax-fusion", "no-bias-swiglu-fusion", "use-flash-attn", "fp16",
     "bf16", "use-rope-scaling", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload",
     "checkpoint-activations", "distribute-saved-activations", "log-num-zeros-in-grad", "use-rms-norm",
-    "moe-router-pre-softmax", "disable-moe-token-dropping", "no-query-key-layer-scaling",
+    "moe-router-pre-softmax", "disable-moe-token-dropping", "no-query-key-layer-scaling", "calculate-per-token-loss",
 })  # fmt: skip
 #: The flags of SPECIAL that take any number of values.
 TAKES_MANY = {"data-path", "train-data-path", "valid-data-path", "test-data-path"}

@@ -75,43 +75,44 @@ REASONS = {
         cp-comm-type hybrid-context-parallel max-seqlen-per-dp-cp-rank train-sync-interval gdp-cutedsl-kernel
         disable-mamba-mem-eff-path muon-fp32-matmul-prec
         muon-tp-mode muon-use-syrk decrease-batch-size-if-needed eval-micro-batch-size""",
-    "this variant of rotary embeddings is not supported": """
+    "deepy does not support this variant of rotary embeddings": """
         rotary-interleaved rope-type no-rope-freq mrope-section mscale* yarn-correction-* no-yarn-*""",
-    "this kind of attention is not supported": """
+    "deepy does not support this kind of attention": """
         multi-latent-attention cache-mla-latents kv-lora-rank q-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim
         experimental-attention-variant linear-* dsa-* no-dsa-* disable-dsa-* attention-output-gate
         softmax-type qk-clip* qk-l2-norm gdp-num-*""",
-    "this kind of feed-forward layer is not supported": """
+    "deepy does not support this kind of feed-forward layer": """
         quick-geglu squared-relu glu-linear-offset activation-func-clamp-value""",
     "deepy's mixture of experts does not have this setting": "moe-* expert-tensor-parallel-size",
-    "only layers with attention and a feed-forward network are supported": """
+    "deepy supports only layers with attention and a feed-forward network": """
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
-    "fp8 and fp4 are not supported": """
+    "deepy does not support fp8 and fp4": """
         fp8-* fp4-* disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16 keep-fp8-transpose-cache""",
-    "the residual stream and the logits have the model's precision": """
+    "in deepy, the residual stream and the logits have the model's precision": """
         fp32-residual-connection output-logit-dtype""",
-    "layers cannot be frozen": "freeze-all-layers",
-    "init_method and output_layer_init_method determine the initial weights": "embedding-init-method-std mup-*",
-    "each rank has one pipeline stage, and pipe_partition_method balances the stages": """
+    "deepy can freeze a model only to train adapters or a soft prompt": "freeze-all-layers",
+    "init_method and output_layer_init_method determine the initial weights": "embedding-init-method-std",
+    "this setting of muP has no equivalent in deepy": "mup-*",
+    "in deepy, each rank has one pipeline stage, and pipe_partition_method balances the stages": """
         num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank pipeline-model-parallel-layout
         decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers account-for-*""",
-    "the batch size cannot change during a run": """
-        rampup-batch-size step-batch-size-schedule phase-transition-iterations eval-global-batch-size""",
-    "the learning rate must be constant, or decay linearly, exponentially or like a cosine": "lr-wsd-*",
-    "warmup starts at, or near, a learning rate of 0": "lr-warmup-init",
-    "all layers have the same learning rate": "decoupled-*",
-    "the weight decay is constant during a run": "start-weight-decay end-weight-decay weight-decay-incr-style",
-    "weight decay never applies to biases and norms": "no-weight-decay-cond-type apply-wd-to-qk-layernorm",
-    "the loss is averaged over the tokens of a micro batch, then over micro batches": "calculate-per-token-loss",
+    "deepy cannot change the batch size during a run": """
+        rampup-batch-size step-batch-size-schedule phase-transition-iterations""",
+    "deepy's learning rate is constant, or its decay is linear, cosine or exponential": "lr-wsd-*",
+    "in deepy, warmup starts at, or near, a learning rate of 0": "lr-warmup-init",
+    "in deepy, all layers have the same learning rate": "decoupled-*",
+    "in deepy, weight decay is constant during a run": "start-weight-decay end-weight-decay weight-decay-incr-style",
+    "in deepy, weight decay never applies to biases and norms": "no-weight-decay-cond-type apply-wd-to-qk-layernorm",
     "deepy's Muon does not have this setting": "muon-*",
-    "data is read only from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
-        mock-data data-args-path per-split-data-args-path per-dataset-sequences-path""",
-    "fill-in-the-middle training is not supported": "fim-*",
+    "deepy cannot train on generated data": "mock-data",
+    "deepy does not support fill-in-the-middle training": "fim-*",
     "deepy has no equivalent setting": """
         full-validation multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train
-        iterations-to-skip test-mode yaml-cfg""",
+        iterations-to-skip test-mode yaml-cfg eval-global-batch-size data-args-path per-split-data-args-path
+        per-dataset-sequences-path""",
     "the tokenizer's files determine this": """
-        tokenizer-* disable-tokenizer-* no-tokenizer-* tiktoken-* null-tokenizer-* allow-ambiguous-pad-tokens
+        tokenizer-* disable-tokenizer-* no-tokenizer-* tiktoken-* null-tokenizer-* allow-ambiguous-pad-tokens""",
+    "deepy always pads the vocabulary; make_vocab_size_divisible_by says to a multiple of which number": """
         disable-pad-vocab-size no-pad-vocab-size""",
 }
 
@@ -133,14 +134,16 @@ FORK_REASONS = {
         use-dataset-only enable-zbh1-pipeline enable-zbh1-exact-semantics ds-sequence-parallel-fpdt*
         force-ds-sequence-parallel embedding-weights-in-fp32 sync-tp-duplicated-parameters disable-te-fused-rope
         valid-num-workers num-experts-switch disable-moe-top2-2nd-expert-sampling""",
-    "the order of the data and the length of the sequences do not change during a run": """
-        data-efficiency-curriculum-learning random-ltd train-idx-path train-desc-path train-doc-idx-path
-        train-sample-idx-path train-shuffle-idx-path train-data-exact-num-epochs return-data-index use-sns
-        repeated-dataloader skip-train-iteration-range reweight-loss-based-on-position-frequency""",
-    "data is read only from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
+    "deepy does not support curriculum learning, nor sequence lengths that change during a run": """
+        data-efficiency-curriculum-learning random-ltd""",
+    "deepy has no equivalent setting": """
+        train-idx-path train-desc-path train-doc-idx-path train-sample-idx-path train-shuffle-idx-path
+        train-data-exact-num-epochs return-data-index use-sns repeated-dataloader skip-train-iteration-range
+        reweight-loss-based-on-position-frequency""",
+    "deepy reads data only from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
         *-weighted-split-paths *-weighted-split-paths-path""",
-    "the embeddings are not normalised": "embed-layernorm",
-    "the loss has no z loss term for the vocabulary": "z-loss-strength z-loss-weight",
+    "deepy's models do not normalise the embeddings": "embed-layernorm",
+    "deepy has no z loss for the logits": "z-loss-strength z-loss-weight",
     "the encoder of an encoder-decoder model does not exist in a GPT": """
         encoder-tensor-model-parallel-size encoder-pipeline-model-parallel-size""",
     PAI: """

@@ -85,15 +85,16 @@ def assumption_notes(plan: Plan) -> list[str]:
     rates = Rates.of(device, HALF if half else SINGLE, plan.config.shape.seq_length, assumed)
     notes = [
         f"{unnamed if device.name == UNKNOWN_NAME else device.name}: links of {device.neighbours / 1e9:g} GB/s per "
-        f"device within a host and {device.network / 1e9:g} GB/s between hosts; collectives achieve "
-        f"{assumed.link:.0%} of these rates",
+        f"device within a host, and {device.network / 1e9:g} GB/s per device between hosts; collectives achieve "
+        f"{100 * assumed.link:g} % of these rates",
         f"large matrix multiplications run at {format_number(rates.products / 1e12)} TFLOP/s, attention "
         f"at {format_number(rates.attention / 1e12)} TFLOP/s, other kernels at {rates.memory / 1e9:,.0f} GB/s; "
         "deepy plan --assumptions lists all assumptions",
     ]
     if plan.usable is not None:
         notes.append(
-            f"{1 - assumed.usable:.0%} of the device's memory is kept free, for the driver and for estimation errors"
+            f"{100 * (1 - assumed.usable):.3g} % of the device's memory is kept free, for the driver and for "
+            "estimation errors"
         )
     if plan.vocab_assumed:
         tokenizer = plan.config.tokenizer.tokenizer_type
