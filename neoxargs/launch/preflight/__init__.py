@@ -33,6 +33,7 @@ from neoxargs.launch.preflight.packages import (
     untested_packages,
 )
 from neoxargs.launch.preflight.resumed_model import (
+    changed_training,
     checkpoint_to_read,
     loaded_checkpoint,
     other_model,
@@ -75,7 +76,8 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
     """Return in what the checkpoint that is only read is not the one of this configuration."""
     checkpoint = checkpoint_to_read(config)
     frozen = frozen_model_problems(config, checkpoint, training=False)
-    return [*other_vocabulary(config, checkpoint), *frozen, *unread_checkpoint(config)]
+    model = [*other_model(config, checkpoint), *other_vocabulary(config, checkpoint)]
+    return [*model, *frozen, *unread_checkpoint(config)]
 
 
 def machine_problems(spec: RunSpec) -> list[Problem]:
@@ -84,8 +86,9 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     problems = [*missing_files(config), *wrong_labels(config), *no_document_fits(config)]
     problems += [*unnamed_files(config), *unreadable_prompts(config), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
-    for check in (skipped_checkpoints, other_model, other_vocabulary, other_schedule, frozen_model_problems):
+    for check in (skipped_checkpoints, other_model, other_vocabulary, other_schedule, changed_training):
         problems += check(config, checkpoint)
+    problems += frozen_model_problems(config, checkpoint)
     if config.checkpoint.load:
         from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it
 

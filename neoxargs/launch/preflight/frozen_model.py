@@ -8,13 +8,12 @@ from typing import Any
 
 from neoxargs import checkpoint_folder
 from neoxargs.checkpoint_folder import Base
-from neoxargs.launch.preflight.resumed_model import other_model
+from neoxargs.launch.preflight.resumed_model import form, other_model
 from neoxargs.launch.preflight.resumed_vocabulary import other_vocabulary
 from neoxargs.neox_checkpoint.files import is_neox
 from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes import lora
 from neoxargs.sizes.trained import is_frozen
 
@@ -77,7 +76,7 @@ def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Prob
     rank = _saved(saved, "lora.rank")
     kind, name = (f"adapters (lora.rank {rank})", "lora") if rank else ("a soft prompt", "soft_prompt_tuning")
     what = f"load ({checkpoint}): the checkpoint contains only {kind}, and no model"
-    settings = ", ".join(f"{key}: {_form(value)}" for key, value in saved.get(name, {}).items())
+    settings = ", ".join(f"{key}: {form(value)}" for key, value in saved.get(name, {}).items())
     hint = f"set {name}: {{{settings}}}, as in the run that wrote the checkpoint" if settings else _SAME_CONFIGURATION
     hint += f", or load the frozen model's checkpoint{f' ({record.folder})' if record.folder else ''}"
     return Problem(what, config.place("load"), hint, id="checkpoint-of-adapters", about=("load", "lora.rank"))
@@ -122,8 +121,8 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
     for name in FITTING if new_run else (*FITTING, *SCALING):
         ours, theirs = config.get(name), _saved(saved, name)
         if ours != theirs:
-            what = f"{name} is {_form(ours)} here, but {_form(theirs)} in the checkpoint to be loaded ({checkpoint})"
-            hint = f"set {name} to {_form(theirs)}"
+            what = f"{name} is {form(ours)} here, but {form(theirs)} in the checkpoint to be loaded ({checkpoint})"
+            hint = f"set {name} to {form(theirs)}"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
     # Adapters are differences to the weights of one model.
@@ -132,12 +131,6 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
         hint = f"set base_checkpoint to {record.folder}, or set finetune: true to train the adapters for {base.folder}"
         place = config.place("base_checkpoint") or config.place("load")
         yield Problem(what, place, hint, id="base-checkpoint-differs", about=("base_checkpoint", "load"))
-
-
-def _form(value: Any) -> str:
-    """Format a value as a YAML file would, `32.0` as the shorter `32`."""
-    short = int(value) if isinstance(value, float) and value.is_integer() else value
-    return format_node(node_of(short), limit=200)
 
 
 def _saved(values: dict[str, Any], name: str) -> Any:

@@ -1,29 +1,78 @@
-"""Check which checkpoint in `load` the run continues from, and that it has the shape of the run's model."""
+"""Check which checkpoint in `load` the run continues from, and what has changed since."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.checkpoint_changes import Change, changes
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.yaml.nodes import format_node, node_of
+from neoxargs.sizes.trained import is_frozen
 
 
 def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
-    """The error that every rank would raise for a checkpoint of another model."""
+    """Yield an error for each parameter whose value the weights do not have, and a warning with the adapted ones.
+
+    Most of the errors would go unnoticed: the weights fit, but compute something else.
+    """
+    found = _changes(config, checkpoint)
+    for change in found:
+        if change.level == "weights":
+            yield _other_value(config, change, checkpoint)
+    adapted = [change for change in found if change.level == "adapted"]
+    if adapted:
+        names = [change.name for change in adapted]
+        places = [place for name in (*names, "load") if (place := config.place(name))]
+        what = f"the model differs from that of the checkpoint to be loaded ({checkpoint}): {_listed(adapted)}"
+        hint = "the weights were trained with the old values; set these if the change is not intended"
+        first, also = (places[0], tuple(places[1:])) if places else (None, ())
+        yield Problem(what, first, hint, also, "warning", id="checkpoint-model-changed", about=(*names, "load"))
+
+
+def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """Yield a warning with what else changes the result of a run that continues. A new run may differ in everything."""
+    if checkpoint is None or config.checkpoint.finetune or not checkpoint_folder.iteration_of(checkpoint):
+        return  # iteration 0: a model that was imported
+    if is_frozen(config) != (checkpoint_folder.recorded_base(checkpoint) is not None):
+        return  # a run of adapters does not continue one of the whole model
+    found = [change for change in _changes(config, checkpoint) if change.level == "training"]
+    if found:
+        what = f"changed since the checkpoint to be loaded ({checkpoint}): {_listed(found)}"
+        hint = "set the old values to continue the same run; `deepy diff` compares all values of two runs"
+        about = (*(change.name for change in found), "load")
+        place = config.place("load")
+        yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
+
+
+def _changes(config: Config, checkpoint: Path | None) -> list[Change]:
     saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
-    if saved is None:
-        return
-    for name, unrecorded in checkpoint_folder.SHAPE.items():
-        theirs = saved.get(name, unrecorded)  # None: not recorded
-        if theirs is not None and theirs != config.get(name):
-            what = f"{name} is {config.get(name)} in this configuration, "
-            what += f"but {theirs} in the checkpoint to be loaded ({checkpoint})"
-            hint = f"set {name} to {theirs}, or load a different checkpoint"
-            place = config.place(name) or config.place("load")
-            yield Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
+    return changes(config, saved) if saved is not None else []
+
+
+def _other_value(config: Config, change: Change, checkpoint: Path | None) -> Problem:
+    name, ours, theirs = change.name, form(change.ours), form(change.theirs)
+    what = f"{name} is {ours} in this configuration, but {theirs} in the checkpoint to be loaded ({checkpoint})"
+    hint = f"remove {name}" if change.theirs is None else f"set {name} to {theirs}"
+    place = config.place(name) or config.place("load")
+    hint += ", or load a different checkpoint"
+    return Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
+
+
+def _listed(found: Sequence[Change]) -> str:
+    return ", ".join(f"{change.name} (was {form(change.theirs)}, now {form(change.ours)})" for change in found)
+
+
+def form(value: Any) -> str:
+    """Format a value as a YAML file would, `32.0` as the shorter `32`."""
+    if value is None or isinstance(value, str):
+        return value or "not set"
+    short = int(value) if isinstance(value, float) and value.is_integer() else value
+    return format_node(node_of(short), limit=200)
 
 
 def skipped_checkpoints(config: Config, chosen: Path | None) -> Iterator[Problem]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from neoxargs.record import Record
 from neoxargs.registry import REGISTRY
+from neoxargs.registry.kinds import Impact, impact_of, kind_of
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
 from neoxargs.resolve.trainer_support.unread import unread_by_run
-from neoxargs.tools.diff.kinds import Impact, impact_of, kind_of
 from neoxargs.tools.diff.side import Side, set_names
 from neoxargs.tools.explain.provenance import source_of
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neoxargs.launch.checkpoint_changes import recorded_config
 from neoxargs.launch.lockfile import read_lock
 from neoxargs.launch.prepare import token_cache
-from neoxargs.launch.targets.wire_format import config_from_values
 from neoxargs.problems import Place
 from neoxargs.record import Record, replace
 from neoxargs.registry import ABSENT, REGISTRY
@@ -94,21 +94,11 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
 
 def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int) -> Side:
     """Return the side of a checkpoint. values: its config.json; names of other versions are left out."""
-    config = config_from_values(dict(_known(values)))
+    config = recorded_config(values)
     recorded = {key: value._replace(source=RECORDED) for key, value in config.values.items()}
     kind = f"checkpoint of iteration {iteration}"
     not_sent = frozenset(key for key, parameter in REGISTRY.parameters.items() if not parameter.to)
     return Side(name, kind, Config(recorded), ranks_of(config), has_sources=False, unknown=not_sent)
-
-
-def _known(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the entries of nested values whose names this version knows."""
-    for key, value in values.items():
-        name = prefix + key
-        if isinstance(value, dict) and name in REGISTRY.sections:
-            yield key, dict(_known(value, name + "."))
-        elif REGISTRY.find(name):
-            yield key, value
 
 
 def ranks_of(config: Config) -> int:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from neoxargs.registry import REGISTRY
+from neoxargs.registry.kinds import IMPACTS, Impact, kind_of
 from neoxargs.tools.diff.differences import Difference, first_names, spellings
-from neoxargs.tools.diff.kinds import IMPACTS, Impact, kind_of
 from neoxargs.tools.diff.side import Side, short_json
 
 HEADINGS: dict[Impact, str] = {

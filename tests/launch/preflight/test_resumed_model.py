@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_model, skipped_checkpoints
+from neoxargs.launch.preflight import fit_of_checkpoint
+from neoxargs.launch.preflight.resumed_model import (
+    changed_training,
+    loaded_checkpoint,
+    other_model,
+    skipped_checkpoints,
+)
+from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
@@ -45,6 +52,119 @@ def test_the_same_model_and_a_run_without_a_checkpoint_are_fine(tmp_path: Path) 
     assert len(values) == 2
     assert told(tmp_path, **{name: int(value) for name, value in values.items()}) == []
     assert told(tmp_path, "iteration: 20\n", hidden_size=8192) == []
+
+
+#: Otherwise the names that a file sets would decide which defaults apply.
+DIALECT = "dialect: neox-2026\n"
+
+
+def of_run(folder: Path, before: str, now: str) -> tuple[list[str], list[Problem], list[Problem]]:
+    """What is told of a run that continues the checkpoint of the smallest run with other values.
+
+    Returns the parameters with an error, and the warnings about the model and about the training.
+    """
+    checkpoint = folder / "global_step10"
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "config.json").write_text(json.dumps(train_values(resolved(folder, DIALECT + before))))
+    config = resolved(folder, DIALECT + now)
+    model = list(other_model(config, checkpoint))
+    reading = [problem for problem in fit_of_checkpoint(config) if problem.id.startswith("checkpoint-")]
+    assert [problem.about for problem in reading] == [problem.about for problem in model]  # as generate.py tells it
+    errors = [problem.about[0] for problem in model if problem.severity == "error"]
+    return errors, [problem for problem in model if problem.severity == "warning"], _told_of_training(config)
+
+
+def _told_of_training(config: Config) -> list[Problem]:
+    return list(changed_training(config, loaded_checkpoint(config)))
+
+
+MOE = "moe_num_experts: 4\nmoe_top_k: 2\nmoe_router_type: topk\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ("", "num_kv_heads: 2\n", ["num_kv_heads"]),
+        ("", "activation: relu\ngpt_j_residual: true\n", ["gpt_j_residual", "activation"]),
+        ("activation: relu\n", "", ["activation"]),
+        ("", "norm: rmsnorm\n", ["norm"]),
+        ("", "pos_emb: rotary\n", ["pos_emb"]),
+        ("", "no_weight_tying: true\n", ["no_weight_tying"]),
+        ("", "use_bias_in_mlp: false\n", ["use_bias_in_mlp"]),
+        ("activation: swiglu\n", "activation: swiglu\nintermediate_size: 512\n", ["intermediate_size"]),
+        ("", "head_dim: 32\n", ["head_dim"]),
+        (MOE, f"{MOE}moe_num_shared_experts: 1\n", ["moe_num_shared_experts"]),
+    ],
+)
+def test_weights_of_another_model_are_refused(tmp_path: Path, before: str, now: str, expected: list[str]) -> None:
+    assert of_run(tmp_path, before, now) == (expected, [], [])
+
+
+def test_a_longer_learned_position_table_is_refused(tmp_path: Path) -> None:
+    text = smallest.YAML.replace("32", "64")
+    (tmp_path / "global_step10").mkdir()
+    values = train_values(resolved(tmp_path))
+    (tmp_path / "global_step10" / "config.json").write_text(json.dumps(values))
+    longer = complete(draft([Text("my.yml", f"{text}load: {tmp_path}\n")]), 1)
+    assert [problem.about[0] for problem in other_model(longer, loaded_checkpoint(longer))] == [
+        "max_position_embeddings"
+    ]
+
+
+ROTARY = "pos_emb: rotary\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (ROTARY, f"{ROTARY}rotary_emb_base: 50000\n", ["rotary_emb_base"]),
+        (ROTARY, f"{ROTARY}rope_scaling: {{rope_type: linear, factor: 2}}\n", ["rope_type", "factor"]),
+        ("", "layernorm_epsilon: 1e-3\n", ["layernorm_epsilon"]),
+        ("", "sliding_window_width: 8\n", ["sliding_window_width"]),
+        (MOE, MOE.replace("top_k: 2", "top_k: 1"), ["moe_top_k"]),
+    ],
+)
+def test_values_that_models_adapt_to_are_a_warning(tmp_path: Path, before: str, now: str, expected: list[str]) -> None:
+    errors, [warning], training = of_run(tmp_path, before, now)
+    assert (errors, training, warning.id) == ([], [], "checkpoint-model-changed")
+    assert [name.rpartition(".")[2] for name in warning.about[:-1]] == expected
+    assert warning.where and expected[0] in warning.where.text
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("activation: silu\n", "activation: swish\n"),
+        ("", "attention_config: [[[flash], all]]\n"),
+        ("", "head_dim: 16\nintermediate_size: 256\n"),
+        ("", "rms_norm_epsilon: 0.5\nrotary_pct: 0.25\nmoe_top_k: 1\n"),  # nothing reads them
+        ("", "init_method: xavier_uniform\nscaled_upper_triang_masked_softmax_fusion: true\n"),
+        ("", "model_parallel_size: 1\nmake_vocab_size_divisible_by: 64\nzero_optimization: {stage: 1}\n"),
+        ("", "lr_decay_iters: 10\ncheckpoint_factor: 5\neval_interval: 3\nlog_interval: 2\n"),
+    ],
+)
+def test_what_means_the_same_is_not_told(tmp_path: Path, before: str, now: str) -> None:
+    assert of_run(tmp_path, before, now) == ([], [], [])
+
+
+TRAINING = (
+    "seed: 7\nweight_decay: 0.3\nhidden_dropout: 0.2\ngradient_accumulation_steps: 3\n"
+    "text_path: other.txt\nsplit: 80,10,10\n"
+)
+
+
+def test_changes_of_training_are_told_in_one_warning(tmp_path: Path) -> None:
+    errors, model, [warning] = of_run(tmp_path, "text_path: text.txt\n", TRAINING)
+    assert (errors, model, warning.id, warning.severity) == ([], [], "checkpoint-training-changed", "warning")
+    for told_value in ("seed (was 1234, now 7)", "text_path (was text.txt, now other.txt)", "now 0.2)", "now 0.3)"):
+        assert told_value in warning.what
+    names = {"train_batch_size", "hidden_dropout", "weight_decay", "text_path", "split", "seed", "load"}
+    assert {*warning.about} == names
+    assert of_run(tmp_path, "", f"{TRAINING}finetune: true\n")[2] == []
+
+
+def test_an_older_record_without_values_is_not_compared(tmp_path: Path) -> None:
+    assert told(tmp_path, "activation: relu\nhidden_dropout: 0.2\n", unknown_name=1) == []
 
 
 def skipped(folder: Path, text: str = "") -> list[Problem]:

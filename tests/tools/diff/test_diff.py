@@ -12,8 +12,8 @@ from neoxargs.cli import main
 from neoxargs.launch.prepare import write_record
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.registry import REGISTRY
+from neoxargs.registry.kinds import EXCEPTIONS, IMPACTS, kind_of
 from neoxargs.resolve import resolve
-from neoxargs.tools.diff.kinds import EXCEPTIONS, IMPACTS, kind_of
 from neoxargs.tools.diff.side import recorded_source
 from tests.support.smallest import YAML
 

@@ -140,7 +140,16 @@ PROBLEMS: dict[str, Entry] = {
         "before fine-tuning."
     ),
     "checkpoint-other-model": row(
-        "The checkpoint belongs to a model with different dimensions, so its weights cannot be loaded into this model."
+        "The checkpoint belongs to a different model: its weights do not fit this model, or this model would use them "
+        "in a way that they were not trained for."
+    ),
+    "checkpoint-model-changed": row(
+        "Values that are changed on purpose for a longer context, for finetuning or for inference differ from those in "
+        "the checkpoint. The weights fit, but were trained with the old values."
+    ),
+    "checkpoint-training-changed": row(
+        "The run continues with different data, a different batch size, seed or optimizer, or a different "
+        "regularization. Its result is not that of an uninterrupted run."
     ),
     "checkpoint-other-optimizer": row(
         "The checkpoint contains a different optimizer's state, which this optimizer cannot use."

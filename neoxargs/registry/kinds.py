@@ -7,10 +7,9 @@ key `train_batch_size` of DeepSpeed's engine changes the result, `aio.block_size
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from neoxargs.registry import Parameter
-from neoxargs.tools.diff.side import Side
+from neoxargs.registry.declare import Parameter
 
 #: result: changes weights and losses. rounding: only in the last digits, by other kernels, precision or order of sums.
 #: nothing: neither. unread: neither run reads the parameter.
@@ -90,6 +89,13 @@ SEEN_TOGETHER = frozenset({"world_size", "train_micro_batch_size_per_gpu", "grad
 PADDING = frozenset({"padded_vocab_size", "make_vocab_size_divisible_by"})
 
 
+class Values(Protocol):
+    """The values of a run."""
+
+    def get(self, name: str, /) -> Any:
+        """Return the value of a parameter."""
+
+
 def kind_of(parameter: Parameter) -> str:
     """Return the kind of a parameter, a key of IMPACTS."""
     table, name = _exceptions(), parameter.name
@@ -101,7 +107,7 @@ def kind_of(parameter: Parameter) -> str:
     return found
 
 
-def impact_of(parameter: Parameter, sides: tuple[Side, Side]) -> tuple[Impact, str]:
+def impact_of(parameter: Parameter, sides: tuple[Values, Values]) -> tuple[Impact, str]:
     """Return what a difference in this parameter can do, and why if that depends on other values."""
     impact, name = IMPACTS[kind_of(parameter)], parameter.name
     if impact != "rounding":
@@ -115,7 +121,7 @@ def impact_of(parameter: Parameter, sides: tuple[Side, Side]) -> tuple[Impact, s
     return impact, ""
 
 
-def _any(sides: tuple[Side, Side], name: str, above: float = 0) -> bool:
+def _any(sides: tuple[Values, Values], name: str, above: float = 0) -> bool:
     values: list[Any] = [side.get(name) for side in sides]
     return any(value is not None and value > above for value in values)
 
