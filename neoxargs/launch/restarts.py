@@ -6,7 +6,9 @@ requeueing it (cluster/sbatch.py), which starts another deepy.
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,6 +41,8 @@ def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: Ru
     for number in range(restarts + 1):
         config = continued(spec.config, before)
         ended = _attempt(script, replace(spec, config=config), say, lock)
+        if ended.asked and lock:  # generate.py and eval.py, which save nothing, run without a lock
+            say(after_stop(spec.config, before))
         if not ended.may_restart or number == restarts:
             return ended.code
         own = own_checkpoint(spec.config, before)
@@ -88,15 +92,32 @@ def continued(config: Config, before: frozenset[Identity]) -> Config:
     """
     if not own_checkpoint(config, before):
         return config
+    for name, value in _continuation(config).items():
+        config = with_value(config, name, value, CONTINUED)
+    return config
+
+
+def _continuation(config: Config) -> dict[str, object]:
+    """Return the values to change so that a run continues from the newest checkpoint that it has saved."""
     # These parameters describe the first start, which may have been from another run's checkpoint.
     values = {"load": config.checkpoint.save, "iteration": None, "finetune": False, "no_load_rng": False}
     # Without saved optimizer state, every continuation has to do without it.
     if not config.checkpoint.no_save_optim:
         values["no_load_optim"] = False
-    for name, value in values.items():
-        if config.get(name) != value:
-            config = with_value(config, name, value, CONTINUED)
-    return config
+    return {name: value for name, value in values.items() if config.get(name) != value}
+
+
+def after_stop(config: Config, before: frozenset[Identity]) -> str:
+    """Return the line about a run that was told to end: how to continue it, or that nothing has been saved."""
+    own = own_checkpoint(config, before)
+    if not own:
+        return f"no checkpoint was written{'' if config.checkpoint.save else ', because save is not set'}"
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in _continuation(config).items()
+    }
+    changes = " ".join(f"--set {shlex.quote(f'{name}={text}')}" for name, text in texts.items())
+    how = f"add {changes} to the command" if changes else "run the same command again"
+    return f"the newest checkpoint is {own}; to continue from it, {how}"
 
 
 def own_checkpoint(config: Config, before: frozenset[Identity]) -> Path | None:

@@ -16,7 +16,9 @@ from neoxargs.launch.prepare import RECORD_FILE
 from neoxargs.launch.processes.run import Ended
 from neoxargs.launch.restarts import continued, requeued, start_ranks, wait_before
 from neoxargs.launch.run_spec import RunSpec
+from neoxargs.resolve import Text, resolve_texts
 from neoxargs.resolve.config import Config
+from tests.support import smallest
 from tests.support.configure import configure
 
 DIED, REFUSED, DONE = Ended(137, True), Ended(1, False), Ended(0, False)
@@ -84,6 +86,49 @@ def test_waits_double_until_a_checkpoint_is_saved(tmp_path, monkeypatch):
     assert attempts.said[0] == "restart 1 of 6 in 2 s, from the beginning: no checkpoint has been saved yet"
     assert attempts.said[3] == f"restart 4 of 6 in 1 s, from {save}/global_step5"
     assert [wait_before(number) for number in (0, 8, 9, 1000)] == [1, 256, 300, 300]
+
+
+def stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "", saves: int = 0) -> list[str]:
+    """Return what is said about a run that is told to end after it has saved a checkpoint or none."""
+    attempts = Attempts(
+        monkeypatch, Ended(130, asked=True), does=lambda _: saves and checkpoint(folder / "save", saves)
+    )
+    spec = RunSpec(config(folder, more), Resources({"localhost": [0]}, "cpu"))
+    lock: Any = object()
+    assert start_ranks("train.py", spec, attempts.said.append, lock) == 130
+    return attempts.said
+
+
+@pytest.mark.parametrize(
+    ("more", "how"),
+    [
+        ("", "add --set load={save} to the command"),
+        ("load: {save}\n", "run the same command again"),
+        ("load: {other}\nfinetune: true\niteration: 7\n",
+         "add --set load={save} --set iteration=null --set finetune=false to the command"),
+    ],
+)  # fmt: skip
+def test_a_stopped_run_says_how_to_continue(tmp_path, monkeypatch, more, how):
+    folders = {"save": tmp_path / "save", "other": tmp_path / "other"}
+    [line] = stopped(tmp_path, monkeypatch, more.format(**folders), saves=5)
+    assert (
+        line == f"the newest checkpoint is {tmp_path}/save/global_step5; to continue from it, {how.format(**folders)}"
+    )
+
+
+def test_the_values_that_a_stopped_run_names_can_be_set(tmp_path):
+    text = Text(
+        "my.yml",
+        f"{smallest.YAML}save: {tmp_path}\ncheckpoint_factor: 5\nload: {tmp_path}\nfinetune: true\niteration: 7\n",
+    )
+    made = resolve_texts([text], ["iteration=null", "finetune=false"], gpus=lambda _: 1, samples=lambda _: 0)
+    assert (made.get("iteration"), made.get("finetune")) == (None, False)
+
+
+def test_a_run_that_stops_before_its_first_checkpoint_says_so(tmp_path, monkeypatch):
+    """Checkpoints from before the run are not its own."""
+    checkpoint(tmp_path / "save", 3)
+    assert stopped(tmp_path, monkeypatch) == ["no checkpoint was written"]
 
 
 def test_the_shared_memory_of_an_attempt_is_removed(tmp_path, monkeypatch):

@@ -42,10 +42,14 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(NamedTuple):
-    """How an attempt ended. may_restart: whether it failed by itself, in a way that the next attempt may not."""
+    """How an attempt ended.
+
+    may_restart: whether it failed by itself, in a way that the next attempt may not. asked: whether it was told to end.
+    """
 
     code: int
     may_restart: bool = False
+    asked: bool = False
 
 
 def start(
@@ -71,7 +75,7 @@ def start(
             signal.signal(number, handler)
         guard.end()
     if run.received:  # even if the ranks saved a checkpoint: a script must not continue as after a full run
-        return Ended(128 + run.received)
+        return Ended(128 + run.received, asked=True)
     if lock and lock.lost:
         say(taken_over(lock.lost))
         return Ended(1)
@@ -105,6 +109,7 @@ class _Run:
         """Handle SIGINT, SIGTERM and SIGHUP: the first asks the ranks to stop, the second kills them."""
         if self.received:
             kill_session(self.launcher.pid)
+            self.say(f"{signal.Signals(number).name}: killed the ranks")
             return
         self.received = number
         self.deadline = time.monotonic() + self.grace

@@ -130,6 +130,7 @@ def signalled(
         time.sleep(0.3)
     output, _ = process.communicate(timeout=60)
     assert "asked the ranks to stop" in output
+    assert ("killed the ranks" in output) == (times > 1)
     return process.returncode, time.monotonic() - begin
 
 
