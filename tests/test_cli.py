@@ -203,6 +203,32 @@ def test_missing_files_are_problems_here_and_warnings_for_another_machine(capsys
     assert "warning: data_path: there is no tokens.idx" in capsys.readouterr().err
 
 
+def test_a_dry_run_ends_with_the_reasons_for_which_the_run_would_not_start_here(capsys, nothing_starts):
+    """It succeeds, because the run may be for another machine."""
+    assert main(["train.py", *BOTH, "--dry-run"]) == 0
+    assert "would not start" not in capsys.readouterr().err
+    Path("tokens.idx").unlink()
+    assert main(["train.py", *BOTH, "--dry-run"]) == 0
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == "deepy: on this machine, the run would not start; these warnings would be errors: data-file-missing"
+    assert main(["train.py", *BOTH, "--dry-run", "--gpus", "2"]) == 0
+    assert "would not start" not in capsys.readouterr().err
+
+
+def test_an_emitted_command_for_more_gpus_than_a_node_has_is_for_the_nodes_of_the_hostfile(capsys, nothing_starts):
+    """DeepSpeed's num_gpus is a number per node, and without a hostfile it would use one machine."""
+    words = [*BOTH, "--set", "launcher=pdsh", "--set", "hostfile=/no/hostfile"]
+    for form in ("command", "runner"):
+        assert main(["train.py", *words, "--gpus", "64", "--emit", form]) == 0
+        shown = capsys.readouterr()
+        assert "--hostfile=/no/hostfile --num_nodes=8 --num_gpus=8 " in shown.out
+        assert "warning: the hostfile /no/hostfile does not exist" in shown.err
+    assert main(["train.py", *words, "--gpus", "64", "--dry-run"]) == 0
+    assert "/no/hostfile does not exist" not in capsys.readouterr().err
+    assert main(["train.py", *words, "--gpus", "8", "--emit", "runner"]) == 0
+    assert "--num_gpus=8 " in (out := capsys.readouterr().out) and "num_nodes" not in out
+
+
 def test_an_evaluation_needs_the_data_that_it_names(capsys, nothing_starts):
     Path("tokens.idx").unlink()
     assert main(["eval.py", *BOTH]) == 1

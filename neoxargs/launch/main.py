@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from neoxargs.launch import preflight
 from neoxargs.launch.cluster import check_hosts as host_checks
 from neoxargs.launch.cluster import sbatch
+from neoxargs.launch.cluster.assumed import missing_hostfile
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.preflight import secrets
@@ -55,12 +56,16 @@ def show(request: Request, form: Form | None) -> int:
     refused = preflight.unsupported(script.program, spec.config)
     needs = preflight.needs(script.program, spec, elsewhere=request.gpus is not None)
     left_out = dropped_settings(spec.config) if form == "megatron" else []
+    if form in ("command", "runner"):
+        left_out += missing_hostfile(spec.config, spec.resources)
     warnings = [*spec.warnings, *left_out, *(need.as_warning() for need in needs)]
     if request.as_json and not form:
         _print_json(script, spec, [*warnings, *refused], not has_errors(refused))
     else:
         warn([*warnings, *(problem.as_warning() for problem in refused)])
         print(_emitted(form, script, request, spec) if form else _dry_run_text(script, spec))
+        if not form and not request.gpus:
+            _say_whether_it_would_start([*needs, *refused])
     return int(has_errors(refused))
 
 
@@ -171,6 +176,13 @@ def refuse(problems: Sequence[Problem]) -> None:
 def has_errors(problems: Sequence[Problem]) -> bool:
     """Return whether any of the problems is an error."""
     return any(problem.severity == "error" for problem in problems)
+
+
+def _say_whether_it_would_start(problems: Sequence[Problem]) -> None:
+    """Name the warnings that are errors in a launch: a dry run succeeds, because it may be for another machine."""
+    ids = dict.fromkeys(problem.id for problem in problems if problem.severity == "error")
+    if ids:
+        say(f"on this machine, the run would not start; these warnings would be errors: {', '.join(ids)}")
 
 
 def _print_json(script: Script, spec: RunSpec, problems: Sequence[Problem], ok: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from neoxargs.launch.cluster.hosts import Resources, assumed_resources, resources
+from neoxargs.launch.cluster.assumed import assumed_nodes
+from neoxargs.launch.cluster.hosts import Resources, resources
 from neoxargs.launch.epochs import samples_per_epoch
 from neoxargs.problems import Place, Problem
 from neoxargs.record import Record
@@ -41,12 +42,12 @@ def resolve_run_texts(
     texts: Sequence[Text], overrides: Sequence[str], environ: Mapping[str, str], gpus: int | None = None
 ) -> RunSpec:
     """Return the same for files that have been read. gpus: replaces the search for hosts and devices."""
-    located: list[Resources] = [] if gpus is None else [assumed_resources(gpus)]
+    located: list[Resources] = []
 
     # Called in the middle of resolving: the hosts need the launcher's parameters, and the batch needs the ranks.
     def count(draft: Draft) -> int:
         if not located:
-            located.append(_resources(draft, environ))
+            located.append(_resources(draft, environ) if gpus is None else assumed_nodes(gpus, draft.group(Runner)))
         return located[0].gpus
 
     config = resolve_texts(texts, overrides, gpus=count, samples=samples_per_epoch)

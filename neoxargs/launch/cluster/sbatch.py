@@ -8,13 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.launch.cluster.assumed import ASSUMED_GPUS_PER_NODE
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.shipped import IMPORT_ROOT, SHIPPED
-
-#: GPUs per node that are assumed when only the number of GPUs is known.
-ASSUMED_GPUS_PER_NODE = 8
 
 
 def script(config: Config, resources: Resources, request: Request) -> str:
