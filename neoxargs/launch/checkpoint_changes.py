@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from neoxargs import checkpoint_folder
 from neoxargs.launch.targets.wire_format import config_from_values
 from neoxargs.record import Record
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.registry.continuing import Level, acts, level_of, meaning
+from neoxargs.registry.continuing import Level, level_of, matters, meaning
 from neoxargs.registry.kinds import kind_of
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
+from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.sizes.lr_schedule import PARAMETERS as SCHEDULE
 from neoxargs.sizes.model import head_dim, mlp_width
 
@@ -50,7 +52,10 @@ def changes(config: Config, recorded: Mapping[str, Any]) -> list[Change]:
     A value that follows from another changed one is left out.
     """
     saved = recorded_config(recorded)
-    found = [change for names in _settings() if (change := _change(config, saved, names))]
+    unread = unread_by_run(config)
+    differing = [change for names in _settings() if (change := _change(config, saved, names))]
+    # The ranks compare SHAPE in any case.
+    found = [change for change in differing if change.name in checkpoint_folder.SHAPE or not unread(change.name)]
     return [change for change in found if not _follows(config, change, found)]
 
 
@@ -81,7 +86,7 @@ def _change(config: Config, saved: Config, names: tuple[str, ...]) -> Change | N
         return None  # the tokens of text_path are in the run folder
     for name in names:
         theirs, ours = _recorded(saved, name), config.get(name)
-        known = theirs is not ABSENT and ours is not ABSENT and acts(name, config)
+        known = theirs is not ABSENT and ours is not ABSENT and matters(name, config)
         if known and meaning(name, theirs) != meaning(name, ours) and not _same_size(config, saved, name):
             return Change(name, theirs, ours, _level(REGISTRY.parameters[name]))
     return None

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal
 
 from neoxargs.registry.declare import Parameter
-from neoxargs.registry.kinds import IMPACTS, kind_of
+from neoxargs.registry.kinds import IMPACTS, Values, kind_of
 
 #: weights: the weights belong to the old value. adapted: a model can be trained further with another value.
 #: training: changes how weights are trained, not what they compute. apart: not compared.
@@ -47,21 +47,12 @@ REASONS: Mapping[str, tuple[Level, str]] = {
     "only another parameter, which is compared, depends on it": ("apart", "sparsity base_shapes_file"),
 }  # fmt: skip
 
-#: Parameters, or beginnings of names, that act only with certain values of another parameter.
-ACT_WITH: Mapping[str, tuple[str, Container[Any]]] = {
-    "rotary_": ("pos_emb", ("rotary",)),
-    "rope_": ("pos_emb", ("rotary",)),
-    "rpe_": ("pos_emb", ("rpe",)),
-    "opt_pos_emb_offset": ("pos_emb", ("learned",)),
+#: Parameters, or beginnings of names, whose value matters to weights only with these values of another parameter.
+#: Parameters that a run does not read at all are known elsewhere.
+MATTER_WITH: Mapping[str, tuple[str, Container[Any]]] = {
     "max_position_embeddings": ("pos_emb", ("learned",)),
-    "layernorm_epsilon": ("norm", ("layernorm", "te_layernorm", "non_parametric_layernorm")),
-    "rms_norm_": ("norm", ("rmsnorm", "te_rmsnorm")),
-    "scalenorm_": ("norm", ("scalenorm",)),
     "use_bias_in_norms": ("norm", ("layernorm", "te_layernorm")),
-    "qk_layernorm_scope": ("use_qk_layernorm", (True,)),
-    "gpt_j_tied": ("gpt_j_residual", (True,)),
     "mup_": ("use_mup", (True,)),
-    "moe_": ("moe_num_experts", range(2, 1 << 30)),
 }
 
 #: Values that mean the same as others.
@@ -80,10 +71,10 @@ def level_of(parameter: Parameter) -> Level:
     return levels.get(name) or levels.get(f"{name.partition('.')[0]}.", "weights")
 
 
-def acts(name: str, values: Any) -> bool:
-    """Return whether a run with these values reads a parameter."""
-    conditions = [condition for start, condition in ACT_WITH.items() if name.startswith(start)]
-    return all(values.get(other) in allowed for other, allowed in conditions if other != name)
+def matters(name: str, values: Values) -> bool:
+    """Return whether a parameter matters to the weights of a run with these values."""
+    conditions = [condition for start, condition in MATTER_WITH.items() if name.startswith(start)]
+    return all(values.get(other) in allowed for other, allowed in conditions)
 
 
 def meaning(name: str, value: Any) -> Any:

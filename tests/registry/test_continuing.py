@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.continuing import ACT_WITH, REASONS, SAME, level_of
+from neoxargs.registry.continuing import MATTER_WITH, REASONS, SAME, level_of
 
 
 def test_every_name_is_a_parameter_or_a_section_of_the_model() -> None:
@@ -12,9 +12,9 @@ def test_every_name_is_a_parameter_or_a_section_of_the_model() -> None:
     for name in names:
         known = name[:-1] in REGISTRY.sections if name.endswith(".") else name in REGISTRY.parameters
         assert known, f"{name} is neither a parameter nor a section"
-    starts = [start for start in ACT_WITH if not any(name.startswith(start) for name in REGISTRY.parameters)]
+    starts = [start for start in MATTER_WITH if not any(name.startswith(start) for name in REGISTRY.parameters)]
     assert starts == []
-    assert {*SAME, *(other for other, _ in ACT_WITH.values())} <= REGISTRY.parameters.keys()
+    assert {*SAME, *(other for other, _ in MATTER_WITH.values())} <= REGISTRY.parameters.keys()
 
 
 def test_only_what_a_table_excepts_is_free() -> None:
