@@ -67,12 +67,19 @@ def unknown_beside(key: Key, match: Match, name: str, first: Place) -> Problem:
     # with the parameter already set, a key that is not very similar is probably a different one, not a misspelling
     if is_guess and not close_matches(normal(key.written), [match.spelling], alike=0.85):
         return unknown_key(key, None)
-    return replace(unknown_key(key, match), hint=written_twice(name), also=(first,))
+    return replace(unknown_key(key, match), hint=_advice_beside(key, match, name), also=(first,))
 
 
-def written_twice(name: str) -> str:
-    """Return the hint for a parameter that is set and probably meant a second time."""
-    return f"did you mean {name}? {name} is already set: remove one of the two keys"
+def _advice_beside(key: Key, match: Match, name: str) -> str:
+    if match.found_by == "other program":
+        return f"{match.advice}; {name} is already set: remove {_printable(key.written)}"
+    is_old_name = match.spelling not in ("", name.rpartition(".")[2])
+    return written_twice(name, match.advice if is_old_name else "")
+
+
+def written_twice(name: str, question: str = "") -> str:
+    """Return the hint for a parameter that is set and probably meant a second time. question: "did you mean ...?"."""
+    return f"{question or f'did you mean {name}?'} {name} is already set: remove one of the two keys"
 
 
 def _another_programs(key: Key) -> Match | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from neoxargs.problems import did_you_mean
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest, set_hidden_size
+from neoxargs.resolve.rules.shared_findings import divisible_by, fitting_heads, multiple_of, nearest, set_hidden_size
 from neoxargs.resolve.rules.synonyms import Default
 
 #: The kinds of layers in `attention_config`.
@@ -206,7 +206,7 @@ def heads_divide_hidden_size(
     if head_dim is not None or all(kind in HEADLESS_KINDS for kind in attention_config):
         return None
     finding = multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
-    return finding and finding._replace(advice=set_hidden_size(hidden_size, num_attention_heads))
+    return finding and finding._replace(advice=fitting_heads(hidden_size, num_attention_heads))
 
 
 @check
@@ -252,15 +252,15 @@ def rotary_dims_even(
     hidden_size: int, num_attention_heads: int, head_dim: int | None, rotary_pct: float, pos_emb: str
 ) -> Finding | None:
     """Rotary position embeddings rotate the dimensions of a head in pairs; rotary_pct is the fraction that is rotated.
-    With an odd number of dimensions, cosines and queries have different shapes, and every rank stops in its first
-    forward pass.
+    With an odd number, cosines and queries have different shapes, and every rank stops in its first forward pass.
 
         pos_emb: rotary
         rotary_pct: 0.7
     """
+    unequal = head_dim is None and hidden_size % num_attention_heads  # reported by heads_divide_hidden_size
     head = head_dim or hidden_size // num_attention_heads
     rotated = int(head * rotary_pct)
-    if pos_emb != "rotary" or rotated % 2 == 0:
+    if pos_emb != "rotary" or unequal or rotated % 2 == 0:
         return None
     counts = f"{rotated} of each head's {head} dimensions; the number of rotated dimensions must be even"
     what = f"rotary_pct ({rotary_pct}) rotates {counts}"

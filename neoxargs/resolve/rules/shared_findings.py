@@ -52,3 +52,17 @@ def set_hidden_size(hidden_size: int, heads: int) -> str:
     sizes = _nearest_multiples(hidden_size, HEAD_SIZE_STEP * heads)
     hidden, per_head = (listed([str(size // divisor) for size in sizes]) for divisor in (1, heads))
     return f"set hidden_size to {hidden} (head size {per_head})"
+
+
+def fitting_heads(hidden_size: int, heads: int) -> str:
+    """Return `set num_attention_heads to 16 or 32 (head size 128 or 64), or set hidden_size ...` for 2048 and 17."""
+    fitting = [number for number in range(2, hidden_size // HEAD_SIZE_STEP + 1) if hidden_size % number == 0]
+    near = [
+        *[number for number in fitting if number < heads][-1:],
+        *[number for number in fitting if number > heads][:1],
+    ]
+    other = set_hidden_size(hidden_size, heads)
+    if not near:
+        return other
+    numbers, sizes = listed([str(number) for number in near]), listed([str(hidden_size // number) for number in near])
+    return f"set num_attention_heads to {numbers} (head size {sizes}), or {other}"

@@ -36,6 +36,27 @@ def test_what_was_meant(name: str, found_by: str, meant: tuple[str, ...]) -> Non
     assert (match.found_by, match.meant) == (found_by, meant)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            "checkpoint-factor: 10\nsave-intervall: 3\n",
+            "did you mean checkpoint_factor (old name: save_interval)? checkpoint_factor is already set: remove one of "
+            "the two keys",
+        ),
+        (
+            "attention-config: [global]\nuse_flash_attn: true\n",
+            "this is a parameter of Megatron-LM: use attention_config instead (kind of attention in each layer, as a "
+            "list of patterns, each with its number of repetitions); attention_config is already set: remove "
+            "use_flash_attn",
+        ),
+        ("seed: 1\nsed: 2\n", "did you mean seed? seed is already set: remove one of the two keys"),
+    ],
+)
+def test_a_key_beside_the_parameter_that_it_means(text: str, hint: str) -> None:
+    assert only(text).hint == hint
+
+
 @pytest.mark.parametrize("name", ["zzzzz", "fp16.zzzzz"])
 def test_a_key_without_a_match(name: str) -> None:
     assert match_key(Key(name, name, Place(SET, 1, 1))) is None

@@ -11,8 +11,12 @@ from tests.support.configure import configure
 @pytest.mark.parametrize(
     ("sizes", "hint"),
     [
-        ("{hidden_size: 1000, num_attention_heads: 12}", "set hidden_size to 960 or 1056 (head size 80 or 88)"),
-        ("{hidden_size: 60, num_attention_heads: 8}", "set hidden_size to 64 (head size 8)"),
+        ("{hidden_size: 2048, num_attention_heads: 17, pos_emb: rotary, rotary_pct: 1}",
+         "set num_attention_heads to 16 or 32 (head size 128 or 64), "
+         "or set hidden_size to 2040 or 2176 (head size 120 or 128)"),
+        ("{hidden_size: 60, num_attention_heads: 8}",
+         "set num_attention_heads to 6 (head size 10), or set hidden_size to 64 (head size 8)"),
+        ("{hidden_size: 67, num_attention_heads: 4}", "set hidden_size to 64 or 96 (head size 16 or 24)"),
         ("{pos_emb: sinusoidal, hidden_size: 65, num_attention_heads: 5}",
          "set hidden_size to 40 or 80 (head size 8 or 16)"),
         ("{num_attention_heads: 4, num_kv_heads: 3}", "set num_kv_heads to 1, 2 or 4"),
