@@ -87,6 +87,8 @@ def test_weights_among_the_prefixes_are_not_files(data):
     assert not missing_files(config(data_path=["1e-3", data + "a_text_document", 1e-5, data + "a_text_document"]))
     assert not missing_files(config(data_path=f"0.3,{data}a_text_document, 0.7, {data}a_text_document"))
     assert len(missing_files(config(data_path=f"0.3,{data}x,7e-1,{data}y"))) == 2
+    assert not missing_files(config(data_path=["1E-3", data + "a_text_document", ".5", data + "a_text_document"]))
+    assert missing_files(config(data_path=["1.2.3", data + "a_text_document"]))  # a prefix, not a number
 
 
 def test_every_dataset_parameter_is_checked(data):
