@@ -44,7 +44,7 @@ python deepy.py docs [--check]                                            regene
 
 examples:
   python deepy.py train.py configs/quickstart.yml
-  python deepy.py train.py -d configs 125M local_setup      (.yml may be omitted)
+  python deepy.py check -d configs models/gpt-2-small layouts/tp2-pp2 --gpus 4 (.yml may be omitted)
   python deepy.py check my.yml --gpus 64                    (assume 64 GPUs)
   python deepy.py explain zero_optimization.stage my.yml
 

@@ -34,7 +34,7 @@ def format_bytes(number: float) -> str:
     for unit, factor in (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= factor:
             digits = f"{number / factor:#.3g}".rstrip(".")
-            return f"{digits} {unit}" if number < 999.5 * factor else f"{number / factor:.0f} {unit}"
+            return f"{digits} {unit}" if number < 999.5 * factor else f"{number / factor:,.0f} {unit}"
     return f"{number:.0f} B"
 
 

@@ -21,12 +21,12 @@ ASSUMED_GPUS_PER_NODE = 8
 def assumed_nodes(gpus: int, runner: Runner) -> Resources:
     """Return the resources of `--gpus N`. More GPUs than a node has are those of several nodes in the hostfile."""
     resources = assumed_resources(gpus)
-    nodes, rest = divmod(gpus, ASSUMED_GPUS_PER_NODE)
-    if nodes < 2 or rest:
+    nodes = -(-gpus // ASSUMED_GPUS_PER_NODE)
+    if nodes < 2 or gpus % nodes:
         return resources
     hostfile = {} if runner.hostfile in ("", "None", None) else {"hostfile": runner.hostfile}
     # The runner's num_gpus is a number per node.
-    counts = {"num_nodes": str(nodes), "num_gpus": str(ASSUMED_GPUS_PER_NODE)}
+    counts = {"num_nodes": str(nodes), "num_gpus": str(gpus // nodes)}
     return replace(resources, selection={**hostfile, **counts})
 
 

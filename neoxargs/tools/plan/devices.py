@@ -96,6 +96,12 @@ def find_device(name: str) -> Device:
     return device
 
 
+def other_sizes(name: str) -> list[str]:
+    """Return the devices that a short name, such as A100 for A100-80GB, could stand for too; none for a full name."""
+    found, model = find_device(name).name, normalized(name)
+    return [other for other in DEVICES if other != found and normalized(other.partition("-")[0]) == model]
+
+
 def _by_spelling() -> dict[str, Device]:
     spellings = {}
     for name, device in DEVICES.items():

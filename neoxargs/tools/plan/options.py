@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from neoxargs.options import gpu_count
 from neoxargs.request import Request
 from neoxargs.tools.plan.assumptions import list_assumptions
-from neoxargs.tools.plan.devices import NETWORKS
+from neoxargs.tools.plan.devices import DEVICES, NETWORKS
 from neoxargs.tools.plan.placement import GPUS_PER_HOST
 
 DESCRIPTION = (
@@ -36,7 +36,7 @@ class PlanOptions(Request):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--device", metavar="NAME", help="plan for this device: A100-40GB, A100-80GB, H100, H200, V100-32GB, 4090, CPU")
+    add("--device", metavar="NAME", help=f"plan for this device: {', '.join(DEVICES)}")
     add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory per device, in GiB")
     add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory per host, in GiB")
     per_host = f"set the number of GPUs per host, used with --gpus (default: {GPUS_PER_HOST})"

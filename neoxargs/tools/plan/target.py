@@ -28,6 +28,8 @@ class Target:
     zero_init: bool = True
     """Whether a ZeRO-3 model is partitioned while it is built, as in our train.py, rather than afterwards."""
     assumed: Assumptions = DEFAULT
+    named: str = ""
+    """What --device says."""
 
     def warnings(self, config: Config) -> list[Problem]:
         """Return warnings about a configuration on this device."""
@@ -46,7 +48,7 @@ def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
         device = replace(device, memory=int(options.gpu_memory * GIB))
     if options.network:
         device = replace(device, network=options.network)
-    return Target(device, host_memory, not options.built_whole, assumptions_of(options))
+    return Target(device, host_memory, not options.built_whole, assumptions_of(options), options.device or "")
 
 
 def assumptions_of(options: PlanOptions) -> Assumptions:

@@ -58,6 +58,12 @@ def test_nodes_and_ranks(emitted, text, words, nodes, each):
     assert {"time", "output", "signal"} <= set(found)
 
 
+def test_the_cores_of_a_task_are_a_comment_because_nodes_differ(emitted):
+    script = emitted("", "--gpus", "2")
+    assert "\n##SBATCH --cpus-per-task=8\n" in script
+    assert "cpus-per-task" not in directives(script)
+
+
 @pytest.mark.parametrize(
     ("text", "words", "ranks", "assumption"),
     [

@@ -63,7 +63,8 @@ def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     parts = ", ".join(
         f"{part} {format_count(number)}".replace(" ", NO_BREAK_SPACE) for part, number in plan.parts.items()
     )
-    yield "model", [model, f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
+    precision = plan.config.precision.precision.replace("bfloat16", "bf16")
+    yield "model", [f"{model}; {precision}", f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
     if experts.share(plan.config):
         held, count = experts.held(plan.config), plan.config.moe.moe_num_experts
         whole = "all of them, or a tensor parallel shard of each"
@@ -119,7 +120,7 @@ def _instruments(rank: RankMemory) -> str:
 
 def _cell(number: float) -> str:
     """A dot for 0, because most cells of the table are 0."""
-    return "." if not number else f"{number:.1f}" if number >= 0.05 else "<0.1"
+    return "." if not number else f"{number:,.1f}" if number >= 0.05 else "<0.1"
 
 
 def _bars(plan: Plan) -> Iterator[str]:

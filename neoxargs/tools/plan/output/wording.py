@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from neoxargs.problems import listed
 from neoxargs.text import format_bytes, format_number
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.assumptions import HALF, SINGLE
-from neoxargs.tools.plan.devices import ASSUMED_DEVICE, UNKNOWN_NAME
+from neoxargs.tools.plan.devices import ASSUMED_DEVICE, UNKNOWN_NAME, other_sizes
 from neoxargs.tools.plan.placement import tensor_groups_cross_hosts
 from neoxargs.tools.plan.plan import Plan
 from neoxargs.tools.plan.roofline import Rates
@@ -91,6 +92,8 @@ def assumption_notes(plan: Plan) -> list[str]:
         f"at {format_number(rates.attention / 1e12)} TFLOP/s, other kernels at {rates.memory / 1e9:,.0f} GB/s; "
         "deepy plan --assumptions lists all assumptions",
     ]
+    if plan.target.named and (others := other_sizes(plan.target.named)):
+        notes.append(f"--device {plan.target.named} means {device.name}; there is also {listed(others, 'and')}")
     if plan.usable is not None:
         notes.append(
             f"{100 * (1 - assumed.usable):.3g} % of the device's memory is kept free, for the driver and for "

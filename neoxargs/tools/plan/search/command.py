@@ -18,7 +18,7 @@ from neoxargs.tools.plan.devices import ASSUMED_DEVICE
 from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.placement import on_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
-from neoxargs.tools.plan.search.output import layout_file, to_json, to_text
+from neoxargs.tools.plan.search.output import fewest, layout_file, to_json, to_text
 from neoxargs.tools.plan.search.search import Result, Search, Tell, device_counts
 from neoxargs.tools.plan.search.subject import Resolve, Start, Subject, start_of, under_all_names
 from neoxargs.tools.plan.target import Target, choose_target
@@ -70,6 +70,8 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     if options.as_json:
         print(json.dumps(to_json(result, subject), indent=1))
     else:
+        if search.fewest and result.fitting:
+            print(fewest(result, subject), end="\n\n")
         print(to_text(result, subject, search.left_out, search.write))
     return int(not result.fitting)
 

@@ -39,6 +39,12 @@ def to_text(result: Result, subject: Subject, left_out: bool, written: str | Non
     return "\n\n".join(_row(label, lines) for label, lines in rows if lines)
 
 
+def fewest(result: Result, subject: Subject) -> str:
+    """Return the answer of --fewest: the smallest number of GPUs, and the fastest layout that fits on them."""
+    needed = f"{result.devices:,} x {subject.target.device.name}"
+    return _row("fewest", [f"{needed} is the smallest number on which a layout fits: {result.front[0].layout}"])
+
+
 def _row(label: str, lines: Sequence[str]) -> str:
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 

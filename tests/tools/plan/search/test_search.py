@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -93,6 +94,13 @@ def test_the_fewest_devices(middle: str, capsys: pytest.CaptureFixture[str]) -> 
     assert isinstance(fewest, int) and 1 < fewest < 32
     for gpus in (count for count in device_counts(32, 8) if count < fewest):
         assert not found_by(options(middle, gpus, **small), capsys)["layouts"]
+
+
+def test_the_fewest_devices_are_the_first_line(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_search(options(middle, 8), SearchOptions(fewest=True)) == 0
+    first, _, _ = capsys.readouterr().out.partition("\n")
+    answer = r"fewest +\d x A100-40GB is the smallest number on which a layout fits: .*micro batch.*"
+    assert re.fullmatch(answer, first), first
 
 
 def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
