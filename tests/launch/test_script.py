@@ -57,7 +57,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     monkeypatch.setattr(
         "neoxargs.launch.restarts.start", lambda launched, *_, **__: started.append(launched.words) or Ended(0)
     )
-    Path("my.yml").write_text(smallest.BILLION + "te_fp8_mha: true\ndata_path: nowhere\n")
+    Path("my.yml").write_text(smallest.BILLION + "te_fp8_mha: true\ndata_path: nowhere\ndialect: neox-2026\n")
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     words = ["train.py", "my.yml", "--device", "V100-16GB"]
     assert main(words) == 1

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ from neoxargs.train.data.text import Raw
 from tests.support.paths import ROOT
 
 DATA = (sys.executable, str(ROOT / "deepy.py"), "data", "text.txt", "--tokenizer-type", "ByteLevelTokenizer")
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_not_ignored() -> Iterator[None]:
+    """Neither here nor in programs that a test starts: a shell lets background jobs, such as CI, ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(

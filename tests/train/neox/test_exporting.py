@@ -129,7 +129,7 @@ def test_a_dry_run_lists_and_writes_nothing(tmp_path: Path, capsys: Any) -> None
     before = sorted(tmp_path.rglob("*"))
     assert importing.main([str(tmp_path / "theirs"), "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "restored: weights of 2 layers (query_key_value order concatenated: DeepSpeed 0.19" in shown
+    assert "(query_key_value order concatenated: the checkpoint was written with DeepSpeed 0.19" in shown
     assert "   2 x layers.*.attention.query_key_value.weight  64 x 32\n" in shown
     assert sorted(tmp_path.rglob("*")) == before
 

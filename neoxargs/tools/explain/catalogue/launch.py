@@ -31,6 +31,10 @@ PROBLEMS: dict[str, Entry] = {
         "A host with slots=0 gets no ranks, and the launchers differ in whether they count it as a host.",
         "worker-0 slots=4\nworker-1 slots=0\n",
     ),
+    "hostfile-missing": row(
+        "Without a hostfile, the launcher starts ranks only on this machine, so the run would have fewer ranks and "
+        "another batch size than intended."
+    ),
     "hostfile-unreadable": row(
         "The hostfile exists but cannot be read. Without it, the run would start on this machine alone."
     ),
