@@ -13,7 +13,10 @@ INTERRUPTED = 128 + signal.SIGINT
 
 @contextmanager
 def ignored_by_children() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block. Processes that are started in it ignore Ctrl-C until they end."""
+    """Delay Ctrl-C until the end of the block. Processes that are started in it ignore Ctrl-C until they end.
+
+    Other threads must have Ctrl-C blocked, as those have that started before `accept`: in one of them it would be lost.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocked signals are kept, even if ignored
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
