@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.targets.wire_format import config_from_values
 from neoxargs.record import Record
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.continuing import Level, level_of, matters, meaning
@@ -42,9 +43,6 @@ class Change(Record):
 
 def recorded_config(values: Mapping[str, Any]) -> Config:
     """Return the configuration in a checkpoint's config.json, without the names of other versions."""
-    # Imported here: most checks load no checkpoint, and this import would take a tenth of their time.
-    from neoxargs.launch.targets.wire_format import config_from_values
-
     return config_from_values(dict(_known(values, "")))
 
 

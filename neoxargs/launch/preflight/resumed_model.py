@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neoxargs import checkpoint_folder
-from neoxargs.launch.checkpoint_changes import Change, changes
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes.trained import is_frozen
+
+if TYPE_CHECKING:
+    from neoxargs.launch.checkpoint_changes import Change
 
 
 def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
@@ -51,16 +53,26 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
 
 def _changes(config: Config, checkpoint: Path | None) -> list[Change]:
     saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
-    return changes(config, saved) if saved is not None else []
+    if saved is None:
+        return []
+    # Imported here: most checks load no checkpoint, and this import would take a tenth of their time.
+    from neoxargs.launch.checkpoint_changes import changes
+
+    return changes(config, saved)
 
 
 def _other_value(config: Config, change: Change, checkpoint: Path | None) -> Problem:
     name, ours, theirs = change.name, form(change.ours), form(change.theirs)
-    what = f"{name} is {ours} in this configuration, but {theirs} in the checkpoint to be loaded ({checkpoint})"
+    what = differs(name, ours, theirs, checkpoint)
     hint = f"remove {name}" if change.theirs is None else f"set {name} to {theirs}"
     place = config.place(name) or config.place("load")
     hint += ", or load a different checkpoint"
     return Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
+
+
+def differs(name: str, ours: object, theirs: object, checkpoint: Path | None) -> str:
+    """Say that a value is not the one in a checkpoint."""
+    return f"{name} is {ours} in this configuration, but {theirs} in the checkpoint to be loaded ({checkpoint})"
 
 
 def _listed(found: Sequence[Change]) -> str:

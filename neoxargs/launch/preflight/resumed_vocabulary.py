@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.preflight.resumed_model import differs
 from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
@@ -44,7 +45,7 @@ def _other_tokenizer(config: Config, checkpoint: Path, saved: dict[str, Any]) ->
 
 def _warning(config: Config, name: str, checkpoint: Path, ours: Any, theirs: Any) -> Problem:
     different = " and its content differs" if name in FILES else ""
-    what = f"{name} is {ours} in this configuration, but {theirs} in the checkpoint to be loaded ({checkpoint})"
+    what = differs(name, ours, theirs, checkpoint)
     hint = f"set {name} to {theirs}: each row of the embedding belongs to a token of the tokenizer it was trained with"
     place = config.place(name) or config.place("load")
     return Problem(
