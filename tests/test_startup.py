@@ -13,7 +13,8 @@ HEAVY = {"torch", "deepspeed", "megatron", "transformers", "numpy", "tokenizers"
 #: Loaded when something is drawn or launched, never by a check.
 NOT_FOR_CHECK = {
     *HEAVY, "rich", "subprocess", "socket", "asyncio", "dataclasses", "inspect", "ast",
-    "neoxargs.train", "neoxargs.launch.processes.run", "neoxargs.registry.descriptions",
+    "neoxargs.train", "neoxargs.launch.processes.run", "neoxargs.launch.checkpoint_changes",
+    "neoxargs.registry.descriptions",
 }  # fmt: skip
 
 

@@ -14,10 +14,9 @@ from typing import Any
 from neoxargs import checkpoint_folder
 from neoxargs.launch.preflight.resumed_model import differs
 from neoxargs.problems import Problem
-from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import vocabulary_rows
-from neoxargs.sizes.vocab import SAME_VOCABULARY, padded_vocab_size, tokenizer_file, vocabulary_size
+from neoxargs.sizes.vocab import SAME_VOCABULARY, tokenizer_file, vocabulary_size
 
 FILES = ("vocab_file", "merge_file")
 #: What a problem with numbers of rows is about.
@@ -26,14 +25,19 @@ ROWS = ("load", "padded_vocab_size", "tokenizer_type", "vocab_file")
 
 def other_vocabulary(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield a warning if the checkpoint is of another tokenizer, and an error if it then cannot be loaded."""
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
-    if checkpoint is not None and saved is not None:
-        yield from _other_tokenizer(config, checkpoint, saved)
-        yield from _other_rows(config, checkpoint, saved)
+    recorded = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    if checkpoint is None or recorded is None:
+        return
+    # Imported here, because most checks load no checkpoint.
+    from neoxargs.launch.checkpoint_changes import recorded_config
+
+    saved = recorded_config(recorded)
+    yield from _other_tokenizer(config, checkpoint, saved)
+    yield from _other_rows(config, checkpoint, saved)
 
 
-def _other_tokenizer(config: Config, checkpoint: Path, saved: dict[str, Any]) -> Iterator[Problem]:
-    ours, theirs = config.tokenizer.tokenizer_type, _saved(saved, "tokenizer_type")
+def _other_tokenizer(config: Config, checkpoint: Path, saved: Config) -> Iterator[Problem]:
+    ours, theirs = config.tokenizer.tokenizer_type, saved.tokenizer.tokenizer_type
     if ours != theirs and not {ours, theirs} <= SAME_VOCABULARY:
         yield _warning(config, "tokenizer_type", checkpoint, ours, theirs)
     elif ours == theirs:
@@ -58,7 +62,7 @@ def _differ(one: Path, other: Path) -> bool:
     return one.is_file() and other.is_file() and not filecmp.cmp(one, other, shallow=False)
 
 
-def _other_rows(config: Config, checkpoint: Path, saved: dict[str, Any]) -> Iterator[Problem]:
+def _other_rows(config: Config, checkpoint: Path, saved: Config) -> Iterator[Problem]:
     """Compare numbers of rows and tokens, as far as they are known without the tokenizer."""
     ours, theirs = vocabulary_rows(config), checkpoint_folder.embedding_rows(checkpoint)
     if ours is None:
@@ -69,10 +73,9 @@ def _other_rows(config: Config, checkpoint: Path, saved: dict[str, Any]) -> Iter
         yield from _added_or_dropped(config, checkpoint, saved, ours, theirs)
 
 
-def _not_loadable(config: Config, checkpoint: Path, saved: dict[str, Any], ours: int) -> Iterator[Problem]:
+def _not_loadable(config: Config, checkpoint: Path, saved: Config, ours: int) -> Iterator[Problem]:
     """Only DeepSpeed can load a checkpoint without a list of its weights, and only with the same number of rows."""
-    tokens = _saved_tokens(saved)
-    theirs = saved.get("padded_vocab_size") or (tokens and padded_vocab_size(tokens, _unit(saved), 1))
+    theirs = vocabulary_rows(saved)
     if theirs and theirs != ours:
         what = f"the embedding has {ours:,} rows in this configuration, "
         what += f"but {theirs:,} in the checkpoint to be loaded ({checkpoint})"
@@ -80,9 +83,7 @@ def _not_loadable(config: Config, checkpoint: Path, saved: dict[str, Any], ours:
         yield Problem(what, config.place("load"), hint, id="checkpoint-other-model", about=ROWS)
 
 
-def _added_or_dropped(
-    config: Config, checkpoint: Path, saved: dict[str, Any], ours: int, theirs: int
-) -> Iterator[Problem]:
+def _added_or_dropped(config: Config, checkpoint: Path, saved: Config, ours: int, theirs: int) -> Iterator[Problem]:
     """A warning about rows that are more than padding."""
     tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
     if tokens is not None and tokens > theirs:
@@ -100,24 +101,15 @@ def _added_or_dropped(
     yield Problem(what, config.place("load"), hint, severity="warning", id="checkpoint-other-vocabulary", about=ROWS)
 
 
-def _trained_rows(saved: dict[str, Any], rows: int) -> int:
+def _trained_rows(saved: Config, rows: int) -> int:
     """Return how many rows of a checkpoint belong to tokens, or a lower bound if its tokenizer is not known."""
-    known = _saved_tokens(saved)
+    known = vocabulary_size(saved.tokenizer.tokenizer_type, saved.tokenizer.vocab_file)
     if known is not None:
         return min(known, rows)
     # Padding fills up the last unit at most, unless the number of rows was set.
-    return 0 if "padded_vocab_size" in saved else rows - _unit(saved) + 1
+    return 0 if "padded_vocab_size" in saved.values else rows - _unit(saved) + 1
 
 
-def _saved_tokens(saved: dict[str, Any]) -> int | None:
-    return vocabulary_size(_saved(saved, "tokenizer_type"), saved.get("vocab_file"))
-
-
-def _unit(saved: dict[str, Any]) -> int:
+def _unit(saved: Config) -> int:
     """Return the number that the rows of a checkpoint are a multiple of."""
-    divisible_by, ranks = _saved(saved, "make_vocab_size_divisible_by"), _saved(saved, "model_parallel_size")
-    return int(divisible_by) * int(ranks)
-
-
-def _saved(saved: dict[str, Any], name: str) -> Any:
-    return saved.get(name, REGISTRY.parameters[name].default)
+    return saved.embedding.make_vocab_size_divisible_by * saved.parallel.model_parallel_size

@@ -53,6 +53,11 @@ def test_the_tokenizer_of_the_checkpoint_is_accepted_with_any_padding(tmp_path: 
     assert told(tmp_path) == []
 
 
+def test_a_record_may_have_other_spellings_and_names_of_other_versions(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 384, **{"tokenizer-type": "ByteLevelTokenizer", "unknown_name": 1})
+    assert told(tmp_path) == []
+
+
 def test_another_tokenizer_is_a_warning_at_its_line(tmp_path: Path) -> None:
     checkpoint(tmp_path, 512, tokenizer_type="CharLevelTokenizer")
     other, dropped = told(tmp_path)
