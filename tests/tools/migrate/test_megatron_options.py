@@ -68,7 +68,12 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
         ("--freeze-all-layers", "deepy can freeze a model only to train adapters or a soft prompt", ""),
         (
             "--rotary-scaling-factor 40",
-            "only --position-embedding-type yarn uses it",
+            "it has no effect without --position-embedding-type yarn",
+            "set the rope_scaling section in the new file if the positions are to be scaled",
+        ),
+        (
+            "--rope-scaling-factor 32",
+            "it has no effect without --use-rope-scaling",
             "set the rope_scaling section in the new file if the positions are to be scaled",
         ),
     ],

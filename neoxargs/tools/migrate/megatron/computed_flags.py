@@ -113,8 +113,18 @@ def yarn_factor(reading: Reading, option: Option) -> None:
     """Report a factor that `positions` does not read."""
     kind = reading.options.get("position-embedding-type")
     if kind is None or kind.text != YARN:
-        hint = "set the rope_scaling section in the new file if the positions are to be scaled"
-        reading.leave_out(option, f"only --position-embedding-type {YARN} uses it", hint)
+        _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+
+
+def llama3_factor(reading: Reading, option: Option) -> None:
+    """Report a factor that `llama3` does not read."""
+    if "use-rope-scaling" not in reading.options:
+        _leave_out_factor(reading, option, "--use-rope-scaling")
+
+
+def _leave_out_factor(reading: Reading, option: Option, used_by: str) -> None:
+    hint = "set the rope_scaling section in the new file if the positions are to be scaled"
+    reading.leave_out(option, f"it has no effect without {used_by}", hint)
 
 
 def llama3(reading: Reading, option: Option) -> None:

@@ -66,7 +66,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
         _choice("pos_emb", {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCE_POSITIONS)
     ),
     "use-rope-scaling": computed_flags.llama3,
-    "rope-scaling-factor": lambda reading, option: None,  # --use-rope-scaling reads it
+    "rope-scaling-factor": computed_flags.llama3_factor,
     "rotary-scaling-factor": computed_flags.yarn_factor,
     "rotary-seq-len-interpolation-factor": computed_flags.interpolation,
     "use-rotary-position-embeddings": _sets("pos_emb", "rotary"),
