@@ -64,6 +64,7 @@ section { margin-top: 16px; padding: 20px 22px }
 .wide { overflow-x: auto }
 svg { display: block; width: 100%; min-width: 880px; height: auto; font-size: 12.5px }
 svg text { fill: var(--ink) } svg .soft { fill: var(--soft) } svg .track { fill: var(--track) }
+svg .gap { fill: var(--card) }
 svg .limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 4 3 } svg .over { fill: var(--bad) }
 svg .inside { fill: #fff; font-size: 11px }
 .legend { color: var(--soft); display: flex; flex-wrap: wrap; font-size: 12.5px; gap: 6px 18px; margin-top: 12px }

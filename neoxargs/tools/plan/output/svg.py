@@ -9,6 +9,7 @@ from itertools import groupby
 from neoxargs.text import format_bytes, format_count, format_duration, format_percent
 from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, RankMemory
 from neoxargs.tools.plan.output import style
+from neoxargs.tools.plan.output.scale import LONGEST, bytes_of_track
 from neoxargs.tools.plan.placement import RankPlacement, rank_placements
 from neoxargs.tools.plan.plan import Plan
 
@@ -96,27 +97,35 @@ def _cell(placement: RankPlacement, labelled: bool) -> str:
 
 def _bars(plan: Plan, rows: Sequence[Bar], beneath: bool = False) -> str:
     """Stacked bars on a common scale. beneath: put captions below the bars instead of to their right."""
-    largest = max(sum(parts.values()) for _, parts, _ in rows)
     # a common scale for all bars, with a margin, so that a full bar does not touch the end of its track
-    scale = max(largest, plan.target.device.memory or 0) * 1.02
+    scale = bytes_of_track(plan) * 1.02
     usable, pitch = plan.usable, ROW + (16 if beneath else 0)
     drawn, top = [], 22 if usable else 4
     for index, (label, parts, caption) in enumerate(rows):
         y, total = top + index * pitch, sum(parts.values())
         clip = f"bar{label.replace(' ', '')}"
-        end = LEFT + (RIGHT - LEFT) * total / scale
+        end = LEFT + (RIGHT - LEFT) * min(total / scale, 1)
         over = ' class="over"' if usable and total > usable else ""
         x = LEFT if beneath else RIGHT + 10
-        pieces = "".join(_pieces(parts, style.PARTS, scale, (LEFT, RIGHT), y, format_bytes))
+        pieces = "".join(_pieces(parts, style.PARTS, max(scale, total), (LEFT, RIGHT), y, format_bytes))
         drawn += [
             f'<text x="0" y="{y + 19}">{label}</text>',
             f'<rect class="track" x="{LEFT}" y="{y}" width="{RIGHT - LEFT}" height="28" rx="6"/>',
             _rounded(clip, LEFT, end - LEFT, y),
             f'<g clip-path="url(#{clip})">{pieces}</g>',
+            _break(y) if total > scale else "",
             f'<text x="{x}" y="{y + (42 if beneath else 19)}"{over}>{caption}</text>',
         ]
     tops = [top + index * pitch for index in range(len(rows))]
-    return _svg(top + len(rows) * pitch, "".join([*drawn, *_limit(plan, scale, tops)]))
+    is_cut = any(sum(parts.values()) > scale for _, parts, _ in rows)
+    note = f"a bar with a gap is more than {LONGEST} times the usable memory; its parts are in proportion"
+    chart = _svg(top + len(rows) * pitch, "".join([*drawn, *_limit(plan, scale, tops)]))
+    return chart + (f'<p class="legend">{note}</p>' if is_cut else "")
+
+
+def _break(y: int) -> str:
+    """A slanted gap near the end of a bar that is cut."""
+    return f'<path class="gap" d="M{RIGHT - 46} {y + 30}l12 -32h9l-12 32z"/>'
 
 
 def _limit(plan: Plan, scale: float, tops: Sequence[int]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from neoxargs.text import (
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, RankMemory
+from neoxargs.tools.plan.output.scale import bytes_of_track
 from neoxargs.tools.plan.output.wording import NOTHING_FITS, assumption_notes, describe_effect, ranks_per_host, verdict
 from neoxargs.tools.plan.placement import host_range, hosts_of_stages
 from neoxargs.tools.plan.plan import Plan
@@ -124,10 +125,10 @@ def _cell(number: float) -> str:
 
 
 def _bars(plan: Plan) -> Iterator[str]:
-    """A bar for each phase, with a mark where the usable memory ends."""
+    """A bar for each phase, with a mark where the usable memory ends; `»` ends a bar that is cut."""
     if plan.usable is None:
         return
-    scale = max(plan.target.device.memory or 0, plan.fullest.peak)
+    scale = bytes_of_track(plan)
     limit = round(BAR * plan.usable / scale)
     for phase in PHASES:
         total = plan.fullest.total(phase)
@@ -135,6 +136,8 @@ def _bars(plan: Plan) -> Iterator[str]:
         cells = ["█" if index < filled else "·" for index in range(BAR)]
         if limit < BAR:
             cells[limit] = "┃"
+        if total > scale:
+            cells[-1] = "»"
         yield f"{phase:<13}{''.join(cells)}  {format_percent(total, plan.usable)} of the usable memory"
 
 

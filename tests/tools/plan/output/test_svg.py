@@ -6,7 +6,7 @@ import re
 
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.options import PlanOptions
-from neoxargs.tools.plan.output.svg import MAX_STAGES, memory_chart, ranks_chart, stages_chart
+from neoxargs.tools.plan.output.svg import LEFT, MAX_STAGES, RIGHT, memory_chart, ranks_chart, stages_chart
 
 
 def test_legends_list_the_parts_of_the_chart(middle: str) -> None:
@@ -29,6 +29,18 @@ def test_the_line_of_usable_memory_does_not_cross_captions(middle: str) -> None:
     assert len(lines) == len(captions) == 2
     # text extends about 10 units above its baseline and 3 below
     assert not any(top < y + 3 and y - 10 < end for top, end in lines for y in captions)
+
+
+def test_a_bar_far_beyond_the_limit_is_cut_and_the_limit_stays_visible(middle: str) -> None:
+    for gpu_memory, cut in ((40, False), (0.05, True)):
+        plan, _ = plan_and_suggest(PlanOptions([middle], [], gpus=1, gpu_memory=gpu_memory))
+        drawn = memory_chart(plan)
+        assert ("more than 4 times the usable memory" in drawn) == ('class="gap"' in drawn) == cut
+        ends = [
+            float(x) + float(width) for x, width in re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"', drawn)
+        ]
+        limit = float(re.findall(r'x1="([\d.]+)"', drawn)[0])
+        assert max(ends) < RIGHT + 1 and limit > LEFT + (RIGHT - LEFT) / 5
 
 
 def test_the_legend_of_the_ranks_says_how_many_stages_it_omits(middle: str) -> None:

@@ -45,6 +45,15 @@ def test_the_columns_of_the_memory_table_add_up(text: str) -> None:
         assert sum(column[:-1]) == pytest.approx(column[-1], abs=0.05 * len(rows))
 
 
+def test_a_bar_far_beyond_the_limit_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "run.yml"
+    path.write_text(YAML)
+    plan, suggestions = plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=0.5))
+    bars = [line.split()[1] for line in to_text(plan, suggestions).splitlines() if "of the usable memory" in line]
+    assert [bar[-1] for bar in bars].count("»") >= 1
+    assert all(bar.index("┃") >= 10 for bar in bars)
+
+
 def test_an_assumed_vocabulary_is_mentioned(text: str) -> None:
     assert "because the vocabulary of HFTokenizer is unknown without its file" in " ".join(text.split())
 
