@@ -108,7 +108,7 @@ def _shipped(path: str) -> list[str]:
 
 
 def _nearest(bases: Sequence[str], path: str) -> str:
-    """Return a hint with similar file names in the directory of the missing file."""
+    """Return a hint with files of the same name in the subfolders of the missing file's directory, or similar names."""
     folder, wanted = os.path.split(bases[0])
     folder = folder or "."
     if not os.path.isdir(folder):
@@ -116,10 +116,19 @@ def _nearest(bases: Sequence[str], path: str) -> str:
     present = _configurations(folder)
     # Reversed: of names that differ only in their suffix, the first counts.
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
-    close = close_matches(wanted, present) or [
-        stems[stem] for stem in close_matches(os.path.splitext(wanted)[0], stems)
-    ]
+    close = _in_subfolders(folder, wanted) or close_matches(wanted, present)
+    close = close or [stems[stem] for stem in close_matches(os.path.splitext(wanted)[0], stems)]
     return f"did you mean {listed(close)}?" if close else ""
+
+
+def _in_subfolders(folder: str, wanted: str) -> list[str]:
+    """Return the files of this name, with or without its suffix, in the subfolders of a folder."""
+    try:
+        below = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+    except OSError:
+        return []
+    candidates = [os.path.join(name, wanted + suffix) for name in below for suffix in SUFFIXES]
+    return [name for name in candidates if os.path.isfile(os.path.join(folder, name))]
 
 
 def _configurations(folder: str) -> list[str]:

@@ -219,3 +219,14 @@ def test_with_a_directory_shipped_files_are_not_searched(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Problems, match="no such file"):
         read_files(["quickstart"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["small", "small.yml"])
+def test_a_file_of_a_subfolder_is_suggested_by_its_name(tmp_path: Path, name: str) -> None:
+    for folder in ("models", "other", ".hidden"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / ("small.yml" if folder != "other" else "tall.yml")).write_text("num_layers: 1")
+    (tmp_path / "smell.yml").write_text("num_layers: 1")
+    with pytest.raises(Problems) as stop:
+        read_files([name], tmp_path)
+    assert [problem.hint for problem in stop.value.problems] == ["did you mean models/small.yml?"]
