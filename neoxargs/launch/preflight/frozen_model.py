@@ -41,8 +41,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
         about = ("load", "base_checkpoint")
         yield Problem(what, config.place("load"), hint, id="base-checkpoint-missing", about=about)
     if base is not None and base.folder is not None:
-        yield from other_model(config, base.folder)
-        yield from other_vocabulary(config, base.folder)
+        yield from _other_base(config, base.folder, checkpoint)
     if checkpoint is not None and record is None:
         yield from _full_model(config, checkpoint, training)
     if checkpoint is not None and record is not None:
@@ -56,6 +55,13 @@ def _base(config: Config, record: Base | None) -> Base | None:
         return None
     found = folder if is_neox(folder) else checkpoint_folder.named_by(folder)
     return Base.of(found) if found else None
+
+
+def _other_base(config: Config, base: Path, checkpoint: Path | None) -> Iterator[Problem]:
+    """Yield in what the frozen model is another one, except what is reported of the adapters' checkpoint."""
+    checks = (other_model, other_vocabulary)
+    reported = {problem.about for check in checks for problem in check(config, checkpoint)}
+    yield from (problem for check in checks for problem in check(config, base) if problem.about not in reported)
 
 
 def _rank_above_sides(config: Config) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from neoxargs import checkpoint_folder
 from neoxargs.checkpoint_folder import Base
+from neoxargs.launch.preflight import fit_of_checkpoint
 from neoxargs.launch.preflight.frozen_model import frozen_model_problems
 from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
 from neoxargs.problems import Problem
@@ -67,6 +68,16 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     assert found(f"{LORA}load: {adapters}\nbase_checkpoint: {other}\nfinetune: true\n") == []
     checkpoint(other, hidden_size=128)
     assert found(f"{LORA}base_checkpoint: {other}\n")[0][0] == "checkpoint-other-model"
+
+
+def test_a_change_since_both_checkpoints_is_reported_once(tmp_path: Path) -> None:
+    model, adapters = tmp_path / "model", tmp_path / "adapters"
+    checkpoint(model, hidden_size=128, tokenizer_type="CharLevelTokenizer")
+    checkpoint(adapters, model, **SAVED, hidden_size=128, tokenizer_type="CharLevelTokenizer")
+    config = complete(draft([Text("my.yml", f"{smallest.YAML}{LORA}load: {adapters}\n")]), 1)
+    assert [problem.about[0] for problem in fit_of_checkpoint(config)] == ["hidden_size", "tokenizer_type"]
+    checkpoint(adapters, model, **SAVED, tokenizer_type=config.tokenizer.tokenizer_type)
+    assert [problem.about[0] for problem in fit_of_checkpoint(config)] == ["hidden_size", "tokenizer_type"]
 
 
 def test_other_adapters_are_refused(tmp_path: Path) -> None:
