@@ -43,27 +43,27 @@ class Summary:
     tokens: int
     trained_tokens: int
     median_length: int
-    """In tokens, like the next two; before conversations were cut or dropped for their length."""
+    """In tokens, as are the next two; of the conversations before any were cut or dropped because of their length."""
     length_95: int
-    """95 % of the conversations are not longer."""
+    """95th percentile."""
     longest: int
     longer_than_max: int
     """Conversations of more than `max_length` tokens."""
     max_length: int | None
     overlong: str
     roles: dict[str, int]
-    """Role -> turns, the most frequent first; also of conversations that were dropped."""
+    """Role -> number of turns, the most frequent first; dropped conversations count as well."""
     dropped: dict[str, dict[str, Any]]
     """Reason -> number of conversations, and the first one's file and line."""
     unknown_roles: dict[str, int]
-    """Role -> conversations that were dropped because they have it."""
+    """Role -> number of conversations that were dropped because of it."""
     empty_answers: dict[str, Any] | None
     """Number of conversations that were kept although a trained turn is empty, and the first one's file and line."""
     notes: dict[str, int]
     split_markers: list[str]
-    """The template's markers that are not tokens of the vocabulary."""
+    """Markers in the template that look like special tokens, but are not in the vocabulary."""
     forms: list[str]
-    """Where the lines have their conversations."""
+    """The keys under which lines store their conversations, in words; one entry per form."""
     chat_template: str
     tokenizer_type: str
     vocab_size: int
@@ -170,14 +170,14 @@ def _advice(recipe: ChatRecipe, totals: _Totals) -> str:
         "answer cut off": f"the answers begin after token {recipe.max_length}: set a larger --max-length",
         "empty answer": f"no turn with the role {listed(recipe.train_on)} has content: correct the file",
         "too long": "set a larger --max-length, or add --overlong cut",
-        "unknown role": f"correct the roles; the known ones are {listed(SHAREGPT_ROLES, 'and', most=99)}",
+        "unknown role": f"correct the roles; the known roles are {listed(SHAREGPT_ROLES, 'and', most=99)}",
     }.get(reason, "")
 
 
 def _no_trained_token(recipe: ChatRecipe, roles: Counter[str]) -> str:
     trained = listed(recipe.train_on)
     if recipe.masking == "turns" and not any(role in roles for role in recipe.train_on):
-        return f"no turn has the role {trained}; {_roles_found(recipe, roles)}, or correct the roles"
+        return f"no turn has the role {trained} {_roles_found(recipe, roles)}, or correct the roles"
     if recipe.only_last and not recipe.tool_calls:
         return f"--only-last and --no-tool-calls exclude all turns with the role {trained}: remove one or both options"
     if not recipe.tool_calls:
@@ -194,7 +194,7 @@ def _roles_found(recipe: ChatRecipe, roles: Counter[str]) -> str:
     found = f"the roles are {listed(names, 'and')}" if len(names) > 1 else f"the only role is {names[0]}"
     similar = [name for role in recipe.train_on for name in close_matches(role, names)]
     answering = [name for name in names if SHAREGPT_ROLES.get(name.lower()) == "assistant"]
-    return printable(f"{found}: use --train-on {next(iter([*similar, *answering]), 'ROLE')}")
+    return printable(f"({found}): use --train-on {next(iter([*similar, *answering]), 'ROLE')}")
 
 
 def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint: str) -> Summary:

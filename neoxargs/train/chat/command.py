@@ -27,9 +27,9 @@ from neoxargs.train.data.tokenizer import BUILDERS
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data --chat",
-        description="Tokenise conversations with a chat template. Write their tokens, and labels that select the "
-        "tokens to train on: by default, those that the assistant writes.",
-        epilog="GPT-NeoX's flags of preprocess_data_with_chat_template.py are accepted as well: "
+        description="Tokenise conversations with a chat template. Write the tokens, and labels that select which "
+        "of them to train on: by default, those of the assistant's turns.",
+        epilog="The flags of GPT-NeoX's preprocess_data_with_chat_template.py are accepted as well; "
         "see docs/from-gpt-neox.md.",
     )
     parser.add_argument("--chat", action="store_true", help=argparse.SUPPRESS)
@@ -66,7 +66,7 @@ def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME",
         help=f"instead of --tokenizer-path, use one of {', '.join(BUILDERS)}")  # fmt: skip
     add("--vocab-file", metavar="FILE", help="read the tokenizer's vocabulary from FILE: vocab.json or tokenizer.json")
-    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
+    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE (merges.txt)")
     add("--chat-template", metavar="TEMPLATE", help="use a Jinja file, one of the tokenizer's templates by name, or "
         f"one of deepy's: {', '.join(BUILT_IN)} (default: the tokenizer's default template)")  # fmt: skip
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
@@ -75,14 +75,15 @@ def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_masks(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("what is trained").add_argument
+    add = parser.add_argument_group("what to train on").add_argument
     add("--train-on", nargs="+", metavar="ROLE", help="train on the turns of these roles (default: assistant)")
-    add("--only-last", action="store_true", help="train only on the last turn, and only if it has a role of --train-on")
+    add("--only-last", action="store_true", help="train only on the last turn, if its role is one of --train-on")
     add("--tool-calls", action=argparse.BooleanOptionalAction, default=True,
         help="train on the turns that call tools (default: on)")  # fmt: skip
     add("--no-mask", action="store_true", help="train on all tokens")
-    add("--mask-by", choices=("turns", "marks"), default="turns", help="train on whole turns, as GPT-NeoX does, or on "
-        "what is in the template's {%% generation %%} marks, as transformers does (default: %(default)s)")  # fmt: skip
+    add("--mask-by", choices=("turns", "marks"), default="turns",
+        help="train on whole turns, as GPT-NeoX does, or on the text inside the template's {%% generation %%} blocks, "
+        "as transformers does (default: %(default)s)")  # fmt: skip
 
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +149,7 @@ def _recipe(args: argparse.Namespace) -> ChatRecipe:
 def _contradictions(args: argparse.Namespace) -> list[Problem]:
     partly = args.only_last or args.train_on or not args.tool_calls or args.mask_by == "marks"
     checks = {
-        "--no-mask trains on all tokens, so it cannot be combined with options that select what is trained": (
+        "--no-mask trains on all tokens, so it cannot be combined with options that select what to train on": (
             args.no_mask and partly
         ),
         "--mask-by marks trains on what the template marks, so --train-on and --no-tool-calls have no effect": (

@@ -73,9 +73,9 @@ class Conversation:
 
     messages: list[Message]
     given: int = 0
-    """Number of messages at the start that are a prompt, which is never trained."""
+    """Number of messages at the start that form the prompt, which is never trained on."""
     variables: dict[str, Any] = field(default_factory=dict)
-    """`tools`, `documents` and others by name."""
+    """The template's other variables by name, such as `tools` and `documents`."""
 
 
 class Form(NamedTuple):
@@ -211,7 +211,9 @@ def _check_parts(parts: Sequence[Any], number: int) -> None:
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text" or not isinstance(part.get("text"), str):
-            what = f"message {number} has a part of type {kind or _kind_in_words(part)}, but only text can be tokenised"
+            if kind in (None, "text"):
+                raise Rejected(f'each part of message {number} must look like {{"type": "text", "text": "..."}}')
+            what = f"message {number} has a part of type {kind}, but only text can be tokenised"
             raise Rejected(what, "remove the line, or replace the part with a description in words")
 
 

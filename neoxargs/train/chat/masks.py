@@ -39,7 +39,7 @@ class Marked:
     spans: list[Span]
     """Start and end of each trained range, in order."""
     notes: Counter[str] = field(default_factory=Counter)
-    """What the summary counts: `relocated` boundaries and trained `headers`."""
+    """Number of `relocated` boundaries and of trained `headers`, which the summary reports."""
     empty_answers: bool = False
     """Whether a trained turn is empty."""
 
@@ -188,7 +188,7 @@ def _by_marks(chat: _Chat, recipe: ChatRecipe, given: int) -> Marked:
     # Templates may test the length or the last character of what they enclose.
     if text != chat.render(chat.messages):
         what = (
-            "the output of the template depends on the text inside its {% generation %} blocks, so deepy cannot find "
+            "the template's output depends on the text inside its {% generation %} blocks, so deepy cannot determine "
         )
         raise TemplateError(what + "where this text begins and ends")
     if recipe.only_last:

@@ -23,7 +23,7 @@ class ChatRecipe:
     chat_template: str | None = None
     """A Jinja file, a name from the tokenizer's folder, or a built-in name; None for the tokenizer's own template."""
     json_keys: tuple[str, ...] = ()
-    """Where a line has its messages (one key), or its question and its answer (two keys); empty to detect them."""
+    """The key of a line's messages, or the two keys of its question and its answer; empty to detect them."""
     masking: Masking = "turns"
     train_on: tuple[str, ...] = ("assistant",)
     """The roles whose turns are trained."""

@@ -31,7 +31,7 @@ PLAIN = Style("«", "»", "between « and »")
 NOTES = {
     "crossing": "in {}, a token contains both trained and untrained text; the whole token is trained",
     "relocated": "in {}, the template renders a turn differently if more turns follow (for example, without "
-    "reasoning); where such a turn ends was found from the content of its message",
+    "reasoning), so the end of the turn was located by the content of its message",
     "headers": "in {}, trained turns do not begin with the template's generation prompt, so their headers are "
     "trained too",
     "two ends": "in {}, the end token appears twice, because the template also writes it; use --no-append-eod",
@@ -101,9 +101,9 @@ def _row(name: str, value: str) -> str:
 
 
 def _lengths(summary: Summary) -> str:
-    done = {"drop": " before dropping", "cut": " before cutting"}.get(summary.overlong, "")
-    lengths = f"median {summary.median_length:,}, 95 % up to {summary.length_95:,}, longest {summary.longest:,} tokens"
-    return lengths + (done if summary.longer_than_max else "")
+    done = {"drop": " (before dropping)", "cut": " (before cutting)"}.get(summary.overlong, "")
+    median, percentile = f"median {summary.median_length:,}", f"95th percentile {summary.length_95:,}"
+    return f"{median}, {percentile}, longest {summary.longest:,} tokens" + (done if summary.longer_than_max else "")
 
 
 def _overlong(summary: Summary) -> list[tuple[str, str]]:

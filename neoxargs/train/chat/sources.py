@@ -34,7 +34,7 @@ def _not_lines(file: Path) -> Problem:
     hint = f"write one conversation per line, in a file that ends in {listed(text.JSON_LINES)}"
     if file.suffix == ".json":
         hint += f"; to convert a JSON list, run: jq -c '.[]' {file} > {file.with_suffix('.jsonl')}"
-    return Problem(f"{file} is not a file of JSON lines", hint=hint, id="chat-file-not-json-lines")
+    return Problem(f"{file} is not a JSON-lines file", hint=hint, id="chat-file-not-json-lines")
 
 
 def conversations(files: Sequence[Path]) -> Iterator[Raw]:
@@ -78,5 +78,5 @@ def _unknown_form(raw: Raw, row: Any) -> Problem:
     if not isinstance(row, dict):
         return Problem("this line is not a JSON object", where=where, id="text-line-not-an-object")
     what = f"this line has no conversation: {keys_of(row)}"
-    hint = "set --json-key to the key with a list of messages, or to two keys: --json-key QUESTION,ANSWER"
+    hint = "set --json-key to the key of the list of messages, or to two keys: --json-key QUESTION,ANSWER"
     return Problem(what, where=where, hint=hint, id="chat-form-unknown")

@@ -48,9 +48,9 @@ class TemplateSource(NamedTuple):
 
     text: str
     name: str
-    """A path, or words such as `chat_template in tokenizer_config.json`."""
+    """A path, or the name of a built-in template."""
     first_line: int = 1
-    """Where in a file of this name the text begins; 0 if the file holds it as a JSON string."""
+    """Line at which the text begins in the file; 0 if the file stores the text as a JSON string."""
 
 
 class Turns(NamedTuple):
@@ -144,9 +144,8 @@ class Template:
         lines = self.source.text.splitlines()
         text = lines[error.lineno - 1] if error.lineno <= len(lines) else ""
         where = Place(self.source.name, error.lineno if self.source.first_line else 0, 1, text, max(1, len(text)))
-        inside = "" if self.source.first_line else f", line {error.lineno} of the template"
-        return Problem(f"the chat template is not valid Jinja{inside}: {error.message}", where=where,
-                       id="chat-template-not-jinja")  # fmt: skip
+        subject = "the chat template" if self.source.first_line else f"line {error.lineno} of the chat template"
+        return Problem(f"{subject} is not valid Jinja: {error.message}", where=where, id="chat-template-not-jinja")
 
     def _takes_parts(self) -> bool:
         """Whether the template expects a message's content as a list of parts instead of printing the list."""
@@ -179,7 +178,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 def _check_product(repeated: Any, times: Any) -> None:
     if isinstance(repeated, (str, list, tuple)) and isinstance(times, int) and len(repeated) * times > MAX_CHARACTERS:
-        raise OverflowError(f"{len(repeated)} characters or items, repeated {times} times, are too long")
+        size = len(repeated) * times
+        raise OverflowError(f"the product would have {size:,} characters or items, more than {MAX_CHARACTERS:,}")
 
 
 class _Marks(Extension):
@@ -216,7 +216,7 @@ class _SafeNamespace(Namespace):
 
 def _no_underscore(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"an attribute of a namespace must not begin with _: {name}")
+        raise jinja2.exceptions.SecurityError(f"the namespace attribute {name} must not begin with an underscore")
 
 
 class _Dict:
@@ -331,7 +331,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
     except _OutOfTime as error:
         line = _template_line(error.__traceback__)
-        raise TemplateError(f"the template does not end within {seconds:g} s", line) from None
+        raise TemplateError(f"the template did not finish within {seconds:g} s", line) from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, previous)

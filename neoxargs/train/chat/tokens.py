@@ -46,7 +46,7 @@ class Labelled:
     crossing: bool
     """Whether a token contains both trained and untrained text."""
     located: Located
-    """The tokens of the text: `ids` without the appended end token, before they were cut."""
+    """The tokens of the text: `ids` before cutting, without the appended end token."""
 
     def cut(self, length: int) -> Labelled:
         return replace(self, ids=self.ids[:length], labels=self.labels[:length])
@@ -79,7 +79,7 @@ class ChatTokenizer:
     def __init__(self, recipe: Recipe, settings: ChatSettings) -> None:
         tokenizer = build_tokenizer(recipe)
         if not isinstance(tokenizer, (FastTokenizer, ByteTokenizer)):
-            what = f"tokenizer_type ({recipe.tokenizer_type}) cannot tell which characters a token covers"
+            what = f"tokenizer_type ({recipe.tokenizer_type}) does not report which characters each token covers"
             hint = "convert the tokenizer to a tokenizer.json and set tokenizer_type to HFTokenizer"
             raise Problems(Problem(what, hint=hint, id="tokenizer-without-offsets", about=("tokenizer_type",)))
         if isinstance(tokenizer, FastTokenizer):

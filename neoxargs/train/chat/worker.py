@@ -41,7 +41,7 @@ class Found(NamedTuple):
 
     conversations: int
     first: str
-    """File and line of the first one."""
+    """File and line of the first conversation."""
 
     def after(self, earlier: Found | None) -> Found:
         return earlier._replace(conversations=earlier.conversations + self.conversations) if earlier else self
@@ -56,19 +56,19 @@ class Encoded:
     ids: Ids = field(default_factory=lambda: np.empty(0, np.int32))
     labels: Ids = field(default_factory=lambda: np.empty(0, np.int32))
     lengths: list[int] = field(default_factory=list)
-    """Number of tokens of each conversation that is kept."""
+    """Number of tokens in each conversation that is kept."""
     uncut: list[int] = field(default_factory=list)
-    """Number of tokens of each conversation before it was cut or dropped for its length."""
+    """Number of tokens in each conversation before it was cut or dropped because of its length."""
     problems: list[Problem] = field(default_factory=list)
     drops: dict[DropReason, Found] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
-    """Conversations that are unusual in some way; `report.NOTES` has the ways."""
+    """Number of conversations with each of the peculiarities listed in `report.NOTES`."""
     empty_answers: Found | None = None
     """Conversations that are kept although a trained turn is empty."""
     roles: Counter[str] = field(default_factory=Counter)
-    """Role -> turns, also of conversations that are dropped."""
+    """Role -> number of turns; dropped conversations count as well."""
     unknown_roles: Counter[str] = field(default_factory=Counter)
-    """Role -> conversations that are dropped because they have it."""
+    """Role -> number of conversations that are dropped because of it."""
     sample: Sample | None = None
 
     def drop(self, dropped: Dropped, raw: Raw) -> None:

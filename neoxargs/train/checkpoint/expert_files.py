@@ -24,7 +24,7 @@ class ExpertFile:
     name: str
     weights: dict[str, nn.Parameter]
     has_optimizer: bool
-    """Whether the file has their optimizer state, too: without ZeRO, for all but the first expert parallel rank."""
+    """Whether the file also holds their optimizer state: without ZeRO, on all but the first expert parallel rank."""
     is_written: bool
 
 

@@ -236,11 +236,9 @@ def _write_config(files: RankFiles, config: Config) -> None:
 
 
 def _is_shared(save: str | None, hosts: list[str]) -> Problem:
-    what = (
-        f"checkpoint.use_node_local_storage is set, but {listed(hosts, 'and')} and rank 0's host share the folder of "
-    )
-    what += f"save ({save})"
-    hint = "remove use_node_local_storage, or set save to a folder on the hosts' own disks"
+    what = f"save ({save}) must be local to each host, because checkpoint.use_node_local_storage is set"
+    what += f", but rank 0's host shares it with {listed(hosts, 'and')}"
+    hint = "remove use_node_local_storage, or set save to a folder on each host's local disk"
     about = ("checkpoint.use_node_local_storage", "save")
     return Problem(what, hint=hint, id="node-local-storage-shared", about=about)
 

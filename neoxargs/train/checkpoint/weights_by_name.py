@@ -34,7 +34,7 @@ class OptimizerFile(NamedTuple):
     weights: list[Tensor]
     """fp32 master weights, one entry per optimizer tensor; empty if the model's weights are fp32 themselves."""
     state: dict[int, dict[str, Any]]
-    """Number of an optimizer tensor -> its state: `step`, `exp_avg` and so on."""
+    """Index of an optimizer tensor -> its state: `step`, `exp_avg` and so on."""
     groups: list[dict[str, Any]]
     """The optimizer's `param_groups`."""
     rest: dict[str, Any]
@@ -49,9 +49,9 @@ class Slice:
     key: str
     shape: list[int]
     shards: list[TensorShard | None]
-    """The slice among those of all tensor parallel ranks, and within that slice among those of all expert ranks."""
+    """How the weight is divided among the tensor parallel ranks, and each of their slices among the expert ranks."""
     pieces: dict[tuple[int, int], tuple[Inventory, Piece]] = field(default_factory=dict)
-    """(first element, length) -> the optimizer's piece. Tied weights appear twice and are kept once."""
+    """(first element, length) -> the optimizer's piece. A tied weight, which is listed twice, has only one entry."""
 
     @property
     def first(self) -> tuple[Inventory, Piece]:

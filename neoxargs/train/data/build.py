@@ -43,13 +43,13 @@ class Summary:
 
     documents: int
     sequences: int
-    """More than documents if long files were cut into pieces (`text.piece_size`)."""
+    """More than `documents` if long files were cut into pieces (`text.piece_size`)."""
     tokens: int
     text_bytes: int
     """Size of the text in UTF-8."""
     bytes_per_token: float
     unigram_entropy: float
-    """In nats per token."""
+    """Entropy of the token frequencies, in nats per token."""
     tokenizer_type: str
     vocab_size: int
     fingerprint: str
@@ -192,7 +192,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="TEXT",
-        help="same as TEXT, but named like the parameter text_path",
+        help="same as TEXT, named after the parameter text_path",
     )
     add("--output-prefix", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     add("--tokenizer-type", default="GPT2BPETokenizer", choices=list(BUILDERS), metavar="NAME",
@@ -202,11 +202,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="read the tokenizer's vocabulary from FILE: vocab.json, tokenizer.json or a .model file",
     )
-    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
+    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE (merges.txt)")
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
         help="append the end-of-document token to each document (default: on)")  # fmt: skip
-    add("--mask-before-token", metavar="ID,ID", help="also write PREFIX_label, with labels that exclude from the loss "
-        "each document's beginning, up to and including this sequence of token ids")  # fmt: skip
+    add("--mask-before-token", metavar="ID,ID", help="also write PREFIX_label, with labels that exclude the beginning "
+        "of each document from the loss, up to and including this sequence of token ids")  # fmt: skip
     add(
         "--json-key",
         default="text",

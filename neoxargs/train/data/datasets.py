@@ -46,12 +46,12 @@ class Sampling:
     seq_length: int
     seed: int
     eod: int
-    """Token id that ends a document."""
+    """Id of the end-of-document token."""
     vocab_size: int
     cache: Path
     """Folder of the index files."""
     epochs: int | None = None
-    """Passes over the training data (`train_epochs`); None if the number of samples decides."""
+    """Number of passes over the training data (`train_epochs`); None to draw a given number of samples instead."""
     prompt: int = 0
     """Positions of a soft prompt at the beginning of every sample."""
     files: dict[str, Any] = field(default_factory=dict)
@@ -179,7 +179,7 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
         if made_by and made_by.vocab_size != vocab_size:
             made = f"was tokenised by {made_by.tokenizer_type} with a vocabulary of {made_by.vocab_size} tokens"
             hint = "use the tokenizer that tokenised the data, or tokenise the text again"
-            what = f"data_path ({prefix}) {made}, but the vocabulary of this run's tokenizer has {vocab_size}"
+            what = f"data_path ({prefix}) {made}, but this run's tokenizer has a vocabulary of {vocab_size}"
             problems.append(Problem(what, hint=hint, id="data-other-tokenizer", about=("data_path", "tokenizer_type")))
     if problems:
         raise Problems(problems)

@@ -34,15 +34,15 @@ class Encoded(NamedTuple):
     """The token ids of a chunk's pieces, concatenated."""
 
     ids: NDArray[np.generic]
-    """In the type in which the token file stores them."""
+    """In the type that the token file stores (`stored_type`)."""
     lengths: list[int]
-    """Number of ids of each piece."""
+    """Number of token ids in each piece."""
     last: list[bool]
     """Whether a document ends with this piece."""
     size: int
     """Bytes on disk, for the progress bar."""
     text_bytes: int
-    """Bytes of text in UTF-8."""
+    """Size of the text in UTF-8, in bytes."""
     problems: list[Problem]
 
 

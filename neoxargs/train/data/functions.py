@@ -31,7 +31,7 @@ class Function(NamedTuple):
     question: str
     """Signature and first paragraph of the documentation, on one line."""
     source: str
-    """Without the documentation, and not indented."""
+    """The function's source without its documentation, dedented."""
 
     def row(self) -> dict[str, list[dict[str, str]]]:
         """Return the conversation as a line of a JSON-lines file has it."""

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     labels: Tensor
     """(batch, seq), int64: the next token of each position, IGNORED where the loss mask is 0."""
     starts: Tensor | None = None
-    """(batch, seq), int64: where the document of each position begins, if the packing of documents separates them."""
+    """(batch, seq), int64: the position at which each token's document begins; None if documents are not separated."""
 
 
 class Samples(Protocol):
@@ -53,7 +53,7 @@ class Loader:
     workers: int = 0
     """Number of processes that read ahead during training; 0 reads in this process."""
     samples_per_evaluation: int = 0
-    """Number of samples of one evaluation if each continues where the one before ended; 0 if all read the same ones."""
+    """Number of samples per evaluation, if each continues where the last one ended; 0 if all use the same samples."""
     drops_last: bool = False
     """Start over after the last micro batch that is full on all ranks, as GPT-NeoX does, not after the last sample."""
     prompt: int = 0

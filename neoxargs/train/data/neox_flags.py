@@ -56,7 +56,7 @@ def refused(args: argparse.Namespace) -> list[Problem]:
         what = f"--dataset-impl ({args.dataset_impl}) is a format that GPT-NeoX no longer reads"
         problems.append(Problem(what, hint="use mmap, the only format that deepy supports", id="neox-flag-refused"))
     if args.jsonl_keys and len(args.jsonl_keys) > 1:
-        what = f"--jsonl-keys {' '.join(args.jsonl_keys)}: one command reads one key"
+        what = f"--jsonl-keys ({' '.join(args.jsonl_keys)}) must be a single key"
         problems.append(
             Problem(
                 what,

@@ -74,7 +74,7 @@ def find(texts: Sequence[str], endings: tuple[str, ...] = FOLDER_ENDINGS) -> lis
         problems += [_no_files(text, endings)] if not files else [_binary(f) for f in files if _is_binary(f)]
         selected |= dict.fromkeys(files)
     if not texts:
-        problems.append(Problem("no text is given", hint=f"pass {_selectable(endings)}", id="text-not-given"))
+        problems.append(Problem("no text was given", hint=f"pass {_selectable(endings)}", id="text-not-given"))
     if problems:
         raise Problems(problems)
     return list(selected)

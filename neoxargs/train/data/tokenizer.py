@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
     vocab_size: int
     """Number of token ids, special tokens included."""
     eod: int
-    """Token id that ends a document."""
+    """Id of the end-of-document token."""
 
     def tokenize(self, text: str) -> list[int]: ...
     def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]: ...

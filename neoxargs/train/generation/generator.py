@@ -121,7 +121,7 @@ class Sample:
     random: torch.Generator
     """A separate generator, so that the text does not depend on the other samples of the batch."""
     ids: list[int] = field(default_factory=list)
-    """Generated tokens, without end-of-document."""
+    """Generated tokens, without the end-of-document token."""
     logits: list[float] = field(default_factory=list)
     """Logit of each generated token."""
     finished: bool = False
@@ -172,8 +172,8 @@ class Generator:
             if (count := len(sample.prompt)) + new - 1 > room:
                 start = sample.context[:40] + " …" * (len(sample.context) > 40)
                 yield (
-                    f"warning: the prompt {start!r} has {count} tokens; with up to {new} new ones (maximum_tokens) "
-                    f"that is more than the context of {room} tokens, so the model sees only the last {room} tokens"
+                    f"warning: the prompt {start!r} has {count} tokens; with up to {new} new tokens (maximum_tokens), "
+                    f"it exceeds the context of {room} tokens, so the model sees only the last {room} tokens"
                 )
 
     @torch.no_grad()

@@ -133,6 +133,7 @@ class PeftFolder:
         problems += [
             Problem(
                 f"{self.source}: only {count} of {config.shape.num_layers} layers have an adapter for {name}",
+                hint="merge the adapters with peft's merge_and_unload, and import the merged model",
                 id="adapters-not-expressible",
             )
             for name, count in found.items()

@@ -149,7 +149,7 @@ def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
             )
             yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
     if (available := export.saved.shape("embedding.word_embeddings.weight")[0]) < rows:
-        what = f"{subject}: the checkpoint's word embedding has {available} rows, but {rows} rows are to be written"
+        what = f"{subject}: the checkpoint's word embedding has {available} rows, but the exported model needs {rows}"
         hint = f"pass --vocab-size {available}, or use the tokenizer that the model was trained with"
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
@@ -233,9 +233,7 @@ def weights(config: Config) -> Weights:
     inventories = inventory.read(folder)
     if not inventories:
         what = f"load ({folder}): the checkpoint's weight index ({inventory.PREFIX}*.json) is missing"
-        hint = (
-            "continue the run with train.py for one step, because train.py writes a weight index with every checkpoint"
-        )
+        hint = "to write a checkpoint with a weight index, continue the run with train.py for one step"
         raise Problems(Problem(what, hint=hint, id="checkpoint-without-inventory", about=("load",)))
     return SavedWeights(folder, inventories)
 
@@ -340,7 +338,7 @@ def _require_fit(config: Config) -> None:
 
 def _export_adapters(config: Config, options: argparse.Namespace) -> None:
     if not config.lora.rank:
-        hint = "pass the YAML file of a run with lora, or remove --adapter"
+        hint = "pass the YAML file of a LoRA run, or remove --adapter"
         raise Problems(Problem("--adapter needs adapters, but lora.rank is 0", hint=hint, id="adapters-missing"))
     family, saved = choose_family(config, options.architecture), weights(config)
     with output_folder(options.to) as folder:

@@ -47,7 +47,7 @@ class Demand(NamedTuple):
     ours: str
     fits: Callable[[Config], bool]
     supported: str
-    """The values that the family supports, as the message about any other value names them."""
+    """The supported values, as worded in the error message about any other value."""
 
 
 class Fixed(NamedTuple):
@@ -82,7 +82,7 @@ class Family:
     """The class in transformers, as `architectures` in config.json names it."""
     model_type: str
     prefix: str
-    """Prefix of the names of all weights but the output layer's."""
+    """Prefix of the names of all weights except those of the output layer."""
     settings: tuple[Setting, ...]
     demands: tuple[Demand, ...]
     fixed: tuple[Fixed, ...]
@@ -94,7 +94,7 @@ class Family:
     compatibility_keys: Callable[[Values], Values] = lambda keys: {}
     """Returns additional keys for earlier versions of transformers, given those of `config_keys`."""
     ignored: tuple[str, ...] = ("rotary_emb.inv_freq", "attention.bias", "attention.masked_bias")
-    """Endings of the names of tensors that are buffers, not weights."""
+    """Suffixes of the names of tensors that are buffers, not weights."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Names of modules in some versions of transformers -> those in `weights`."""
 

@@ -22,7 +22,7 @@ class Sizes(NamedTuple):
     vocabulary: int
     """Rows of the embedding."""
     offset: int = 0
-    """Rows of the position table before that of position 0 (`opt_pos_emb_offset`)."""
+    """Rows of the position table before the row of position 0 (`opt_pos_emb_offset`)."""
 
 
 class Form(NamedTuple):

@@ -77,9 +77,8 @@ class Import:
         try:
             return piece.form.to_ours(parts, self.sizes).contiguous()
         except RuntimeError as error:  # torch raises it for shapes that do not match
-            what = (
-                f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes that config.json implies"
-            )
+            shapes = "shape" if len(piece.theirs) == 1 else "shapes"
+            what = f"{self.reader.folder}: config.json does not match the {shapes} of {listed(piece.theirs, 'and')}"
             raise Problems(Problem(what, id="huggingface-weight-shape")) from error
 
     def _pieces(self) -> Iterator[Piece]:
@@ -144,8 +143,8 @@ def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str
         "The GPT-NeoX version whose defaults apply.": {"dialect": "neox-2026"},
         "The model.": values,
         "The tokenizer.": tokenizer,
-        "The weights. The checkpoint has no optimizer state.": {"load": str(final), "finetune": True},
-        "Example settings for training the model further; adjust them.": TRAINING
+        "The weights, from a checkpoint without optimizer state.": {"load": str(final), "finetune": True},
+        "Example settings for further training; adjust them as needed.": TRAINING
         | {"precision": PRECISIONS[source.dtype]},
     }
     head = HEAD.format(architecture=source.model.family.architecture, source=source.reader.folder, file=final / YAML)
@@ -188,8 +187,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--iteration", type=int, metavar="N", help="read the GPT-NeoX checkpoint at this iteration (default: newest)")
     add("--config", metavar="FILE", type=Path, action="append", default=[],
-        help="read the configuration of the run from FILE, if a GPT-NeoX checkpoint contains none; for adapters, read "
-        "the configuration of their model from FILE; may be repeated")  # fmt: skip
+        help="read the configuration from FILE: that of the run, if a GPT-NeoX checkpoint does not contain it, or that "
+        "of the model to which adapters belong; may be repeated")  # fmt: skip
     add(
         "--set",
         metavar="KEY=VALUE",
@@ -198,11 +197,11 @@ def parser() -> argparse.ArgumentParser:
         help="override a value of the configuration",
     )
     add("--format", choices=("deepy", "huggingface"), default="deepy",
-        help="convert the GPT-NeoX checkpoint to this format (default: %(default)s)")  # fmt: skip
+        help="convert a GPT-NeoX checkpoint to this format (default: %(default)s)")  # fmt: skip
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")
     add("--vocab-file", metavar="FILE",
         help="read the tokenizer's vocabulary from FILE, if the folder has no tokenizer")  # fmt: skip
-    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
+    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE (merges.txt)")
     return parser
 
 

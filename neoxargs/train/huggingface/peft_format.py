@@ -39,10 +39,10 @@ class Matrix(NamedTuple):
     """A matrix of ours with adapters, and their modules with the same rows."""
 
     name: str
-    """The name of our module, such as `layers.0.attention.dense`."""
+    """The name of the module in our model, such as `layers.0.attention.dense`."""
     target: Target
     theirs: tuple[str, ...]
-    """With the prefix of the family."""
+    """The names of the corresponding modules in transformers, with the prefix of the family."""
     form: Form
 
     def weight(self, adapter: str, letter: str) -> str:

@@ -179,7 +179,7 @@ def _has_one_epsilon(config: Config) -> bool:
 
 #: No architecture has another epsilon before the feed-forward layer than elsewhere.
 ONE_EPSILON = Demand(
-    "te_layernorm_mlp", _has_one_epsilon, "the same epsilon in all norms, but te_layernorm_mlp fixes one of them"
+    "te_layernorm_mlp", _has_one_epsilon, "the same epsilon in all norms; te_layernorm_mlp uses a fixed one"
 )
 NATURAL_HEADS = Demand(
     "head_dim",
@@ -199,5 +199,5 @@ UNSCALED = Fixed("rope_parameters.rope_type", ("default",))
 SCALED_POSITIONS = Demand(
     "rope_scaling.rope_type",
     lambda config: config.rope_scaling.rope_type in ("default", *ROPE_SETTINGS),
-    "a rope_scaling.rope_type other than ntk",
+    f"rope_scaling.rope_type: {listed(['default', *ROPE_SETTINGS])}",
 )

@@ -44,7 +44,7 @@ def _question(prompt: str, answers: Sequence[tuple[int, Mapping[str, Any]]]) -> 
     more = ""
     if between:
         some = "".join(_answer(*each) for each in _evenly(between, MAX_BETWEEN))
-        more = f"<details><summary>between these iterations</summary>{some}</details>"
+        more = f"<details><summary>answers in between</summary>{some}</details>"
     return f'<div class="question"><h3>prompt</h3>{_text_block(prompt)}<div class="pair">{pair}</div>{more}</div>'
 
 

@@ -27,7 +27,7 @@ class Run:
     flops_per_token: float
     """Floating point operations per token, forward and backward."""
     peak_tflops: float | None = None
-    """Peak of one rank's device in TFLOP/s; None if unknown."""
+    """Peak throughput of one rank's device, in TFLOP/s; None if unknown."""
     unigram_entropy: float | None = None
     """Loss in nats per token of a model that knows only the frequency of each token; None if unknown."""
 

@@ -120,6 +120,8 @@ def test_parts() -> None:
         ({"messages": [{"role": "user", "content": 3}]}, "the content of message 1 must be a string, but is a number"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "message 1 has a part of type image, but only text can be tokenised"),
+        ({"messages": [{"role": "user", "content": ["Why?"]}]},
+         'each part of message 1 must look like {"type": "text", "text": "..."}'),
         ({"messages": [QUESTION], "tools": "{"}, '"tools" must be a list, or a string with a JSON list'),
         ({"messages": [QUESTION], "tools": {"a": 1}}, '"tools" must be a list, but is an object'),
         ({"question": 3, "answer": "x"}, '"question" must be a string or a list of messages, but is a number'),

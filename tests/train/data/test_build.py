@@ -247,7 +247,7 @@ class TestProblems:
         )
         assert (
             self.what()
-            == "error: no text is given [text-not-given]\n  = pass a file, a folder, a pattern, or python-stdlib"
+            == "error: no text was given [text-not-given]\n  = pass a file, a folder, a pattern, or python-stdlib"
         )
 
     def test_a_binary_file(self) -> None:

@@ -378,7 +378,7 @@ class TestProblems:
         build([str(tmp_path / "x.txt")], Recipe("CharLevelTokenizer"), tmp_path / "data")
         assert self.what(tmp_path, data_path=f"{tmp_path}/data") == (
             f"error: data_path ({tmp_path}/data) was tokenised by CharLevelTokenizer with a vocabulary of 512 tokens, "
-            "but the vocabulary of this run's tokenizer has 257 [data-other-tokenizer]\n"
+            "but this run's tokenizer has a vocabulary of 257 [data-other-tokenizer]\n"
             "  = use the tokenizer that tokenised the data, or tokenise the text again"
         )
 

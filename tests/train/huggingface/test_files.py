@@ -216,7 +216,7 @@ class TestCheckpoints:
         )
         assert surplus in self.what(fewer)
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
-        rows = "the checkpoint's word embedding has 384 rows, but 512 rows are to be written"
+        rows = "the checkpoint's word embedding has 384 rows, but the exported model needs 512"
         rows += " [checkpoint-too-few-vocabulary-rows]"
         hint = "pass --vocab-size 384, or use the tokenizer that the model was trained with"
         assert self.what(more) == f"{here}: {rows}\n  = {hint}"
@@ -322,7 +322,7 @@ class TestImport:
         save_file({f"{key}.weight": torch.ones(shape) for key, shape in llama.items()}, theirs / "model.safetensors")
         names = ", ".join(f"layers.0.self_attn.{name}_proj.weight" for name in "qk")
         value = "layers.0.self_attn.v_proj.weight"
-        expected = f"FOLDER: {names} and {value} do not have the shapes that config.json implies"
+        expected = f"FOLDER: config.json does not match the shapes of {names} and {value}"
         assert expected in self.told(theirs, capsys)
 
     def test_no_or_damaged_weights(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:

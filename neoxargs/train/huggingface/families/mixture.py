@@ -25,7 +25,7 @@ from neoxargs.train.huggingface.windows import sliding_window
 AROUND = tuple(row for row in WEIGHTS if ".mlp." not in row.ours)
 ROUTED = {"moe_router_type": "topk", "moe_expert_interval": 1}
 EXPERTS_EVERYWHERE = (
-    Demand("moe_num_experts", lambda config: config.moe.moe_num_experts > 1, "two experts or more"),
+    Demand("moe_num_experts", lambda config: config.moe.moe_num_experts > 1, "at least two experts"),
     *requires(ROUTED), only("moe_num_shared_experts", 0),
     only("moe_token_dropping", False), only("moe_type", "megablocks"),
     only("use_bias_in_mlp", False, True),  # experts have no biases
