@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal
 
 from neoxargs.registry.declare import Parameter
-from neoxargs.registry.kinds import IMPACTS, Values, kind_of
+from neoxargs.registry.kinds import IMPACTS, Values, kind_of, without_spelling
 
 #: weights: the weights belong to the old value. adapted: a model can be trained further with another value.
 #: training: changes how weights are trained, not what they compute. apart: not compared.
@@ -79,6 +79,7 @@ def matters(name: str, values: Values) -> bool:
 
 def meaning(name: str, value: Any) -> Any:
     """Return a value in a form that is equal for all values with the same meaning."""
+    value = without_spelling(name, value)
     same = SAME.get(name, {})
     if isinstance(value, (list, tuple)):
         return [same.get(item, item) if isinstance(item, str) else item for item in value]

@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.record import Record
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.kinds import Impact, impact_of, kind_of
+from neoxargs.registry.kinds import Impact, impact_of, kind_of, without_spelling
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
@@ -78,7 +78,7 @@ def first_names(names: Sequence[str]) -> str:
 def _differences(a: Side, b: Side) -> Iterator[Difference]:
     unread = [unread_by_run(side.config, side.unknown) for side in (a, b)]
     for names in _settings():
-        differing = [name for name in names if name not in a.unknown | b.unknown and a.get(name) != b.get(name)]
+        differing = [name for name in names if name not in a.unknown | b.unknown and _differs(name, a, b)]
         if not differing:
             continue
         name = _name_shown(differing, a, b)
@@ -94,6 +94,10 @@ def _differences(a: Side, b: Side) -> Iterator[Difference]:
             continue
         values, sources = (a.get(name), b.get(name)), (_source(a, name, names), _source(b, name, names))
         yield Difference(name, kind_of(parameter), impact, values, sources, is_set, note)
+
+
+def _differs(name: str, a: Side, b: Side) -> bool:
+    return bool(without_spelling(name, a.get(name)) != without_spelling(name, b.get(name)))
 
 
 def _environment(a: Side, b: Side) -> Iterator[Difference]:

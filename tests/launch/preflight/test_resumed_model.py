@@ -154,6 +154,7 @@ TRAINING = (
 
 
 def test_changes_of_training_are_told_in_one_warning(tmp_path: Path) -> None:
+    assert of_run(tmp_path, "split: 95,4,1\n", "split: [95, 4, 1]\n") == ([], [], [])
     errors, model, [warning] = of_run(tmp_path, "text_path: text.txt\n", TRAINING)
     assert (errors, model, warning.id, warning.severity) == ([], [], "checkpoint-training-changed", "warning")
     for told_value in ("seed (was 1234, now 7)", "text_path (was text.txt, now other.txt)", "now 0.2)", "now 0.3)"):

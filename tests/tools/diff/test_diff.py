@@ -26,11 +26,12 @@ FILES = {
     "layout.yml": (DIALECT + YAML + "text_path: t.txt\nmodel_parallel_size: 2\nbf16: {enabled: true}\n").replace(
         "train_micro_batch_size_per_gpu: 2", "train_batch_size: 8"
     ),
-    "old.yml": YAML + "batch-size: 2\nhidden-dropout: 0.1\ngeglu: true\nadam-beta1: 0.8\nmask-prob: 0.2\n",
+    "old.yml": YAML
+    + "batch-size: 2\nhidden-dropout: 0.1\ngeglu: true\nadam-beta1: 0.8\nmask-prob: 0.2\nsplit: 95,4,1\n",
     "new.yml": YAML.replace("num_layers: 2\n", "")
     + "activation: geglu\noptimizer: {type: Adam, params: {betas: [0.8, 0.999]}}\nhidden_dropout: 0.1\n"
     "attention_dropout: 0.1\nweight_decay: 0.01\ngradient_clipping: 0\nwarmup_from_zero: true\n"
-    "deepspeed_activation_checkpointing: false\n",
+    "deepspeed_activation_checkpointing: false\nsplit: 95, 4, 1\n",
     "layers.yml": "num-layers: 2\n",
     "bad.yml": YAML + "hidden_dropout: 2\n",
 }
