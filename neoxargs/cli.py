@@ -86,8 +86,8 @@ def _run_command(words: list[str]) -> int:
         return code
     except Problems as problems:
         return _print_problems(problems, words)
-    except KeyboardInterrupt:
-        return interrupts.report("no rank was running" if words[0].endswith(".py") else "")
+    except KeyboardInterrupt as stop:
+        return interrupts.report("no rank was running" if words[0].endswith(".py") else "", stop)
     except BrokenPipeError:  # `deepy ... | head`
         # Otherwise, flushing stdout at the end of the process would raise the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -21,6 +20,7 @@ from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.preflight import secrets
 from neoxargs.launch.preflight.data_files import certainly_missing
 from neoxargs.launch.prepare import compile_ops, load_tasks, tokenise, with_launch, with_text, write_record
+from neoxargs.launch.processes import interrupts
 from neoxargs.launch.processes.run_lock import RunLock, lock_run
 from neoxargs.launch.report.dry_run import Form, dry_run, emit, to_json
 from neoxargs.launch.restarts import is_requeued, requeued, start_ranks
@@ -38,6 +38,7 @@ CheckMemory = Callable[[Script, RunSpec], None]
 
 def run(request: Request, check_memory: CheckMemory) -> int:
     """Start a run and return its exit code; raises Problems before anything has started."""
+    interrupts.raise_on_sigterm()  # until the ranks run, and between attempts
     script = find_script(request.script)
     spec = resolve_launch(script, request)
     check_memory(script, spec)
@@ -136,8 +137,6 @@ def prepare(script: Script, spec: RunSpec) -> int:
     """Tokenise and compile once, before all ranks wait for it; returns the exit code of the step that failed, or 0."""
     config, resources = spec.config, spec.resources
     environ = command(config, resources, script.path, os.environ).environ(os.environ)
-    # As an exception, which ends the child process of a step and releases the lock of the run.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Not of a requeued job: the time of its first record tells which checkpoints are its own (`restarts.requeued`).
     if script.program not in ("generate", "eval") and not is_requeued(os.environ):
         write_record(config)

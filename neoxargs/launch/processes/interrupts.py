@@ -1,4 +1,4 @@
-"""Ctrl-C (SIGINT): one line instead of a traceback, also while a program imports its modules."""
+"""Ctrl-C (SIGINT) and SIGTERM: one line instead of a traceback or of nothing, also while a program imports modules."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
-#: Exit code of a program that was ended by Ctrl-C, as in a shell.
-INTERRUPTED = 128 + signal.SIGINT
+
+class Terminated(KeyboardInterrupt):
+    """A SIGTERM, which ends a program as Ctrl-C does."""
+
+
+def raise_on_sigterm() -> None:
+    """Let SIGTERM raise an exception, so that incomplete files and locks are removed and child processes ended."""
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends a program whose cleanup takes long
+    raise Terminated
 
 
 @contextmanager
@@ -36,7 +48,9 @@ def accept() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def report(what: str = "") -> int:
-    """Print that Ctrl-C ended the program, and return its exit code. what: what has become of its work."""
-    print("deepy: interrupted" + (f"; {what}" if what else ""), file=sys.stderr, flush=True)
-    return INTERRUPTED
+def report(what: str = "", stop: KeyboardInterrupt | None = None) -> int:
+    """Print what ended the program, and return its exit code, as of a shell. what: what has become of its work."""
+    terminated = isinstance(stop, Terminated)
+    by = " by SIGTERM" if terminated else ""
+    print(f"deepy: interrupted{by}" + (f"; {what}" if what else ""), file=sys.stderr, flush=True)
+    return 128 + (signal.SIGTERM if terminated else signal.SIGINT)

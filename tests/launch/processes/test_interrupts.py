@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command with one line and exit code 130, whatever it is doing."""
+"""Ctrl-C ends every command with one line and exit code 130, whatever it is doing; SIGTERM ends a launch likewise."""
 
 import os
 import signal
@@ -40,6 +40,27 @@ def test_a_command_prints_one_line(words, line, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_find_command", lambda _: interrupted)
     assert cli.main(words) == 130
     assert capsys.readouterr().err == line
+
+
+def test_sigterm_before_the_ranks_start_prints_one_line_and_ends_the_step_that_runs(tmp_path):
+    """While text is tokenised, a step that here never ends."""
+    program = """
+import sys
+from neoxargs.cli import main
+from neoxargs.launch import main as launch_main, prepare
+step = "import time; print('step', flush=True); time.sleep(99)"
+launch_main.tokenise = lambda config, environ: prepare._run([sys.executable, "-c", step], environ)
+sys.exit(main(["train.py", "configs/quickstart.yml", "--set", "save=SAVE"]))
+"""
+    words = [sys.executable, "-c", program.replace("SAVE", str(tmp_path))]
+    process = subprocess.Popen(
+        words, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout and "step\n" in iter(process.stdout.readline, "")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)  # the output ends with the step
+    assert (process.returncode, errors.splitlines()[-1]) == (143, "deepy: interrupted by SIGTERM; no rank was running")
+    assert not list(tmp_path.glob("*.lock"))
 
 
 def test_a_command_that_imports_its_modules_prints_one_line(tmp_path):
