@@ -94,7 +94,7 @@ def ordered(rules: Sequence[Rule]) -> list[Rule]:
         return [rules[index] for index in TopologicalSorter(needs).static_order()]
     except CycleError as error:
         cycle = " <- ".join(rules[index].id for index in error.args[1])
-        raise AssertionError(f"rules depend on each other: {cycle}") from None
+        raise AssertionError(f"circular dependency between rules: {cycle}") from None
 
 
 class _Completion:

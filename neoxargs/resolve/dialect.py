@@ -56,7 +56,7 @@ def named(value: Value) -> Dialect | Problem:
     day = NAMES.get(written) or _day(written)
     if day and day >= SEED:
         return Dialect(day, f"dialect: {written} ({value.source})")
-    what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a date not before {SEED}, such as 2022-12-14'
+    what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a date on or after {SEED}, such as 2022-12-14'
     # A year instead of a date: `2022`, `neox-2023`.
     end = _day(f"{written.removeprefix('neox-')}-12-31")
     if end and end > SEED:

@@ -43,8 +43,8 @@ def guess_warnings(used: Config, other: Config) -> list[Problem]:
         return []
     values = [f"{name} {_text(used, name)} instead of {_text(other, name)}" for name in changed]
     what = (
-        f"no dialect is set, and {used.dialect.reason}; the defaults of {used.dialect.name} are therefore used, not "
-        f"those of {other.dialect.name}: {', '.join(values)}"
+        f"no dialect is set; because {used.dialect.reason}, the defaults of {used.dialect.name} apply, not those of "
+        f"{other.dialect.name}: {', '.join(values)}"
     )
     hint = f"set dialect to {used.dialect.name}, {other.dialect.name} or a date in between"
     return [Problem(what, hint=hint, severity="warning", id="dialect-guessed", about=("dialect", *changed))]

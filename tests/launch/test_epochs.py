@@ -80,7 +80,10 @@ def test_ranks_receive_the_number_and_gpt_neox_s_scripts_compute_it(tmp_path: Pa
     [
         ({"data_path": "absent"}, "train_epochs (3) needs the number of samples, which cannot be counted: absent: "),
         ({"text_path": "python-stdlib"}, "train_epochs (3) needs token files, whose"),
-        ({"data_path": "[0.3, a, 0.7, b]"}, "train_epochs (3) reads every sample equally often, which contradicts"),
+        (
+            {"data_path": "[0.3, a, 0.7, b]"},
+            "with train_epochs (3), every sample is read equally often, which contradicts",
+        ),
     ],
 )
 def test_what_cannot_be_counted(tmp_path: Path, values: dict[str, str], problem: str) -> None:

@@ -130,7 +130,7 @@ def test_dotted_inputs() -> None:
 
 
 def test_rules_that_depend_on_each_other_are_an_assertion() -> None:
-    with pytest.raises(AssertionError, match="depend on each other"):
+    with pytest.raises(AssertionError, match="circular dependency"):
         ordered([rule(lambda seed: seed, "train_iters"), rule(lambda train_iters: 1, "seed")])
 
 

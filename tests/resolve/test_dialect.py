@@ -103,8 +103,8 @@ def test_the_warning_lists_only_unset_parameters() -> None:
 def test_the_newest_key_limits_the_guess() -> None:
     ((what, hint, _),) = warnings("pos-emb: rotary", "norm: layernorm")
     assert what == (
-        "no dialect is set, and norm (my.yml:9:1) was added to GPT-NeoX on 2021-03-07; the defaults "
-        "of neox-2026 are therefore used, not those of 2021-03-07: attention_dropout 0.0 instead of 0.1, "
+        "no dialect is set; because norm (my.yml:9:1) was added to GPT-NeoX on 2021-03-07, the defaults "
+        "of neox-2026 apply, not those of 2021-03-07: attention_dropout 0.0 instead of 0.1, "
         "hidden_dropout 0.0 instead of 0.1, weight_decay 0.1 instead of 0.01, warmup_from_zero false instead of true, "
         "gradient_clipping 1.0 instead of 0.0"
     )

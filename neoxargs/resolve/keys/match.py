@@ -12,12 +12,12 @@ class Key(NamedTuple):
     """A key that is neither a parameter nor a section."""
 
     name: str
-    """Dotted, with `_`."""
+    """The dotted name, with `_` instead of `-`."""
     written: str
-    """As spelled in the file."""
+    """The key as spelled in the file."""
     where: Place
     is_section: bool = False
-    """True if it contains keys."""
+    """True if its value is a mapping, so that a section was meant."""
 
     @property
     def section(self) -> str:
@@ -37,7 +37,7 @@ class Match(NamedTuple):
     meant: tuple[str, ...] = ()
     """The parameters or sections, by their registry names."""
     spelling: str = ""
-    """The spelling that the key is similar to, if similarity is the only evidence and there is one candidate."""
+    """The one spelling that the key resembles; empty if there are several, or if the match is not a resemblance."""
 
 
 def is_known(name: str) -> bool:

@@ -18,11 +18,11 @@ class OtherKey(NamedTuple):
     """A key of other programs."""
 
     programs: tuple[str, ...] = ()
-    """The programs that have it; empty if it means the same in all programs."""
+    """The programs that have the key; empty if the key means the same in all programs."""
     is_forks: bool = False
-    """True if a fork of GPT-NeoX has it; our launcher can run the fork's training script."""
+    """True if a fork of GPT-NeoX has the key; deepy can launch the fork's own training script."""
     counterpart: str | None = None
-    """The parameter that replaces it."""
+    """The parameter that corresponds to the key."""
     advice: str = ""
     """What to do instead, for the hint."""
 
@@ -59,7 +59,8 @@ def value_advice(name: str, value: Any) -> str:
     if name == "attention_config" and isinstance(value, str):
         return f"write {json.dumps([[[value], 'all']])}"
     if name == "deepspeed" and isinstance(value, str):
-        return f"deepspeed is a switch; run `deepy migrate {value}` and pass the resulting YAML together with this file"
+        what = f"if {value} is a DeepSpeed configuration, run `deepy migrate {value}`"
+        return f"{what} and pass the resulting YAML together with this file"
     advice: str = _table()["values"].get(name, {}).get(str(value).lower(), "")
     return advice
 

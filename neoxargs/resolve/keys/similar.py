@@ -20,7 +20,7 @@ def same_word(key: Key) -> Match | None:
     names = _in_other_words(key) or _in_other_sections(key)
     if len(names) > MANY_PLACES:
         sections = listed(sorted(_sections(names)), most=8)
-        return Match("same word", f"{key.word} is a key of these sections: {sections}; write it in one of them")
+        return Match("same word", f"{key.word} is a key of these sections: {sections}; move it into one of them")
     return Match("same word", _moved(names, key), tuple(names)) if names else None
 
 
@@ -89,7 +89,7 @@ def _moved(names: list[str], key: Key) -> str:
     hint = f"did you mean {listed(names)}?"
     if key.where.file == SET or len(sections) != 1:
         return hint
-    return hint + (f" write it inside `{sections[0]}:`" if sections[0] else " write it at the top level")
+    return hint + (f" move it under `{sections[0]}:`" if sections[0] else " move it to the top level")
 
 
 def _sections(names: Iterable[str]) -> list[str]:

@@ -148,6 +148,7 @@ def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Pr
         return None
     own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.used_by_types]
     meant = close_matches(parameter.attribute, own)
-    hint = f"did you mean {listed(meant)}?" if meant else f"remove it; the settings of {kind} are {listed(own, 'and')}"
-    what = f"{name} is not a setting of {section}.type {kind}"
+    accepted = f"; {kind} accepts {listed(own, 'and')}" if own else ""
+    hint = f"did you mean {listed(meant)}?" if meant else f"remove {parameter.attribute}{accepted}"
+    what = f"{section}.type ({kind}) does not accept {name}"
     return Problem(what, where, hint, id="setting-of-another-type", about=(name, f"{section}.type"))

@@ -20,7 +20,7 @@ class OddKey(NamedTuple):
     """A key that is neither parameter nor section, or that is not allowed where it is."""
 
     name: str
-    """Dotted, with `_`; for an outdented key, the name that it would have inside its section."""
+    """The dotted name, with `_` instead of `-`; for an outdented key, the name it would have inside its section."""
     entry: Entry
     kind: Literal["unknown", "dotted", "outdented"] = "unknown"
 

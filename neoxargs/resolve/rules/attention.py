@@ -137,7 +137,9 @@ def global_block_ranges_have_ends(sparsity_config: Settings) -> Finding | None:
         return None
     what = f"global_block_end_indices ({ends}) must have as many entries as global_block_indices ({starts}),"
     what += " and each end must be greater than its start"
-    return refuse(what, "write one exclusive end for each start: for blocks 1 to 3, start 1 and end 4", ABOUT_PATTERN)
+    return refuse(
+        what, "write one end for each start; ends are exclusive, so blocks 1 to 3 have start 1 and end 4", ABOUT_PATTERN
+    )
 
 
 @check
@@ -156,7 +158,7 @@ def horizontal_global_attention_needs_bidirectional(
     if not settings.get("horizontal_global_attention") or settings.get("attention") == "bidirectional":
         return None
     what = "horizontal_global_attention (true) needs attention: bidirectional"
-    advice = "set attention: bidirectional in the same section; the causal mask is still applied"
+    advice = "set attention: bidirectional in the same section; the causal mask is applied regardless"
     return refuse(what, advice, ABOUT_PATTERN)
 
 
@@ -227,8 +229,8 @@ def rpe_buckets_reach_max_distance(
         return refuse(what, "remove rpe_num_buckets to use the default of 32", about=["rpe_num_buckets"])
     if rpe_max_distance <= past // 2:
         share = 2 if rpe_causal else 4
-        limit = f"rpe_num_buckets ({rpe_num_buckets}) / {share}"
-        what = f"rpe_max_distance ({rpe_max_distance}) must be greater than {limit} (rounded down)"
+        limit = f"rpe_num_buckets ({rpe_num_buckets}) // {share} = {past // 2}"
+        what = f"rpe_max_distance ({rpe_max_distance}) must be greater than {limit}"
         advice = f"set rpe_max_distance to {past // 2 + 1} or more"
         if (most := share * rpe_max_distance - 1) >= share:
             advice += f", or rpe_num_buckets to {most} or less"
@@ -276,7 +278,7 @@ def window_pattern_covers_every_layer(
     """
     if not isinstance(window_attn_skip_freq, Sequence) or len(window_attn_skip_freq) == num_layers:
         return None
-    what = f"window_attn_skip_freq describes {len(window_attn_skip_freq)} layers, but num_layers is {num_layers}"
+    what = f"the length of window_attn_skip_freq ({len(window_attn_skip_freq)}) must equal num_layers ({num_layers})"
     advice = (
         "write 1 (window) or 0 (no window) for each layer, or a single number N to leave every N-th layer "
         "without a window"

@@ -53,14 +53,14 @@ def batch_sizes_agree(
 
 @check
 def gas_accumulated_nothing_in_gpt_neox(gas: int, written: Collection[str]) -> Finding | None:
-    """GPT-NeoX replaces gas by gradient_accumulation_steps, which is 1 if it is not set. A run that sets only gas
+    """GPT-NeoX replaces gas with gradient_accumulation_steps, which is 1 if it is not set. A run that sets only gas
     accumulates here, but did not in GPT-NeoX: its batch becomes larger, with the same learning rate.
 
         gas: 4
     """
     if gas == 1 or "gas" not in written or not {STEPS, TOTAL}.isdisjoint(written):
         return None
-    what = f"gas ({gas}) sets {STEPS}, but GPT-NeoX ignored gas and accumulated 1 step"
+    what = f"gas ({gas}) sets {STEPS}, but GPT-NeoX ignored gas and did not accumulate gradients"
     advice = f"set {STEPS}: {gas} instead, or remove gas to keep GPT-NeoX's batch size"
     return warn(what, advice, about=["gas"])
 
@@ -73,7 +73,7 @@ def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, r
     if total is None and micro is None:
         raise Contradiction(
             f"the batch size is missing: neither {TOTAL} nor {MICRO} is set",
-            f"set {MICRO} to the number of samples in a micro batch on each GPU",
+            f"set {MICRO} to the number of samples per GPU in each micro batch",
             about=[TOTAL, MICRO],
         )
     if total is None:
@@ -104,7 +104,7 @@ def _quotient(total: int, missing: str, name: str, factor: int, ranks: int) -> i
 
 
 def _unequal(total: int, micro: int, steps: int, ranks: int) -> Contradiction:
-    """Return the error for three sizes that do not fulfil the equation, with the values that would."""
+    """Return the error for three sizes that do not satisfy the equation, with the values that would."""
     product = micro * steps * ranks
     # Changing only one of the three; a factor only where the result is a whole number.
     fits = [f"{TOTAL} to {product}"]

@@ -19,7 +19,7 @@ def save_needs_checkpoint_factor(
     if not save or checkpoint_factor is not None or extra_save_iters:
         return None
     return refuse(
-        f"save ({save}) needs checkpoint_factor or extra_save_iters, which set when checkpoints are saved",
+        f"save ({save}) needs checkpoint_factor or extra_save_iters, which determine when checkpoints are saved",
         "for example, set checkpoint_factor to 1000 to save a checkpoint every 1000 iterations",
         about=["save"],
     )

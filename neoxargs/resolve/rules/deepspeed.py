@@ -26,8 +26,8 @@ SWITCHES = {
 
 
 PROTECTS_FROM = (
-    "DeepSpeed does not check for this key before the launch: all processes start and join the process group, and then "
-    "each process stops while it reads DeepSpeed's JSON."
+    "DeepSpeed checks for this key only after the launch: all processes start and join the process group, and each of "
+    "them then fails when it reads DeepSpeed's JSON."
 )
 
 
@@ -58,7 +58,7 @@ for name, (switch, required) in SWITCHES.items():
 def partial_optimizer_offload_needs_zero_3(
     zero_optimization__offload_optimizer__ratio: float, zero_optimization__stage: object
 ) -> Finding | None:
-    """Only ZeRO stage 3 can keep a part of the optimizer state on the GPU. In lower stages, DeepSpeed ignores the ratio
+    """Only ZeRO stage 3 can keep part of the optimizer state on the GPU. In lower stages, DeepSpeed ignores the ratio
     and moves the whole optimizer state to the CPU, which makes every step slower than planned.
 
         zero_optimization:

@@ -15,9 +15,11 @@ def check_labels(split: str, paths: Paths, labels: Paths, others: Paths) -> Find
     data, own = path_list(paths), path_list(labels)
     names = [f"{split}_label_data_paths", f"{split}_data_paths"]
     if own and not data:
-        return refuse(f"{names[0]} needs {names[1]}", f"set {names[1]} to the datasets of these labels", about=names)
+        return refuse(
+            f"{names[0]} needs {names[1]}", f"set {names[1]} to the datasets that these labels belong to", about=names
+        )
     if data and not own and path_list(others):
-        what = f"{names[1]} has no label files, although another split has label files"
+        what = f"{names[1]} has no label files, although another split does"
         advice = f"set {names[0]} to a list with one label file for each dataset in {names[1]}"
         return refuse(what, advice, about=names[::-1])
     if own and len(own) != len(data):

@@ -34,7 +34,8 @@ def base_checkpoint_needs_frozen_model(
     if not base_checkpoint or lora__rank or soft_prompt_tuning__enabled:
         return None
     what = "base_checkpoint is set, but the run trains all weights: neither lora nor soft_prompt_tuning is set"
-    return refuse(what, "set load and finetune: true instead, or add lora: {rank: 16}", ["base_checkpoint"])
+    advice = f"set load: {base_checkpoint} and finetune: true instead, or add lora: {{rank: 16}}"
+    return refuse(what, advice, ["base_checkpoint"])
 
 
 @check
@@ -50,8 +51,8 @@ def frozen_model_excludes_onebit(
     if not (lora__rank or soft_prompt_tuning__enabled) or not is_onebit(optimizer__type or ""):
         return None
     name = "lora.rank" if lora__rank else "soft_prompt_tuning.enabled"
-    what = f"optimizer.type ({optimizer__type}) cannot train only a part of the model"
-    return refuse(what, "set optimizer.type: Adam", [name, "optimizer.type"])
+    what = f"optimizer.type ({optimizer__type}) does not support training only part of the model"
+    return refuse(what, "set optimizer.type to Adam", [name, "optimizer.type"])
 
 
 @check
@@ -66,4 +67,4 @@ def frozen_model_stays_off_nvme(lora__rank: int, zero_optimization__offload_para
         return None
     what = "zero_optimization.offload_param.device (nvme) does not work with lora, which freezes the model"
     about = ["lora.rank", "zero_optimization.offload_param.device"]
-    return refuse(what, "set offload_param.device: cpu", about)
+    return refuse(what, "set zero_optimization.offload_param.device to cpu", about)

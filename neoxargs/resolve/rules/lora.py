@@ -17,7 +17,9 @@ def lora_has_targets(lora__rank: int, lora__targets: list[str]) -> Finding | Non
     """
     if not lora__rank or lora__targets:
         return None
-    return refuse("lora.targets is empty, so nothing would be trained", "set targets: [all-linear]", ["lora.targets"])
+    return refuse(
+        "lora.targets is empty, so nothing would be trained", "set lora.targets to [all-linear]", ["lora.targets"]
+    )
 
 
 @check
@@ -34,8 +36,8 @@ def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activ
                 name for name in lora__targets if NAMES.get(name, ("", ALL))[0] == module and NAMES[name][1] != ALL
             ]
             named = listed(inside, "and")
-            what = f"lora.targets selects {named}, and also the whole matrix {module}, which contains {named}"
-            advice = f"remove {named}, or name every part of the matrix instead of the whole matrix"
+            what = f"lora.targets selects both the whole matrix {module} and part of it: {named}"
+            advice = f"remove {named}, or list each part of the matrix instead of the whole matrix"
             return refuse(what, advice, ["lora.targets"])
     return None
 
@@ -50,7 +52,7 @@ def lora_gate_needs_gated_activation(lora__rank: int, lora__targets: list[str], 
     """
     if not lora__rank or "gate_proj" not in lora__targets or activation in GATED:
         return None
-    what = f"lora.targets has gate_proj, but the MLP has no gate: activation is {activation}"
+    what = f"lora.targets contains gate_proj, but the MLP has no gate: activation is {activation}"
     return refuse(what, "remove gate_proj", ["lora.targets", "activation"])
 
 
@@ -65,7 +67,7 @@ def lora_excludes_experts(lora__rank: int, moe_num_experts: int) -> Finding | No
     if not lora__rank or moe_num_experts == 1:
         return None
     about = ["lora.rank", "moe_num_experts"]
-    return refuse("lora and moe_num_experts cannot be combined", "remove lora, or train without experts", about)
+    return refuse("lora and moe_num_experts cannot be combined", "remove lora or moe_num_experts", about)
 
 
 @check

@@ -54,7 +54,7 @@ def attention_config_covers_every_layer(
     if sparsity != "none":
         raise Contradiction(
             f"attention_config and sparsity ({sparsity}) both select sparse layers",
-            "remove sparsity, which attention_config has replaced",
+            "remove sparsity; attention_config replaces it",
             about=["attention_config", "sparsity"],
         )
     if all(isinstance(item, str) for item in attention_config):
@@ -64,7 +64,7 @@ def attention_config_covers_every_layer(
     count = sum(len(kinds) * times for kinds, times in patterns)
     if count != num_layers:
         raise Contradiction(
-            f"attention_config describes {count} layers, but num_layers is {num_layers}",
+            f"the number of layers in attention_config ({count}) must equal num_layers ({num_layers})",
             f'write "all" to repeat a pattern over all layers: [[{json.dumps(patterns[0][0])}, "all"]]',
             about=["attention_config", "num_layers"],
         )

@@ -7,7 +7,7 @@ from neoxargs.resolve.rules.rule import Finding, check, refuse
 #: Optimizers for which muP defines how the learning rate scales with the width.
 MUP_OPTIMIZERS = ("adam", "adamw", "muadam", "muadamw", "sgd", "musgd")
 MUP_ONLY_OPTIMIZERS = ("muadam", "muadamw", "musgd")
-#: Initializations whose standard deviation does not depend on the width already.
+#: Initializations whose standard deviation does not already depend on the width.
 INIT_METHODS = ("normal", "scaled_normal", "single_residual_scaled_normal")
 
 
@@ -63,8 +63,10 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
         what = f"use_mup does not support optimizer.type ({optimizer__type})"
         return refuse(what, "set optimizer.type to Adam, AdamW or SGD", about)
     if scheduler__type:
-        what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives all layers one learning rate"
-        advice = "remove the scheduler section, and set lr_decay_style"
+        what = (
+            f"use_mup does not support scheduler.type ({scheduler__type}), which has one learning rate for all layers"
+        )
+        advice = "remove the scheduler section, and choose the schedule with lr_decay_style"
         return refuse(what, advice, about=["use_mup", "scheduler.type"])
     return None
 

@@ -217,7 +217,7 @@ def _param_of_another_type(section: str, kind: str | None, written: Collection[s
             own = [
                 p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
             ]
-            what = f"{name} is not a setting of {section}.type {kind}"
-            advice = f"remove {name.rpartition('.')[2]}; the settings of {kind} are {listed(own, 'and')}"
+            what = f"{section}.type ({kind}) does not accept {name}"
+            advice = f"remove {name.rpartition('.')[2]}; {kind} accepts {listed(own, 'and')}"
             return refuse(what, advice, about=[f"{section}.type", name])
     return None

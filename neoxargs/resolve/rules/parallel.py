@@ -133,7 +133,7 @@ def pipeline_excludes_zero_2(zero_optimization__stage: object, pipe_parallel_siz
     return refuse(
         f"zero_optimization.stage ({zero_optimization__stage}) and pipe_parallel_size ({pipe_parallel_size}) cannot be "
         "combined: the pipeline engine supports ZeRO stages 0 and 1",
-        "set zero_optimization.stage to 1, or pipe_parallel_size to 0 for the plain engine",
+        "set zero_optimization.stage to 1, or pipe_parallel_size to 0 to train without the pipeline engine",
     )
 
 

@@ -42,7 +42,7 @@ def precision_given_once(
                 f"to train in {name}, set precision to {name}; "
                 f"to train in {precision}, set {key[name]} to false (--set {key[name]}=false)"
                 if on
-                else f"remove {key[name]}; precision: {precision} enables the section",
+                else f"remove {key[name]}; precision ({precision}) already enables the section",
                 about=["precision", key[name]],
             )
     precision = precision or (chosen[0] if chosen else "fp32")

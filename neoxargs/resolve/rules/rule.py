@@ -72,7 +72,7 @@ class Rule(NamedTuple):
 
     function: Callable[..., Any]
     results: tuple[str, ...]
-    """The parameters it derives; empty for a check."""
+    """The parameters that the rule derives; empty for a check."""
     inputs: tuple[str, ...]
 
     @property

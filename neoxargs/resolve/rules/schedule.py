@@ -40,11 +40,13 @@ def train_length_given_once(
 def _steps(train_epochs: int, samples_per_epoch: int, train_batch_size: int) -> int:
     """Return the number of optimizer steps in this number of epochs."""
     if not samples_per_epoch:
-        what = f"train_epochs ({train_epochs}) needs token files, whose samples determine the number of steps"
+        what = f"train_epochs ({train_epochs}) needs token files, whose sample count determines the number of steps"
         advice = "tokenise the text with `deepy data` and set data_path or train_data_paths, or set train_iters instead"
         raise Contradiction(what, advice, about=["train_epochs"])
     if train_epochs * samples_per_epoch < train_batch_size:
-        what = f"train_epochs ({train_epochs}) x {samples_per_epoch:,} samples are fewer than train_batch_size "
+        what = (
+            f"train_epochs ({train_epochs}) x samples per epoch ({samples_per_epoch:,}) is less than train_batch_size "
+        )
         raise Contradiction(
             f"{what}({train_batch_size})", "increase train_epochs, or decrease the batch size",
             about=["train_epochs", "train_batch_size"],
@@ -76,7 +78,7 @@ def epochs_read_each_sample_equally_often(
     if train_epochs is None or not names:
         return None
     given = listed(names, "and")
-    what = f"train_epochs ({train_epochs}) reads every sample equally often, which contradicts {given}"
+    what = f"with train_epochs ({train_epochs}), every sample is read equally often, which contradicts {given}"
     return refuse(what, f"remove {given}, or set train_iters instead", about=["train_epochs", *names])
 
 

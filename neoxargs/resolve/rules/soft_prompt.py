@@ -67,7 +67,7 @@ def soft_prompt_excludes_zero3(soft_prompt_tuning__enabled: bool, zero_optimizat
 
 @check
 def soft_prompt_excludes_eval_tasks(soft_prompt_tuning__enabled: bool, eval_tasks: list[str] | None) -> Finding | None:
-    """lm-eval shortens the texts of its tasks to seq_length tokens, which leaves no positions for a soft prompt before
+    """lm-eval truncates the texts of its tasks to seq_length tokens, which leaves no positions for a soft prompt before
     the text. The end of a long text would be cut off.
 
         soft_prompt_tuning: {enabled: true}

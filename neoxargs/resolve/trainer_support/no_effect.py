@@ -118,7 +118,7 @@ class SwitchedOff(NamedTuple):
     reason: str
     """The reason; follows "has no effect:" in the message."""
     instead: str = ""
-    """Hint for making the parameter effective."""
+    """The hint: how to make the parameter take effect."""
 
     def applies(self, config: Config, name: str) -> bool:
         """True if the row contains the parameter and every condition holds for a known value."""
@@ -205,7 +205,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "override_lr_scheduler use_checkpoint_lr_scheduler",
         {"scheduler.type": IsNot((None,))},
-        "DeepSpeed's schedules (scheduler.type) always continue from the state in the checkpoint",
+        "DeepSpeed's schedules (scheduler.type) always resume from the checkpoint",
     ),
     SwitchedOff("override_lr_scheduler use_checkpoint_lr_scheduler", {"load": OFF}, *_NOT_LOADED),
     SwitchedOff(
@@ -348,7 +348,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "split",
         {"data_path": OFF, "train_data_paths": IsNot((None,))},
-        "train_data_paths, valid_data_paths and test_data_paths already separate the data",
+        "train_data_paths, valid_data_paths and test_data_paths already define the splits",
     ),
     *(
         SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"{part}_data_paths is not set")

@@ -204,7 +204,7 @@ class _Composer:
                     Problem(
                         what,
                         where,
-                        "remove the nested aliases; a configuration has at most a few hundred values",
+                        "remove the nested aliases; even a long configuration has only a few hundred values",
                         id="yaml-too-many-aliases",
                     )
                 ]
@@ -228,9 +228,9 @@ class _Composer:
 def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
     """Return the problem of a key that is set twice. spelled: names two spellings; about: registry names, if known."""
     second = f"{name} is set twice{spelled}"
-    hint = "remove one of the two; only --set overrides a value"
+    hint = "remove one of the two; values can be overridden only with --set"
     if where.file == SET:
-        hint = "use --set once per parameter"
+        hint = "use --set only once per parameter"
     elif where.file == first.file and not spelled:
         hint = "remove one of the two; GPT-NeoX silently uses the last one"
     return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
@@ -259,5 +259,5 @@ def _written_tag(tag: str) -> str:
 
 
 def _without_tabs(text: str) -> str:
-    """Replace tabs in JSON by spaces: PyYAML's pure Python parser does not accept tabs between tokens."""
+    """Replace tabs in JSON with spaces: PyYAML's pure Python parser does not accept tabs between tokens."""
     return text.replace("\t", " ") if text.lstrip().startswith("{") else text

@@ -19,8 +19,8 @@ def is_conflict_mark(line: str) -> bool:
 
 
 RUN_OUTPUT_HINT = (
-    "use the files that the run was started with; GPT-NeoX saves a copy of these files in the `configs` folder of "
-    "each checkpoint"
+    "pass the configuration files that the run was started with; GPT-NeoX saves a copy of them in the `configs` folder "
+    "of each checkpoint"
 )
 #: The first that matches counts: a flag with `=` also looks like `key = value`, a comment with `//` like other text.
 #: Problem id -> pattern of the line, what is wrong, hint. An empty hint becomes the line rewritten as `key: value`.
@@ -65,15 +65,15 @@ _PATTERNS: dict[str, tuple[str, str, str]] = {
     ),
     "yaml-brace-after-keys": (
         r"\{",
-        "a `{` cannot follow lines of `key: value`",
-        "remove the outer braces, or put everything into one pair of braces",
+        "a `{` cannot follow `key: value` lines",
+        "remove the outer braces, or put everything into one pair of `{ }`",
     ),
 }
 
 
 #: Values of at least this length are not repeated in a hint.
 MAX_QUOTED = 80
-ELLIPSIS_HINT = "write the omitted part, or remove the `...`"
+ELLIPSIS_HINT = "fill in the omitted part, or remove the `...`"
 
 
 def line_problem(line: Place) -> Problem | None:

@@ -22,8 +22,8 @@ __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_file", "read_files"]
 SUFFIXES = ("", ".yml", ".yaml", ".json")
 MAX_BYTES = 16_000_000  # the largest published configuration has 6 kB
 LOCK_HINT = (
-    "pass the run's configuration files instead; `deepy check` of this file alone shows what has changed since the "
-    "launch, and `deepy diff` compares this run with another run"
+    "pass the run's configuration files instead; to see what has changed since the launch, run `deepy check` on this "
+    "file alone, and to compare this run with another one, run `deepy diff`"
 )
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
@@ -38,7 +38,7 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
         try:
             found = _find(path, os.fspath(directory) if directory else None)
             if os.path.realpath(found) in seen:
-                _stop(found, "this file is given twice", "name each file once", id="file-given-twice")
+                _stop(found, "this file is given twice", "pass each file only once", id="file-given-twice")
             seen.add(os.path.realpath(found))
             texts.append(Text(found, _decode(found, _read(found))))
             if is_lock_text(texts[-1].text):
@@ -151,7 +151,9 @@ def _read(path: str) -> bytes:
                 size = os.fstat(file.fileno()).st_size
                 big = f"{size / 1e6:.1f} MB" if size > MAX_BYTES else f"more than {MAX_BYTES / 1e6:.0f} MB"
                 what = f"this file is {big}; a configuration may be at most {MAX_BYTES / 1e6:.0f} MB"
-                _stop(path, what, "if this is training data, set text_path or data_path to it", id="file-too-large")
+                _stop(
+                    path, what, "if this is training data, set text_path or data_path to this file", id="file-too-large"
+                )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         _stop(path, f"this file cannot be read: {reason}", id="file-unreadable")

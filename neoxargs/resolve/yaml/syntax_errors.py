@@ -168,7 +168,7 @@ def _after_the_end(failure: ParseFailure) -> Problem:
         also = (line_content(first),)
         what = "this line is indented less than the first line"
         return Problem(what, failure.where, "begin all top-level keys in the same column", also, id="yaml-indentation")
-    hint = "put everything into one pair of `{ }`, or use none"
+    hint = "put everything into one pair of `{ }`, or remove the braces"
     return Problem("unexpected text after the end of the configuration", failure.where, hint, id="yaml-text-after-end")
 
 
@@ -184,7 +184,7 @@ def _directive(failure: ParseFailure) -> Problem:
 def _anchor(failure: ParseFailure) -> Problem:
     what = "this anchor name is already used"
     also = (failure.began,) if failure.began else ()
-    return Problem(what, failure.where, "use each `&name` once", also, id="yaml-duplicate-anchor")
+    return Problem(what, failure.where, "rename one of the two anchors", also, id="yaml-duplicate-anchor")
 
 
 _BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {

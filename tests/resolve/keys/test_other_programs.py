@@ -153,7 +153,7 @@ def test_choices_and_values() -> None:
     ("text", "answer"),
     [
         ("optimizer: {params: {learning_rate: 1}}", "did you mean lr?"),
-        ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? write it inside `optimizer.params:`"),
+        ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? move it under `optimizer.params:`"),
         ("optimizer: {params: {adam_beta1: 0.9}}", "did you mean betas?"),
         ("optimizer: {params: {epsilon: 1}}", "did you mean eps?"),
         ("optimizer: {params: {Beta1: 1}}", "did you mean betas?"),

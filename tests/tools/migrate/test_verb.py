@@ -46,8 +46,8 @@ my.yml: added weight_decay: 0.01 (the default changed to 0.1, 2023-12-26)
 my.yml: added warmup_from_zero: true (the default changed to false, 2026-05-19)
 my.yml: added dialect: neox-2026 (the file was read as neox-2021, because all keys existed in GPT-NeoX on 2021-02-28)
 nothing written yet: add --write to apply the changes
-warning: no dialect is set, and all keys existed in GPT-NeoX on 2021-02-28; the defaults of neox-2021 are therefore \
-used, not those of neox-2026: weight_decay 0.01 instead of 0.1, warmup_from_zero true instead of false [dialect-guessed]
+warning: no dialect is set; because all keys existed in GPT-NeoX on 2021-02-28, the defaults of neox-2021 apply, not \
+those of neox-2026: weight_decay 0.01 instead of 0.1, warmup_from_zero true instead of false [dialect-guessed]
   = if the file was written for another GPT-NeoX, set its date in the original file, such as `dialect: neox-2026`, and \
 migrate that: the result then keeps the defaults of that date
 """
