@@ -22,7 +22,7 @@ class Recompute(Group, origin="Meg", effect="memory"):
     in total."""
 
     deepspeed_activation_checkpointing: bool = param(False)
-    """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. With
+    """Recomputes with DeepSpeed's checkpointing function instead of PyTorch's; the results are the same. With
     `partition_activations`, `contiguous_checkpointing` or `checkpoint_in_cpu`, PyTorch's function is always used.
     GPT-NeoX's default became true in April 2021."""
 
@@ -47,5 +47,5 @@ class Recompute(Group, origin="Meg", effect="memory"):
     """Waits for the device before and after each pass of a recomputed part; slower, and only useful for timing."""
 
     profile_backward: bool = param(False)
-    """Prints how long forward and backward of each recomputed part take, for every micro batch and pipeline stage.
-    Waits for the device like `synchronize_each_layer`."""
+    """Prints how long the forward and backward passes of each recomputed part take, for every micro batch and pipeline
+    stage. Waits for the device like `synchronize_each_layer`."""

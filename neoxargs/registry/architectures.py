@@ -45,13 +45,13 @@ class Rwkv(
     """RWKV layers (`attention_config: [[[rwkv], all]]`)."""
 
     dim_att: Count | None = param(None)
-    """Width of RWKV's time-mixing block. Left out: `hidden_size`."""
+    """Width of RWKV's time-mixing block. Default: `hidden_size`."""
 
     head_size: Count | None = param(None)
-    """Width of one RWKV head; must divide `dim_att`. Left out: 64."""
+    """Width of one RWKV head; must divide `dim_att`. Default: 64."""
 
     ffn_dim: Count | None = param(None)
-    """Width of RWKV's channel-mixing block. Left out: 3.5 x `hidden_size`, rounded down to a multiple of 32."""
+    """Width of RWKV's channel-mixing block. Default: 3.5 x `hidden_size`, rounded down to a multiple of 32."""
 
 
 class Gmlp(
@@ -99,13 +99,13 @@ class TransformerEngine(
     """Whether weight gradients of fp8 layers are computed in fp8; false uses the higher precision."""
 
     te_fp8_amax_history_len: Count = param(1, megatron="fp8-amax-history-len")
-    """Steps whose largest magnitudes are remembered for choosing the fp8 scaling factor."""
+    """Number of recent steps whose largest magnitudes (amax) are kept for choosing the fp8 scaling factor."""
 
     te_fp8_amax_compute_algo: Literal["most_recent", "max"] = param("most_recent", megatron="fp8-amax-compute-algo")
-    """Which of the remembered magnitudes sets the fp8 scaling factor: the `most_recent` or the `max`."""
+    """Which of the recorded magnitudes sets the fp8 scaling factor: the `most_recent` or the `max`."""
 
     te_fp8_margin: Natural = param(0, megatron="fp8-margin")
-    """Powers of two that the fp8 scaling factor stays below the largest that would fit."""
+    """Safety margin in powers of two: how far the fp8 scaling factor stays below the largest one that fits."""
 
     te_fp8_mha: bool = param(
         False,
@@ -121,7 +121,7 @@ class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuni
     enabled: bool = param(False)
     """Freezes the model and trains only a prefix of embeddings in front of every sequence (Lester et al. 2021,
     arXiv:2104.08691). Set `base_checkpoint` to the model's checkpoint. The run's own checkpoints contain only the
-    prefix and record the model, and generate.py uses both."""
+    prefix, and record which base checkpoint it belongs to; generate.py loads both."""
 
     num_tokens: Count = param(10, aliases="n_tokens")
     """Number of embeddings in the prefix. They count towards `seq_length`: the same number of tokens is cut off at the
@@ -131,4 +131,4 @@ class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuni
     """Text whose token embeddings initialise the prefix, repeated or cut to `num_tokens`. Empty: random values."""
 
     init_range: Positive = param(0.5)
-    """Random initial values are uniform between minus and plus this number."""
+    """Random initial values are drawn uniformly from the range between minus and plus this number."""

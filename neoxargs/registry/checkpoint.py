@@ -12,21 +12,22 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Where, when and what is saved and loaded."""
 
     save: str | None = param(None, megatron="save")
-    """Folder that checkpoints are written to. Left out, nothing is saved."""
+    """Folder that checkpoints are written to. If not set, nothing is saved."""
 
     load: str | None = param(None, megatron="load")
     """Folder whose newest checkpoint the run continues from, with any layout: tensor and pipeline parallel sizes,
     number of ranks, ZeRO stage and precision may have changed. If `load` and `save` are the same folder, it may be
-    empty; the run then starts from scratch. The folder may contain GPT-NeoX checkpoints, or be a single one."""
+    empty; the run then starts from scratch. The folder may contain GPT-NeoX checkpoints, or be a single checkpoint
+    itself."""
 
     base_checkpoint: str | None = param(None, ours=True)
-    """Folder with the checkpoint of the model that LoRA or soft prompt tuning leaves frozen. The checkpoint can be one
-    of deepy or GPT-NeoX, with any layout. The run's own checkpoints contain only what the run trains, and record which
-    base checkpoint it used. Left out, the model is the one that `load` contains (with `finetune: true`), or that the
-    checkpoint in `load` records."""
+    """Folder with the checkpoint of the model that LoRA or soft prompt tuning leaves frozen. The checkpoint can come
+    from deepy or GPT-NeoX, and can have any layout. The run's own checkpoints contain only what the run trains, and
+    record which base checkpoint it used. If not set, it is the checkpoint in `load` (with `finetune: true`), or the one
+    that the checkpoint in `load` records."""
 
     load_query_key_value_order: Literal["per_head", "concatenated"] | None = param(None, ours=True)
-    """Order of the rows of queries, keys and values in a GPT-NeoX checkpoint whose files do not show it: `per_head`
+    """Order of the rows of queries, keys and values in a GPT-NeoX checkpoint whose files do not record it: `per_head`
     (the rows of each query head, then its share of the keys and values) or `concatenated` (all queries, all keys, all
     values). GPT-NeoX changed the order of models with `num_kv_heads` on 2024-11-13. deepy's own checkpoints do not need
     it."""
@@ -46,13 +47,15 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
         origin="NeoX",
         to=(),
         effect="none",
-        no_effect_reason="checkpoint_factor and extra_save_iters set when checkpoints are saved",
+        no_effect_reason="checkpoint_factor and extra_save_iters determine when checkpoints are saved",
     )
-    """Iterations of all checkpoints, from files of December 2022 to September 2024. GPT-NeoX computed the list from
-    `checkpoint_factor` and `extra_save_iters` and replaced a set value; setting it has no effect."""
+    """Iterations at which checkpoints are saved, in files from December 2022 to September 2024. GPT-NeoX computed the
+    list from `checkpoint_factor` and `extra_save_iters` and overwrote any value that was set; setting it has no
+    effect."""
 
     keep_last_n_checkpoints: Count | None = param(None, origin="NeoX")
-    """After each save, deletes all checkpoints except this number of the newest. Left out, all are kept."""
+    """After each save, deletes all checkpoints except the newest N, where N is this number. If not set, all are
+    kept."""
 
     on_save_error: Literal["stop", "continue"] = param("stop", ours=True)
     """Reaction to a checkpoint that cannot be written because the disk is full, or the folder has vanished or is
@@ -62,11 +65,11 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     save_in_background: bool = param(False, ours=True)
     """Writes checkpoints while training goes on: a save only copies weights and optimizer states to host memory, which
     must have room for them, and a thread of each rank writes the copies. The next save and the end of the run wait
-    until the checkpoint is written. Not possible with states on NVMe."""
+    until the checkpoint is written. Not possible with weights or optimizer states on NVMe."""
 
     no_save_optim: bool = param(False, megatron="no-save-optim")
-    """Leaves optimizer states out of checkpoints. The checkpoints are several times smaller, but cannot resume a run
-    exactly."""
+    """Leaves optimizer states out of checkpoints. Checkpoints are then several times smaller, but a run cannot be
+    resumed from them exactly."""
 
     no_save_rng: bool = param(False, megatron="no-save-rng")
     """Leaves the states of random number generators out of checkpoints."""
@@ -104,4 +107,4 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
         effect="none",
         no_effect_reason="it is used only for uploads to S3, which train.py does not support",
     )
-    """Bytes per part of an upload to S3; at least 5 MiB by S3's own rule."""
+    """Size of the parts of an upload to S3 in bytes; S3 requires at least 5 MiB."""

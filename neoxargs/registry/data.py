@@ -35,13 +35,13 @@ class Data(Group, origin="NeoX", effect="data"):
     """Prefixes of the tokenised test datasets."""
 
     train_data_weights: list[NonNegative] | None = param(None)
-    """Relative frequencies with which `train_data_paths` are drawn from. Left out, they are equal."""
+    """Relative frequencies with which `train_data_paths` are drawn from. If not set, they are equal."""
 
     valid_data_weights: list[NonNegative] | None = param(None)
-    """Relative frequencies with which `valid_data_paths` are drawn from. Left out, they are equal."""
+    """Relative frequencies with which `valid_data_paths` are drawn from. If not set, they are equal."""
 
     test_data_weights: list[NonNegative] | None = param(None)
-    """Relative frequencies with which `test_data_paths` are drawn from. Left out, they are equal."""
+    """Relative frequencies with which `test_data_paths` are drawn from. If not set, they are equal."""
 
     weight_by_num_documents: bool = param(False)
     """Computes the weights from the number of documents, in place of explicit weights: a dataset with the share p of
@@ -62,7 +62,7 @@ class Data(Group, origin="NeoX", effect="data"):
     GPT-NeoX."""
 
     train_label_data_paths: Paths | None = param(None, aliases="label_data_paths")
-    """Prefixes of the label files of `train_data_paths`, one for each, for finetuning on parts of the text. A label
+    """Prefixes of the label files of `train_data_paths`, one per dataset, for finetuning on parts of the text. A label
     file is a token file with the same documents, in which -100 replaces every token that does not count in the loss. A
     label is at the position of its own token, not of the token before."""
 
@@ -77,8 +77,8 @@ class Data(Group, origin="NeoX", effect="data"):
     only rank 0."""
 
     data_impl: Literal["infer", "mmap", "cached", "lazy"] = param("infer", origin="Meg")
-    """How token files are read: `mmap` maps them into memory, `cached` loads what is needed, `lazy` reads each sample;
-    `infer` looks at the file."""
+    """How token files are read: `mmap` and `infer` map them into memory; `cached` and `lazy` read each sample from the
+    files."""
 
     dataset_impl: Literal["gpt2", "pairwise", "online"] = param(
         "gpt2",
@@ -94,12 +94,12 @@ class Data(Group, origin="NeoX", effect="data"):
     pack_impl: Literal["packed", "pack_until_overflow", "unpacked", "best_fit"] = param("packed")
     """How documents fill a sample: `packed` joins them and cuts wherever a sample is full; `pack_until_overflow` joins
     whole documents until the next one does not fit; `unpacked` has one document per sample; `best_fit` puts each
-    document, the longest first, into the sample in which it leaves the least free space; documents neither attend to
-    nor predict each other. The rest of a sample is padding, which does not count in the loss."""
+    document, the longest first, into the sample in which it leaves the least free space, and documents then neither
+    attend to nor predict each other. The rest of a sample is padding, which does not count in the loss."""
 
     allow_chopped: bool = param(True)
-    """Cuts documents that are longer than a sample (`seq_length` + 1 tokens), unless `pack_impl` is `packed`. If
-    false, those documents are left out."""
+    """Cuts documents that are longer than a sample (`seq_length` + 1 tokens), unless `pack_impl` is `packed`. If false,
+    those documents are skipped."""
 
     mmap_warmup: bool = param(False, origin="Meg")
     """Reads memory-mapped token files once from end to end before training, so that they are in the page cache."""
@@ -125,10 +125,9 @@ class Tokenizer(Group, origin="Meg", effect="data"):
         "GPT2BPETokenizer", "HFTokenizer", "HFGPT2Tokenizer", "SPMTokenizer", "CharLevelTokenizer",
         "TiktokenTokenizer", "ByteLevelTokenizer",
     ] = param("GPT2BPETokenizer", megatron="tokenizer-type", receiver_default=None)  # fmt: skip
-    """Which tokenizer: `GPT2BPETokenizer` (`vocab_file` and `merge_file`), `HFTokenizer` (a tokenizer.json as
-    `vocab_file`), `HFGPT2Tokenizer`, `SPMTokenizer` (a SentencePiece model), `TiktokenTokenizer`,
-    `CharLevelTokenizer`, or `ByteLevelTokenizer`, which has one token per byte, an end-of-document token, and needs
-    no file."""
+    """Type of the tokenizer: `GPT2BPETokenizer` (`vocab_file` and `merge_file`), `HFTokenizer` (a tokenizer.json as
+    `vocab_file`), `HFGPT2Tokenizer`, `SPMTokenizer` (a SentencePiece model), `TiktokenTokenizer`, `CharLevelTokenizer`,
+    or `ByteLevelTokenizer`, which has one token per byte and an end-of-document token, and needs no file."""
 
     vocab_file: str | None = param(None, megatron="vocab-file")
     """The tokenizer's file: a vocabulary, a tokenizer.json or a SentencePiece model, depending on `tokenizer_type`."""

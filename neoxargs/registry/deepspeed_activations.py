@@ -27,4 +27,4 @@ class ActivationCheckpointing(Group, origin="DSC", effect="memory", section="act
     """Wait for the GPU at every checkpoint; only useful for timing."""
 
     profile: bool = param(False)
-    """Log the time of forward and backward of each checkpointed function."""
+    """Log the forward and backward times of each checkpointed function."""

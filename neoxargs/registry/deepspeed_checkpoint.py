@@ -17,10 +17,10 @@ class DeepspeedCheckpoint(Group, origin="DSC", effect="checkpoint", section="che
     """What to do when ranks disagree on a checkpoint's name."""
 
     load_universal: bool = param(False)
-    """The checkpoint to load is in DeepSpeed's universal format, which fits any layout."""
+    """Whether the checkpoint to load is in DeepSpeed's universal format, which fits any layout."""
 
     use_node_local_storage: bool = param(False)
-    """Save to the machines' own disks instead of a shared folder."""
+    """Save to the machines' local disks instead of a shared folder."""
 
     checkpoint_serialization: bool = param(True)
     """Write torch's zip format; false writes its older format, which the fast writer prefers."""
@@ -44,7 +44,7 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     """Write in another process while training continues."""
 
     io_buffer_size: Count = param(64 * 1024**2)
-    """Bytes of the pinned buffer to write from."""
+    """Size, in bytes, of the pinned buffer from which files are written."""
 
     io_buffer_double: bool = param(True)
     """Divide the buffer into two halves: one is filled while the other is written."""
@@ -53,11 +53,12 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     """Print how fast each file was written."""
 
     data_parallel: Literal["REPLICA", "SOCKET", "MACHINE", "replica", "socket", "machine"] | None = param(None)
-    """Split the writing of each file over data parallel ranks: all of them, one per CPU socket or one per machine. None
-    does not split it."""
+    """Divide the writing of each file among data parallel ranks: all of them (`REPLICA`), one per CPU socket (`SOCKET`)
+    or one per machine (`MACHINE`). None does not divide it."""
 
     io_multiplier: Count = param(1)
-    """Number of pieces that each writing rank writes."""
+    """For measurements only: with a value N above 1, each writing rank writes only 1/N of its share, and the checkpoint
+    is incomplete."""
 
 
 class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
@@ -73,13 +74,13 @@ class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
     """Seconds between two copies to `persistent_storage_path`."""
 
     num_of_version_in_retention: Count = param(2)
-    """Checkpoints to keep in memory."""
+    """Number of checkpoints to keep."""
 
     enable_nebula_load: bool = param(True)
-    """Read checkpoints through Nebula too; false reads files that torch wrote."""
+    """Also read checkpoints through Nebula; false reads files that torch wrote."""
 
     nebula_load_path: str | None = param(None)
-    """Folder to read checkpoints from. Left out: `persistent_storage_path`."""
+    """Folder to read checkpoints from. Default: `persistent_storage_path`."""
 
 
 class Aio(Group, origin="DSC", effect="engine", section="aio"):
@@ -87,13 +88,13 @@ class Aio(Group, origin="DSC", effect="engine", section="aio"):
     program `ds_nvme_tune` finds good values."""
 
     block_size: Count = param(1024**2)
-    """Bytes per read or write request."""
+    """Size of a read or write request in bytes."""
 
     queue_depth: Count = param(8)
     """Number of read or write requests in flight."""
 
     intra_op_parallelism: Count = param(1, aliases="thread_count")
-    """Threads per request to DeepSpeed."""
+    """Number of threads among which DeepSpeed divides each transfer."""
 
     single_submit: bool = param(False)
     """Hand requests to the kernel one at a time instead of in one batch."""
@@ -102,4 +103,4 @@ class Aio(Group, origin="DSC", effect="engine", section="aio"):
     """Submit new requests while waiting for earlier ones."""
 
     use_gds: bool = param(False)
-    """Move data straight between disk and GPU (NVIDIA GPUDirect Storage)."""
+    """Move data directly between disk and GPU (NVIDIA GPUDirect Storage)."""

@@ -13,8 +13,8 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, Natural, NonNegative, Positive
 
 _NOT_COMPRESSED = (
-    "DeepSpeed compresses only the torch.nn.Linear layers of a model for which the script calls init_compression; "
-    "GPT-NeoX does not call it either"
+    "DeepSpeed compresses only the torch.nn.Linear layers of a model for which the script calls init_compression, "
+    "which neither deepy nor GPT-NeoX does"
 )
 
 
@@ -36,13 +36,13 @@ class LayerReduction(
     """Turn this section on."""
 
     keep_number_layer: Count | None = param(None)
-    """Layers of the shallower model."""
+    """Number of layers in the shallower model."""
 
     module_name_prefix: str | None = param(None)
     """Name of the list of layers in the model, such as `bert.encoder.layer`."""
 
     teacher_layer: list[Natural] | None = param(None)
-    """Which of the deeper model's layers to take, counting from 0."""
+    """Indices of the deeper model's layers to take, counted from 0."""
 
     other_module_name: list[str] | None = param(None)
     """Names of modules to take besides the layers."""
@@ -56,10 +56,10 @@ class QuantizedWeights(
     section="compression_training.weight_quantization",
     always_sent=("different_groups",),
 ):
-    """Weights with few bits."""
+    """Low-bit weights."""
 
     different_groups: dict[str, Any] = param({})
-    """Modules and their start_bits, target_bits and quantization_period."""
+    """Groups of modules, each with its start_bits, target_bits and quantization_period."""
 
 
 class QuantizedWeightsShared(
@@ -79,13 +79,13 @@ class QuantizedWeightsShared(
     """Quantise weights."""
 
     quantizer_kernel: bool = param(False)
-    """Use the compiled kernel; only if DeepSpeed runs the complete step."""
+    """Use the compiled kernel when weights are quantised in the optimizer step."""
 
     schedule_offset: Natural = param(0)
     """Step at which the quantisation of weights starts."""
 
     quantize_groups: Count = param(1)
-    """Groups of weights with separate ranges, per matrix."""
+    """Number of groups of weights in each matrix; each group has its own range."""
 
     quantize_verbose: bool = param(False)
     """Print progress."""
@@ -124,10 +124,10 @@ class QuantizedActivations(
     section="compression_training.activation_quantization",
     always_sent=("different_groups",),
 ):
-    """Activations with few bits."""
+    """Low-bit activations."""
 
     different_groups: dict[str, Any] = param({})
-    """Modules and their bits."""
+    """Groups of modules, each with its number of bits."""
 
 
 class QuantizedActivationsShared(
@@ -150,7 +150,7 @@ class QuantizedActivationsShared(
     """Whether the range of values is symmetric around 0."""
 
     range_calibration: Literal["dynamic", "static"] = param("dynamic")
-    """Compute the range of values for each batch, or keep a running range."""
+    """`dynamic` computes the range of values for each batch; `static` keeps a running range."""
 
     schedule_offset: Natural = param(1000)
     """Step at which the quantisation of activations starts."""
@@ -167,7 +167,7 @@ class SparsePruning(
     """Set individual weights to zero."""
 
     different_groups: dict[str, Any] = param({})
-    """Modules and their dense_ratio, the share of weights to keep."""
+    """Groups of modules, each with its dense_ratio, the share of weights to keep."""
 
 
 class SparsePruningShared(
@@ -187,16 +187,17 @@ class SparsePruningShared(
     """Prune individual weights."""
 
     method: Literal["l1", "topk", "snip_momentum"] = param("l1")
-    """Keep the largest weights, learn which weights to keep, or choose by weight times gradient."""
+    """`l1` keeps the largest weights, `topk` learns which weights to keep, and `snip_momentum` chooses by weight times
+    gradient."""
 
     schedule_offset: Natural = param(1000)
     """Step at which sparse pruning starts."""
 
     schedule_offset_end: Natural = param(1000)
-    """snip_momentum: step at which the target is reached. Left out: `schedule_offset`."""
+    """snip_momentum: step at which the target is reached. If not set, it is `schedule_offset`."""
 
     schedule_offset_stride: Count = param(1)
-    """snip_momentum: steps between two prunings."""
+    """snip_momentum: number of steps between two prunings."""
 
     block_pattern: str = param("4x1")
     """snip_momentum: shape of the blocks that are set to zero together, or `N:M` for N of every M weights."""
@@ -219,7 +220,7 @@ class RowPruning(
     """Remove rows of matrices, that is, neurons of a layer."""
 
     different_groups: dict[str, Any] = param({})
-    """Modules, their dense_ratio (the share of rows to keep) and the modules that read their output."""
+    """Groups of modules, each with its dense_ratio (the share of rows to keep) and the modules that read its output."""
 
 
 class RowPruningShared(
@@ -239,7 +240,7 @@ class RowPruningShared(
     """Turn row pruning on."""
 
     method: Literal["l1", "topk"] = param("l1")
-    """Keep the largest rows, or learn which rows to keep."""
+    """`l1` keeps the largest rows; `topk` learns which rows to keep."""
 
     schedule_offset: Natural = param(1000)
     """Step at which row pruning starts."""
@@ -256,7 +257,8 @@ class HeadPruning(
     """Remove attention heads."""
 
     different_groups: dict[str, Any] = param({})
-    """Output matrices of attention, their dense_ratio (the share of heads to keep) and the matrices before them."""
+    """Groups of output projections of attention, each with its dense_ratio (the share of heads to keep) and the query,
+    key and value projections that belong to it."""
 
 
 class HeadPruningShared(
@@ -276,7 +278,7 @@ class HeadPruningShared(
     """Turn head pruning on."""
 
     method: Literal["l1", "topk"] = param("topk")
-    """Keep the largest heads, or learn which heads to keep; DeepSpeed implements only `topk`."""
+    """`topk` learns which heads to keep; DeepSpeed does not implement `l1`, which would keep the largest."""
 
     schedule_offset: Natural = param(1000)
     """Step at which head pruning starts."""
@@ -296,7 +298,7 @@ class ChannelPruning(
     """Remove channels of convolutions."""
 
     different_groups: dict[str, Any] = param({})
-    """Modules and their dense_ratio, the share of channels to keep."""
+    """Groups of modules, each with its dense_ratio, the share of channels to keep."""
 
 
 class ChannelPruningShared(
@@ -316,7 +318,7 @@ class ChannelPruningShared(
     """Prune channels."""
 
     method: Literal["l1", "topk"] = param("l1")
-    """Keep the largest channels, or learn which channels to keep."""
+    """`l1` keeps the largest channels; `topk` learns which channels to keep."""
 
     schedule_offset: Natural = param(1000)
     """Step at which channel pruning starts."""
@@ -335,7 +337,7 @@ class Eigenvalue(
     enabled: bool = param(
         False,
         effect="not built",
-        refused="DeepSpeed has switched it off and stops with an error",
+        refused="DeepSpeed has disabled it and stops with an error",
     )
     """Turn this section on; true is an error in current DeepSpeed."""
 
@@ -346,13 +348,13 @@ class Eigenvalue(
     """Maximum number of iterations of the power method."""
 
     tol: Positive = param(1e-2)
-    """Relative change at which the iteration has converged."""
+    """Relative change below which the iteration counts as converged."""
 
     stability: NonNegative = param(1e-6)
     """Added to denominators against division by zero."""
 
     gas_boundary_resolution: Count = param(1)
-    """Optimizer steps between two computations."""
+    """Number of optimizer steps between two computations of the eigenvalues."""
 
     layer_name: str = param("bert.encoder.layer")
     """Name of the list of layers in the model."""
@@ -371,7 +373,7 @@ class WeightQuantization(
     """Quantise weights when they are loaded, for generation with large models; training does not read this section."""
 
     enabled: bool = param(True)
-    """Quantise weights; read only if the section is present."""
+    """Quantise weights. Without this section, weights are not quantised."""
 
     num_bits: Count = param(8)
     """Bits per weight."""
@@ -380,7 +382,7 @@ class WeightQuantization(
     """Whether the range of values is symmetric around 0."""
 
     q_groups: Count = param(1)
-    """Groups of weights with separate ranges."""
+    """Number of groups of weights; each group has its own range."""
 
     quantized_initialization: dict[str, Any] = param(
         {},
@@ -393,4 +395,4 @@ class WeightQuantization(
     """Settings for weights that are quantised while the model is built: num_bits, group_size, group_dim, symmetric."""
 
     post_init_quant: dict[str, Any] = param({})
-    """Settings for weights that are quantised after the model has been built, by the name of the layer."""
+    """Settings for weights that are quantised after the model has been built, keyed by layer name."""

@@ -12,7 +12,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 _SAMPLING = (
-    "DeepSpeed draws the samples only in its own data loader, and by measures that its analyzer has written; train.py "
+    "DeepSpeed chooses samples only in its own data loader, by metrics that its data analyzer has computed; train.py "
     "reads token files with a loader of its own, as GPT-NeoX does"
 )
 _ROUTING = (
@@ -59,8 +59,8 @@ class CurriculumLearning(
     script installs. Required."""
 
     schedule_config: dict[str, Any] = param({})
-    """fixed_linear and fixed_root: total_curriculum_step, difficulty_step and, for the latter, root_degree.
-    fixed_discrete: difficulty, a list, and max_step, a list one shorter."""
+    """Settings of the schedule. fixed_linear and fixed_root need total_curriculum_step and difficulty_step, and
+    fixed_root also root_degree. fixed_discrete needs two lists: difficulty, and max_step, which has one item fewer."""
 
 
 class DataEfficiency(
@@ -103,7 +103,7 @@ class DataSampling(
     """Maximum number of passes over the data."""
 
     num_workers: Natural = param(0)
-    """Processes that load data."""
+    """Number of processes that load data."""
 
     pin_memory: bool = param(False)
     """Load into page-locked memory."""
@@ -117,7 +117,7 @@ class SamplingCurriculum(
     section="data_efficiency.data_sampling.curriculum_learning",
     always_sent=("enabled",),
 ):
-    """Select easy samples first, by measures computed in advance."""
+    """Select easy samples first, by metrics computed in advance."""
 
     enabled: bool = param(
         False,
@@ -130,8 +130,8 @@ class SamplingCurriculum(
     """Folder for the lists of samples of equal difficulty. Required."""
 
     curriculum_metrics: dict[str, Any] = param({})
-    """Measure -> its settings: index_to_sample_path, index_to_metric_path, difficulty_type, clustering_type,
-    min_difficulty, max_difficulty, schedule_type, schedule_config. Required."""
+    """Settings of each metric, by its name: index_to_sample_path, index_to_metric_path, difficulty_type,
+    clustering_type, min_difficulty, max_difficulty, schedule_type and schedule_config. Required."""
 
 
 class DynamicBatching(
@@ -158,7 +158,7 @@ class DynamicBatching(
     lengths."""
 
     lr_scaling_method: Literal["linear", "sqrt", "none"] = param("linear")
-    """How the learning rate follows the number of sequences in a batch."""
+    """How the learning rate scales with the number of sequences in a batch."""
 
     min_batch_size: Count = param(1)
     """Minimum number of sequences per batch."""
@@ -209,19 +209,19 @@ class RandomLtd(
     """Turn this section on."""
 
     total_layer_num: Count | None = param(None)
-    """Layers of the model. Required."""
+    """Number of layers in the model. Required."""
 
     random_ltd_layer_num: Count | None = param(None)
     """Number of layers that drop tokens. Required."""
 
     random_ltd_layer_id: list[Natural] | None = param(None)
-    """Layers that drop tokens, counted from 0. Required."""
+    """Indices of the layers that drop tokens, counted from 0. Required."""
 
     model_mask_name: str | None = param(None)
-    """Name of the attention mask among the layers' arguments."""
+    """Name of the layers' argument that holds the attention mask."""
 
     model_type: Literal["decoder", "encoder"] = param("decoder")
-    """Whether the attention mask is causal."""
+    """Kind of model: the attention mask is causal in a `decoder`, but not in an `encoder`."""
 
     hidden_state_order: Literal["batch_seq_dim", "seq_batch_dim"] = param("seq_batch_dim")
     """Order of the dimensions of the hidden states."""
@@ -238,17 +238,17 @@ class RandomLtdSchedule(
     """How much of each sequence the middle layers process, and how this part grows."""
 
     min_value: Count | None = param(None)
-    """Number of tokens at the start. Required."""
+    """Number of tokens that the layers process at the start. Required."""
 
     max_value: Count | None = param(None)
-    """Number of tokens at the end, usually the sequence length. Required."""
+    """Number of tokens that the layers process at the end, usually the sequence length. Required."""
 
     schedule_type: Literal["fixed_linear"] = param("fixed_linear")
     """Shape of the growth; only linear growth is supported."""
 
     schedule_config: dict[str, Any] = param({})
-    """require_steps, the number of steps until the end value is reached, and seq_per_step, the number of tokens per
-    increase. Required."""
+    """Settings of the schedule: require_steps, the number of steps until `max_value` is reached, and seq_per_step, the
+    number of tokens per increase. Required."""
 
 
 class LayerTokenLr(
@@ -270,10 +270,10 @@ class LayerTokenLr(
     """Turn this section on; true is an error in current DeepSpeed."""
 
     total_layer_tokens: Count | None = param(None)
-    """Tokens times layers of the whole run."""
+    """Number of tokens in the whole run, counted once for each layer that processes them."""
 
     warmup_type: str | None = param(None)
     """Shape of the warm-up."""
 
     warmup_layer_tokens: Natural | None = param(None)
-    """Tokens times layers of the warm-up."""
+    """Length of the warm-up in tokens, counted as for `total_layer_tokens`."""

@@ -55,10 +55,11 @@ class Gradients(Group, origin="DSC", effect="engine"):
         ),
         instead="set the micro batches of a step with gradient_accumulation_steps",
     )
-    """DeepSpeed counts micro batches and steps after the last; false leaves the counting to the training script."""
+    """DeepSpeed counts micro batches and takes an optimizer step after the last one; false leaves the counting to the
+    training script."""
 
     disable_allgather: bool = param(False, effect="none", no_effect_reason="DeepSpeed accepts it but does not read it")
-    """Retired: DeepSpeed still accepts it and ignores it."""
+    """Retired: DeepSpeed still accepts it but ignores it."""
 
 
 class Engine(Group, origin="DSC", effect="engine"):
@@ -90,17 +91,17 @@ class Engine(Group, origin="DSC", effect="engine"):
             "DeepSpeed would divide each sequence among ranks, but only a model whose attention exchanges heads "
             "through DeepSpeed's DistributedAttention computes the same result, and deepy's attention does not"
         ),
-        instead="divide activations along the sequence with model_parallel_size and sequence_parallel: true",
+        instead="to divide activations along the sequence, set model_parallel_size and sequence_parallel: true",
     )
-    """Ranks that share one sequence (Ulysses), for models without a parallel layout of their own. Not the same as
-    `sequence_parallel`, which shards activations across the tensor parallel ranks."""
+    """Number of ranks among which each sequence is divided (Ulysses), for models without a parallel layout of their
+    own. Not the same as `sequence_parallel`, which shards activations across the tensor parallel ranks."""
 
     use_data_before_expert_parallelism: bool = param(
         False,
         effect="none",
-        no_effect_reason="train.py divides the experts of its own model, according to the moe_... parameters",
+        no_effect_reason="train.py divides the experts of its own model, according to the moe_* parameters",
     )
-    """Number ranks with data parallelism inside expert parallelism instead of the other way round."""
+    """Order the ranks with data parallelism inside expert parallelism instead of the other way round."""
 
     dataloader_drop_last: bool = param(
         False, effect="none", no_effect_reason="train.py loads its data itself, and every batch is full"
@@ -111,7 +112,7 @@ class Engine(Group, origin="DSC", effect="engine"):
     """Record sequences of short GPU kernels as CUDA graphs."""
 
     vocabulary_size: Count | None = param(None, effect="log")
-    """Only makes DeepSpeed warn when the number is not a multiple of 8."""
+    """Size of the vocabulary; DeepSpeed only warns if it is not a multiple of 8."""
 
     curriculum_seqlen: Natural = param(
         0,
@@ -145,7 +146,7 @@ class Compile(
         ),
         instead="set compile_layers: true",
     )
-    """Turn DeepCompile on; training then calls `engine.compile()`."""
+    """Turn DeepCompile on; the training script must then call `engine.compile()`."""
 
     passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = param(None)
     """Graph transformations to apply; None lets the ZeRO stage decide."""
@@ -163,7 +164,7 @@ class Compile(
     """Use page-locked host memory for offloaded activations."""
 
     offload_opt_states: bool = param(False)
-    """Keep the optimizer's state in host memory during forward and backward. Cannot be combined with
+    """Keep the optimizer state in host memory during the forward and backward passes. Cannot be combined with
     `offload_parameters`; works best without gradient accumulation."""
 
     offload_parameters: bool = param(False)
@@ -176,22 +177,22 @@ class Compile(
     """Communicate through torch's symmetric memory."""
 
     debug_log: bool = param(False)
-    """Write out the graphs."""
+    """Print the graphs and write memory profiles, for debugging."""
 
     sync_before_reduce: bool = param(False)
-    """For finding bugs: wait for the GPU before gradients are reduced."""
+    """For debugging: wait for the GPU before gradients are reduced."""
 
     sync_after_reduce: bool = param(False)
-    """For finding bugs: wait for the GPU after gradients were reduced."""
+    """For debugging: wait for the GPU after gradients are reduced."""
 
     sync_before_allgather: bool = param(False)
-    """For finding bugs: wait for the GPU before weights are fetched."""
+    """For debugging: wait for the GPU before weights are gathered."""
 
     sync_after_allgather: bool = param(False)
-    """For finding bugs: wait for the GPU after weights were fetched."""
+    """For debugging: wait for the GPU after weights are gathered."""
 
     keep_int_input_tensors: bool = param(True)
-    """Compile with the real values of integer inputs instead of made-up ones."""
+    """Compile with the real values of integer inputs instead of fake tensors."""
 
     keep_all_input_tensors: bool = param(False)
     """Compile with the real values of all inputs."""
@@ -220,16 +221,16 @@ class HybridEngine(
     """Longest sequence to generate, prompt included."""
 
     inference_tp_size: Count = param(1)
-    """Tensor parallel ranks while generating."""
+    """Number of tensor parallel ranks during generation."""
 
     release_inference_cache: bool = param(False)
-    """Free the memory of generation before training goes on."""
+    """Free the memory used for generation before training continues."""
 
     pin_parameters: bool = param(True)
     """Keep the weights for generation in pinned memory."""
 
     tp_gather_partition_size: Count = param(8)
-    """Layers to collect at a time when tensor parallel ranks exchange weights."""
+    """Number of layers to gather at a time when tensor parallel ranks exchange weights."""
 
     enable_cuda_graph: bool = param(False)
     """Generate with CUDA graphs."""

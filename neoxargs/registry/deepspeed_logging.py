@@ -20,8 +20,8 @@ class Reports(Group, origin="DSC", effect="log"):
     own log lines, and DeepSpeed's appear only if this is set or `wall_clock_breakdown` needs them."""
 
     wall_clock_breakdown: bool = param(False)
-    """Print the time of forward, backward, communication and step. Waiting for the GPU at each of these parts slows
-    training a little."""
+    """Print the times of the forward pass, backward pass, communication and optimizer step. Waiting for the GPU after
+    each of these slows training a little."""
 
     memory_breakdown: bool = param(False)
     """Print GPU memory before and after each part of a step."""
@@ -63,7 +63,7 @@ class CsvMonitor(Group, origin="DSC", effect="log", section="csv_monitor"):
     """DeepSpeed's own CSV files, one per curve."""
 
     enabled: bool = param(False)
-    """Turn the CSV files on."""
+    """Write CSV files."""
 
     output_path: str = param("")
     """Folder for the CSV files; empty means a folder in the working directory."""
@@ -73,7 +73,7 @@ class CsvMonitor(Group, origin="DSC", effect="log", section="csv_monitor"):
 
 
 class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
-    """DeepSpeed's own Comet experiment. Settings that are left out come from Comet's own configuration file or its
+    """DeepSpeed's own Comet experiment. Settings that are not set come from Comet's own configuration file or its
     COMET_ environment variables."""
 
     enabled: bool = param(False)
@@ -89,14 +89,14 @@ class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
     """Workspace that owns the project."""
 
     api_key: str | None = param(None)
-    """Key of the account. Set COMET_API_KEY in the environment instead, because the files and logs of a run show this
+    """Comet API key. Set COMET_API_KEY in the environment instead, because the files and logs of a run show this
     value."""
 
     experiment_name: str | None = param(None)
     """Name of the experiment."""
 
     experiment_key: str | None = param(None)
-    """Identifier of the experiment, 32 to 50 letters and digits; with it a resumed run continues the same curves."""
+    """Identifier of the experiment, 32 to 50 letters and digits; with it, a resumed run continues the same curves."""
 
     online: bool | None = param(None)
     """Send to the server (true, the default) or store locally for a later upload (false)."""
@@ -119,10 +119,10 @@ class CommsLogger(Group, origin="DSC", effect="log", section="comms_logger"):
     """Names of operations to record, such as `all_reduce`."""
 
     verbose: bool = param(False)
-    """Log each operation when it happens instead of only a summary when it is requested."""
+    """Log each operation as it happens, not only a summary on request."""
 
     debug: bool = param(False)
-    """Add the name of the calling function to each operation."""
+    """Add the name of the calling function to each log entry."""
 
 
 class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler"):
@@ -138,7 +138,7 @@ class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler")
     """Step to measure; the first steps are slower than later ones."""
 
     module_depth: int = param(-1)
-    """How deep into nested modules the summary goes; -1 is all the way."""
+    """Maximum depth of nested modules in the summary; -1 means all levels."""
 
     top_modules: Count = param(1)
     """How many modules to list at each depth, the heaviest first."""
@@ -147,7 +147,7 @@ class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler")
     """Print the model module by module as well."""
 
     output_file: str | None = param(None)
-    """File for the result. Left out, the result is printed."""
+    """File for the result. If not set, the result is printed."""
 
 
 class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.throughput"):
@@ -157,4 +157,4 @@ class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.through
     """Whether throughput is measured."""
 
     synchronized: bool = param(True)
-    """Wait for the GPU before measuring the time, which is exact but a little slower."""
+    """Wait for the GPU before measuring the time, which is more accurate but a little slower."""

@@ -17,7 +17,8 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     windows of various sizes; `bigbird` and `bslongformer` are those of BigBird and Longformer."""
 
     block: Count = param(16)
-    """Side of a block in tokens; `seq_length` must be a multiple. DeepSpeed's kernels require 16, 32, 64 or 128."""
+    """Side of a block in tokens; `seq_length` must be a multiple of it. DeepSpeed's kernels require 16, 32, 64 or
+    128."""
 
     different_layout_per_head: bool = param(False)
     """Let every head have its own pattern, if the pattern has random parts or several forms."""

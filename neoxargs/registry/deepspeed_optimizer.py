@@ -78,7 +78,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Retired: use `gradient_clipping`, which gets this value unless it is set. DeepSpeed refuses this key."""
 
     bias_correction: bool = param(True, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam"))
-    """Correct the running means for their start at zero."""
+    """Correct the running means for their initial bias towards zero."""
 
     amsgrad: bool = param(
         False, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam", "adagrad")
@@ -90,7 +90,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does this."""
 
     torch_adam: bool = param(False, used_by_types=("adam", "adamw", "muon"))
-    """Use torch's implementation instead of DeepSpeed's compiled one; slower, compiles nothing."""
+    """Use torch's implementation instead of DeepSpeed's; slower, but nothing has to be compiled."""
 
     set_grad_none: bool = param(True, used_by_types=("adam", "adamw", "lion"))
     """Free gradients after a step instead of filling them with zeros."""
@@ -113,7 +113,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
         False,
         used_by_types=(*ADAM, "cpu_torch_adam", *(t for t in TORCH if t not in ("sgd", "adafactor", "sparseadam"))),
     )
-    """torch's implementation: allow the step inside a CUDA graph."""
+    """torch's implementation: allow the step to be captured in a CUDA graph."""
 
     differentiable: bool = param(False, used_by_types=tuple(t for t in _TORCH_KERNELS if t != "adafactor"))
     """torch's implementation: let gradients flow through the step."""
@@ -123,21 +123,21 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
 
     # Lamb
     max_coeff: Positive = param(10.0, used_by_types=_LAMBS)
-    """Upper bound of the factor that scales a layer's update to its weights."""
+    """Upper bound of the trust ratio, which scales a layer's update to the norm of its weights."""
 
     min_coeff: NonNegative = param(0.01, used_by_types=_LAMBS)
-    """Lower bound of the factor that scales a layer's update to its weights."""
+    """Lower bound of the trust ratio, which scales a layer's update to the norm of its weights."""
 
     eps_inside_sqrt: bool = param(False, used_by_types=(*_LAMBS, "onebitadam", "zerooneadam"))
-    """Add `eps` before taking the root instead of after."""
+    """Add `eps` before taking the square root instead of after."""
 
     # 1-bit and 0/1 optimizers
     freeze_step: Natural = param(100_000, used_by_types=("onebitadam", "onebitlamb"))
-    """Steps of ordinary, uncompressed training before communication is compressed to one bit per value. A tenth to a
-    quarter of the run is usual. Cannot be combined with ZeRO."""
+    """Number of steps of ordinary, uncompressed training before communication is compressed to one bit per value. A
+    tenth to a quarter of the run is usual. Cannot be combined with ZeRO."""
 
     cuda_aware: bool = param(False, used_by_types=ONEBIT)
-    """The MPI library can send GPU memory directly. Only read with `comm_backend_name: mpi`."""
+    """Whether the MPI library can send GPU memory directly. Read only with `comm_backend_name: mpi`."""
 
     comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param(
         "nccl",
@@ -145,53 +145,55 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
         refused={
             "mpi": "DeepSpeed's code for it needs cupy and mpi4py, and sends the same bits as nccl",
             "hccl": "it is the library of Huawei's NPUs, which deepy does not support",
-            "compressed": "DeepSpeed has the operator that it needs only for Intel's GPUs",
+            "compressed": "it needs an operator that DeepSpeed has only for Intel's GPUs",
         },
     )
     """Backend of the compressed communication. `nccl` and `gloo` use torch's process groups, the others DeepSpeed's own
     code. train.py uses the backend of the run, `nccl` or `gloo`, and supports no other."""
 
     var_freeze_step: Natural = param(100_000, used_by_types=("zerooneadam",))
-    """Steps after which the mean of squares is no longer updated."""
+    """Number of steps after which the mean of squares is no longer updated."""
 
     var_update_scaler: Count = param(16, used_by_types=("zerooneadam",))
     """Number of updates of the mean of squares after which the interval between two updates doubles."""
 
     local_step_scaler: Count = param(32678, used_by_types=("zerooneadam",))
-    """After `var_freeze_step`, the number of steps after which the number of steps without communication doubles."""
+    """Once `var_freeze_step` is reached, the interval between communications doubles each time this number of steps has
+    passed."""
 
     local_step_clipper: Count = param(16, used_by_types=("zerooneadam",))
-    """Maximum number of consecutive steps without communication."""
+    """Maximum interval between communications, in steps."""
 
     coeff_beta: Fraction = param(0.9, used_by_types=("onebitlamb",))
-    """Decay of the running mean of each layer's factor."""
+    """Decay of the running mean of each layer's trust ratio."""
 
     factor_max: Positive = param(4.0, used_by_types=("onebitlamb",))
-    """Upper bound of the change that the compressed stage makes to a layer's factor."""
+    """Upper bound of the factor by which the compressed stage adjusts a layer's trust ratio."""
 
     factor_min: NonNegative = param(0.5, used_by_types=("onebitlamb",))
-    """Lower bound of the change that the compressed stage makes to a layer's factor."""
+    """Lower bound of the factor by which the compressed stage adjusts a layer's trust ratio."""
 
     factor_threshold: NonNegative = param(0.1, used_by_types=("onebitlamb",))
-    """Maximum difference between the changes that two successive steps make to a layer's factor."""
+    """Maximum relative change, from one step to the next, of the factor by which the compressed stage adjusts a layer's
+    trust ratio."""
 
     # Muon
     muon_lr: NonNegative | None = param(None, used_by_types=("muon",))
-    """Learning rate of the matrices that Muon updates. Left out: `lr`."""
+    """Learning rate of the matrices that Muon updates. Default: `lr`."""
 
     adam_lr: NonNegative | None = param(None, used_by_types=("muon",))
-    """Learning rate of the other weights, which Adam updates. Left out: `lr`."""
+    """Learning rate of the other weights, which Adam updates. Default: `lr`."""
 
     ns_method: Literal["gram", "standard"] = param("gram", used_by_types=("muon",))
-    """How the update is made orthogonal: `gram` works on the smaller product matrix and is faster."""
+    """How the update is orthogonalised: `gram` works on the smaller product matrix and is faster."""
 
     # momentum and its relatives
     momentum: NonNegative | None = param(None, used_by_types=("sgd", "musgd", "sm3", "madgrad_wd", "muon", "rmsprop"))
-    """Share of the previous update in the current one, below 1. The default is 0 for sgd, sm3 and rmsprop, 0.9 for
-    madgrad_wd, and 0.95 for Muon."""
+    """Momentum: the fraction of the previous update that is carried over into the current one, below 1. The default is
+    0 for sgd, sm3 and rmsprop, 0.9 for madgrad_wd, and 0.95 for Muon."""
 
     dampening: float = param(0.0, used_by_types=("sgd", "musgd"))
-    """Shrinks the gradient's share in the momentum."""
+    """Fraction by which the gradient's contribution to the momentum is reduced."""
 
     nesterov: bool = param(False, used_by_types=("sgd", "musgd"))
     """Look ahead along the momentum (Nesterov)."""
@@ -204,26 +206,26 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
 
     # optimizers of torch
     lr_decay: NonNegative = param(0.0, used_by_types=("adagrad",))
-    """Decrease of the learning rate per step."""
+    """How fast the learning rate falls: in step n, it is `lr` / (1 + (n - 1) x `lr_decay`)."""
 
     initial_accumulator_value: NonNegative = param(0.0, used_by_types=("adagrad",))
-    """Start of the sum of squares."""
+    """Initial value of the sum of squares."""
 
     alpha: Fraction | None = param(None, used_by_types=("rmsprop", "asgd"))
     """rmsprop: decay of the mean of squares, by default 0.99. asgd: exponent of the decay of the learning rate, by
     default 0.75."""
 
     centered: bool = param(False, used_by_types=("rmsprop",))
-    """Divide by an estimate of the variance instead of the mean square."""
+    """Normalise by an estimate of the gradient's variance instead of its mean square."""
 
     momentum_decay: NonNegative = param(0.004, used_by_types=("nadam",))
-    """Decay of the momentum."""
+    """How fast the momentum rises from half of the first beta to all of it."""
 
     rho: Fraction = param(0.9, used_by_types=("adadelta",))
     """Decay of the mean of squares."""
 
     lambd: NonNegative = param(1e-4, used_by_types=("asgd",))
-    """Decay of each step's share."""
+    """Decay term: pulls the weights towards zero in every step, and makes the learning rate fall."""
 
     t0: NonNegative = param(1e6, used_by_types=("asgd",))
     """Step at which averaging begins."""
@@ -238,7 +240,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Exponent with which the decay of the mean of squares approaches 1."""
 
     d: Positive = param(1.0, used_by_types=("adafactor",))
-    """Limit of the root mean square of an update, which is scaled down to it."""
+    """Maximum root mean square of an update; a larger update is scaled down to it."""
 
 
 class Scheduler(Group, origin="DSC", effect="schedule", section="scheduler"):
@@ -273,7 +275,7 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Number of warm-up steps."""
 
     warmup_type: Literal["log", "linear"] = param("log", used_by_types=_WARM)
-    """Shape of the warm-up: `log` rises steeply at first."""
+    """Shape of the warm-up: `linear`, or `log`, which rises steeply at first."""
 
     total_num_steps: Count | None = param(None, used_by_types=_FALL)
     """Number of steps of the whole schedule, including the warm-up. Required by WarmupDecayLR and WarmupCosineLR."""
@@ -291,22 +293,22 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Learning rate in the middle of the cycle; required."""
 
     decay_lr_rate: NonNegative = param(0.0, used_by_types=_CYCLE)
-    """After the cycle, how fast the learning rate falls."""
+    """How fast the learning rate falls after the cycle."""
 
     cycle_first_step_size: Count = param(2000, used_by_types=_CYCLE)
-    """Number of steps of the increase."""
+    """Number of steps in which the learning rate rises."""
 
     cycle_second_step_size: Count | None = param(None, used_by_types=_CYCLE)
-    """Number of steps of the decrease. Left out, it is the same as for the increase."""
+    """Number of steps in which the learning rate falls. Default: `cycle_first_step_size`."""
 
     cycle_first_stair_count: Natural = param(0, used_by_types=_CYCLE)
-    """Number of stairs in the increase; 0 is smooth."""
+    """Number of stairs in the rise; 0 means a smooth rise."""
 
     cycle_second_stair_count: Natural | None = param(None, used_by_types=_CYCLE)
-    """Number of stairs in the decrease. Left out, it is the same as in the increase."""
+    """Number of stairs in the fall. Default: `cycle_first_stair_count`."""
 
     decay_step_size: Natural = param(0, used_by_types=_CYCLE)
-    """After the cycle, the steps per decay; 0 does not decay."""
+    """Number of steps per decay after the cycle; 0 turns the decay off."""
 
     cycle_momentum: bool = param(True, used_by_types=_CYCLE)
     """Change the momentum, or the first beta of Adam, inversely to the learning rate."""
@@ -318,16 +320,16 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Momentum at both ends of the cycle."""
 
     decay_mom_rate: NonNegative = param(0.0, used_by_types=_CYCLE)
-    """After the cycle, how fast the momentum grows."""
+    """How fast the momentum grows after the cycle."""
 
     lr_range_test_min_lr: NonNegative | list[float] = param(1e-3, used_by_types=_RANGE)
-    """Learning rate at the start, one for all or one per group of weights."""
+    """Learning rate at the start: one number for all weights, or one per parameter group."""
 
     lr_range_test_step_size: Count = param(2000, used_by_types=_RANGE)
-    """Number of steps per increase of the learning rate."""
+    """Number of steps in which the learning rate rises by one increment."""
 
     lr_range_test_step_rate: NonNegative = param(1.0, used_by_types=_RANGE)
-    """Size of an increase, as a share of the starting rate."""
+    """Size of an increment, as a share of the starting rate."""
 
     lr_range_test_staircase: bool = param(False, used_by_types=_RANGE)
-    """Increase the learning rate once per `lr_range_test_step_size` steps instead of a little in every step."""
+    """Increase the learning rate once every `lr_range_test_step_size` steps instead of a little in every step."""

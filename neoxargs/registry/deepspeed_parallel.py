@@ -29,7 +29,7 @@ class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     """Not used: DeepSpeed stores this value but does not read it."""
 
     activation_checkpoint_interval: Natural = param(0, effect="memory")
-    """Number of layers that are recomputed together. 0: `checkpoint_num_layers` sets this number."""
+    """Number of layers that are recomputed together; 0 means that `checkpoint_num_layers` sets it."""
 
     pipe_partitioned: bool = param(True)
     """Partition activations across the tensor parallel ranks when they are sent to the next stage, and gather them
@@ -40,14 +40,15 @@ class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     there."""
 
     use_reentrant: bool = param(True, effect="memory")
-    """Recompute with torch's reentrant autograd; false allows inputs that need no gradient."""
+    """Recompute with torch's reentrant checkpointing; false selects the non-reentrant variant, which works even
+    if no input needs a gradient."""
 
 
 class TensorParallel(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="DeepSpeed uses it only for models that it shards itself; train.py shards by model_parallel_size",
+    no_effect_reason="DeepSpeed uses it only for models that it shards itself; train.py uses model_parallel_size",
     section="tensor_parallel",
 ):
     """AutoTP: DeepSpeed divides the matrices of a model that has no tensor parallelism of its own."""
@@ -70,10 +71,12 @@ class TensorParallel(
     """Built-in plan for dividing the model: llama, bloom, chatglm, mixtral, deepseek_v2, qwen2 or phi3."""
 
     partition_config: dict[str, Any] | None = param(None)
-    """A custom plan: use_default_specs and layer_specs, a list of {patterns, partition_type, shape, partition_dim}."""
+    """Custom plan for dividing the model: a mapping with the keys use_default_specs and layer_specs, a list of
+    {patterns, partition_type, shape, partition_dim}."""
 
     injection_policy_tuple: list[str] | None = param(None)
-    """Names of the layers whose output must be summed, if DeepSpeed does not find these layers itself."""
+    """Names of the layers whose output must be summed over the ranks, if DeepSpeed does not find these layers
+    itself."""
 
     keep_module_on_host: bool = param(False)
     """Leave loaded weights in host memory."""
@@ -86,7 +89,7 @@ class TensorParallelGroup(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="DeepSpeed uses it only for models that it shards itself; train.py shards by model_parallel_size",
+    no_effect_reason="DeepSpeed uses it only for models that it shards itself; train.py uses model_parallel_size",
     section="tensor_parallel.tp",
     aliases="tensor_parallel.tensor_parallel",
 ):
@@ -103,18 +106,18 @@ class ExpertParallel(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="train.py divides the experts of its own model, according to the moe_... parameters",
+    no_effect_reason="train.py divides the experts of its own model, according to the moe_* parameters",
     section="expert_parallel",
 ):
     """AutoEP: DeepSpeed divides the experts of a mixture-of-experts model that has no expert parallelism of its own.
-    Settings that are left out are inferred from the model."""
+    Settings that are not set are inferred from the model."""
 
     enabled: bool = param(
         False,
         effect="not built",
         refused=(
             "DeepSpeed replaces the experts of the Hugging Face models that it knows, and deepy's model has its "
-            "own layer of experts"
+            "own mixture-of-experts layer"
         ),
         instead="set moe_expert_parallel_size",
     )
@@ -160,28 +163,28 @@ class ExpertParallel(
     """How many experts a token goes to."""
 
     use_grouped_mm: bool = param(True)
-    """Compute all experts of a rank in one grouped product."""
+    """Compute all experts of a rank in one grouped matrix multiplication."""
 
     disable_triton_grouped_mm: bool = param(False)
-    """Do not use the Triton kernel for the grouped product of `use_grouped_mm`."""
+    """Do not use the Triton kernel for the matrix multiplication of `use_grouped_mm`."""
 
     route_norm: bool | None = param(None)
-    """Make the weights of a token's experts sum to 1."""
+    """Normalise the routing weights of each token's experts so that they sum to 1."""
 
     route_scale: float = param(1.0)
-    """Factor on the weights of a token's experts."""
+    """Factor on the routing weights of each token's experts."""
 
     routed_scaling_factor: float | Literal["auto"] = param("auto")
-    """Factor on the summed output of a token's experts."""
+    """Factor on the summed outputs of each token's experts."""
 
     score_func: Literal["auto", "softmax", "sigmoid"] = param("auto")
-    """How the router's outputs become weights."""
+    """Function that turns the router's outputs into routing weights."""
 
     score_apply: Literal["auto", "pre", "post"] = param("auto")
-    """Multiply an expert's input (pre) or its output (post) by its weight."""
+    """Multiply an expert's input (`pre`) or its output (`post`) by its routing weight."""
 
     combine_impl: Literal["auto", "weighted_sum", "legacy_bmm"] = param("auto")
-    """How the outputs of a token's experts are added up."""
+    """How the outputs of a token's experts are combined."""
 
     num_expert_groups: Count | None = param(None)
     """Number of groups of experts, if each token may use only a few groups. Needs `num_limited_groups`."""
@@ -190,10 +193,10 @@ class ExpertParallel(
     """Number of groups whose experts a token may use."""
 
     load_balance_coeff: float | None = param(None)
-    """Coefficient for load balancing without a separate loss; current DeepSpeed rejects every value except null."""
+    """Coefficient for load balancing without an auxiliary loss; current DeepSpeed rejects every value except null."""
 
     has_shared_experts: bool | None = param(None)
-    """The layers have shared experts, which process every token."""
+    """Whether the layers have shared experts, which process every token."""
 
     shared_experts_pattern: str | None = param(None)
     """Attribute of a mixture-of-experts layer that holds the shared experts."""

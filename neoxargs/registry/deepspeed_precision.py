@@ -26,7 +26,8 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Cast floating point inputs of the model to fp16."""
 
     loss_scale: NonNegative = param(0.0)
-    """Fixed factor on the loss. 0 means dynamic loss scale; only then are the settings below read."""
+    """Fixed factor on the loss. 0 means dynamic loss scale; `initial_scale_power`, `loss_scale_window`, `hysteresis`,
+    `consecutive_hysteresis` and `min_loss_scale` are read only then."""
 
     initial_scale_power: Natural = param(16)
     """The dynamic loss scale starts at 2 to the power of this number. If it is too high, a few steps are skipped at the
@@ -45,11 +46,11 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Minimum of the dynamic loss scale. An overflow at this value stops the run."""
 
     fp16_master_weights_and_grads: bool = param(False)
-    """Keep the optimizer's copy of weights and gradients in fp16 too, at half the memory. Needs ZeRO 1 to 3 and the
-    optimizer on the CPU."""
+    """Keep the optimizer's copy of weights and gradients in fp16 too, which halves their memory. Needs ZeRO 1 to 3 and
+    the optimizer on the CPU."""
 
     fp16: bool | None = param(None, to=(), effect="none", no_effect_reason="DeepSpeed reads `fp16.enabled` instead")
-    """No effect: old GPT-NeoX files carry it next to `enabled`, which is the one that counts. Not sent, because
+    """No effect: old GPT-NeoX files contain it next to `enabled`, and only `enabled` counts. Not sent, because
     DeepSpeed no longer accepts it."""
 
     type: Literal["fp16", "float16", "bf16", "bfloat16", "fp32"] | None = param(
@@ -63,8 +64,8 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
         },
         to=(),
     )
-    """Retired: how old GPT-NeoX files chose the number format from inside this section; use `precision`. Not sent,
-    because DeepSpeed no longer accepts it."""
+    """Retired: use `precision`. Old GPT-NeoX files set the number format here. Not sent, because DeepSpeed no longer
+    accepts it."""
 
 
 class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat16"):
@@ -81,14 +82,14 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat
     """Look for infinities and NaNs in the gradients, and skip a step in which there are any."""
 
     bf16_master_weights_and_grads: bool = param(False)
-    """Keep the optimizer's copy of weights and gradients in bfloat16 instead of fp32, at half the memory. Needs ZeRO
-    1 to 3."""
+    """Keep the optimizer's copy of weights and gradients in bfloat16 instead of fp32, which halves their memory. Needs
+    ZeRO 1 to 3."""
 
     bf16_optimizer_states: bool = param(False)
     """Keep the optimizer's moments in bfloat16 too. Needs `bf16_master_weights_and_grads`."""
 
     bf16: bool | None = param(None, to=(), effect="none", no_effect_reason="DeepSpeed reads `bf16.enabled` instead")
-    """No effect: some GPT-NeoX files carry it next to `enabled`. Not sent, because DeepSpeed does not accept it."""
+    """No effect: some GPT-NeoX files contain it next to `enabled`. Not sent, because DeepSpeed does not accept it."""
 
     loss_scale: NonNegative | None = param(
         None, to=(), effect="none", no_effect_reason="bfloat16 needs no loss scaling"
@@ -134,16 +135,16 @@ class Amp(
     """Wrap model and optimizer with apex amp."""
 
     opt_level: Literal["O0", "O1", "O2", "O3"] = param("O1")
-    """From O0 (all fp32) over O1 (fp16 where it is known to be safe) and O2 (nearly all fp16) to O3 (all fp16)."""
+    """One of O0 (all fp32), O1 (fp16 where it is known to be safe), O2 (nearly all fp16) and O3 (all fp16)."""
 
     cast_model_type: str | None = param(None)
     """Cast the model's weights to this type, such as `torch.float16`."""
 
     patch_torch_functions: bool | None = param(None)
-    """Make torch's functions choose the type of their inputs, as in O1."""
+    """Patch torch's functions so that they cast their inputs, as O1 does."""
 
     keep_batchnorm_fp32: bool | None = param(None)
-    """Leave batch normalisation in fp32 although the model is cast."""
+    """Keep batch normalisation in fp32 even if the model is cast."""
 
     master_weights: bool | None = param(None)
     """Keep fp32 copies of the weights for the optimizer."""
@@ -155,7 +156,7 @@ class Amp(
     """Cast what the model returns to this type."""
 
     num_losses: Count = param(1)
-    """How many losses are scaled separately."""
+    """Number of losses that are scaled separately."""
 
     verbosity: Literal[0, 1] = param(1)
     """0 silences apex's messages."""
@@ -181,19 +182,18 @@ class TorchAutocast(
         False,
         effect="not built",
         refused=(
-            "autocast chooses the type of each operation of torch, but deepy's tensor parallel layers, "
-            "recomputation and cross entropy are operations of their own, which compute in the type of the "
-            "weights"
+            "autocast chooses the type of each torch operation, but deepy's tensor parallel layers, "
+            "recomputation and cross entropy are custom operations, which compute in the type of the weights"
         ),
         instead="set precision: bf16, which also keeps fp32 weights for the optimizer",
     )
     """Run forward and loss under `torch.autocast`."""
 
     dtype: Dtype | None = param(None)
-    """The 16-bit type that suitable operations use. Left out, it is torch's choice for the device."""
+    """The 16-bit type that suitable operations use. If not set, torch chooses it for the device."""
 
     lower_precision_safe_modules: list[str] | None = param(None)
-    """Full class names of modules whose gradients may be communicated in `dtype`; none given means torch's linear and
+    """Full class names of modules whose gradients may be communicated in `dtype`. Default: torch's linear and
     convolution layers."""
 
 
@@ -201,13 +201,13 @@ class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
     """Number formats of particular tensors, if they should differ from the format of the computation."""
 
     grad_accum_dtype: Dtype | None = param(None)
-    """Number format in which the gradients of micro batches are summed. Left out, train.py sums several micro batches
-    of bf16 in fp32 unless the optimizer is offloaded; in all other cases, the sum has the format of the computation.
-    fp32 costs 4 bytes per parameter, but avoids rounding errors."""
+    """Number format in which the gradients of micro batches are summed. If not set, train.py sums the bf16 gradients of
+    several micro batches in fp32 unless the optimizer is offloaded; in all other cases, the sum has the format of the
+    computation. fp32 costs 4 bytes per parameter, but avoids rounding errors."""
 
     param_dtype: Dtype | None = param(None)
-    """Cast weights to this format. Left out, it is the format of the computation."""
+    """Cast weights to this format. Default: the format of the computation."""
 
     buffer_dtype: Dtype | None = param(None)
-    """Cast buffers (such as rotary frequencies) to this format. Left out, they keep the format that the model gave
+    """Cast buffers (such as rotary frequencies) to this format. If not set, they keep the format that the model gave
     them, which is almost always right."""

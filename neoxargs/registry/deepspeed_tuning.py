@@ -16,13 +16,13 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     `autotuning_run`."""
 
     fast: bool = param(True)
-    """Tune the ZeRO stage and the micro batch only; false tries further ZeRO settings too."""
+    """Tune only the ZeRO stage and the micro batch size; false also tries further ZeRO settings."""
 
     metric: Literal["throughput", "latency", "flops"] = param("throughput")
-    """Quantity that the autotuner optimises."""
+    """Metric that the autotuner optimises."""
 
     metric_path: str | None = param(None)
-    """File to which the training script writes the metric. Left out, DeepSpeed measures it."""
+    """File to which the training script writes the metric. If not set, DeepSpeed measures it."""
 
     start_profile_step: Count = param(3)
     """First step of each run to measure."""
@@ -31,7 +31,8 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """Last step of each run to measure; the run ends with it."""
 
     tuner_type: Literal["gridsearch", "random", "model_based"] = param("gridsearch")
-    """Order of the trials: one after the other, at random, or chosen by a model of the results so far."""
+    """Order of the trials: in sequence (`gridsearch`), at random, or chosen by a model of the results so far
+    (`model_based`)."""
 
     tuner_early_stopping: Natural = param(5)
     """Stop after this number of trials without improvement."""
@@ -49,8 +50,8 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """Repeat trials whose results already exist."""
 
     arg_mappings: dict[str, str] | None = param(None)
-    """Key of the JSON -> the script's flag with the same meaning, for scripts that also take the batch size as a
-    flag."""
+    """Maps keys of the JSON file to the script's flags with the same meaning, for scripts that also take the batch size
+    as a flag."""
 
     max_train_batch_size: Count | None = param(None)
     """Largest global batch size to try."""
@@ -68,10 +69,10 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """Number of micro batch sizes to try."""
 
     mp_size: Count = param(1)
-    """Ranks of one replica of the model: tensor parallel times pipeline size."""
+    """Number of ranks in one replica of the model: tensor parallel size times pipeline parallel size."""
 
     model_info_path: str | None = param(None)
-    """File with the model's size from an earlier run. Left out, the autotuner measures the size."""
+    """File with the model's size from an earlier run. If not set, the autotuner measures the size."""
 
 
 class ModelInfo(Group, origin="DSC", effect="engine", section="autotuning.model_info"):
@@ -84,10 +85,10 @@ class ModelInfo(Group, origin="DSC", effect="engine", section="autotuning.model_
     """Number of weights in the whole model."""
 
     hidden_size: Count | None = param(None)
-    """Width of the model."""
+    """Hidden size of the model."""
 
     num_layers: Count | None = param(None)
-    """Layers of the model."""
+    """Number of layers in the model."""
 
 
 class Elasticity(
@@ -98,7 +99,7 @@ class Elasticity(
     section="elasticity",
     always_sent=("max_train_batch_size", "micro_batch_sizes"),
 ):
-    """A global batch size that suits many numbers of GPUs; replaces the batch keys."""
+    """A global batch size that is valid for many numbers of GPUs; it replaces the batch keys."""
 
     enabled: bool = param(
         False,
@@ -115,10 +116,10 @@ class Elasticity(
     """Acceptable micro batch sizes."""
 
     min_gpus: Count = param(1)
-    """Smallest number of GPUs that the batch size must suit."""
+    """Smallest number of GPUs for which the batch size must be valid."""
 
     max_gpus: Count = param(10_000)
-    """Largest number of GPUs that the batch size must suit."""
+    """Largest number of GPUs for which the batch size must be valid."""
 
     min_time: Natural = param(0)
     """Minutes to run before a scheduler may change the number of GPUs; 0 sets no minimum."""
@@ -127,13 +128,13 @@ class Elasticity(
     """Version of the calculation; 0.2 takes model parallelism into account."""
 
     prefer_larger_batch: bool = param(True)
-    """Among equally good batch sizes, take the larger."""
+    """Among equally good batch sizes, choose the largest."""
 
     ignore_non_elastic_batch_info: bool = param(False)
     """Ignore batch sizes that are set elsewhere instead of reporting an error."""
 
     model_parallel_size: Count = param(1)
-    """Ranks of one replica of the model."""
+    """Number of ranks in one replica of the model."""
 
     num_gpus_per_node: Count = param(1)
     """Number of GPUs in each machine."""

@@ -32,13 +32,13 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Send each rank only the averaged gradients of its partition instead of all of them. Stages 1 and 2."""
 
     reduce_bucket_size: Count = param(500_000_000)
-    """Number of gradient elements that are averaged in one communication. A larger bucket is faster; it takes 2 bytes
-    per element in fp16, and twice as much with `overlap_comm`. For stage 3, about the square of the hidden size works
-    best."""
+    """Number of gradient elements that are averaged in one collective operation. A larger bucket is faster; it takes 2
+    bytes per element in fp16, and twice as much with `overlap_comm`. For stage 3, about the square of the hidden size
+    works best."""
 
     use_multi_rank_bucket_allreduce: bool = param(True)
-    """Average the buckets of all ranks in one all-reduce instead of one reduce per rank; helps small models on many
-    GPUs. Stages 1 and 2."""
+    """Average the buckets of all ranks in one all-reduce instead of one reduce per rank; this helps small models on
+    many GPUs. Stages 1 and 2."""
 
     allgather_partitions: bool = param(
         True, effect="none", no_effect_reason="DeepSpeed accepts it but no longer reads it"
@@ -47,7 +47,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     all-gather."""
 
     allgather_bucket_size: Natural = param(500_000_000)
-    """Number of weights that are gathered in one communication after a step. Stages 1 and 2."""
+    """Number of weights that are gathered in one all-gather after a step. Stages 1 and 2."""
 
     overlap_comm: bool | None = param(None)
     """Average gradients while the backward pass is still running. None: true for stage 3, false for the other
@@ -58,12 +58,12 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     of the model and loses their lower bits."""
 
     elastic_checkpoint: bool = param(False)
-    """Stages 1 and 2: save the optimizer's state so that it loads on another number of data parallel ranks. To change
-    anything else, convert it to a universal checkpoint."""
+    """Stages 1 and 2: save the optimizer state so that it can be loaded with a different number of data parallel ranks.
+    To change anything else, convert the checkpoint to the universal format."""
 
     sub_group_size: Natural = param(1_000_000_000)
-    """Stage 3: elements that the optimizer updates together. A smaller number needs less memory in the step, especially
-    with the state on NVMe."""
+    """Stage 3: number of elements that the optimizer updates at a time. A smaller number needs less memory in the step,
+    especially with the optimizer state on NVMe."""
 
     stage3_prefetch_bucket_size: Natural = param(50_000_000, aliases="prefetch_bucket_size")
     """Stage 3: how many weights to fetch ahead of their use."""
@@ -86,7 +86,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
         False,
         aliases=("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"),
     )
-    """Gather the whole model on one rank when it is saved in 16 bits; that rank needs the memory for it. Stage 3."""
+    """Stage 3: gather the whole model on one rank when it is saved in 16 bits; that rank must have enough memory for
+    it."""
 
     stage3_module_granularity_threshold: int = param(0, aliases="module_granularity_threshold")
     """Stage 3: fetch a module with all its submodules at once if it has fewer weights per submodule than this. 0
@@ -105,9 +106,9 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
         False,
         effect="not built",
         refused="DeepSpeed removed this implementation in 0.5.9 and now stops with an error",
-        instead="zero_stage: 1 selects the current implementation",
+        instead="set zero_stage: 1, which selects the current implementation",
     )
-    """Asks for the first implementation of stage 1, which DeepSpeed has since removed: it stops with an error."""
+    """Selects the first implementation of stage 1. DeepSpeed has since removed it, and stops with an error."""
 
     round_robin_gradients: bool = param(False)
     """Stages 1 and 2 with the optimizer on the CPU: distribute gradients in small pieces so that all ranks copy in
@@ -115,7 +116,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
 
     zero_hpz_partition_size: Natural = param(1)
     """Stage 3 (ZeRO++): keep a second copy of the weights partitioned across only this many ranks, usually the GPUs of
-    a machine, so that the backward pass does not gather from other machines. 1 is off."""
+    a machine, so that the backward pass does not gather from other machines. 1 turns this off."""
 
     zero_quantized_weights: bool = param(False)
     """Stage 3 (ZeRO++): fetch weights in 8 bits."""
@@ -127,17 +128,18 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3 (ZeRO++): average gradients in 4 bits."""
 
     mics_shard_size: int = param(-1)
-    """Stage 3 (MiCS): partition the state within groups of this many ranks, so that each group holds the complete
-    state. -1 is off."""
+    """Stage 3 (MiCS): partition the training state within groups of this many ranks, so that each group holds all of
+    it. -1 turns this off."""
 
     mics_hierarchical_params_gather: bool = param(False)
     """MiCS: fetch weights within a machine first, then between machines."""
 
     memory_efficient_linear: bool = param(True)
-    """Stage 3: a linear layer that does not keep the gathered weight for the backward pass."""
+    """Stage 3: use a linear layer that does not keep the gathered weight for the backward pass."""
 
     pipeline_loading_checkpoint: bool = param(False)
-    """Stage 3: ranks load their checkpoint files one after another, for hosts that cannot hold all at once."""
+    """Stage 3: ranks load their checkpoint files one after another, for hosts without enough memory to load all at
+    once."""
 
     override_module_apply: bool = param(True)
     """Stage 3: let `Module.apply` see unpartitioned weights, as initialisation functions expect."""
@@ -146,7 +148,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: warn whenever the order in which modules run changes and prefetching has to learn it again."""
 
     enable_sanity_checks: bool = param(False)
-    """Run DeepSpeed's internal consistency checks; slow, for finding bugs."""
+    """Run DeepSpeed's internal consistency checks; slow, for debugging."""
 
     save_muon_momentum_buffer_in_memory: bool = param(False)
     """Stage 3 with Muon and the optimizer's state on NVMe: keep Muon's momentum in memory."""
@@ -159,7 +161,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
         },
         to=(),
     )
-    """Retired: true is `offload_optimizer.device: cpu`."""
+    """Retired: use `offload_optimizer: {device: cpu}` instead of true."""
 
     cpu_offload_param: bool | None = param(
         None,
@@ -170,7 +172,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
         },
         to=(),
     )
-    """Retired: true is `offload_param.device: cpu`."""
+    """Retired: use `offload_param: {device: cpu}` instead of true."""
 
     cpu_offload_use_pin_memory: bool | None = param(
         None,
@@ -183,15 +185,15 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
         },
         to=(),
     )
-    """Retired: it is `pin_memory` in `offload_param` and in `offload_optimizer`."""
+    """Retired: use `pin_memory` in `offload_param` and in `offload_optimizer`."""
 
 
 class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimization.offload_param"):
     """Where ZeRO 3 keeps weights that are not in use."""
 
     device: Device = param("none")
-    """`none` keeps weights on the GPU, `cpu` moves them to host memory, `nvme` to disk, except partitions below 1 MiB
-    or `aio.block_size`. Stage 3 only."""
+    """`none` keeps weights on the GPU, `cpu` moves them to host memory, and `nvme` to disk, except partitions smaller
+    than 1 MiB or `aio.block_size`, whichever is larger. Stage 3 only."""
 
     nvme_path: str | None = param(None)
     """Folder on the disk for `device: nvme`; give each machine a local one. Each rank creates a folder in it, which is
@@ -201,50 +203,53 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
     """Number of host buffers that carry weights between disk and GPU."""
 
     buffer_size: Natural = param(100_000_000)
-    """Number of elements in each buffer of `buffer_count`; the largest weight must fit."""
+    """Number of elements in each of the `buffer_count` buffers; the largest weight must fit into one."""
 
     max_in_cpu: Natural = param(1_000_000_000)
-    """With `device: nvme`, maximum number of weights in host memory."""
+    """With `device: nvme`, the maximum number of weights that are kept in host memory."""
 
     pin_memory: bool = param(True)
-    """Page-locked host memory: faster copies that overlap computation, but it cannot be swapped out."""
+    """Use page-locked (pinned) host memory: copies are faster and overlap with computation, but the memory cannot be
+    swapped out."""
 
 
 class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optimization.offload_optimizer"):
     """Where the optimizer state is stored, and therefore where the optimizer step is computed."""
 
     device: Device = param("none")
-    """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, except partitions below 1
-    MiB or `aio.block_size`; both compute the step on the CPU. Stages 1 to 3; `nvme` needs 3."""
+    """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, except partitions smaller
+    than 1 MiB or `aio.block_size`, whichever is larger; both compute the step on the CPU. Stages 1 to 3; `nvme` needs
+    3."""
 
     nvme_path: str | None = param(None)
     """Folder on the disk for `device: nvme`; give each machine a local one. Each rank creates a folder in it, which is
     removed when the run ends."""
 
     buffer_count: Natural = param(4)
-    """Number of host buffers that carry state between disk and CPU; at least the number of tensors per weight, which is
-    4 for Adam."""
+    """Number of host buffers that carry state between disk and CPU; at least the number of tensors that the optimizer
+    needs per weight, which is 4 for Adam."""
 
     pin_memory: bool = param(True)
-    """Page-locked host memory: faster copies that overlap computation, but it cannot be swapped out."""
+    """Use page-locked (pinned) host memory: copies are faster and overlap with computation, but the memory cannot be
+    swapped out."""
 
     pipeline_read: bool = param(False)
-    """With `device: nvme`, read the next piece while this one is updated."""
+    """With `device: nvme`, read the next part of the state while the current one is updated."""
 
     pipeline_write: bool = param(False)
-    """With `device: nvme`, write the previous piece while this one is updated."""
+    """With `device: nvme`, write the previous part of the state while the current one is updated."""
 
     fast_init: bool = param(False)
-    """With `device: nvme`, create the state quickly at the start of a run."""
+    """With `device: nvme` and weights on NVMe, initialise the state in bulk at the start of a run, which is faster."""
 
     ratio: Fraction = param(1.0)
     """Stage 3: the share of weights whose step is computed on the CPU; the GPU does the rest."""
 
     super_offload: bool = param(False)
-    """Stage 3: the variant for machines whose CPU and GPU share a fast link, such as GH200."""
+    """Stage 3: use SuperOffload, a variant for machines whose CPU and GPU share a fast link, such as GH200."""
 
     cpuadam_cores_perc: Fraction = param(0.8)
-    """The share of CPU cores that computes the step with `super_offload`."""
+    """With `super_offload`, the share of the CPU cores that compute the step."""
 
 
 class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.zenflow"):
@@ -255,10 +260,12 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     """Fraction of gradient columns that are treated as important; below 1."""
 
     select_strategy: Literal["auto", "step", "epoch"] = param("auto")
-    """Unit of `select_interval`; `auto` decides from the gradients."""
+    """Unit of `select_interval`; `auto` means every epoch. Because DeepSpeed cannot see train.py's epochs, `auto` and
+    `epoch` choose the columns only once."""
 
     select_interval: Count | Literal["auto"] = param("auto")
-    """How often to choose the important columns afresh, in steps or epochs."""
+    """How often the important columns are chosen again, in the unit of `select_strategy`; `auto` only with
+    `select_strategy: auto`."""
 
     update_interval: Count | Literal["auto"] = param("auto")
     """Number of steps over which the gradients of the other columns are summed before the CPU applies them."""
@@ -271,20 +278,21 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
             "late and at a time that no checkpoint records, so that a resumed run would differ"
         ),
     )
-    """Overlap the CPU's update with forward and backward."""
+    """Overlap the CPU's update with the forward and backward passes."""
 
     offload: bool = param(False)
-    """Keep the important columns' state in host memory too, between steps."""
+    """Also keep the optimizer state of the important columns in host memory between steps."""
 
     auto_ratio: Fraction = param(0.99)
-    """If `update_interval` is `auto`, the share of the gradient's total magnitude that the important columns must
-    cover."""
+    """If `update_interval` is `auto`, the CPU updates once, in this share of the weight matrices, the accumulated
+    gradients of the other columns are as large as those of the important ones."""
 
     full_warm_up_rounds: Natural = param(0)
-    """Update everything on every step for this many rounds before choosing columns."""
+    """Number of micro batches at the start of a run after each of which all columns are updated, before important ones
+    are chosen."""
 
     pt_reserved_cores_perc: Fraction = param(0.5)
-    """Share of CPU cores left to torch; the others compute updates."""
+    """Share of the CPU cores that are reserved for torch; the others compute the updates."""
 
 
 class LocoParam(
@@ -300,7 +308,7 @@ class LocoParam(
     """Weight of the previous error in its moving average."""
 
     reset_T: Count = param(1024)
-    """Steps after which the accumulated error is forgotten."""
+    """Number of steps after which the accumulated error is reset."""
 
 
 class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimization.leaf_module"):
@@ -317,7 +325,7 @@ class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimizatio
     """Full class names of the modules that stage 3 fetches with all their submodules at once."""
 
     names: list[str] = param([])
-    """Names, inside the model, of the modules that stage 3 fetches with all their submodules at once."""
+    """Full names, within the model, of the modules that stage 3 fetches with all their submodules at once."""
 
     name_suffixes: list[str] = param([])
-    """Endings of the names of the modules that stage 3 fetches with all their submodules at once."""
+    """Suffixes of the names of the modules that stage 3 fetches with all their submodules at once."""

@@ -13,8 +13,8 @@ class Generation(Group, origin="NeoX", effect="generation"):
 
     text_gen_type: Literal["unconditional", "input-file", "interactive", "precompute"] | None = param(None)
     """What generation starts from: nothing (`unconditional`), the lines of `sample_input_file` (`input-file`), or a
-    prompt typed in (`interactive`). `precompute` writes log-probabilities of the training data. Left out:
-    `input-file` if such a file is given, otherwise `unconditional`."""
+    prompt typed in (`interactive`). `precompute` writes log-probabilities of the training data. Default: `input-file`
+    if `sample_input_file` is set, otherwise `unconditional`."""
 
     temperature: NonNegative = param(0.0)
     """Divides logits before sampling: below 1 sharpens, above 1 flattens. 0 always takes the most likely token."""
@@ -65,10 +65,10 @@ class Generation(Group, origin="NeoX", effect="generation"):
 
     eval_tasks_interval: Natural = param(0, ours=True, effect="run")
     """Iterations between two runs of `eval_tasks` during training, with the layout of the run; the tasks also run
-    before the first step and after the last one. 0: train.py runs no tasks."""
+    before the first step and after the last one. 0 means that train.py runs no tasks."""
 
     eval_tasks_limit: Count | None = param(None, ours=True, effect="run")
-    """Maximum number of examples per task in `eval_tasks`; the first ones are used. Left out: all."""
+    """Maximum number of examples per task in `eval_tasks`; the first ones are used. Default: all."""
 
     eval_tasks_path: str | None = param(None, ours=True, effect="run")
     """Folder with YAML files of your own tasks, which `eval_tasks` can then list by name."""
@@ -82,8 +82,8 @@ class Generation(Group, origin="NeoX", effect="generation"):
     """File with more prompts like those of `eval_prompts`, one per line."""
 
     eval_results_prefix: str = param("", effect="run")
-    """Prefix of the name of the JSON file that `eval.py` writes; `_eval_results_`, date and time follow. Left empty,
-    the file goes to `run_dir`."""
+    """Prefix of the name of the JSON file that `eval.py` writes; `_eval_results_`, date and time follow. If it is
+    empty, the file is written to `run_dir`."""
 
     greedy: bool = param(False, replaced_by={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})
     """Retired in May 2021: use `temperature: 0`, which always takes the most likely token."""

@@ -16,28 +16,30 @@ class Logging(Group, origin="NeoX", effect="log"):
 
     run_dir: str = param(derived=True, ours=True)
     """Folder for everything that a run writes except checkpoints: metrics.jsonl, report.html, the loss curve, rank logs
-    and the resolved configuration. Left out: `save` if given, otherwise `runs`."""
+    and the resolved configuration. Default: `save` if it is set, otherwise `runs`."""
 
     log_dir: str | None = param(None)
-    """Folder that standard output and error of every rank are also written to."""
+    """Folder to which the standard output and standard error of every rank are also written."""
 
     tensorboard_dir: str | None = param(None, origin="Meg", megatron="tensorboard-dir")
-    """Folder that TensorBoard event files are written to. Left out, none are."""
+    """Folder that TensorBoard event files are written to. If not set, none are written."""
 
     log_grad_norm: bool = param(False)
-    """Reports `gradient_norms/` of every parameter at every step, before clipping, to TensorBoard, Weights & Biases,
-    Comet and metrics.jsonl; needs one more reduction in every step. The norm over all parameters is always reported."""
+    """Reports the norm of every parameter's gradient, before clipping, as `gradient_norms/NAME` at every step to
+    TensorBoard, Weights & Biases, Comet and metrics.jsonl; needs one more reduction in every step. The norm over all
+    parameters is always reported."""
 
     log_grad_pct_zeros: bool = param(False)
-    """Reports `pct_grad_zeros/`, the share of every parameter's gradient elements that are exactly zero, in percent, to
-    the same places as `log_grad_norm`."""
+    """Reports the percentage of exact zeros in every parameter's gradient as `pct_grad_zeros/NAME`, to the same places
+    as `log_grad_norm`."""
 
     log_param_norm: bool = param(False, megatron="log-params-norm")
-    """Reports `parameter_norms/` of every parameter after every step, to the same places as `log_grad_norm`."""
+    """Reports the norm of every parameter after every step as `parameter_norms/NAME`, to the same places as
+    `log_grad_norm`."""
 
     log_optimizer_states: bool = param(False)
-    """Reports `optimizer_state_norms/` after every step, for every parameter and each of its optimizer states that has
-    the parameter's size, to the same places as `log_grad_norm`."""
+    """Reports the norm of every optimizer state that has its parameter's size, after every step, as
+    `optimizer_state_norms/NAME_STATE`, to the same places as `log_grad_norm`."""
 
     log_gradient_noise_scale: bool = param(False)
     """Reports `train/noise_scale`, the gradient noise scale (McCandlish et al. 2018) in samples, a guide to the largest
@@ -60,7 +62,7 @@ class Wandb(Group, origin="NeoX", effect="log"):
     """Weights & Biases."""
 
     use_wandb: bool | None = param(None)
-    """Reports to Weights & Biases. Left out, it does so if an API key is found in the environment."""
+    """Reports to Weights & Biases. Default: true if an API key is found in the environment."""
 
     wandb_project: str = param("neox", megatron="wandb-project")
     """Project on Weights & Biases."""
@@ -69,7 +71,7 @@ class Wandb(Group, origin="NeoX", effect="log"):
     """Name under which the ranks and restarts of one run are grouped on Weights & Biases."""
 
     wandb_run_name: str | None = param(None, megatron="wandb-exp-name")
-    """Name of the run on Weights & Biases. Left out, Weights & Biases generates one."""
+    """Name of the run on Weights & Biases. If not set, Weights & Biases generates one."""
 
     wandb_team: str | None = param(None, megatron="wandb-entity")
     """Team or user that owns the project on Weights & Biases."""
@@ -85,16 +87,16 @@ class Comet(Group, origin="NeoX", effect="log"):
     """Comet."""
 
     use_comet: bool | None = param(None)
-    """Reports to Comet. Left out, it does so if an API key is found in the environment."""
+    """Reports to Comet. Default: true if an API key is found in the environment."""
 
     comet_workspace: str | None = param(None)
-    """Workspace on Comet. Left out, the account's own."""
+    """Workspace on Comet. Default: the account's own."""
 
     comet_project: str | None = param(None)
-    """Project on Comet. Left out, Comet's "general"."""
+    """Project on Comet. Default: Comet's project "general"."""
 
     comet_experiment_name: str | None = param(None)
-    """Name of the experiment on Comet. Left out, Comet generates one."""
+    """Name of the experiment on Comet. If not set, Comet generates one."""
 
     comet_tags: list[str] | None = param(None)
     """Labels attached to the experiment on Comet."""
@@ -125,5 +127,5 @@ class Profiling(Group, origin="NeoX", effect="log"):
     those from `profile_step_start` to `profile_step_stop`, as a trace for Perfetto."""
 
     memory_profiling_path: str | None = param(None, megatron="memory-snapshot-path")
-    """Folder for `mem_snapshot.pickle` (on a CPU `mem_snapshot.json`), or a file of another name. Left out, `run_dir`.
-    """
+    """Folder for `mem_snapshot.pickle` (on a CPU `mem_snapshot.json`), or a file with a different name. Default:
+    `run_dir`."""

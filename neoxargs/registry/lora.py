@@ -23,7 +23,7 @@ class Lora(Group, origin="NeoX", effect="model", section="lora"):
     `base_checkpoint` to the model's checkpoint. The run's own checkpoints contain only the adapters."""
 
     alpha: Positive = param(16.0, ours=True)
-    """Numerator of the scale of the adapters, which is `alpha` / `rank`."""
+    """Numerator of the adapters' scale, which is `alpha` / `rank`."""
 
     dropout: BelowOne = param(0.0, ours=True)
     """Probability of dropout on the input of the adapters; the frozen matrices get the input without dropout."""

@@ -31,20 +31,20 @@ class Shape(Group, origin="Meg", effect="model"):
     `head_dim` is set."""
 
     num_attention_heads: Count = param(megatron="num-attention-heads")
-    """Query heads per layer; each is `head_dim` wide. Must be a multiple of `model_parallel_size`."""
+    """Number of query heads per layer; each is `head_dim` wide. Must be a multiple of `model_parallel_size`."""
 
     head_dim: Count | None = param(None, ours=True, megatron="kv-channels")
-    """Width of each head's query, key and value. Left out: `hidden_size` / `num_attention_heads`. Qwen3, Gemma and
+    """Width of each head's query, key and value. Default: `hidden_size` / `num_attention_heads`. Qwen3, Gemma and
     Mistral-Nemo have heads of a different width, so their attention is wider or narrower than the residual stream."""
 
     num_kv_heads: Count = param(derived=True, origin="NeoX", megatron="num-query-groups")
-    """Key and value heads per layer. Fewer than `num_attention_heads` is grouped-query attention, 1 is multi-query
-    attention; must divide `num_attention_heads`. Left out, every query head has its own."""
+    """Number of key and value heads per layer. Fewer than `num_attention_heads` is grouped-query attention, 1 is
+    multi-query attention; must divide `num_attention_heads`. If not set, every query head has its own."""
 
     intermediate_size: Count = param(derived=True, origin="NeoX", megatron="ffn-hidden-size")
     """Width of the feed-forward layer. With a gated activation (`swiglu`, `geglu`, ...), it is the total width of the
     gate, up and down matrices, as in GPT-NeoX: each matrix has a third of this width, rounded up to `mlp_multiple_of`.
-    Left out: `expansion_factor` x `hidden_size`, or 4 x `hidden_size`."""
+    Default: `expansion_factor` x `hidden_size` if that factor is set, otherwise 4 x `hidden_size`."""
 
     expansion_factor: Positive | None = param(None, origin="NeoX")
     """Size of the feed-forward layer as a multiple of `hidden_size`; Mamba layers read it as their inner width. Cannot
@@ -58,14 +58,16 @@ class Shape(Group, origin="Meg", effect="model"):
     activation, each of the three matrices has this width, without rounding. Implied by `te_layernorm_mlp`."""
 
     seq_length: Count = param(megatron="seq-length")
-    """Tokens per training sample. Memory for attention scores grows with its square unless a flash kernel is used."""
+    """Number of tokens in a training sample. Memory for attention scores grows with its square unless a flash kernel is
+    used."""
 
     max_position_embeddings: Count = param(derived=True, megatron="max-position-embeddings")
-    """Longest sequence, and number of rows of a learned position table. At least `seq_length`, which is the default."""
+    """Length of the longest sequence, and number of rows of a learned position table. At least `seq_length`, which is
+    the default."""
 
     num_unique_layers: Count | None = param(None)
     """Number of layers with their own weights; the others reuse them, also across pipeline stages. Must divide
-    `num_layers`. Left out, every layer is unique."""
+    `num_layers`. If not set, every layer has its own."""
 
     param_sharing_style: Literal["grouped", "spaced"] = param("grouped")
     """Which layers share weights when `num_unique_layers` is below `num_layers`. With 2 unique layers among 4,
@@ -89,7 +91,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
 
     rope_local_base_freq: Count | None = param(None, ours=True)
     """Base of the rotary wavelengths in layers with a sliding window, whose positions `rope_scaling` does not change,
-    as in Gemma 3. Left out, all layers have `rotary_emb_base`."""
+    as in Gemma 3. If not set, all layers use `rotary_emb_base`."""
 
     rotary_save_freqs_buffer: bool = param(
         False, effect="none", no_effect_reason="the frequencies are always computed and never saved"
@@ -97,8 +99,8 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Stores the rotary frequencies in checkpoints, for programs that expect them there; they can be recomputed."""
 
     rpe_num_buckets: Count = param(32, megatron="relative-attention-num-buckets")
-    """Number of distance classes that `pos_emb: rpe` distinguishes; each has one learned bias per head, the same in all
-    layers. Half of the buckets contain a single distance each."""
+    """Number of buckets into which `pos_emb: rpe` sorts distances; each has one learned bias per head, the same in all
+    layers. Half of the buckets hold a single distance each."""
 
     rpe_max_distance: Count = param(128, megatron="relative-attention-max-distance")
     """Distance in tokens from which `pos_emb: rpe` puts all tokens into the last bucket; below it, buckets widen
@@ -116,15 +118,15 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Limits the logits smoothly to between -c and c, where c is this value: c x tanh(logits / c). Gemma 2: 30."""
 
     no_weight_tying: bool = param(False, megatron="untie-embeddings-and-output-weights")
-    """Gives the output layer a matrix of its own, not the token embedding's. Adds `hidden_size` x vocabulary
-    parameters."""
+    """Gives the output layer a matrix of its own instead of sharing the token embedding's. Adds `hidden_size` x
+    `padded_vocab_size` parameters."""
 
     make_vocab_size_divisible_by: Count = param(128, origin="Meg", megatron="make-vocab-size-divisible-by")
     """The vocabulary is padded to a multiple of this number times `model_parallel_size`, so that every tensor parallel
     rank holds the same number of aligned rows."""
 
     padded_vocab_size: Count = param(derived=True, origin="Meg", megatron="padded-vocab-size")
-    """Rows of the embedding after padding. Computed from the tokenizer, `make_vocab_size_divisible_by` and
+    """Number of rows of the embedding after padding. Computed from the tokenizer, `make_vocab_size_divisible_by` and
     `model_parallel_size`; set it to fix the size independently of them."""
 
     softmax_over_padding: bool = param(False, ours=True)
@@ -135,8 +137,8 @@ class Embedding(Group, origin="NeoX", effect="model"):
     output_layer_parallelism: Literal["column", "row"] = param(
         "column", effect="none", no_effect_reason="the output layer is always sharded by columns, with the same result"
     )
-    """How tensor parallel ranks divide the output layer: `column` gives each a part of the vocabulary. `row`, from
-    files before May 2023, gives the same result."""
+    """How tensor parallel ranks divide the output layer: `column` gives each a part of the vocabulary. `row`, found in
+    files from before May 2023, gives the same result."""
 
     sinusoidal_pos_emb: bool = param(False, replaced_by={True: {"pos_emb": "sinusoidal"}, False: {}})
     """Retired in March 2021: use `pos_emb: sinusoidal`."""
@@ -179,7 +181,7 @@ class Norm(Group, origin="NeoX", effect="model"):
     inputs and outputs."""
 
     apply_layernorm_1p: bool = param(False, origin="Meg", ours=True, megatron="apply-layernorm-1p")
-    """Makes the scale of `norm: layernorm` or `rmsnorm` 1 plus its weight, which is initially 0, as in Gemma."""
+    """With `norm: layernorm` or `rmsnorm`, scales by 1 plus the weight, which is initially 0, as in Gemma."""
 
     use_qk_layernorm: bool = param(False, megatron="qk-layernorm")
     """Normalises each head's queries and keys by a `norm` of their own before their product (and before rotary
@@ -190,7 +192,7 @@ class Norm(Group, origin="NeoX", effect="model"):
     for queries and keys (OLMo 2). With `all_heads`, which needs `norm: rmsnorm`, each head has its own weights."""
 
     use_bias_in_norms: bool = param(True)
-    """Whether `norm: layernorm` learns an offset next to its scale."""
+    """Whether `norm: layernorm` learns a bias in addition to its scale."""
 
     layernorm_fusion: bool = param(
         False, effect="none", no_effect_reason="torch computes it in its own kernels, with the same result"
@@ -205,8 +207,8 @@ class Norm(Group, origin="NeoX", effect="model"):
     apply_residual_connection_post_layernorm: bool = param(
         False, origin="Meg", megatron="apply-residual-connection-post-layernorm"
     )
-    """Takes the residual from the output of a layer's norm instead of its input, the order of the original BERT. Cannot
-    be combined with `gpt_j_residual`."""
+    """Takes the residual from the output of a layer's norm instead of its input, as in the original BERT. Cannot be
+    combined with `gpt_j_residual`."""
 
     rms_norm: bool = param(False, replaced_by={True: {"norm": "rmsnorm"}, False: {}})
     """Retired in March 2021: use `norm: rmsnorm`."""
@@ -232,7 +234,7 @@ class Attention(Group, origin="NeoX", effect="model"):
     )
     """Kind of attention in each layer, as a list of patterns, each with its number of repetitions: `[[[global], 12]]`,
     `[[[local, global], all]]`. Kinds: `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`,
-    `bigbird`, `bslongformer`, and `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`. `flash` layers
+    `bigbird`, `bslongformer`, and `gmlp`, `amlp`, `mamba`, `rwkv`. If not set, every layer is `global`. `flash` layers
     differ from `global` ones only in that they always use torch's fused kernels, even with
     `attention_softmax_in_fp32`."""
 
@@ -248,7 +250,7 @@ class Attention(Group, origin="NeoX", effect="model"):
 
     sliding_window_width: Count | None = param(None)
     """Each token sees itself and at most this many tokens before it, in every layer unless `window_attn_skip_freq` is
-    set. Left out, it sees the whole sequence before it."""
+    set. If not set, it sees the whole sequence before it."""
 
     window_attn_skip_freq: Count | list[int] | None = param(
         None, origin="Meg", ours=True, megatron="window-attn-skip-freq"
@@ -258,7 +260,8 @@ class Attention(Group, origin="NeoX", effect="model"):
 
     apply_query_key_layer_scaling: bool = param(False, origin="Meg", megatron="apply-query-key-layer-scaling")
     """Divides queries by the layer's number before the product with the keys, and multiplies the scores by it in fp32.
-    Avoids fp16 overflow in deep models. Implies `attention_softmax_in_fp32`, and acts only where that does."""
+    Avoids fp16 overflow in deep models. Implies `attention_softmax_in_fp32`, and has an effect only where that
+    parameter has one."""
 
     attention_softmax_in_fp32: bool = param(False, origin="Meg", megatron="attention-softmax-in-fp32")
     """In fp16 and bf16, computes attention step by step as Megatron does: scores in the model's precision, mask and
@@ -266,7 +269,7 @@ class Attention(Group, origin="NeoX", effect="model"):
     they are as exact, faster, and need less memory. `flash` layers always use the fused kernels."""
 
     softmax_scale: Positive | None = param(None, ours=True)
-    """Factor on the products of queries and keys before the softmax. Left out: 1 / sqrt(`head_dim`). In Hugging Face's
+    """Factor on the products of queries and keys before the softmax. Default: 1 / sqrt(`head_dim`). In Hugging Face's
     Gemma models, it is 1 / sqrt(query_pre_attn_scalar)."""
 
     attn_logit_softcapping: Positive | None = param(None, ours=True)
@@ -324,8 +327,8 @@ class Mlp(Group, origin="NeoX", effect="model"):
             "llama": {"expansion_factor": 8.0, "use_bias_in_mlp": False, "mlp_multiple_of": 256},
         },
     )
-    """Retired in September 2024. `llama` gated its `activation`, had no biases and a width of 8/3 `hidden_size`: use
-    `activation: swiglu` for its `silu`, `use_bias_in_mlp: false`, `expansion_factor: 8` and `mlp_multiple_of: 256`."""
+    """Retired in September 2024. `llama` was a gated layer without biases, of width 8/3 `hidden_size`. Use `activation:
+    swiglu` (for `silu`), `use_bias_in_mlp: false`, `expansion_factor: 8` and `mlp_multiple_of: 256`."""
 
 
 class Init(Group, origin="NeoX", effect="model"):
@@ -379,14 +382,14 @@ class Fusion(Group, origin="Meg", effect="model"):
     ranks divides a layer into parts, which are compiled separately."""
 
     rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
-    """Rotates queries in one kernel and keys in another (`pos_emb: rotary`), which torch.compile generates on a GPU;
-    results are equal except for rounding. On a CPU, or without Triton and a C compiler, torch's kernels are used, about
+    """With `pos_emb: rotary`, rotates queries in one kernel and keys in another; torch.compile generates both on a GPU.
+    Results are equal except for rounding. On a CPU, or without Triton and a C compiler, torch's kernels are used, about
     five for each."""
 
     fused_kernels_build_path: str | None = param(
         None, origin="NeoX", effect="none", no_effect_reason="train.py has no CUDA kernels of its own to compile"
     )
-    """Folder in which NeoX compiles its CUDA kernels. Left out, the folder of the sources."""
+    """Folder in which GPT-NeoX compiles its CUDA kernels. Default: the folder of the sources."""
 
     onnx_safe: bool = param(False)
     """Computes GELU with erf, so that the model can be exported to ONNX versions without that operation (before opset

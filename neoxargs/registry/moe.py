@@ -12,15 +12,15 @@ class Moe(Group, origin="NeoX", effect="model"):
     """Mixture of experts."""
 
     moe_num_experts: Count = param(1, megatron="num-experts", aliases="num_experts")
-    """Experts per mixture-of-experts layer. 1 leaves the feed-forward layers dense. Each expert has the width of a
-    dense layer (`intermediate_size`) and no biases."""
+    """Number of experts in each mixture-of-experts layer. 1 leaves the feed-forward layers dense. Each expert has the
+    width of a dense layer (`intermediate_size`) and no biases."""
 
     moe_expert_interval: Count = param(1, megatron="moe-layer-freq", aliases="expert_interval")
     """Interval between the layers with experts: with 1, all layers have experts; with 2, the first, the third and so
     on. The default is 2 in a dialect before May 2025, or if a parameter is set that GPT-NeoX retired in that month."""
 
     moe_top_k: Count = param(1, megatron="moe-router-topk")
-    """Experts that process each token."""
+    """Number of experts that process each token."""
 
     moe_router_type: Literal["sinkhorn", "topk"] = param("sinkhorn")
     """How tokens choose experts: `topk` takes the highest probabilities; `sinkhorn` does so too, but in training it
@@ -28,14 +28,15 @@ class Moe(Group, origin="NeoX", effect="model"):
     parameter is set that GPT-NeoX retired in that month."""
 
     moe_normalize_expert_weights: bool = param(False, ours=True)
-    """Divide the weights of a token's experts by their sum, as Mixtral does."""
+    """Divide the routing weights of a token's experts by their sum, as Mixtral does."""
 
     moe_num_shared_experts: Natural = param(0, ours=True)
-    """Experts that process every token, in addition to those that the token chooses, with weight 1 (DeepSeekMoE)."""
+    """Number of experts that process every token with weight 1, in addition to those that the token chooses
+    (DeepSeekMoE)."""
 
     moe_aux_loss_coeff: NonNegative = param(0.0, megatron="moe-aux-loss-coeff", ours=True)
     """Weight of the load-balancing loss of each mixture-of-experts layer in the loss that is minimised (Switch
-    Transformers). The reported loss excludes it; it is logged as `moe/load_balancing_loss`. The default is
+    Transformers). The reported loss excludes it; this loss is logged as `moe/load_balancing_loss`. The default is
     `moe_loss_coeff` if that is set."""
 
     moe_z_loss_coeff: NonNegative = param(0.0, megatron="moe-z-loss-coeff", ours=True)
@@ -48,12 +49,12 @@ class Moe(Group, origin="NeoX", effect="model"):
     """Computes the load-balancing loss of the experts in fp32."""
 
     moe_jitter_eps: NonNegative | None = param(None, megatron="moe-input-jitter-eps")
-    """Width of the random factor, from 1 - eps to 1 + eps, on the router's input while training. Left out, there is
-    none."""
+    """During training, multiplies the router's input by a random factor from 1 - eps to 1 + eps, where eps is this
+    value. If not set, there is no such factor."""
 
     moe_token_dropping: bool = param(False)
-    """Limit the tokens of each expert to its capacity; those with the lowest weights pass the layer unchanged. false:
-    every expert processes all tokens that chose it."""
+    """Limit the number of tokens per expert to its capacity; the excess tokens, those with the lowest routing weights,
+    skip the expert. false: every expert processes all tokens that chose it."""
 
     moe_train_capacity_factor: Positive = param(1.0)
     """Capacity of each expert in training, as a multiple of its even share of a micro batch's tokens. Needs
@@ -67,35 +68,32 @@ class Moe(Group, origin="NeoX", effect="model"):
     """Minimum capacity of each expert, regardless of the capacity factors."""
 
     enable_expert_tensor_parallelism: bool = param(False, effect="layout")
-    """Divide the width of every expert among the tensor parallel ranks. false: each rank holds whole experts, an equal
-    number of them."""
+    """Divide the width of every expert among the tensor parallel ranks. false: each rank holds the same number of whole
+    experts."""
 
     moe_loss_coeff: NonNegative = param(0.1, effect="model")
-    """Retired in May 2025; `moe_aux_loss_coeff` has replaced it. In GPT-NeoX, no gradient came from this loss."""
+    """Retired in May 2025; `moe_aux_loss_coeff` has replaced it. In GPT-NeoX, this loss contributed no gradient."""
 
     moe_use_residual: bool = param(True)
-    """Retired in May 2025: a dense feed-forward layer in parallel to the experts, the two mixed by learned weights.
-    Only read by `moe_type: deepspeed`."""
+    """Retired in May 2025. Adds a dense feed-forward layer in parallel with the experts, and mixes both outputs by
+    learned weights. Read only with `moe_type: deepspeed`."""
 
     moe_glu: bool = param(
         False,
         effect="not built",
-        refused=(
-            "it gates the experts but not the dense feed-forward layers between them; in deepy, all have the "
-            "same activation"
-        ),
+        refused="it gates the experts but not the dense feed-forward layers; in deepy, both have the same activation",
         instead="set activation: geglu",
     )
-    """Retired in May 2025: gate the experts. Set `activation` to a gated one, such as `geglu`."""
+    """Retired in May 2025: set `activation` to a gated function, such as `geglu`. It gated the experts."""
 
     moe_type: Literal["deepspeed", "megablocks"] = param("megablocks")
-    """Retired in May 2025: which library computed the experts. `deepspeed` divided the weights of two experts by their
-    sum, and read `moe_use_residual`."""
+    """Retired in May 2025. It chose the library that computed the experts. With `deepspeed`, the routing weights of a
+    token's two experts are divided by their sum, and `moe_use_residual` is read."""
 
     create_moe_param_group: bool = param(
         True, effect="none", no_effect_reason="train.py needs no separate parameter groups for experts"
     )
-    """Retired in May 2025: give the optimizer the experts' weights as separate groups."""
+    """Retired in May 2025. It put the experts' weights into parameter groups of their own."""
 
-    use_tutel: bool = param(False, effect="none", no_effect_reason="train.py has one implementation of experts")
-    """Retired in May 2025: send tokens to experts through the package Tutel."""
+    use_tutel: bool = param(False, effect="none", no_effect_reason="train.py has only one implementation of experts")
+    """Retired in May 2025. It sent tokens to experts with the Tutel package."""

@@ -24,7 +24,8 @@ class Mup(Group, origin="NeoX", effect="model"):
     dimensions grow when the model is `mup_width_scale` times as wide. One file serves every layout."""
 
     base_shapes_file: str | None = param(None)
-    """File of the shapes that muP scales from, in the format of the package mup; `save_base_shapes` writes it."""
+    """File with the shapes of the base model, relative to which muP scales, in the format of the mup package;
+    `save_base_shapes` writes it."""
 
     mup_init_scale: Positive = param(1.0)
     """Factor on the standard deviation of initial weights under muP."""
@@ -44,4 +45,4 @@ class Mup(Group, origin="NeoX", effect="model"):
 
     mup_width_scale: Count = param(2, effect="run")
     """Ratio of the widths of successive models in `save_base_shapes` and `coord_check`; at least 2. The hidden size and
-    the feed-forward width grow, the number of heads does not."""
+    the feed-forward width grow; the number of heads does not."""

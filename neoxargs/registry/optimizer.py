@@ -48,7 +48,7 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
             "zero_optimization.offload_optimizer"
         ),
     )
-    """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, which need a quarter of
+    """With `optimizer_type: adam`, uses the 8-bit optimizer states of the bitsandbytes package, which need a quarter of
     the memory."""
 
     onebitadam: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "OneBitAdam"}, False: {}})

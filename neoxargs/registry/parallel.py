@@ -32,10 +32,8 @@ class Parallel(Group, origin="Meg", effect="layout"):
     tokens to the ranks that hold their experts, and receives the outputs. Must divide `moe_num_experts` and the number
     of replicas. The tensor parallel ranks (`model_parallel_size`) divide the experts as well."""
 
-    world_size: Count = param(
-        derived=True, origin="NeoX", effect="none", no_effect_reason="a launch computes the number of its processes"
-    )
-    """Processes in the run. Computed when the run is launched; setting it has no effect."""
+    world_size: Count = param(derived=True, origin="NeoX", effect="none", no_effect_reason="it is computed at launch")
+    """Number of processes in the run. Computed when the run is launched; setting it has no effect."""
 
     is_pipe_parallel: bool = param(
         derived=True, origin="NeoX", effect="none", no_effect_reason="it is derived from pipe_parallel_size"
@@ -43,5 +41,5 @@ class Parallel(Group, origin="Meg", effect="layout"):
     """True when `pipe_parallel_size` is 1 or more. Computed; setting it has no effect."""
 
     global_num_gpus: Count = param(derived=True, origin="NeoX", effect="config")
-    """Devices of all machines together. Counted from the hostfile, `include`, `exclude`, `num_nodes` and `num_gpus`;
-    set it only to compute batch sizes for a cluster that this machine cannot see."""
+    """Total number of devices on all machines. Computed from the hostfile, `include`, `exclude`, `num_nodes` and
+    `num_gpus`; set it only to compute batch sizes for a cluster that this machine cannot see."""

@@ -170,7 +170,7 @@ def _type_problems(parameter: Parameter, plugin: str) -> Iterator[Problem]:
         yield Problem(what, hint=SUPPORTED_TYPES, id="plugin-type-unsupported", about=(parameter.name,))
     elif not parameter.description:
         what = f"plugin {plugin}: {parameter.name} has no description"
-        hint = "add a string below its declaration"
+        hint = "write the description as a string below the declaration"
         yield Problem(what, hint=hint, id="plugin-parameter-without-description", about=(parameter.name,))
 
 

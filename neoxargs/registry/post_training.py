@@ -9,7 +9,7 @@ from neoxargs.registry.types import Count, NonNegative, Paths
 
 _REFERENCE = (
     "its loss needs pairs or ratings of answers and the log-probabilities of a second, frozen model, and deepy has "
-    "neither; in GPT-NeoX it has ended in a NameError since 2025-05-09"
+    "neither; in GPT-NeoX it has failed with a NameError since 2025-05-09"
 )
 
 
@@ -29,12 +29,12 @@ class PostTraining(
             "kto": _REFERENCE,
             "reinforce": (
                 "a server generates and rates its answers while the model trains, and deepy has no client for one; in "
-                "GPT-NeoX it has ended in a NameError since 2025-05-09"
+                "GPT-NeoX it has failed with a NameError since 2025-05-09"
             ),
             "rm": "its loss needs pairs of answers and a head with one output, and deepy has neither",
         },
         instead=(
-            "continue from a model that `deepy export` has written for Hugging Face, with TRL's DPOTrainer, "
+            "export the model to Hugging Face's format with `deepy export`, and continue with TRL's DPOTrainer, "
             "KTOTrainer, RLOOTrainer or RewardTrainer"
         ),
     )
@@ -74,7 +74,7 @@ class PostTraining(
     difference of log-probabilities, their plain difference (`kl`), or the `full` sum over the vocabulary."""
 
     kl_div_beta: NonNegative = param(0.1)
-    """Weight, in REINFORCE's loss, of the divergence from the reference model."""
+    """Weight of the divergence from the reference model in REINFORCE's loss."""
 
     fp32_reinforce: bool = param(True)
     """Computes REINFORCE's log-probabilities in fp32."""
@@ -83,55 +83,55 @@ class PostTraining(
     """Uses the mean reward of a prompt's other samples as the baseline (RLOO)."""
 
     train_reward_data_paths: Paths | None = param(None)
-    """Prefixes of the rewards that belong to `train_data_paths`, for KTO."""
+    """Prefixes of the reward files of `train_data_paths`, for KTO."""
 
     valid_reward_data_paths: Paths | None = param(None)
-    """Prefixes of the rewards that belong to `valid_data_paths`, for KTO."""
+    """Prefixes of the reward files of `valid_data_paths`, for KTO."""
 
     test_reward_data_paths: Paths | None = param(None)
-    """Prefixes of the rewards that belong to `test_data_paths`, for KTO."""
+    """Prefixes of the reward files of `test_data_paths`, for KTO."""
 
     pos_train_data_paths: Paths | None = param(None)
-    """Prefixes of the preferred answers for training, with `dataset_impl: pairwise`."""
+    """Prefixes of the token files with the preferred answers for training, with `dataset_impl: pairwise`."""
 
     neg_train_data_paths: Paths | None = param(None)
-    """Prefixes of the rejected answers for training, in the same order."""
+    """Prefixes of the token files with the rejected answers for training, in the order of `pos_train_data_paths`."""
 
     pos_train_label_data_paths: Paths | None = param(None)
-    """Prefixes of the labels of the preferred training answers; -100 takes a token out of the loss."""
+    """Prefixes of the label files of `pos_train_data_paths`; -100 excludes a token from the loss."""
 
     neg_train_label_data_paths: Paths | None = param(None)
-    """Prefixes of the labels of the rejected training answers; -100 takes a token out of the loss."""
+    """Prefixes of the label files of `neg_train_data_paths`; -100 excludes a token from the loss."""
 
     pos_valid_data_paths: Paths | None = param(None)
-    """Prefixes of the preferred answers for validation, with `dataset_impl: pairwise`."""
+    """Prefixes of the token files with the preferred answers for validation, with `dataset_impl: pairwise`."""
 
     neg_valid_data_paths: Paths | None = param(None)
-    """Prefixes of the rejected answers for validation, in the same order."""
+    """Prefixes of the token files with the rejected answers for validation, in the order of `pos_valid_data_paths`."""
 
     pos_valid_label_data_paths: Paths | None = param(None)
-    """Prefixes of the labels of the preferred validation answers."""
+    """Prefixes of the label files of `pos_valid_data_paths`."""
 
     neg_valid_label_data_paths: Paths | None = param(None)
-    """Prefixes of the labels of the rejected validation answers."""
+    """Prefixes of the label files of `neg_valid_data_paths`."""
 
     pos_test_data_paths: Paths | None = param(None)
-    """Prefixes of the preferred answers for testing, with `dataset_impl: pairwise`."""
+    """Prefixes of the token files with the preferred answers for testing, with `dataset_impl: pairwise`."""
 
     neg_test_data_paths: Paths | None = param(None)
-    """Prefixes of the rejected answers for testing, in the same order."""
+    """Prefixes of the token files with the rejected answers for testing, in the order of `pos_test_data_paths`."""
 
     pos_test_label_data_paths: Paths | None = param(None)
-    """Prefixes of the labels of the preferred test answers."""
+    """Prefixes of the label files of `pos_test_data_paths`."""
 
     neg_test_label_data_paths: Paths | None = param(None)
-    """Prefixes of the labels of the rejected test answers."""
+    """Prefixes of the label files of `neg_test_data_paths`."""
 
     online_dataserver_ips: list[str] | str = param("localhost")
     """Host or hosts that serve generated samples with `dataset_impl: online`."""
 
     online_dataserver_ports: list[Count] | Count = param(10000)
-    """Port or ports of those hosts, in the same order; one per data parallel rank."""
+    """Port or ports of `online_dataserver_ips`, in the same order; one per data parallel rank."""
 
     serve_model_weights: bool = param(
         False,

@@ -16,14 +16,14 @@ class Precision(Group, origin="Meg", effect="engine"):
         derived=True, origin="NeoX"
     )
     """Number format that the model computes in: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`;
-    torch's names for the others are accepted too. Left out, it follows the `fp16` and `bf16` sections; without them it
-    is fp32."""
+    torch's names for the others are accepted too. If not set, it follows the `fp16` and `bf16` sections; without them,
+    it is fp32."""
 
     float32_matmul_precision: Literal["highest", "high", "medium"] = param(
         "highest", origin="NeoX", ours=True, effect="run"
     )
-    """How matrix multiplications of fp32 tensors are computed, with torch's names. `highest` is fp32. `high` is TF32 on
-    GPUs since Ampere, up to eight times as fast: factors are rounded to 10 bits of mantissa, sums are fp32. `medium`
+    """Precision of fp32 matrix multiplications, by its name in torch. `highest` is fp32. `high` is TF32 on GPUs since
+    Ampere, up to eight times as fast: the inputs are rounded to 10 bits of mantissa, and sums are fp32. `medium`
     permits bf16 as well. Matters for `precision: fp32`, and has no effect on 16-bit matrix multiplications."""
 
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
@@ -31,13 +31,13 @@ class Precision(Group, origin="Meg", effect="engine"):
     volume, but avoids rounding errors."""
 
     loss_scale: NonNegative | None = param(None, megatron="loss-scale")
-    """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. Left out or 0: dynamic
-    loss scale. Only for fp16."""
+    """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. If it is 0 or not set, the
+    loss scale is dynamic. Only for fp16."""
 
     dynamic_loss_scale: bool = param(
         derived=True, origin="NeoX", effect="none", no_effect_reason="it is derived from loss_scale"
     )
-    """True if the loss scale is dynamic, that is if `loss_scale` is not set. Computed."""
+    """True if the loss scale is dynamic, that is, if `loss_scale` is 0 or not set. Computed."""
 
     loss_scale_window: Count = param(1000, megatron="loss-scale-window")
     """Number of steps without an overflow after which the dynamic loss scale is doubled."""
@@ -50,4 +50,4 @@ class Precision(Group, origin="Meg", effect="engine"):
 
     fp16_lm_cross_entropy: bool = param(False, megatron="fp16-lm-cross-entropy")
     """Leaves the logits and their gradient in fp16 instead of fp32 while the cross entropy is computed; sums over the
-    vocabulary are fp32. Halves that memory at a loss of accuracy; only with `precision: fp16`."""
+    vocabulary are fp32. Halves the memory for them at a loss of accuracy; only with `precision: fp16`."""

@@ -10,11 +10,11 @@ class Regularization(Group, origin="Meg", effect="model"):
     """Dropout and weight decay."""
 
     attention_dropout: Fraction = param(0.1, megatron="attention-dropout")
-    """Probability that an attention weight is set to zero while training. GPT-NeoX's default became 0 in December 2023.
-    """
+    """Probability that an attention weight is set to zero during training. GPT-NeoX's default became 0 in December
+    2023."""
 
     hidden_dropout: Fraction = param(0.1, megatron="hidden-dropout")
-    """Probability that an element of the embedding, attention or feed-forward output is set to zero while training.
+    """Probability that an element of the embedding, attention or feed-forward output is set to zero during training.
     GPT-NeoX's default became 0 in December 2023."""
 
     weight_decay: NonNegative = param(0.01, megatron="weight-decay")

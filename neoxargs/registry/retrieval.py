@@ -34,7 +34,7 @@ class Retrieval(Group, origin="Meg", effect="none", no_effect_reason="only BERT,
     """Whether ICT also uses documents of a single sentence. A GPT run does not read it."""
 
     report_topk_accuracies: list[Count] = param([], megatron="retriever-report-topk-accuracies")
-    """Values of k for which retrieval reports how often the right block is among the first k. A GPT run does not read
+    """Values of k for which retrieval reports how often the right block is among the top k. A GPT run does not read
     it."""
 
     faiss_use_gpu: bool = param(False)

@@ -18,12 +18,12 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
 
     factor: Positive | None = param(None, ours=True)
     """How many times longer the context becomes. Required by `linear`, `ntk`, `yarn` and `llama3`; `longrope` uses
-    `max_position_embeddings` / `original_max_position_embeddings` if it is left out."""
+    `max_position_embeddings` / `original_max_position_embeddings` if it is not set."""
 
     original_max_position_embeddings: Count | None = param(
         None, ours=True, megatron="yarn-original-max-position-embeddings"
     )
-    """Context length of the original training, in tokens, for `yarn`, `llama3` and `longrope`. Left out:
+    """Context length of the original training, in tokens, for `yarn`, `llama3` and `longrope`. Default:
     `max_position_embeddings`."""
 
     low_freq_factor: Positive = param(1.0, ours=True)
@@ -42,23 +42,23 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
     `factor`, and those in between are blended."""
 
     truncate: bool = param(True, ours=True)
-    """Whether `yarn` rounds the limits of the range of dimensions that it blends to whole numbers."""
+    """Whether the range of dimensions over which `yarn` blends is rounded outwards to whole dimensions."""
 
     attention_factor: Positive | None = param(None, ours=True)
-    """Factor on rotated queries and keys, which sharpens attention in longer contexts. Left out: as published for
-    `yarn` and `longrope`, a function of `factor`; 1 for the others."""
+    """Factor on rotated queries and keys, which sharpens attention in longer contexts. Default: for `yarn` and
+    `longrope`, a published function of `factor`; for the others, 1."""
 
     mscale: Positive | None = param(None, ours=True)
     """With `mscale_all_dim`, `yarn` computes `attention_factor` as a ratio of two functions of `factor`, as DeepSeek
     does. This is the coefficient in the numerator."""
 
     mscale_all_dim: Positive | None = param(None, ours=True)
-    """Coefficient in the denominator of the ratio that `mscale` describes."""
+    """Coefficient in the denominator of the ratio described under `mscale`."""
 
     short_factor: list[float] | None = param(None, ours=True)
-    """Divisors of the frequencies, one for each, that `longrope` uses for a sequence no longer than the original
+    """Divisors of the frequencies, one per frequency, that `longrope` uses for a sequence no longer than the original
     context."""
 
     long_factor: list[float] | None = param(None, ours=True)
-    """Divisors of the frequencies, one for each, that `longrope` uses for a sequence longer than the original
+    """Divisors of the frequencies, one per frequency, that `longrope` uses for a sequence longer than the original
     context."""

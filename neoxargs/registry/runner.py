@@ -23,7 +23,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
     GPUs of node2. Cannot be combined with `exclude`, `num_nodes` or `num_gpus`."""
 
     exclude: str = param("")
-    """The machines and GPUs to leave out, written like `include`. Cannot be combined with `include`, `num_nodes` or
+    """The machines and GPUs to leave out, in the syntax of `include`. Cannot be combined with `include`, `num_nodes` or
     `num_gpus`."""
 
     num_nodes: OrAll = param(-1)
@@ -50,11 +50,11 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Further arguments for the program that `launcher` names, as one string."""
 
     force_multi: bool = param(False)
-    """Use `launcher` even for a single machine; needed if that machine is not this one."""
+    """Use `launcher` even for a single machine; needed if that machine is remote."""
 
     no_ssh: bool = param(False)
-    """Start only this machine's processes, without ssh; you start the same command on each of the other machines, each
-    with its own `node_rank`, and `master_addr` is required."""
+    """Start only this machine's processes, without ssh. Run the same command on each of the other machines, each with
+    its own `node_rank`; `master_addr` is required."""
 
     no_ssh_check: bool = param(False)
     """Do not check before the launch whether the machines in `hostfile` answer over ssh."""
@@ -81,14 +81,15 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Write the launcher's process id to `/tmp/<pid>.ds`, for programs that start and stop runs."""
 
     enable_each_rank_log: str = param("None")
-    """Folder for one output file per rank, written instead of output on the terminal. None: the output goes to the
+    """Folder to which the output of the ranks is redirected, one file per rank. None: the output goes to the
     terminal."""
 
     bind_cores_to_rank: bool = param(False)
-    """Give each rank separate CPU cores, those near its GPU first. Useful if the optimizer runs on the CPU."""
+    """Bind each rank to CPU cores of its own with numactl, in the order of the local ranks. Useful if the optimizer
+    runs on the CPU."""
 
     bind_core_list: str | None = param(None)
-    """The cores that `bind_cores_to_rank` distributes, such as `0-15,32-47`. Left out, all cores are distributed."""
+    """The cores that `bind_cores_to_rank` distributes, such as `0-15,32-47`. If not set, all cores are distributed."""
 
     elastic_training: bool = param(
         False,
@@ -97,7 +98,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
             "if the number of machines can change, DeepSpeed computes the batch size itself and rejects the one that "
             "train.py passes"
         ),
-        instead="set restarts: 1 or more to start the ranks again from the last checkpoint after one has failed",
+        instead="set restarts to 1 or more, to restart the ranks from the last checkpoint after a failure",
     )
     """Allow the number of machines to change during the run, between `min_elastic_nodes` and `max_elastic_nodes`. Needs
     the `elasticity` section and `master_addr`, and cannot be combined with `no_local_rank`."""
@@ -140,15 +141,14 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     `launcher` not set. Used by default on CPUs; on GPUs, it is experimental."""
 
     restarts: Natural = param(0, to=(), ours=True)
-    """Maximum number of restarts. After a rank was killed, crashed or hung, all ranks are restarted. They resume from
-    the newest complete checkpoint in `save`. Before a restart, deepy waits 1 s; the wait doubles, up to 300 s, after
-    every restart without a new checkpoint. A run is not restarted after a rank has reported a problem or after a
-    request to stop. With `--emit sbatch`, the script also makes Slurm requeue the job. Same as the `--restarts`
-    option."""
+    """Maximum number of restarts. If a rank is killed, crashes or hangs, all ranks are restarted and resume from the
+    newest complete checkpoint in `save`. Before a restart, deepy waits 1 s; the wait doubles, up to 300 s, after every
+    restart without a new checkpoint. A run is not restarted after a rank has reported a problem or after a request to
+    stop. With `--emit sbatch`, the script also makes Slurm requeue the job. Same as the `--restarts` option."""
 
     step_timeout: NonNegative | None = param(None, to=("train",), ours=True)
     """Seconds after which a step counts as hung: the Python stacks of all ranks are reported, and the run fails. The
-    first step, an evaluation and a save may take ten times as long. Left out, the limit is 30 times the median step
+    first step, an evaluation or a save may take ten times as long. If not set, the limit is 30 times the median step
     time, but at least 180 s; the first step, an evaluation or a save then has at least 1800 s. 0 sets no limit."""
 
     detect_nvlink_pairs: bool = param(

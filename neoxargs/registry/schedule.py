@@ -15,11 +15,11 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     """Shape of the learning rate between its peak and `min_lr`: `constant`, `linear`, `cosine` or `exponential`."""
 
     lr_decay_iters: Count = param(derived=True, megatron="lr-decay-iters")
-    """Iteration at which the decay of the learning rate ends; afterwards, the learning rate is constant. Left out:
+    """Iteration at which the decay of the learning rate ends; afterwards, the learning rate is constant. Default:
     `train_iters`."""
 
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
-    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. If both are set
+    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. If both are set,
     they must agree."""
 
     min_lr: NonNegative = param(0.0, megatron="min-lr")
@@ -30,8 +30,8 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     iterations. `warmup_from_zero` says whether the first iteration has a learning rate of 0."""
 
     warmup_from_zero: bool = param(True, origin="NeoX", ours=True)
-    """The first iteration of the warm-up has a learning rate of 0 and changes no weight. Otherwise it has the learning
-    rate of the second one, as in GPT-NeoX since May 2026."""
+    """Starts the warm-up at a learning rate of 0, so that the first iteration changes no weight. If false, the first
+    iteration has the learning rate of the second one, as in GPT-NeoX since May 2026."""
 
     override_lr_scheduler: bool = param(False, megatron="override-opt-param-scheduler")
     """On resuming, uses the schedule of this configuration and ignores the one in the checkpoint. Cannot be combined

@@ -30,7 +30,7 @@ class Training(Group, origin="NeoX", effect="run"):
     """Saves and stops at the first iteration that is a multiple of this number, for jobs with a time limit."""
 
     loss_average: Literal["micro_batches", "tokens"] = param("micro_batches", ours=True)
-    """How losses are averaged if micro batches have different numbers of trained tokens, as with label files:
+    """How losses are averaged if micro batches differ in their number of trained tokens, as with label files:
     `micro_batches` takes the mean over the trained tokens of each micro batch, and then the mean over micro batches and
     replicas, as GPT-NeoX does; `tokens` takes the mean over all trained tokens of the batch, as transformers does, so
     that each of them has the same weight. An evaluation reports the mean over its batches."""
@@ -59,7 +59,7 @@ class Training(Group, origin="NeoX", effect="run"):
 
     dialect: str | None = param(None, ours=True, to=(), effect="config")
     """Date of the GPT-NeoX version whose defaults and meanings apply: `neox-2021` (28 February 2021), `neox-2026` (the
-    newest), or a date such as `2023-03-09`. Left out, a file with a key that only later versions have is read as
+    newest), or a date such as `2023-03-09`. If not set, a file with a key that only later versions have is read as
     `neox-2026`, and any other file as `neox-2021`."""
 
     user_script: str | None = param(None, effect="log")
@@ -90,8 +90,8 @@ class Training(Group, origin="NeoX", effect="run"):
     DDP_impl: Literal["local", "torch"] = param(
         "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients"
     )
-    """Retired in March 2021: remove it. DeepSpeed averages the gradients, so neither `local` nor `torch` data
-    parallelism of Megatron runs."""
+    """Retired in March 2021: remove it. DeepSpeed averages the gradients, so neither of Megatron's data parallel
+    implementations, `local` and `torch`, is used."""
 
     lazy_mpu_init: bool = param(False, origin="Meg", megatron="lazy-mpu-init")
     """Implies `use_cpu_initialization`. In Megatron it also leaves the set-up of process groups to an outside program;
@@ -118,13 +118,13 @@ class Training(Group, origin="NeoX", effect="run"):
     deepspeed_slurm: bool = param(False, effect="launcher")
     """Reads rank and world size from Slurm's environment, for runs started by `srun`."""
 
-    deepscale: bool = param(False, effect="none", no_effect_reason="it is a former name of an option of DeepSpeed")
-    """Former name of DeepSpeed's own switch; has no effect."""
+    deepscale: bool = param(False, effect="none", no_effect_reason="it is the former name of a DeepSpeed flag")
+    """Former name of DeepSpeed's flag `--deepspeed`; has no effect."""
 
     deepscale_config: str | None = param(
-        None, effect="none", no_effect_reason="it is a former name of an option of DeepSpeed"
+        None, effect="none", no_effect_reason="it is the former name of a DeepSpeed flag"
     )
-    """Former name of the option for DeepSpeed's JSON file; has no effect."""
+    """Former name of DeepSpeed's flag `--deepspeed_config`; has no effect."""
 
     adlr_autoresume: bool = param(False, origin="Meg", megatron="adlr-autoresume")
     """Looks for a file named `stop` in `run_dir` every `adlr_autoresume_interval` iterations. If it exists (`touch`

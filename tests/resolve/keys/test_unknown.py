@@ -72,8 +72,8 @@ def test_the_hint_for_a_key_without_a_match() -> None:
     [
         ("--num-layers: 4", "write `num-layers` without the `--`"),
         ("zero_optimization: {-stage: 1}", "write `stage` without the `-`"),
-        ("--micro-batch-size: 4", "use train_micro_batch_size_per_gpu instead (samples per data parallel rank and "
-         "forward pass)"),
+        ("--micro-batch-size: 4", "use train_micro_batch_size_per_gpu instead (number of samples that "
+         "each data parallel rank processes in one forward pass)"),
         ("--hiden-size: 4", "did you mean hidden_size?"),
         ("--no-bias-gelu-fusion: true", "use bias_gelu_fusion: false instead"),
         ("no_bias_dropout_fusion: true", "use bias_dropout_fusion: false instead"),

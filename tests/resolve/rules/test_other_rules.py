@@ -23,7 +23,7 @@ def test_a_world_size_in_a_file_has_no_effect() -> None:
     config = configure("world_size: 3", gpus=8)
     assert config.parallel.world_size == 8
     (warning,) = [problem for problem in no_effect_warnings(config, ()) if problem.about == ("world_size",)]
-    assert warning.what == "world_size has no effect: a launch computes the number of its processes"
+    assert warning.what == "world_size has no effect: it is computed at launch"
 
 
 @pytest.mark.parametrize("value", ["10000", "[5, 10]"])
@@ -31,7 +31,7 @@ def test_save_iters_of_an_old_file_has_no_effect(value: str) -> None:
     config = configure(f"{{save: out, checkpoint_factor: 4, extra_save_iters: [1], save_iters: {value}}}")
     assert config.checkpoint.extra_save_iters == [1]
     (warning,) = no_effect_warnings(config, ())
-    reason = "checkpoint_factor and extra_save_iters set when checkpoints are saved"
+    reason = "checkpoint_factor and extra_save_iters determine when checkpoints are saved"
     assert (warning.what, warning.hint) == (f"save_iters ({value}) has no effect: {reason}", "remove save_iters")
 
 

@@ -17,7 +17,7 @@ def warnings(*texts: str) -> list[Problem]:
     return [problem for problem in trainer_problems(configure(*texts)) if problem.severity == "warning"]
 
 
-EXPERTS = "train.py divides the experts of its own model, according to the moe_... parameters"
+EXPERTS = "train.py divides the experts of its own model, according to the moe_* parameters"
 
 
 @pytest.mark.parametrize(

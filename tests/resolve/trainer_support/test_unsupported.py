@@ -135,7 +135,7 @@ def test_every_refused_layer_and_optimizer_of_torch_has_a_reason() -> None:
 def test_a_reason_is_followed_by_what_to_write_instead() -> None:
     (problem,) = trainer_problems(configure("sequence_parallel_size: 2"))
     assert problem.what.startswith("sequence_parallel_size (2) is not supported by train.py: DeepSpeed would divide")
-    assert problem.hint.startswith("remove sequence_parallel_size; divide activations along the sequence with ")
+    assert problem.hint.startswith("remove sequence_parallel_size; to divide activations along the sequence, set ")
 
 
 def test_a_layer_that_does_not_exist_is_one_problem() -> None:
