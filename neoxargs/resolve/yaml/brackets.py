@@ -73,8 +73,7 @@ def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Proble
     if character in "]}":
         word, hint = (
             word._replace(column=last, width=1),
-            f"add a `,` or `{closing}` after this `{character}`, or move this `{character}` to the end of the list or "
-            "mapping that it should close",
+            f"add a `,` or `{closing}` after this `{character}`, or move this `{character}` to where it belongs",
         )
     what = f"a `,` or the closing `{closing}` is missing after this value"
     return Problem(what, word, hint, also, id="yaml-missing-comma")

@@ -190,7 +190,7 @@ class _Composer:
                 [Problem(what, where, f"replace `*{name}` with a literal value", id="yaml-alias-inside-itself")]
             )
         if name not in self.anchors:
-            hint = f"mark a value above with `&{name}`, or put `*{name}` in quotes if it is meant as a string"
+            hint = f"add `&{name}` to a value above, or put `*{name}` in quotes if it is meant as a string"
             what = f"alias `*{name}` has no anchor `&{name}` above it"
             raise Problems([Problem(what, where, hint, id="yaml-unknown-alias")])
         node, size = self.anchors[name]

@@ -110,6 +110,14 @@ def test_which_problem_it_is(text: str, id: str, about: tuple[str, ...]) -> None
     assert (id, about) in [(problem.id, problem.about) for problem in draft([Text("my.yml", text)]).problems]
 
 
+def test_a_parameter_of_an_optimizer_without_listed_parameters() -> None:
+    (problem,) = draft([Text("my.yml", "optimizer: {type: Foo, params: {max_coeff: big}}")]).problems
+    assert (problem.what, problem.hint) == (
+        "optimizer.type (Foo) does not accept optimizer.params.max_coeff",
+        "remove max_coeff",
+    )
+
+
 def test_a_set_without_a_value() -> None:
     (problem,) = draft([], ["num_layers"]).problems
     assert problem.id == "set-without-value"
