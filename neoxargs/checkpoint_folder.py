@@ -275,7 +275,7 @@ class Base(NamedTuple):
     folder: Path | None
     """None: the model has the initial weights of `seed`."""
     digest: str
-    """Of the list of its files with their checksums; "" if it has no such list, as GPT-NeoX's checkpoints."""
+    """Hash of the list of its files with their checksums; "" if it has no such list, as in GPT-NeoX's checkpoints."""
 
     @classmethod
     def of(cls, checkpoint: Path) -> Base:

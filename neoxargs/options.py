@@ -145,7 +145,7 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     )
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
-    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs instead of this machine's")
+    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs instead of those on this machine")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

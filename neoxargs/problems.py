@@ -50,7 +50,7 @@ class Problem(Record):
     """Other places involved (the first of two duplicate keys, the other side of a conflict)."""
     severity: Literal["error", "warning"] = "error"
     id: str = field(kw_only=True)
-    """The kind of problem, independent of its sentence; `deepy explain unknown-key` describes it."""
+    """Identifies the kind of problem, such as `unknown-key`; `deepy explain ID` describes it."""
     about: tuple[str, ...] = ()
     """The parameters involved, by their registry names."""
 

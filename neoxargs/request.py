@@ -30,7 +30,7 @@ class Request(Record):
     script: str = ""
     """Script to launch, as given on the command line; "" for other commands."""
     break_lock: bool = False
-    """Take over the folders of a run although it seems to be alive (`--break-lock`)."""
+    """Take over the folders of a run even if it seems to be running (`--break-lock`)."""
 
     @classmethod
     def of(cls, options: Namespace, overrides: Sequence[str] = (), script: str = "") -> Request:

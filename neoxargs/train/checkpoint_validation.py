@@ -57,7 +57,7 @@ class ForwardPass:
             hint = "use the versions of deepy and torch that saved the checkpoint, or set "
             hint += "checkpoint_validation_with_forward_pass: false to load it anyway"
             raise Problems(Problem(what, hint=hint, id="checkpoint-loss-differs", about=("load",)))
-        return f"validated by a forward pass: loss {now:.6g}; when the checkpoint was saved, {then:.6g}"
+        return f"validated by a forward pass: loss {now:.6g} ({then:.6g} when the checkpoint was saved)"
 
 
 def _sample(config: Config, vocabulary: Vocabulary, micro_batch: int) -> MicroBatch:

@@ -89,7 +89,7 @@ def widened(config: Config, factor: int) -> Config:
 
 
 def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    source = Source("derived", text="coord_check compares widths")
+    source = Source("derived", text="set for coord_check")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}
     return Config(values, config.sections, config.warnings, config.dialect)
 
@@ -104,7 +104,7 @@ def _sizes_in_training(config: Config, base: Widths | None, device: torch.device
     if base is not None:
         groups = mup.divide_groups(groups, dict(model.named_parameters()), base, mup.normalizes_gradients(config))
     stepper = optimizer.build(config, groups)
-    assert stepper is not None, "the rules refuse muP with an optimizer that DeepSpeed builds"
+    assert stepper is not None, "the rules should have rejected muP with an optimizer that DeepSpeed builds"
     for group in stepper.param_groups:
         group["lr"] = config.optimizer_params.lr / group.get("width_mult", 1.0)
     generator = torch.Generator().manual_seed(config.training.seed)

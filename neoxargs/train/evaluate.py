@@ -89,9 +89,9 @@ class Perplexity:
     """Negative log-likelihood."""
     tokens: int
     words: int
-    """Separated by white space."""
+    """Number of words, as separated by white space."""
     bytes: int
-    """Of the text in UTF-8."""
+    """Size of the text in UTF-8."""
 
     def to_json(self) -> dict[str, Any]:
         """Return counts, loss (nats per token), perplexities per token, word and byte, and bits per byte.

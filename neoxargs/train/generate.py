@@ -110,7 +110,7 @@ def for_generation(config: Config) -> Config:
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=(name,)))
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
     changes["sequence_parallel"] = False  # generation passes one token at a time, which cannot be sharded
-    source = Source("derived", text="generation does not train")
+    source = Source("derived", text="set for generation")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}
     return Config(values, config.sections, config.warnings, config.dialect)
 

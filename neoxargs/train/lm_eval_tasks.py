@@ -24,11 +24,11 @@ class Tasks:
 
     names: Sequence[str]
     seed: int
-    """Seed of the examples that precede a question."""
+    """Seed for the choice of few-shot examples."""
     folder: str | None = None
-    """A folder with files of further tasks."""
+    """A folder with YAML files that define additional tasks."""
     limit: int | None = None
-    """Maximum number of examples of each task."""
+    """Maximum number of examples per task."""
     _loaded: dict[str, Any] | None = None
 
     @classmethod

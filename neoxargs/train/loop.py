@@ -102,15 +102,15 @@ class Loop:
     progress: Progress = field(default_factory=Progress)
     run_dir: Path = Path()
     folders: RunFolders = field(default_factory=lambda: RunFolders({}))
-    """The folders that this rank restores if they vanish."""
+    """The folders that this rank creates again if they vanish."""
     diverged_in_a_row: int = 0
-    """Steps that were skipped since the last good one, with `on_divergence: skip`."""
+    """Number of steps in a row that diverged and were skipped, with `on_divergence: skip`."""
     unwritten: set[str] = field(default_factory=set)
-    """The warnings about trackers that could not write, each of which is printed once."""
+    """Warnings that were already printed about trackers that could not write; each is printed only once."""
     characters: CharacterCounter | None = None
     """With `char_level_ppl`, counts the characters of evaluations."""
     questions: Questions | None = None
-    """Tasks and prompts, if there are any."""
+    """Tasks and prompts to evaluate during training; None without any."""
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
@@ -366,8 +366,8 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
 
 def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    what = f"max_skipped_steps ({steps}) was reached: the last {steps} steps, up to iteration {iteration}, had "
-    what += f"infinite or NaN losses or gradients; training stopped without saving; {latest}"
+    what = f"max_skipped_steps ({steps}) was reached at iteration {iteration}, because losses or gradients were "
+    what += f"infinite or NaN; training stopped without saving; {latest}"
     hint = "set iteration to continue from an earlier checkpoint, and set a lower lr or gradient_clipping"
     about = ("max_skipped_steps", "on_divergence", "lr", "gradient_clipping")
     return Problem(what, hint=hint, id="steps-keep-diverging", about=about)
@@ -389,5 +389,5 @@ def warn(problems: Problems) -> None:
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
     hint = "to prevent divergence, set a lower lr, a longer warmup, or gradient_clipping"
-    what = f"the loss is {result.loss} in iteration {iteration}; training stopped without saving; {latest}"
+    what = f"the loss is {result.loss} at iteration {iteration}; training stopped without saving; {latest}"
     return Problem(what, hint=hint, id="loss-not-finite", about=("lr", "warmup", "gradient_clipping"))

@@ -281,7 +281,7 @@ def test_a_file_ends_the_run_with_a_checkpoint(tmp_path: Path, interval: int, la
 
 def test_a_loss_that_is_no_number_stops_without_saving() -> None:
     run = loop({5: (math.nan, False)}, save="x", checkpoint_factor=4)
-    with pytest.raises(Problems, match=r"the loss is nan in iteration 5; .* the latest checkpoint is at4"):
+    with pytest.raises(Problems, match=r"the loss is nan at iteration 5; .* the latest checkpoint is at4"):
         run.run()
     assert happened(run, "save") == [("save", 4)]
 
@@ -298,16 +298,14 @@ def test_steps_that_diverge_are_skipped_up_to_a_number_in_a_row() -> None:
     run = loop({2: nan, 3: nan, 4: overflow, 5: nan}, on_divergence="skip", max_skipped_steps=3)
     assert run.run().iteration == 6
     run = loop({2: nan, 3: (1.0, True), 4: nan}, on_divergence="skip", max_skipped_steps=3, save="x")
-    with pytest.raises(
-        Problems, match=r"max_skipped_steps \(3\) was reached: the last 3 steps, up to iteration 4, .* no checkpoint"
-    ):
+    with pytest.raises(Problems, match=r"max_skipped_steps \(3\) was reached at iteration 4, .* no checkpoint"):
         run.run()
     assert not happened(run, "save")
 
 
 def test_a_nan_stops_by_default_also_where_deepspeed_has_skipped_the_step() -> None:
     """In bf16 under ZeRO it skips steps with infinite gradients; only fp16 recovers by skipping."""
-    with pytest.raises(Problems, match="the loss is nan in iteration 2"):
+    with pytest.raises(Problems, match="the loss is nan at iteration 2"):
         loop({2: (math.nan, True)}).run()
 
 

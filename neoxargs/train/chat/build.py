@@ -68,7 +68,7 @@ class Summary:
     tokenizer_type: str
     vocab_size: int
     fingerprint: str
-    """Identifies the files, the template and the recipe (`fingerprint`)."""
+    """Hash of the files, the template and the recipe (see `fingerprint`)."""
 
 
 @dataclass

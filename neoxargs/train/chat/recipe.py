@@ -28,8 +28,8 @@ class ChatRecipe:
     train_on: tuple[str, ...] = ("assistant",)
     """The roles whose turns are trained."""
     only_last: bool = False
-    """Train only the last turn, if its role is trained."""
+    """Train only on the last turn, if its role is trained."""
     tool_calls: bool = True
-    """Train the turns that call tools."""
+    """Train on the turns that call tools."""
     max_length: int | None = None
     overlong: Overlong = "keep"

@@ -28,7 +28,7 @@ class ChatSettings:
     """Special tokens and templates of a tokenizer."""
 
     special: dict[str, str] = field(default_factory=dict)
-    """`eos_token` and the like -> text."""
+    """Name of a special token, such as `eos_token` -> its text."""
     templates: dict[str, TemplateSource] = field(default_factory=dict)
     """Name -> template; `default` is the one without a name."""
     described: bool = False

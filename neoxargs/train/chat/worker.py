@@ -30,7 +30,7 @@ class Sample(NamedTuple):
     place: str
     text: str
     spans: list[Span]
-    """The characters of trained tokens."""
+    """Character ranges of the trained tokens."""
     end: str
     """The text of the appended end token, "" if none was appended."""
     end_trained: bool

@@ -53,7 +53,7 @@ class Summary:
     tokenizer_type: str
     vocab_size: int
     fingerprint: str
-    """Identifies the text files and the recipe (`fingerprint`)."""
+    """Hash of the text files and the recipe (see `fingerprint`)."""
 
 
 def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None = None) -> Summary:

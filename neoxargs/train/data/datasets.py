@@ -53,7 +53,7 @@ class Sampling:
     epochs: int | None = None
     """Number of passes over the training data (`train_epochs`); None to draw a given number of samples instead."""
     prompt: int = 0
-    """Positions of a soft prompt at the beginning of every sample."""
+    """Number of positions at the beginning of every sample that a soft prompt occupies."""
     files: dict[str, Any] = field(default_factory=dict)
     """Prefix -> open token file."""
 

@@ -36,7 +36,7 @@ class Writer:
         self._bin = open(self._parts[0], "wb")  # noqa: SIM115 - closed by finish and discard
         self.lengths = array("i")
         self.ends = array("q", [0])
-        """Document boundaries: 0, then for each document the number of sequences up to its end."""
+        """Document boundaries: 0, then, for each document, the number of sequences up to its end."""
 
     def add(self, ids: NDArray[np.generic], lengths: list[int], last: list[bool]) -> None:
         """Append sequences, concatenated in `ids`; `last` marks those that end a document. Empty ones are dropped."""
@@ -82,7 +82,7 @@ class TokenFile(NamedTuple):
     """All sequences, concatenated; read from disk when they are used."""
     lengths: NDArray[np.int32]
     ends: NDArray[np.int64]
-    """Document boundaries, as in Writer."""
+    """Document boundaries, as in `Writer.ends`."""
 
 
 def read(prefix: Path) -> TokenFile:

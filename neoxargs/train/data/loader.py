@@ -57,7 +57,7 @@ class Loader:
     drops_last: bool = False
     """Start over after the last micro batch that is full on all ranks, as GPT-NeoX does, not after the last sample."""
     prompt: int = 0
-    """Positions at the beginning of every sample that belong to a soft prompt."""
+    """Number of positions at the beginning of every sample that a soft prompt occupies."""
 
     def train(self, consumed: int) -> Iterator[Batch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""

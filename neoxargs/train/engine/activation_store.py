@@ -31,7 +31,7 @@ class StoredTensor:
     device: torch.device
     slot: Slot | None = None
     copy: HostCopy | None = None
-    """Where a GPU's tensor is in host memory."""
+    """The copy in host memory of a tensor from a GPU; None for other tensors."""
 
 
 class Store:

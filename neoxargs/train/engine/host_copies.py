@@ -20,7 +20,7 @@ class HostCopy:
     memory: Tensor
     device: torch.device
     stored_before: weakref.ref[HostCopy] | None
-    """Weak: a copy must not keep those of earlier micro batches in memory."""
+    """The copy that was made before this one; weak, so that copies of earlier micro batches are not kept in memory."""
     on_gpu: tuple[Tensor, torch.cuda.Event] | None = None
     """The copy on the GPU, and the event after which it may be read."""
 

@@ -36,7 +36,7 @@ class Result:
     skipped: bool
     """Whether the weights were not updated: fp16 gradients overflowed, or the step diverged."""
     overflowed: bool = False
-    """Whether the reason was fp16, whose loss scale is lowered then."""
+    """Whether an fp16 overflow was the reason; the loss scale is then lowered."""
     reports: dict[str, float] = field(default_factory=dict)
     """Optional reports: series name -> value (see reports.py)."""
 

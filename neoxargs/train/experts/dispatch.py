@@ -21,7 +21,7 @@ class Assignments(NamedTuple):
     """The pairs of a token and an expert that process it, sorted by expert."""
 
     tokens: Tensor
-    """(pairs): the token's number."""
+    """(pairs): the index of the token."""
     weights: Tensor
     """(pairs): the weight of the expert's output."""
     counts: Tensor

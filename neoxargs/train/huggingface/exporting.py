@@ -250,7 +250,7 @@ def parser() -> argparse.ArgumentParser:
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILEs in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
     add("--gpus", metavar="N", type=_count,
-        help="assume N GPUs instead of this machine's")  # fmt: skip
+        help="assume N GPUs instead of those on this machine")  # fmt: skip
     add("--format", choices=("huggingface", "neox"), default="huggingface",
         help="write a Hugging Face folder, or a GPT-NeoX checkpoint (default: %(default)s)")  # fmt: skip
     add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"export as one of {', '.join(FAMILIES)}")

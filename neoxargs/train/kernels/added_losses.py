@@ -23,7 +23,7 @@ class Term(NamedTuple):
 
     value: Tensor
     weight: float
-    """0: the value is only reported."""
+    """Factor of the value in the loss; with 0, the value is only reported."""
 
 
 class AddedLosses:

@@ -31,11 +31,11 @@ class Rule:
 
     pattern: Pattern | None = None
     window: int = 0
-    """The number of tokens before it that a token attends to; 0 means all."""
+    """Number of preceding tokens that each token attends to; 0 means all."""
     slopes: tuple[float, ...] = ()
     """ALiBi's slope of each head of this rank: a score is lowered by slope x distance."""
     axis: Axis = ALONE
-    """The tensor parallel ranks, which share the pattern's heads."""
+    """The tensor parallel ranks, among which the pattern's heads are divided."""
     softcap: float = 0.0
     """The bound on scores (`attn_logit_softcapping`); 0 means none."""
 

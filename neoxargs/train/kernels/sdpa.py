@@ -25,9 +25,9 @@ class UnfusedCases:
     """In which cases half precision uses the unfused operations."""
 
     causal: bool = False
-    """If the only mask is the causal one."""
+    """Whether to use them if the only mask is the causal one."""
     masked: bool = False
-    """If there is another mask, or a bias."""
+    """Whether to use them if there is another mask, or a bias."""
     layer: int = 1
     """Divisor of the scores while they are in half precision, which prevents overflow: the layer's number, from 1."""
     softcap: float = 0.0

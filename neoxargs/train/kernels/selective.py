@@ -34,8 +34,8 @@ class Recipe(NamedTuple):
     shape: torch.Size
 
     def compute(self) -> Tensor:
-        """Return the tensor, computed again. AssertionError if an input was changed in place since."""
-        assert self.versions == _versions(self.inputs), "an input of a recomputed tensor was changed in place"
+        """Return the tensor, computed again. AssertionError if an input was modified in place since."""
+        assert self.versions == _versions(self.inputs), "an input of a recomputed tensor was modified in place"
         with torch.no_grad():
             return self.function(*self.inputs).view(self.shape)
 

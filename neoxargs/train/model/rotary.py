@@ -70,7 +70,7 @@ class Rotation:
     base: float
     scaling: Scaling | None = None
     name: str = field(init=False)
-    """Equal for equal rotations. torch's compiler compares it, where it cannot compare objects of this class."""
+    """Equal for equal rotations: torch's compiler can compare strings, but not objects of this class."""
 
     def __post_init__(self) -> None:
         self.name = f"rotary {self.width} {self.base} {self.scaling}"

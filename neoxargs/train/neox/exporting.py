@@ -53,7 +53,7 @@ class Target(NamedTuple):
     layer: int
     name: str
     ours: str
-    """If there is no such weight, the tensor has its initial values: 1 for the weight of a norm, 0 for a bias."""
+    """If there is no such weight, the tensor gets its initial values: 1 for the weight of a norm, 0 for a bias."""
     cut: Cut
 
 

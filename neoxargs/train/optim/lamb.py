@@ -24,7 +24,7 @@ class WeightPart(NamedTuple):
     """Contiguous elements of one weight in a tensor of the optimizer."""
 
     weight: int
-    """Number of the weight in the model."""
+    """Index of the weight in the model."""
     start: int
     """Offset in the optimizer's tensor, in flat elements."""
     length: int

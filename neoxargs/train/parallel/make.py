@@ -58,25 +58,25 @@ class Make:
     seed: int = 1234
     tensor: Axis = ALONE
     device: torch.device = CPU
-    """Where initial values are drawn."""
+    """Device on which initial values are drawn."""
     place: torch.device | None = None
-    """Where parameters are placed; None: on torch's default device, which deepspeed.zero.Init changes."""
+    """Device of the parameters; None: torch's default device, which deepspeed.zero.Init changes."""
     dtype: torch.dtype | None = None
-    """Type of the parameters, into which their fp32 initial values are cast; None: torch's default type."""
+    """Type of the parameters, to which their fp32 initial values are cast; None: torch's default type."""
     sequence_parallel: bool = False
     expert: Axis = ALONE
     """The data parallel ranks that divide the experts of a layer among them."""
     widths: Widths | None = None
-    """With muP, the growth of each weight, by which initial values are scaled."""
+    """With muP, the shapes of the base model, from which the scale of each weight's initial values follows."""
     partial: bool = False
-    """Row layers return this rank's summand; the caller sums over the ranks."""
+    """Row layers return only this rank's part of the sum; the caller sums over the ranks."""
     path: str = ""
     tables: Tables = field(default_factory=Tables, compare=False)
-    """Masks and other tensors without weights, which the layers made here share."""
+    """Masks and other tensors that are not weights, shared by the layers made here."""
     recompute: Selective = field(default_factory=Selective, compare=False)
-    """Calls the functions that selective recomputation computes again."""
+    """Calls the functions whose outputs are recomputed with selective recomputation."""
     losses: AddedLosses = field(default_factory=AddedLosses, compare=False)
-    """What the layers made here add to the loss."""
+    """The terms that the layers made here add to the loss."""
 
     def at(self, name: str) -> Make:
         return replace(self, path=self._full_name(name))

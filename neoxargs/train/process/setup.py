@@ -187,7 +187,7 @@ def init_distributed(backend: str) -> None:
     Raises Problems if torch lacks the backend or the rendezvous fails.
     """
     if not torch.distributed.is_backend_available(backend):
-        what = f"distributed_backend ({backend}): the installed torch is built without this backend"
+        what = f"distributed_backend ({backend}): the installed torch was built without this backend"
         raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
     if not show_all:
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

@@ -34,13 +34,13 @@ Arrays = dict[str, Integers]
 class SourceSamples:
     """Samples of one token file; sample i consists of seq_length + 1 tokens.
 
-    masked: token id that does not count in the loss as an input, for `eod_mask_loss`; None if all count.
+    masked: id of the input token whose prediction the loss excludes, for `eod_mask_loss`; None excludes none.
     """
 
     file: Any
     """megatron-core's IndexedDataset."""
     documents: Integers
-    """The sequences of all epochs, shuffled and then joined."""
+    """Sequence numbers of all epochs, shuffled; samples are cut from these sequences, joined in this order."""
     starts: Integers
     """(samples + 1, 2): index into `documents` and offset of a sample's first token, which is also the last token of
     the sample before."""
@@ -48,7 +48,7 @@ class SourceSamples:
     """Sample i of the source -> its position in `starts`."""
     masked: int | None = None
     labels: Any = None
-    """The same for the label file, whose tokens are cut in the same way; None if all tokens count."""
+    """The label file, which is cut into samples in the same way; None if all tokens count."""
 
     def __len__(self) -> int:
         # GPT-NeoX has not counted the last sample since July 2021, but a blend may read it.
@@ -91,7 +91,7 @@ class BlendSamples:
     source: Integers
     """Sample i -> index in `sources`."""
     index: Integers
-    """Sample i -> sample of that source."""
+    """Sample i -> index of the sample in that source."""
 
     def __len__(self) -> int:
         return len(self.source)

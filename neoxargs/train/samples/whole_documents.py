@@ -34,9 +34,9 @@ class Packing:
     seed: int
     allow_chopped: bool = True
     prompt: int = 0
-    """Positions at the beginning of every sample that a soft prompt takes."""
+    """Number of positions at the beginning of every sample that a soft prompt occupies."""
     masked: int | None = None
-    """Token id that does not count in the loss as an input, for `eod_mask_loss`; None if all count."""
+    """Id of the input token whose prediction the loss excludes, for `eod_mask_loss`; None excludes none."""
 
     @property
     def window(self) -> int:
@@ -55,13 +55,13 @@ class DocumentSamples:
     file: Any
     """megatron-core's IndexedDataset."""
     labels: Any
-    """The same for the label file; None if all tokens count."""
+    """The label file, an IndexedDataset too; None if all tokens count."""
     documents: Integers
     bounds: Integers
-    """(samples + 1): index in `documents` of each sample's first document, and at last their number."""
+    """(samples + 1): index in `documents` of each sample's first document, then the number of documents."""
     packing: Packing
     left_out: tuple[int, int]
-    """Number of documents that are longer than a sample, and number of those without a trained token."""
+    """Number of documents that are longer than a sample, and number of documents without a trained token."""
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

@@ -39,10 +39,10 @@ class Step:
     iteration: int
     """Counted from 1."""
     loss: float
-    """Mean over all tokens of the batch, in nats."""
+    """Mean loss over all tokens of the batch, in nats."""
     lr: float
     grad_norm: float | None
-    """Before clipping; None if DeepSpeed does not compute it."""
+    """Gradient norm before clipping; None if DeepSpeed does not compute it."""
     seconds: float
     """Duration of this step."""
     elapsed: float

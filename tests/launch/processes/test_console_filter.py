@@ -24,7 +24,7 @@ NOISE = [
 ]
 SHOWN = [
     "iteration 10/20 | loss 4.1384",
-    "error: the loss is nan in iteration 3 [loss-not-finite]",
+    "error: the loss is nan at iteration 3 [loss-not-finite]",
     "[2026-11-22 03:19:45,041] [WARNING] [engine.py:1937:_do_sanity_check] some other warning",
     "[Gloo] Rank 0 is connected to 2 peer ranks. Expected number of connected peer ranks is : 3",
     "[rank1]:[E1122 03:19:45.1 ProcessGroupNCCL.cpp:629] Watchdog caught collective operation timeout",

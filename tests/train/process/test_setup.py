@@ -130,7 +130,7 @@ def test_numerics_are_as_configured() -> None:
 def test_a_backend_that_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name != "mpi")
     with pytest.raises(
-        Problems, match=r"distributed_backend \(mpi\): the installed torch is built without this backend"
+        Problems, match=r"distributed_backend \(mpi\): the installed torch was built without this backend"
     ):
         setup.init_distributed("mpi")
 
