@@ -34,10 +34,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("b", metavar="B", help="the run to compare with A, as a file or folder of any of these kinds")
     add("more", nargs="*", default=[], help=SUPPRESS)  # so that the message can say how files are merged
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
-    add("--gpus", metavar="N", type=gpu_count, help="number of GPUs of a run that is given as YAML files")
+    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs for a run that is given as YAML files")
     add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens, batch and data mixture at STEP")
     add("--html", metavar="FILE", help="also write an HTML page, with the losses if A and B are run folders")
-    add("--allow-rounding", action="store_true", help="exit with 0 even if differences can change rounding")
+    add("--allow-rounding", action="store_true", help="exit with code 0 if the differences can change only rounding")
 
 
 def run(options: Namespace) -> int:
@@ -69,9 +69,9 @@ def run(options: Namespace) -> int:
 
 
 def _too_many(names: Sequence[str]) -> Problem:
-    what = f"deepy diff compares two runs, but {len(names)} names are given: {listed(names, 'and')}"
+    what = f"deepy diff compares two runs, but {len(names)} were given: {listed(names, 'and')}"
     half = len(names) // 2
-    hint = f"join the YAML files of a run with +, such as {'+'.join(names[:half])} {'+'.join(names[half:])}"
+    hint = f"join the YAML files of each run with +, for example {'+'.join(names[:half])} {'+'.join(names[half:])}"
     return Problem(what, hint=hint, id="diff-of-two-runs")
 
 

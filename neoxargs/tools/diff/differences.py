@@ -45,7 +45,7 @@ class Difference(Record):
     values: tuple[Any, Any]
     sources: tuple[str, str]
     is_set: bool
-    """Whether either side sets it; otherwise it follows from other values or from a default."""
+    """Whether at least one side sets the parameter; otherwise, both values are defaults or derived."""
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:

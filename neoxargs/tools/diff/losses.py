@@ -20,7 +20,7 @@ class Losses(Record):
     a: dict[int, float | None]
     b: dict[int, float | None]
     warnings: tuple[Problem, ...] = ()
-    """Lines of the files that are not read."""
+    """Warnings about incomplete lines, which are skipped."""
 
     @property
     def common(self) -> list[int]:
@@ -43,7 +43,7 @@ class Losses(Record):
             return ["the runs have no step in common"]
         first, apart, last = self.first_apart(), self.first_apart(ROUNDING), self.common[-1]
         if first is None:
-            return [f"identical at all {len(self.common)} common steps; last common step {last}: {self._pair(last)}"]
+            return [f"identical at every common step ({len(self.common)}); last common step {last}: {self._pair(last)}"]
         parted = f"first differ by more than {100 * ROUNDING:g} % at step {apart}: {self._pair(apart)}" if apart else ""
         return [
             f"first differ at step {first}: {self._pair(first)}",
@@ -76,7 +76,9 @@ def read_losses(a: Side, b: Side) -> Losses | None:
 def _incomplete_line(side: Side) -> Iterator[Problem]:
     path = side.folder / run_metrics.FILE if side.folder else None
     if path and path.exists() and run_metrics.ends_incomplete(path):
-        what = "the last line of this file is incomplete and is not read; a killed run can leave such a line"
+        what = (
+            "the last line of this file is incomplete and was skipped; this happens if a run is killed while it writes"
+        )
         yield Problem(what, Place(str(path), 0, 0), severity="warning", id="diff-losses-incomplete")
 
 

@@ -84,7 +84,7 @@ def _read(name: str, directory: str | None) -> Side | Drafted:
         return of_lock(name, name)
     paths = [name] if os.path.exists(name) else name.split("+")
     if not all(paths):
-        raise Problems(Problem(f'"{name}" does not name a file', hint=EXPECTED, id="diff-without-file"))
+        raise Problems(Problem(f'"{name}" contains an empty file name', hint=EXPECTED, id="diff-without-file"))
     try:
         texts = read_files(paths, directory)
     except Problems as stop:

@@ -31,11 +31,11 @@ class Side(Record):
     name: str
     """As given on the command line."""
     kind: str
-    """What it is, such as `run folder`."""
+    """What the name refers to, such as `run folder`."""
     config: Config
     ranks: int
     has_sources: bool = True
-    """Whether it records where values come from."""
+    """Whether the source of each value is known."""
     unknown: frozenset[str] = frozenset()
     """Parameters whose values are not recorded."""
     folder: Path | None = None
@@ -69,7 +69,7 @@ class Drafted(Record):
     kind: str
     draft: Draft
     ranks: int | None
-    """The number of ranks, if the files or the folder that contains them determine it."""
+    """Number of ranks; None if neither the files nor their folder determine it."""
 
 
 def of_lock(name: str, path: str) -> Side:

@@ -27,7 +27,7 @@ class Generated(NamedTuple):
     text: Callable[[], str]
     """Returns the up-to-date content."""
     for_users: bool = False
-    """Also written by `-o DIR`, for users of an installed deepy or of plugins."""
+    """Whether `-o DIR` writes this file too, for users of plugins or of an installed deepy."""
 
 
 FILES = (
@@ -45,7 +45,8 @@ def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
     cannot be written.
     """
     if directory is None and not IS_CHECKOUT:
-        what, hint = "an installed deepy has no docs/ folder", "add -o DIR to write to a different folder"
+        what = "deepy docs updates files in a checkout of deepy, but this deepy is an installed package"
+        hint = "add -o DIR to write the files to another folder"
         raise Problems([Problem(what, hint=hint, id="docs-need-output-folder")])
     stale = list(_stale(directory))
     if stale and not check:

@@ -26,10 +26,10 @@ LOGITS_ON_CPU = 2**25
 NO_LIMIT = 1e18
 #: Unit of an assumption -> its smallest and largest value. What a time is divided by is never 0.
 RANGES = {
-    "share of memory": (0.01, 1), "share of peak rate": (0.001, 1), "share of bandwidth": (0.001, 1),
-    "share of compute": (0, 1), "share": (0, 100), "ratio": (1, 1000), "factor": (0.001, 1000),
+    "fraction of memory": (0.01, 1), "fraction of peak rate": (0.001, 1), "fraction of bandwidth": (0.001, 1),
+    "fraction of compute time": (0, 1), "ratio": (0, 100), "ratio to the mean": (1, 1000), "factor": (0.001, 1000),
     "GB/s": (0.001, NO_LIMIT), "parameters/s": (1, NO_LIMIT), "GiB": (0, NO_LIMIT), "bytes": (0, NO_LIMIT),
-    "numbers": (1, NO_LIMIT), "tokens": (0, NO_LIMIT), "s": (0, 3600), "0 or 1": (0, 1), "0, 1 or 2": (0, 2),
+    "elements": (1, NO_LIMIT), "tokens": (0, NO_LIMIT), "s": (0, 3600), "0 or 1": (0, 1), "0, 1 or 2": (0, 2),
 }  # fmt: skip
 #: Value of an assumption that the configuration decides.
 CONFIGURED = -1
@@ -46,12 +46,12 @@ class Assumptions:
     """All assumptions. The defaults describe train.py with torch 2.13 on Linux."""
 
     usable: float = assume(
-        0.97, "share of memory", "part of a device's memory that a run may use",
+        0.97, "fraction of memory", "fraction of a device's memory that a run may use",
         "the driver reserves 0.4 to 0.9 of 80 GiB (nvidia-smi shows 81,559 MiB on an H100, 81,251 on an A100); the "
-        "rest covers the estimate's error",
+        "rest is a margin for estimation errors",
     )  # fmt: skip
     context: float = assume(
-        0.75, "GiB", "CUDA's context and torch's kernels on a GPU; not seen by torch's allocator",
+        0.75, "GiB", "memory of the CUDA context and torch's kernels on a GPU, which torch's allocator does not count",
         "CUDA programming guide, lazy loading: since CUDA 11.7, kernels are loaded on first use. Before that, torch "
         "1.x loaded all kernels: about 1.6 GiB on an A100",
     )  # fmt: skip
@@ -63,26 +63,26 @@ class Assumptions:
         0.2, "GiB", "NCCL buffers per process group",
         "NCCL_BUFFSIZE is 4 MiB per channel and direction; NCCL uses tens of channels",
     )  # fmt: skip
-    process: float = assume(0.4, "GiB", "Python and torch in host memory, per rank", "measured with torch 2.13")
+    process: float = assume(0.4, "GiB", "host memory of Python and torch, per rank", "measured with torch 2.13")
     fragmentation: float = assume(
-        0.08, "share", "memory that the allocator reserves in addition to activations, logits and buffers, relative "
+        0.08, "ratio", "memory that the allocator reserves in addition to activations, logits and buffers, relative "
                        "to their size",
         "assumed for expandable segments, which train.py turns on (pytorch.org, CUDA semantics, memory management)",
     )  # fmt: skip
     cached_blocks: float = assume(
-        0.0, "share", "memory in cached blocks that no later tensor can reuse, relative to all allocated memory",
+        0.0, "ratio", "memory in cached blocks that no later tensor can reuse, relative to all allocated memory",
         "0 with expandable segments; 0.15 to 0.27 without them (range in the logs of bigscience-workshop/bigscience, "
         "experiments/gpt2-meg)",
     )  # fmt: skip
     logits_at_once: float = assume(
-        2**27, "numbers",
+        2**27, "elements",
         "number of logits that the loss computes in one chunk on a GPU; with 1e15, the loss computes all logits at "
         "once",
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all logits at once",
     )  # fmt: skip
     logit_bytes: float = assume(
         6, "bytes", "memory per logit in the chunk that the loss computes, in 16-bit precision",
-        "the logits in fp32, and in 16 bits either the logits or their gradient. Megatron-LM also needs 6, because "
+        "the logits in fp32, and either the logits or their gradient in 16 bits. Megatron-LM also needs 6, because "
         "it computes the softmax in place (core/tensor_parallel/cross_entropy.py); before 2023, it needed 10, as "
         "torch's cross_entropy does today",
     )  # fmt: skip
@@ -93,25 +93,25 @@ class Assumptions:
     )  # fmt: skip
     score_memory: float = assume(
         -1, "bytes", "memory that unfused attention keeps per score",
-        "-1: 2 in 16 bits, 5 with dropout (arXiv:2205.05198)",
+        "by default, 2 bytes in 16-bit precision, 5 with dropout (arXiv:2205.05198)",
     )  # fmt: skip
     unfused_norms: float = assume(
         0, "0 or 1", "1: RMSNorm runs as several fp32 kernels and stores the result of each; 0: one fused kernel",
         "LlamaRMSNorm of transformers (models/llama/modeling_llama.py); train.py uses torch's fused kernel",
     )  # fmt: skip
     projection_kept: float = assume(
-        0, "0 or 1", "1: besides rotated queries and keys, the output of the projection to queries, keys and values is "
-        "stored",
+        0, "0 or 1", "1: the output of the QKV projection is stored in addition to the rotated queries and keys; 0: "
+        "it is not",
         "core/transformer/attention.py of Megatron-LM: the values are a view of this output. train.py writes queries, "
         "keys and values to one tensor (train/kernels/rotary.py)",
     )  # fmt: skip
     activation_memory: float = assume(
         -1, "bytes", "memory that the activation function keeps per output element, including its operands",
-        "-1: its input and output, for example with a fused kernel; transformers' gelu_new (activations.py) keeps 18 "
-        "to 20",
+        "by default, its input and output, as with a fused kernel; transformers' gelu_new (activations.py) keeps 18 to "
+        "20 bytes",
     )  # fmt: skip
     expert_imbalance: float = assume(
-        1.2, "ratio", "load of the rank with the busiest experts, relative to the mean load, if ranks hold "
+        1.2, "ratio to the mean", "load of the rank with the busiest experts, relative to the mean load, if ranks hold "
         "different experts",
         "assumed for a trained router with a load-balancing loss; moe/max_load logs the load of the busiest expert",
     )  # fmt: skip
@@ -120,53 +120,60 @@ class Assumptions:
         "train.py and DeepSpeed's pipeline partition optimizer state; Megatron-LM does so only with "
         "--use-distributed-optimizer",
     )  # fmt: skip
-    weight_bytes: float = assume(-1, "bytes", "memory per weight, between steps", "-1: determined by the precision")
+    weight_bytes: float = assume(
+        -1, "bytes", "memory per weight, between steps", "by default, determined by the precision"
+    )
     gradient_bytes: float = assume(
-        -1, "bytes", "memory per gradient", "-1: what DeepSpeed's optimizer uses for this precision and ZeRO stage"
+        -1,
+        "bytes",
+        "memory per gradient",
+        "by default, what DeepSpeed's optimizer uses for the precision and ZeRO stage",
     )
     optimizer_bytes: float = assume(
         -1, "bytes", "memory for the master weight and moments, per parameter",
-        "-1: determined by the optimizer and precision",
+        "by default, determined by the optimizer and the precision",
     )  # fmt: skip
     step_bytes: float = assume(
         -1, "bytes", "memory that the optimizer step allocates, per updated parameter",
-        "-1: what deepspeed/runtime/zero allocates, a copy of the gradient in fp32",
+        "by default, what deepspeed/runtime/zero allocates: a copy of the gradient in fp32",
     )  # fmt: skip
-    bucket: float = assume(-1, "numbers", "size of the gradient reduction buffers", "-1: what DeepSpeed allocates")
+    bucket: float = assume(
+        -1, "elements", "size of the gradient reduction buffers", "by default, what DeepSpeed allocates"
+    )
     host_memory: float = assume(
         128, "GiB", "host memory per GPU if --host-memory is not given", "half of a DGX A100's 2 TiB, divided by 8"
     )
     host_usable: float = assume(
-        0.95, "share of memory", "part of a host's memory that the ranks may use",
+        0.95, "fraction of memory", "fraction of a host's memory that the ranks may use",
         "Google Kubernetes Engine reserves 8.6 % of 64 GiB and 3.3 % of 512 GiB for the system",
     )  # fmt: skip
 
     matmul: float = assume(
-        0.8, "share of peak rate", "rate of large 16-bit matrix multiplications on A100",
+        0.8, "fraction of peak rate", "rate of large 16-bit matrix multiplications on A100",
         "Anthony et al. 2024, arXiv:2401.14489, figures 5 to 8: 230 to 260 of an A100's 312 TFLOP/s",
     )  # fmt: skip
     matmul_hopper: float = assume(
-        0.74, "share of peak rate",
-        "rate of large 16-bit matrix multiplications on H100, H200 and later, whose clock rates fall under load",
-        "an 8192 x 8192 x 8192 multiplication in bf16 runs at 790 of 989 TFLOP/s for some milliseconds (measured on "
+        0.74, "fraction of peak rate",
+        "rate of large 16-bit matrix multiplications on H100, H200 and later, whose clock rates drop under load",
+        "an 8192 x 8192 x 8192 multiplication in bf16 runs at 790 of 989 TFLOP/s for a few milliseconds (measured on "
         "H100 and H200), and at 620 to 720 TFLOP/s at the 700 W power limit. The measured rates include memory "
         "traffic, which the plan adds separately",
     )  # fmt: skip
     matmul_single: float = assume(
-        0.5, "share of peak rate", "rate of matrix multiplications in fp32", "measured on two CPU cores"
+        0.5, "fraction of peak rate", "rate of matrix multiplications in fp32", "measured on two CPU cores"
     )
     matmul_volta: float = assume(
-        0.72, "share of peak rate", "rate of large 16-bit matrix multiplications on V100",
+        0.72, "fraction of peak rate", "rate of large 16-bit matrix multiplications on V100",
         "Anthony et al. 2024, arXiv:2401.14489: 80 to 95 of a V100's 125 TFLOP/s",
     )  # fmt: skip
     attention: float = assume(
-        0.56, "share of peak rate",
+        0.56, "fraction of peak rate",
         "rate of fused attention over long sequences on A100 and earlier, forward and backward",
         "Dao 2023, arXiv:2307.08691, figure 4: 150 to 190 TFLOP/s with a causal mask at 4k to 16k tokens; the first "
         "version of FlashAttention reaches about 0.3 of the peak rate",
     )  # fmt: skip
     attention_hopper: float = assume(
-        0.4, "share of peak rate", "rate of fused attention over long sequences on H100 and later",
+        0.4, "fraction of peak rate", "rate of fused attention over long sequences on H100 and later",
         "Shah et al. 2024, arXiv:2407.08608: FlashAttention-2 reaches 35 to 40 % of an H100's peak",
     )  # fmt: skip
     attention_tokens: float = assume(
@@ -178,7 +185,7 @@ class Assumptions:
         "QK^T, softmax and dropout together read and write fifteen 16-bit values per score",
     )  # fmt: skip
     bandwidth: float = assume(
-        0.85, "share of peak rate", "device memory bandwidth that elementwise kernels achieve",
+        0.85, "fraction of peak rate", "device memory bandwidth that elementwise kernels achieve",
         "copies reach 85 to 92 %: 3.0 of 3.35 TB/s measured on an H100, 4.3 of 4.8 TB/s on an H200",
     )  # fmt: skip
     kernel: float = assume(
@@ -196,14 +203,15 @@ class Assumptions:
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B is 16 % faster compiled",
     )  # fmt: skip
     link: float = assume(
-        0.75, "share of bandwidth", "fraction of the link bandwidth that a collective achieves",
+        0.75, "fraction of bandwidth", "fraction of the link bandwidth that a collective achieves",
         "nccl-tests report a bus bandwidth of 70 to 85 % for large messages",
     )  # fmt: skip
     latency: float = assume(
         15e-6, "s", "minimum time of a collective", "nccl-tests: 10 to 30 us for small messages within one host"
     )
     overlap: float = assume(
-        0.8, "share of compute", "part of the compute time in which weights and gradients can be communicated",
+        0.8, "fraction of compute time",
+        "fraction of the compute time that can overlap with communication of weights and gradients",
         "Zhao et al. 2023 (FSDP), arXiv:2304.11277, section 5; DeepSpeed with overlap_comm",
     )  # fmt: skip
     host_link: float = assume(
@@ -292,16 +300,23 @@ def _example(each: Field[Any]) -> float:
 
 
 def _range(each: Field[Any]) -> str:
-    """Return the allowed values, such as `a number from 0.001 to 1 (share of bandwidth)`."""
+    """Return the allowed values, such as `a number from 0.001 to 1 (fraction of bandwidth)`."""
     about = each.metadata
     if about["unit"].startswith("0"):
         return str(about["unit"])
     limits = (
         f"of at least {about['low']:g}" if about["high"] == NO_LIMIT else f"from {about['low']:g} to {about['high']:g}"
     )
-    return (
-        f"a number {limits} ({about['unit']}){', or -1 for the configured value' if each.default == CONFIGURED else ''}"
-    )
+    derived = ", or -1 to derive it from the configuration" if each.default == CONFIGURED else ""
+    return f"a number {limits} ({about['unit']}){derived}"
+
+
+def _unit(unit: str) -> str:
+    """Return a unit as it follows a number; "" for a switch, whose unit is the list of its values."""
+    if unit.startswith("0"):
+        return ""
+    is_relative = unit.startswith(("fraction", "ratio", "factor"))
+    return f" ({unit})" if is_relative else f" {unit}"
 
 
 def list_assumptions(assumed: Assumptions = DEFAULT) -> str:
@@ -310,8 +325,7 @@ def list_assumptions(assumed: Assumptions = DEFAULT) -> str:
     for each in fields(Assumptions):
         about = each.metadata
         value = getattr(assumed, each.name)
-        unit = "" if about["unit"].startswith("0") else f" {about['unit']}"  # a switch has no unit
-        shown = "as configured" if value == CONFIGURED else f"{value:g}{unit}"
+        shown = "derived from the configuration" if value == CONFIGURED else f"{value:g}{_unit(about['unit'])}"
         blocks.append(
             f"{each.name}: {shown}\n    {about['meaning']}\n    allowed: {_range(each)}\n    source: {about['source']}"
         )

@@ -30,10 +30,10 @@ class Device:
     network: float
     """Bytes per second to other hosts, per device, in one direction."""
     aliases: tuple[str, ...] = ()
-    """Other names; the name without punctuation or `GB` is accepted anyway."""
+    """Other names. `name` is also accepted without punctuation or without `GB`."""
     kind: Literal["cuda", "cpu"] = "cuda"
     generation: int = 8
-    """CUDA's compute capability without its fraction: 7 is V100, 8 is A100, 9 is H100."""
+    """Major version of the CUDA compute capability: 7 for the V100, 8 for the A100, 9 for the H100."""
 
 
 def _gpu(
@@ -70,7 +70,7 @@ DEVICES = {
         Device("CPU", None, 0.07e12, 0.14e12, 10e9, 2e9, 1.25e9, kind="cpu"),
     )
 }
-#: Rates of networks in bytes per second and GPU, in one direction, for --network.
+#: Rates of networks for --network: bytes per second in one direction, per GPU.
 NETWORKS = {
     "ndr": 50e9, "hdr": 25e9, "edr": 12.5e9, "omni-path": 12.5e9, "roce-400": 50e9, "roce-200": 25e9, "efa": 50e9,
     "ethernet-100": 12.5e9, "ethernet-25": 3.125e9, "ethernet-10": 1.25e9, "ethernet-1": 0.125e9,

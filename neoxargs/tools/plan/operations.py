@@ -21,14 +21,14 @@ from neoxargs.tools.plan.memory.stages import Stage
 
 @dataclass(frozen=True)
 class Operations:
-    """Operations of one micro batch on one rank: forward, backward and what the backward pass computes again."""
+    """Operations of one micro batch on one rank: forward pass, backward pass and recomputation."""
 
     linear: int
-    """Of the matrix products with the layers' weights."""
+    """Matrix products with the weights of the layers."""
     attention: int
-    """Of the products of queries with keys and of probabilities with values."""
+    """Products of queries and keys, and of probabilities and values."""
     vocabulary: int
-    """Of the output layer and its gradients, on the last stage."""
+    """The output layer and its gradients, on the last stage."""
 
     @property
     def total(self) -> int:

@@ -22,14 +22,14 @@ class PlanOptions(Request):
     per_host: int = GPUS_PER_HOST
     device: str | None = None
     gpu_memory: float | None = None
-    """GiB of one device."""
+    """Memory of one device, in GiB."""
     host_memory: float | None = None
-    """GiB of one host."""
+    """Memory of one host, in GiB."""
     built_whole: bool = False
-    """Whether the script builds its model outside deepspeed.zero.Init, and ZeRO-3 partitions it afterwards."""
+    """Whether the script builds its model outside deepspeed.zero.Init, so that ZeRO-3 partitions it afterwards."""
     attention: str = "fused"
     network: float | None = None
-    """Bytes per second and GPU to other hosts."""
+    """Bytes per second to other hosts, per GPU."""
     assume: Sequence[str] = ()
     """`KEY=VALUE` strings that replace assumptions."""
 

@@ -27,7 +27,7 @@ class Plan:
     vocab_rows: int
     """Rows of the padded vocabulary."""
     vocab_assumed: bool
-    """Whether `vocab_rows` is GPT-2's, because the tokenizer's is unknown."""
+    """Whether `vocab_rows` is computed from GPT-2's vocabulary, because the size of the tokenizer's is unknown."""
     parts: dict[str, int]
     """Part of the model -> number of parameters."""
     stage_memory: list[RankMemory]

@@ -28,10 +28,10 @@ class CommunicationVolume:
 
     tensor: int
     pipe: int
-    """Activations to the next stage and gradients from it."""
+    """Activations and gradients exchanged with the next stage."""
     data: int
     experts: int
-    """Tokens to the ranks of their experts, and what these return."""
+    """Tokens sent to the ranks of their experts, and outputs sent back."""
     host: int
     """Between device and host memory, for offloading."""
 
@@ -50,7 +50,7 @@ class Speed:
     optimizer: float
     volume: CommunicationVolume
     tokens: int
-    """In one step, over all ranks."""
+    """Tokens in one step, over all ranks."""
     ranks: int
     train_iters: int
 
@@ -129,7 +129,7 @@ def _recomputation(forward: float, sizes: ActivationSizes, device: Device) -> fl
 
 @dataclass(frozen=True)
 class _Links:
-    """Rates of collectives in bytes per second and rank, in one direction."""
+    """Rates of collectives: bytes per second in one direction, per rank."""
 
     device: Device
     slots: int
@@ -145,7 +145,7 @@ class _Links:
         return self._rate(self.layout.tensor * self.layout.data, self.slots // self.layout.tensor)
 
     def experts(self, ranks: int) -> float:
-        """The rate of the exchange between the replicas that divide the experts."""
+        """The rate of the exchange between the replicas among which the experts are divided."""
         return self._rate(self.layout.tensor * ranks, self.slots // self.layout.tensor)
 
     @property

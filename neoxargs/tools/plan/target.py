@@ -29,14 +29,17 @@ class Target:
     """Whether a ZeRO-3 model is partitioned while it is built, as in our train.py, rather than afterwards."""
     assumed: Assumptions = DEFAULT
     named: str = ""
-    """What --device says."""
+    """The value of --device; empty if it is not given."""
 
     def warnings(self, config: Config) -> list[Problem]:
         """Return warnings about a configuration on this device."""
         if self.device.generation >= BF16_GENERATION or config.precision.precision != "bfloat16":
             return []
-        what = f"{self.device.name} has no tensor cores for bf16 (precision: bfloat16), so the run would be far slower"
-        hint = "set precision to fp16; the plan assumes the speed of fp16"
+        what = (
+            f"{self.device.name} has no tensor cores for bf16, so with precision bfloat16, the run will be far slower "
+            "than planned"
+        )
+        hint = "set precision to fp16 to reach the planned speed"
         return [Problem(what, config.place("precision"), hint, id="no-bf16-tensor-cores").as_warning()]
 
 

@@ -142,8 +142,8 @@ def test_every_parameter_has_a_kind() -> None:
 def test_several_names_are_joined_with_plus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "new.yml", "layers.yml", "old.yml", "layers.yml"]) == 2
     text = capsys.readouterr().err
-    assert "deepy diff compares two runs, but 4 names are given: new.yml, layers.yml, old.yml and layers.yml" in text
-    assert "= join the YAML files of a run with +, such as new.yml+layers.yml old.yml+layers.yml" in text
+    assert "deepy diff compares two runs, but 4 were given: new.yml, layers.yml, old.yml and layers.yml" in text
+    assert "= join the YAML files of each run with +, for example new.yml+layers.yml old.yml+layers.yml" in text
 
 
 def test_only_missing_names_are_required(capsys: pytest.CaptureFixture[str]) -> None:

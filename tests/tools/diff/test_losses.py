@@ -87,7 +87,7 @@ def test_an_incomplete_last_line_is_a_warning(end: str, runs: Path, capsys: pyte
     path.write_text(path.read_text() + end)
     assert main(["diff", "a", "b"]) == 1
     printed = capsys.readouterr()
-    assert "identical at all 39 common steps" in printed.out
+    assert "identical at every common step (39)" in printed.out
     assert printed.err.startswith("b/metrics.jsonl: warning: the last line of this file is incomplete")
     main(["diff", "a", "b", "--json"])
     assert [each["id"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["diff-losses-incomplete"]
@@ -120,7 +120,7 @@ def test_a_run_whose_losses_are_all_not_finite(runs: Path) -> None:
 def test_other_ends() -> None:
     assert Losses({1: 2.0}, {1: 2.0 + 1e-12}).lines()[0] == "first differ at step 1: A 2, B 2.0000000000010001"
     assert Losses({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}).lines() == [
-        "identical at all 2 common steps; last common step 2: A 1, B 1"
+        "identical at every common step (2); last common step 2: A 1, B 1"
     ]
     assert Losses({1: 2.0}, {2: 2.0}).lines() == ["the runs have no step in common"]
     lines = Losses({1: 2.0, 2: 1.0}, {1: 2.0 + 1e-7, 2: None}).lines()

@@ -67,7 +67,7 @@ def test_the_list_names_value_unit_and_source_of_each() -> None:
     assert "unfused_attention: 0\n" in text and "context: 0.75 GiB\n" in text
     for each in fields(Assumptions):
         assert f"{each.name}: " in text and each.metadata["source"] in text and each.metadata["meaning"] in text
-    assert "step_bytes: as configured" in text
+    assert "step_bytes: derived from the configuration\n" in text and "link: 0.75 (fraction of bandwidth)\n" in text
 
 
 def test_an_unknown_assumption_is_an_error() -> None:
@@ -75,7 +75,7 @@ def test_an_unknown_assumption_is_an_error() -> None:
         with_changes(["overlaps=1", "link=fast"])
     messages = str(caught.value)
     assert "unknown assumption: overlaps" in messages and "did you mean overlap" in messages
-    assert "link ('fast') must be a number from 0.001 to 1 (share of bandwidth)" in messages
+    assert "link ('fast') must be a number from 0.001 to 1 (fraction of bandwidth)" in messages
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -84,4 +84,4 @@ def test_experts_are_divided_and_reduced_among_the_ranks_that_have_them(tmp_path
     size = ModelStates(plan.config, after).number_size
     assert plan.speed.volume.data == pytest.approx(2 * size * (rest * 7 / 8 + after.of_experts / 2))
     assert ModelStates(plan.config, after).partition == -(-rest // 8) + -(-after.of_experts // 2)
-    assert "8 per layer; each rank holds 2 of them; 2 process each token" in to_text(plan, [])
+    assert "8 per layer; each rank holds 2 of them; each token is processed by 2" in to_text(plan, [])

@@ -28,11 +28,11 @@ class Stage:
     parts: dict[str, int]
     """Part of the model -> number of parameters on a rank."""
     largest: int
-    """Elements of the largest weight before tensor parallel sharding."""
+    """Number of elements of the largest weight, before tensor parallel sharding."""
     replicated: int
-    """Number of the trained parameters that are replicated on all tensor parallel ranks."""
+    """Number of trained parameters that are replicated on all tensor parallel ranks."""
     trained: int
-    """Number of the parameters that are trained: all of them, or adapters or a soft prompt beside a frozen model."""
+    """Number of trained parameters: all, or only the adapters or the soft prompt beside a frozen model."""
 
     @property
     def parameters(self) -> int:

@@ -23,7 +23,7 @@ class ModelStates:
     config: Config
     stage: Stage
     ours: bool = True
-    """Whether train.py runs the configuration. Another script leaves 16 bits with stage 0 to DeepSpeed."""
+    """Whether train.py runs the configuration: in 16 bits, it partitions optimizer state even with ZeRO stage 0."""
     assumed: Assumptions = DEFAULT
 
     @property
@@ -71,7 +71,7 @@ class ModelStates:
 
     @property
     def partitioned_over(self) -> list[tuple[int, int]]:
-        """Trained parameters, and the number of data parallel ranks that have the same: some may divide experts."""
+        """Trained parameters, and the number of data parallel ranks with the same ones; experts may be divided."""
         divided, experts = self.config.parallel.moe_expert_parallel_size, self.stage.of_experts
         if divided == 1 or not experts or self.trained < self.parameters:
             return [(self.trained, self.data_ranks)]

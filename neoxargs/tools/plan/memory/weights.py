@@ -36,12 +36,12 @@ class Weight:
 
     part: str
     numel: int
-    """Elements before tensor parallel sharding."""
+    """Number of elements before tensor parallel sharding."""
     sharded: bool = True
     """Whether it is sharded among the tensor parallel ranks, or replicated on each."""
 
     def on_rank(self, tensor: int, expert: int = 1) -> int:
-        """Elements on each of `tensor` tensor parallel ranks, where `expert` data parallel ranks divide the experts."""
+        """Elements on each of `tensor` tensor parallel ranks. `expert` data parallel ranks share the experts."""
         return (self.numel // tensor if self.sharded else self.numel) // (expert if self.part == EXPERTS else 1)
 
 

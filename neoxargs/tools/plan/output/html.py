@@ -39,8 +39,8 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
         title = "Changes that would speed up training" if plan.fits else "Changes that would make the run fit"
         yield _section(title, order, _suggestions(suggestions))
     fullest = plan.fullest
-    where = f"stage {fullest.stage.index}, which has the highest peak," if len(plan.stage_memory) > 1 else "the model"
-    yield _section("Memory", f"per rank of {where} in each phase", memory_chart(plan))
+    where = f"of stage {fullest.stage.index}, which has the highest peak, " if len(plan.stage_memory) > 1 else ""
+    yield _section("Memory", f"per rank {where}in each phase", memory_chart(plan))
     yield _section("Stages", "peak memory per rank in each pipeline stage", stages_chart(plan))
     layout = f"tensor {plan.layout.tensor} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
     labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""

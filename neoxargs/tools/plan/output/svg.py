@@ -41,7 +41,7 @@ def stages_chart(plan: Plan) -> str:
         drawn = [*drawn[:-1], plan.fullest]
     rows = [(f"stage {rank.stage.index}", rank.phases[rank.peak_phase], _stage_caption(rank)) for rank in drawn]
     omitted = len(plan.stage_memory) - len(drawn)
-    note = f'<p class="legend">{omitted} more stages are not shown</p>' if omitted else ""
+    note = f'<p class="legend">{len(drawn)} of {len(plan.stage_memory)} stages are shown</p>' if omitted else ""
     return _bars(plan, rows, beneath=True) + _parts_legend(rows) + note
 
 
@@ -74,7 +74,7 @@ def ranks_chart(plan: Plan) -> str:
     stages = range(min(plan.layout.pipe, MAX_STAGES))
     legend = _legend([(f"stage {index}", style.stage_colour(index, plan.layout.pipe)) for index in stages])
     omitted = plan.layout.pipe - len(stages)
-    note = f"colours of the first {MAX_STAGES} stages; {omitted} more stages are not listed"
+    note = f"colours of the first {MAX_STAGES} of {plan.layout.pipe} stages"
     return grid + legend + (f'<p class="legend">{note}</p>' if omitted else "")
 
 

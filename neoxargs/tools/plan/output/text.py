@@ -68,9 +68,9 @@ def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "model", [f"{model}; {precision}", f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
     if experts.share(plan.config):
         held, count = experts.held(plan.config), plan.config.moe.moe_num_experts
-        whole = "all of them, or a tensor parallel shard of each"
-        each = f"each rank holds {f'{held} of them' if held < count else whole}"
-        yield "experts", [f"{count} per layer; {each}; {plan.config.moe.moe_top_k} process each token"]
+        sharded = plan.layout.tensor > 1 and plan.config.moe.enable_expert_tensor_parallelism
+        each = f"each rank holds {held if held < count else 'all'} of them{' as tensor parallel shards' * sharded}"
+        yield "experts", [f"{count} per layer; {each}; each token is processed by {plan.config.moe.moe_top_k}"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 
 

@@ -21,7 +21,7 @@ DURING = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
     "step": "in the optimizer step",
-    "evaluation": "in evaluation",
+    "evaluation": "during evaluation",
     "saving": "while a checkpoint is saved",
 }
 
@@ -33,7 +33,7 @@ def verdict(plan: Plan) -> str:
     host_limit = f"{format_bytes(plan.usable_host_memory)} of the host's {format_bytes(plan.host_memory)}"
     where = f"on stage {fullest.stage.index} " if len(plan.stage_memory) > 1 else ""
     if not plan.host_fits and plan.device_fits:
-        return f"does not fit: a host needs {host_peak} of memory, but the run can use {host_limit}"
+        return f"does not fit: a host needs {host_peak} of memory, but the run can use only {host_limit}"
     peak = f"peak memory is {format_bytes(fullest.peak)} per rank, {where}{DURING[fullest.peak_phase]}"
     if usable is None:
         if plan.has_verdict:
@@ -80,7 +80,7 @@ def describe_effect(suggestion: Suggestion) -> str:
 def assumption_notes(plan: Plan) -> list[str]:
     """The assumptions that affect this plan; docs/plan.md lists all of them with their sources."""
     device = plan.target.device
-    beyond = " (which could not hold the run)" if plan.assumed_limit_exceeded else ""
+    beyond = " (whose memory is too small for this run)" if plan.assumed_limit_exceeded else ""
     unnamed = f"speed of an {ASSUMED_DEVICE}{beyond}, because no --device is given"
     assumed, half = plan.target.assumed, plan.config.precision.precision != "fp32"
     rates = Rates.of(device, HALF if half else SINGLE, plan.config.shape.seq_length, assumed)

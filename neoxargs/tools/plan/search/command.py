@@ -37,9 +37,9 @@ class SearchOptions:
     left_out: bool = False
     """List the layouts that do not fit or that a rule forbids."""
     write: str | None = None
-    """The file that the fastest layout is written to."""
+    """The YAML file to write the fastest layout to."""
     page: str | None = None
-    """The HTML file that is written."""
+    """The HTML file to write."""
 
     @property
     def name(self) -> str:
@@ -104,9 +104,11 @@ def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
     on_cpu = target.device.kind != "cuda"
     if on_cpu or target.device.memory is None:
         unsuitable = (
-            f"a GPU, but the device is {target.device.name}" if on_cpu else "the memory size of a GPU, which is unknown"
+            f"plans for GPUs only, but the device is {target.device.name}"
+            if on_cpu
+            else "needs the memory size of the GPUs, which is unknown"
         )
-        what = f"{name} needs {unsuitable}"
+        what = f"{name} {unsuitable}"
         hint = f"name a GPU with --device, such as --device {ASSUMED_DEVICE}"
         raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))
     return target

@@ -42,7 +42,8 @@ def to_text(result: Result, subject: Subject, left_out: bool, written: str | Non
 def fewest(result: Result, subject: Subject) -> str:
     """Return the answer of --fewest: the smallest number of GPUs, and the fastest layout that fits on them."""
     needed = f"{result.devices:,} x {subject.target.device.name}"
-    return _row("fewest", [f"{needed} is the smallest number on which a layout fits: {result.front[0].layout}"])
+    answer = f"{needed} is the smallest number of GPUs on which a layout fits; the fastest is {result.front[0].layout}"
+    return _row("fewest", [answer])
 
 
 def _row(label: str, lines: Sequence[str]) -> str:
@@ -73,7 +74,7 @@ def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
     else:
         changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
         yield f"{file}: the fastest layout; to use it, remove the layout from {subject.files[0]} and pass both files,"
-        yield "or pass these options, which replace any --set of the same parameters:"
+        yield "or pass these options, in place of any --set options for the same parameters:"
         yield " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
 
 
@@ -116,9 +117,7 @@ def _memory(found: Found) -> str:
     largest = max(parts, key=lambda part: parts[part])
     share = format_percent(rank.peak, plan.usable or rank.peak)
     host = f"; a host needs {format_bytes(plan.host_peak)}" if found.layout.division.offload else ""
-    return (
-        f"{share} of the usable memory is needed, the largest part for {largest} ({format_bytes(parts[largest])}){host}"
-    )
+    return f"{share} of the usable memory is needed (largest part: {largest}, {format_bytes(parts[largest])}){host}"
 
 
 def _left_out(result: Result, listed: bool) -> Iterator[str]:
@@ -126,8 +125,8 @@ def _left_out(result: Result, listed: bool) -> Iterator[str]:
     if not listed:
         too_large = sum(left.too_large for left in result.left_out)
         forbidden = len(result.left_out) - too_large
-        yield f"{too_large:,} layouts that need too much memory and {forbidden:,} that are impossible; --left-out lists"
-        yield "them with the reasons. Variants that need even more memory were not planned."
+        yield f"too much memory: {too_large:,}; impossible: {forbidden:,}"
+        yield "--left-out lists these layouts with the reasons. Variants that need even more memory were not planned."
         return
     groups: dict[str, list[LeftOut]] = {}
     for left in sorted(result.left_out, key=lambda left: left.too_large):

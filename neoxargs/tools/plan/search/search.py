@@ -47,9 +47,9 @@ class LeftOut:
 
     layout: Division | Layout
     why: str
-    """What a rule says, or which memory is too small."""
+    """The rule that forbids it, or the memory that is too small."""
     needs: int | None = None
-    """Bytes of that memory that a layout needs; None for a layout that a rule forbids."""
+    """Bytes of this memory that the layout needs; None if a rule forbids the layout."""
 
     @property
     def too_large(self) -> bool:
@@ -107,7 +107,7 @@ class Search:
         self.left_out: list[LeftOut] = []
         self.plans: dict[Layout, Plan] = {}
         self.samples = samples or config.batch.train_batch_size
-        """Samples of the global batch, which no layout changes."""
+        """Global batch size, which is the same for all layouts."""
 
     def run(self, devices: int) -> Result:
         """Search all layouts; those that offload the optimizer only if none fits otherwise."""

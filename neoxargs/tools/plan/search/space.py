@@ -27,7 +27,7 @@ class Division:
     offload: bool = False
     """Optimizer state in host memory."""
     expert: int = 1
-    """Data parallel ranks that divide the experts of a layer."""
+    """Number of data parallel ranks among which the experts of a layer are divided."""
 
     def changes(self) -> Changes:
         """Return the overrides that select this division."""
@@ -56,7 +56,7 @@ class Layout:
     division: Division
     micro: int
     steps: int
-    """Micro batches of a rank in each training step."""
+    """Number of micro batches per rank in each training step."""
     recompute: bool | str
 
     def changes(self) -> Changes:
@@ -92,7 +92,7 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
 
 
 def _expert_sizes(config: Config, data: int) -> list[int]:
-    """Return the numbers of data parallel ranks that can divide the experts of a layer equally."""
+    """Return the numbers of data parallel ranks among which the experts of a layer can be divided equally."""
     experts = config.moe.moe_num_experts
     return [size for size in _divisors(data, experts) if experts % size == 0]
 

@@ -27,11 +27,11 @@ class Start:
 
     spec: RunSpec
     samples: int
-    """Samples of the global batch, which no layout changes."""
+    """Global batch size, which is the same for all layouts."""
     written: Mapping[str, object]
-    """What the user sets."""
+    """Parameter -> value, for all parameters that the user sets."""
     batch_of: int | None = None
-    """The GPUs on which the configuration's layout has this batch; None if the batch is set."""
+    """Number of GPUs for which the batch size was computed, with --fewest; None if `train_batch_size` is set."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Subject:
 
     @property
     def batch(self) -> str:
-        return f"batches of {self.start.samples:,} samples"
+        return f"global batch of {self.start.samples:,} samples"
 
     @property
     def assumed(self) -> list[str]:

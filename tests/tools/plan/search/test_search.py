@@ -99,7 +99,9 @@ def test_the_fewest_devices(middle: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_fewest_devices_are_the_first_line(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_search(options(middle, 8), SearchOptions(fewest=True)) == 0
     first, _, _ = capsys.readouterr().out.partition("\n")
-    answer = r"fewest +\d x A100-40GB is the smallest number on which a layout fits: .*micro batch.*"
+    answer = (
+        r"fewest +\d x A100-40GB is the smallest number of GPUs on which a layout fits; the fastest is .*micro batch.*"
+    )
     assert re.fullmatch(answer, first), first
 
 
@@ -131,7 +133,7 @@ def test_what_is_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> Non
     first, *rest = capsys.readouterr().out.splitlines()
     layouts, planned = len(fitting["layouts"]), fitting["planned"]  # type: ignore[arg-type]
     samples = plan_and_suggest(options(middle, 8))[0].config.batch.train_batch_size
-    expected = f"8 x A100-40GB, batches of {samples:,} samples: {planned} layouts planned, {layouts} fit, "
+    expected = f"8 x A100-40GB, global batch of {samples:,} samples: {planned} layouts planned, {layouts} fit, "
     expected += f"{planned - layouts} too large"
     assert first == f"search     {expected}"
     assert rest[1].split() == ["front", "step", "memory", "TFLOP/s", "tokens/s", "layout"]
@@ -146,21 +148,21 @@ def test_the_page_has_a_point_for_each_layout(middle: str, tmp_path: Path, capsy
     text = page.read_text()
     HTMLParser().feed(text)
     samples = plan_and_suggest(options(middle))[0].config.batch.train_batch_size
-    assert "4 x A100-40GB</h1>" in text and f"batches of {samples} samples" in text and "about 25 %" in text
+    assert "4 x A100-40GB</h1>" in text and f"global batch of {samples} samples" in text and "about 25 %" in text
     front = sum(layout["front"] for layout in layouts)  # type: ignore[attr-defined]
     assert text.count("<circle") == len(layouts) + front  # type: ignore[arg-type]
     assert text.count("<tr>") == front + 1
 
 
 def test_a_search_needs_the_memory_of_a_device(middle: str) -> None:
-    with pytest.raises(Problems, match="--search needs the memory size of a GPU, which is unknown"):
+    with pytest.raises(Problems, match="--search needs the memory size of the GPUs, which is unknown"):
         run_search(PlanOptions([middle], gpus=4), SearchOptions())
 
 
 def test_a_search_needs_a_gpu(middle: str) -> None:
     cpu = PlanOptions([middle], gpus=4, device="CPU", gpu_memory=8)
     for search, name in ((SearchOptions(), "--search"), (SearchOptions(fewest=True), "--fewest")):
-        with pytest.raises(Problems, match=f"{name} needs a GPU, but the device is CPU"):
+        with pytest.raises(Problems, match=f"{name} plans for GPUs only, but the device is CPU"):
             run_search(cpu, search)
 
 
