@@ -36,7 +36,7 @@ class Change(Record):
 
     name: str
     theirs: Any
-    """In the checkpoint; None if it is not set there."""
+    """The value in the checkpoint; None if it is not set there."""
     ours: Any
     level: Level
 

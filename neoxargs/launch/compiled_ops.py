@@ -126,8 +126,8 @@ def _release(lock: Path, say: Say, limit: float) -> None:
     if lock.exists():
         lock.unlink(missing_ok=True)
         say(
-            f"removed the lock file {lock}, which a killed compilation had left behind; "
-            "every run would have waited for it"
+            f"removed the lock file {lock}, which was left behind by a compilation that was killed; "
+            "every later run would have waited for it"
         )
 
 

@@ -32,7 +32,7 @@ class Variable(NamedTuple):
     name: str
     origin: str
     not_passed_on: str = ""
-    """What to do so that it reaches other hosts; empty if it does."""
+    """What to do for the variable to reach other hosts; empty if it already does."""
     value: str = ""
 
     def __str__(self) -> str:

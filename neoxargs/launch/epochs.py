@@ -45,8 +45,8 @@ def samples_per_epoch(draft: Draft) -> int:
     counts = {source: _counted(source, cut) for source in chosen}
     unknown = [source.prefix for source, count in counts.items() if count is None]
     if unknown:
-        what = f"train_epochs ({epochs.value}) needs the number of samples, which cannot be counted: "
-        what += f"{' and '.join(unknown)}: the token file or its label file is missing or damaged"
+        what = f"train_epochs ({epochs.value}) needs the number of samples, which cannot be counted, "
+        what += f"because the token file or label file of {' and of '.join(unknown)} is missing or damaged"
         hint = "correct the path, or set train_iters instead"
         raise Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
     return sum(counts[source] or 0 for source in chosen)

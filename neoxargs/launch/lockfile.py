@@ -72,7 +72,7 @@ def read_lock(path: str | os.PathLike[str]) -> Lock:
     sections = {name: found.get(name) or {} for name in (*SECTIONS, "values")}
     values = sections.pop("values")
     if found.get("format") != 1 or not all(isinstance(entry, dict) and "value" in entry for entry in values.values()):
-        what = f"this file does not have the format of {LOCK_FILE}"
+        what = f"this file is not a valid {LOCK_FILE}"
         hint = f"pass the {LOCK_FILE} of a run folder; if this file is a configuration, rename it"
         raise Problems(Problem(what, Place(text.name, 0, 0), hint, id="lock-unreadable"))
     return Lock(values, str(found.get("script", "")), sections, _places(tree))

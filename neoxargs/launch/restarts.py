@@ -50,7 +50,7 @@ def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: Ru
         reached, wait = own, wait_before(fruitless)
         say(f"restart {number + 1} of {restarts} in {wait:.0f} s, {_starting_point(spec.config, own)}")
         time.sleep(wait)
-    raise AssertionError("the last attempt returns")
+    raise AssertionError("unreachable: the last attempt returns")
 
 
 def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLock | None) -> Ended:

@@ -22,7 +22,7 @@ class Script(NamedTuple):
 
     path: str
     program: Program | None = None
-    """The shipped program that it is; None for a user's script."""
+    """Which of the shipped programs it is; None for a user's script."""
 
 
 def find_script(name: str) -> Script:

@@ -76,7 +76,7 @@ class _Vector(NamedTuple):
 
     masters: list[TensorRef]
     states: list[dict[str, TensorRef]]
-    """For each of the tensors."""
+    """For each tensor in `masters`, its optimizer states by name."""
 
 
 def locate_state(contents: Contents) -> OptimizerState:
@@ -236,7 +236,7 @@ def _cut(vector: _Vector, state: str, start: int, length: int) -> Iterator[Part]
         if first < end:
             tensor = states.get(state) if state else master
             if tensor is None or tensor.numel < end - before:  # it may be longer, by the padding at a vector's end
-                raise NotUsable(f"the state {state} does not have one value per weight")
+                raise NotUsable(f"the state {state} is missing or has fewer elements than the weights")
             yield Part(tensor, first - before, end - first)
         before += master.numel
 
@@ -267,7 +267,7 @@ class _Orders:
         if named is None:
             return self._rebuilt(number, len(sizes), lambda groups: [_elements(group) for group in groups] == sizes)
         if len(named) != len(sizes) or any(_elements(group) > size for group, size in zip(named, sizes, strict=True)):
-            raise NotUsable("its sizes do not match the model weights")
+            raise NotUsable("its tensor sizes do not match the model weights")
         return named
 
     def _named(self, number: int) -> Groups | None:
@@ -289,7 +289,7 @@ class _Orders:
                 if len(groups := _groups(weights, count)) == count and fits(groups):
                     self.next_layer[rank] = layers[end - 1] + 1
                     return groups
-        raise NotUsable("its sizes do not match the model weights")
+        raise NotUsable("its tensor sizes do not match the model weights")
 
     def _weights(self, layer: int, rank: int) -> list[_Weight]:
         return [_Weight(layer, name, refs[rank].shape) for name, refs in self.contents.layers[layer].items()]
@@ -313,5 +313,5 @@ def _layer_and_name(name: str) -> tuple[int, str]:
         return 0, name.removeprefix(TIED)
     match = SEQUENTIAL.fullmatch(f"sequential.{name.removeprefix('module.').removeprefix('sequential.')}")
     if match is None:
-        raise NotUsable(f"the weight {name} is unknown")
+        raise NotUsable(f"it contains an unknown weight, {name}")
     return int(match[1]), match[2]

@@ -112,7 +112,7 @@ def read(file: Path) -> Any:
             # torch.save puts everything into one folder, which it names after the file.
             program = next((name for name in members if name.endswith("/data.pkl") and name.count("/") == 1), None)
             if program is None:
-                raise unreadable(file, "it is a zip archive, but torch.save did not write it")
+                raise unreadable(file, "it is a zip archive that was not written by torch.save")
             # Elements are read at their offset in the file, which is only possible without compression.
             if members[program].compress_type != zipfile.ZIP_STORED:
                 raise unreadable(file, "it is compressed")
@@ -148,14 +148,14 @@ def _why_no_archive(file: Path, error: zipfile.BadZipFile) -> str:
     with file.open("rb") as stream:
         start = stream.read(4)
     if "CRC" in str(error):
-        return "its contents are damaged: they do not have the recorded checksum"
+        return "its contents are damaged: they do not match the recorded checksum"
     if start == b"PK\x03\x04":
         return "it is truncated: the index at its end is missing"
     if not start:
         return "it is empty"
     if start[:1] == b"\x80":
         return "it is in the format of torch before 1.6; load the file with a newer torch and save it again"
-    return "torch.save did not write it"
+    return "it was not written by torch.save"
 
 
 class _Reader(pickle.Unpickler):

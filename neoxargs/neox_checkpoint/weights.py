@@ -74,11 +74,11 @@ OTHER_MODELS = {
 
 
 class Found(NamedTuple):
-    """A weight of ours in the files."""
+    """One of deepy's weights, as it is stored in the files."""
 
     layer: int
     names: tuple[str, ...]
-    """Names of the tensors whose rows, one after the other, are the weight."""
+    """Names of the tensors whose rows are concatenated to form the weight."""
     tensors: tuple[tuple[TensorRef, ...], ...]
     """For each name, the tensors of all tensor parallel ranks."""
     cut: Cut

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
     tensor: int
     pipe: int
-    """Number of pipeline stages; 1 for the plain engine."""
+    """Number of pipeline stages; 1 without the pipeline engine."""
     data: int
 
     @classmethod

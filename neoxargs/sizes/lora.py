@@ -36,23 +36,23 @@ class Part(NamedTuple):
 
     name: str
     rows: int
-    """In each group."""
+    """Number of rows in each group."""
 
 
 class Target(NamedTuple):
     """A matrix with adapters."""
 
     module: str
-    """Its name in a layer, such as `attention.dense`."""
+    """The name of the matrix within a layer, such as `attention.dense`."""
     inputs: int
     outputs: int
     cuts_inputs: bool
-    """Whether tensor parallel ranks hold slices of the inputs, and not of the outputs."""
+    """Whether tensor parallelism splits the matrix along its inputs rather than its outputs."""
     groups: int
     parts: tuple[Part, ...]
-    """All parts of the matrix, in the order of a group's rows; one if it is not fused."""
+    """All parts of the matrix, in the order of their rows in a group; a single part if the matrix is not fused."""
     adapted: tuple[str, ...]
-    """The parts with an adapter, or ALL."""
+    """Names of the parts that have an adapter; ALL stands for one adapter for the whole matrix."""
 
     def rows(self, adapter: str) -> int:
         """Return the rows of an adapter's B."""

@@ -32,7 +32,7 @@ class LearningRateCurve(Record):
     warmup_iters: float
     decay_iters: int
     from_zero: bool = True
-    """Whether the warm-up starts at a rate of 0. Otherwise the first iteration has the rate of the second one."""
+    """Whether the warm-up starts at a rate of 0; if not, the first iteration has the same rate as the second."""
 
     @classmethod
     def of(cls, get: Get) -> LearningRateCurve:

@@ -98,7 +98,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 128:
             return value, position
-    raise ValueError("the file ends within a number")
+    raise ValueError("the file ends in the middle of a number")
 
 
 def _json(path: str | None) -> Any:

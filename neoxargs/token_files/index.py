@@ -31,11 +31,11 @@ class TokenFile(Record):
 
     prefix: str
     lengths: NDArray[Any]
-    """Tokens of each sequence."""
+    """Number of tokens in each sequence."""
     begins: NDArray[Any]
-    """Where each sequence begins in `ids`, and at last the number of all tokens."""
+    """The position in `ids` where each sequence begins, followed by the total number of tokens."""
     ids: NDArray[Any]
-    """The token ids of all sequences, mapped into memory."""
+    """The token ids of all sequences, memory-mapped."""
 
 
 def read(prefix: str) -> TokenFile | None:

@@ -24,7 +24,7 @@ class Mismatch(NamedTuple):
     text: str
     """What is wrong, as the rest of a sentence that begins with the name of the label file."""
     kind: str
-    """`documents`, `length` or `label`."""
+    """What differs: `documents`, `length` or `label`."""
 
 
 def mismatch(text: TokenFile, labels: TokenFile) -> Mismatch | None:

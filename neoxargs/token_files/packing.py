@@ -32,13 +32,13 @@ class Packed(NamedTuple):
     """The documents of the samples of one pass over the data."""
 
     documents: Integers
-    """The documents of the first sample, then those of the second one, and so on."""
+    """The documents of the first sample, then those of the second, and so on."""
     bounds: Integers
-    """(samples + 1): index in `documents` of each sample's first document, and at last their number."""
+    """(samples + 1): the index in `documents` of each sample's first document, then the number of documents."""
     too_long: int
     """Number of documents that are left out because they are longer than the window."""
     untrained: int
-    """Number of documents that are left out because none of their tokens within the window is trained."""
+    """Number of documents that are left out because none of their tokens within the window counts in the loss."""
 
     @property
     def samples(self) -> int:
@@ -140,9 +140,9 @@ class _Bins:
     def __init__(self, window: int) -> None:
         self.window, self.count = window, 0
         self._spaces: list[int] = []
-        """The free spaces that occur, ascending."""
+        """The different amounts of free space, in ascending order."""
         self._samples: dict[int, list[NDArray[np.int64]]] = {}
-        """Free space -> samples, the first that came to have it first."""
+        """For each amount of free space, the samples that have it, in the order in which they reached it."""
 
     def place(self, length: int, count: int) -> Iterator[tuple[NDArray[np.int64], int]]:
         """Place `count` documents; yield samples, and how many documents each of them receives."""

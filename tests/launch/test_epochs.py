@@ -78,7 +78,7 @@ def test_ranks_receive_the_number_and_gpt_neox_s_scripts_compute_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"data_path": "absent"}, "train_epochs (3) needs the number of samples, which cannot be counted: absent: "),
+        ({"data_path": "absent"}, "train_epochs (3) needs the number of samples, which cannot be counted, because"),
         ({"text_path": "python-stdlib"}, "train_epochs (3) needs token files, whose"),
         (
             {"data_path": "[0.3, a, 0.7, b]"},

@@ -143,12 +143,12 @@ def text(file: Path) -> None:
 DAMAGE = {
     truncated: "it is truncated: the index at its end is missing",
     empty: "it is empty",
-    foreign_archive: "it is a zip archive, but torch.save did not write it",
+    foreign_archive: "it is a zip archive that was not written by torch.save",
     compressed: "it is compressed",
     flipped_index: "cannot be read",
-    flipped_program: "they do not have the recorded checksum",
+    flipped_program: "they do not match the recorded checksum",
     older_format: "it is in the format of torch before 1.6",
-    text: "torch.save did not write it",
+    text: "it was not written by torch.save",
 }
 
 

@@ -125,7 +125,7 @@ def _unreachable(host: str, done: subprocess.CompletedProcess[str] | None) -> Pr
         return Problem(f"host {host} does not answer over ssh within {CONNECT_TIMEOUT} s", id="host-not-reached")
     # ssh's own exit code for a failed connection; others come from the command.
     if done.returncode == 255:
-        reason = (stderr or ["ssh failed without a message"])[-1]
+        reason = (stderr or ["ssh failed without an error message"])[-1]
         return Problem(f"host {host} does not answer over ssh: {reason}", id="host-not-reached")
     return None
 

@@ -41,9 +41,9 @@ class Resources(Record):
     """Whether the runner reaches the hosts over the network."""
     warnings: tuple[Problem, ...] = ()
     scheduler_picks_hosts: bool = False
-    """Whether a scheduler chooses the hosts, so that `hosts` has only placeholders or the job's nodes."""
+    """Whether a scheduler chooses the hosts, in which case `hosts` contains placeholders or the nodes of the job."""
     overrides: tuple[str, ...] = ()
-    """Environment variables that override the configuration, as lines of the summary."""
+    """Environment variables that override the configuration, as lines for the summary."""
 
     @property
     def gpus(self) -> int:
@@ -171,7 +171,8 @@ def _on_hosts(
     if filters.num_nodes > 0:
         selection["num_nodes"] = str(filters.num_nodes)
         if filters.num_nodes > len(hosts):
-            what = f"num_nodes ({filters.num_nodes}) is more than the {len(hosts)} hosts in {path}; all hosts are used"
+            what = f"num_nodes ({filters.num_nodes}) is more than the number of hosts in {path} ({len(hosts)})"
+            what += "; all hosts are used"
             warnings.append(_warning("num-nodes-above-hostfile", what, filters.where, "num_nodes"))
         # The runner takes the first hosts too, after `include`.
         hosts = dict(islice(hosts.items(), filters.num_nodes))
@@ -219,7 +220,7 @@ def _allocated(launcher: Launcher, filters: Filters, environ: Mapping[str, str])
     allocated = slurm.nodes_of_job(environ)
     count = filters.num_nodes if filters.num_nodes > 0 else len(allocated)
     if allocated and count > len(allocated):
-        what = f"num_nodes ({count}) is more than the {len(allocated)} nodes of this Slurm job"
+        what = f"num_nodes ({count}) is more than the number of nodes in this Slurm job ({len(allocated)})"
         hint = "remove num_nodes, or submit a job with more nodes"
         raise _refusal("num-nodes-above-job", what, filters.where, "num_nodes", hint=hint)
     each = filters.num_gpus if filters.num_gpus > 0 else slurm.ranks_per_node(environ)
@@ -300,7 +301,7 @@ def _visible_devices(devices: list[int] | list[str]) -> Resources:
 
 
 def _without_hostfile(local: Resources, path: str, where: Where) -> Resources:
-    one, several = ("GPU", "GPUs") if local.device == "cuda" else ("process on its CPU", "processes on its CPU")
+    one, several = ("GPU", "GPUs") if local.device == "cuda" else ("process on the CPU", "processes on the CPU")
     used = f"{local.gpus} {one if local.gpus == 1 else several}"
     what = f"the hostfile {path} does not exist; only this machine is used: {used}"
     missing = _warning("hostfile-missing", what, where, "hostfile")

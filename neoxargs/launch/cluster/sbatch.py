@@ -40,13 +40,13 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
     yield from (f"# {sentence}" for sentence in _assumptions(resources))
     # A line break in a comment would end the directive.
     yield from (f"#SBATCH --{key}={shlex.quote(' '.join(value.split()))}" for key, value in directives.items())
-    yield "# Many clusters give each task one core; to request more (cores of a node / its tasks), edit this line:"
+    yield "# Many clusters give each task one core; to request more (cores per node / tasks per node), edit this line:"
     yield "##SBATCH --cpus-per-task=8"
     yield "# Slurm sends SIGTERM two minutes before the time limit; the ranks then save a checkpoint and exit."
     # B: signals the batch shell, which becomes deepy itself for one rank; otherwise Slurm signals the tasks.
     yield f"#SBATCH --signal={'B:' if resources.gpus == 1 else ''}TERM@120"
     if extras.restarts:
-        yield "# The job is queued again after a rank or a node has failed, and continues from its last checkpoint."
+        yield "# The job is requeued after a rank or a node fails, and continues from its last checkpoint."
         yield "#SBATCH --requeue"
         yield "#SBATCH --open-mode=append"
 

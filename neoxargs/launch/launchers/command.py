@@ -26,9 +26,9 @@ class Command:
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
-    """Variables that are set."""
+    """Environment variables to set."""
     without: tuple[str, ...] = ()
-    """Variables that are removed."""
+    """Environment variables to remove."""
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the program. base: the environment of this process."""

@@ -12,7 +12,7 @@ class Start(NamedTuple):
     """The ranks to start, and on which hosts."""
 
     hosts: dict[str, list[int]]
-    """Host -> device numbers, in rank order."""
+    """The device numbers of each host, in rank order."""
     words: tuple[str, ...]
     """The command of one rank: Python, the script, and the payloads with the configuration."""
     master_addr: str
@@ -21,12 +21,12 @@ class Start(NamedTuple):
     arguments: tuple[str, ...]
     """`launcher_args`, for the program that starts the ranks."""
     log_level: str = "warning"
-    """The level of DeepSpeed's launcher on each host."""
+    """The log level of DeepSpeed's launcher on each host."""
     remote: bool = False
-    """Whether the ranks run on other hosts than this machine."""
+    """Whether the ranks run on hosts other than this machine."""
     on_gpus: bool = False
     scheduler_picks_hosts: bool = False
-    """Whether a scheduler chooses the hosts, so that `hosts` has only placeholders or the job's nodes."""
+    """Whether a scheduler chooses the hosts, in which case `hosts` contains placeholders or the nodes of the job."""
 
     @property
     def ranks(self) -> int:
@@ -40,14 +40,14 @@ class Launcher(Record):
     program: str = ""
     """The program that must be installed to reach other hosts; empty if none is needed."""
     command: Callable[[Start], Sequence[str]] | None = None
-    """Returns the command; None for a launcher that DeepSpeed's runner starts by its name."""
+    """Returns the command that starts the ranks; None if DeepSpeed's runner starts them through this launcher."""
 
     inherits_environment: bool = True
-    """Whether remote ranks get all variables of this shell that concern a run."""
+    """Whether remote ranks receive all relevant environment variables of this shell."""
     reads_env_files: bool = False
-    """Whether remote ranks get the lines of `.deepspeed_env`."""
+    """Whether remote ranks receive the variables in `.deepspeed_env`."""
     argv_visible: bool = False
-    """Whether these lines and DeepSpeed's exports are put on command lines, which every user on the hosts can read."""
+    """Whether the variables for remote ranks appear on command lines, which every user on the hosts can read."""
 
     by_ssh: bool = False
     """Whether other hosts are reached by ssh."""
@@ -57,15 +57,15 @@ class Launcher(Record):
     """Whether the complete command is passed as one argument, which limits its length."""
 
     needs_every_slot: bool = False
-    """Whether it always starts a rank on every slot of the hostfile."""
+    """Whether the launcher always starts a rank on every slot in the hostfile."""
     even_slots: bool = False
-    """Whether it starts the same number of ranks on each host."""
+    """Whether the launcher needs the same number of slots on every host."""
     allocates_hosts: bool = False
-    """Whether it can run without a hostfile, on the nodes of a job or on `num_nodes` new ones."""
+    """Whether the launcher can run without a hostfile, on the nodes of a Slurm job or on `num_nodes` new nodes."""
     always_remote: bool = False
-    """Whether it reaches even a single host over the network."""
+    """Whether the launcher starts ranks over the network even if there is only one host."""
     mpirun: bool = False
-    """Whether it is an `mpirun`, which starts local ranks as its own children and uses Slurm inside a job."""
+    """Whether the launcher is an `mpirun`: it starts local ranks itself and, in a Slurm job, the others with Slurm."""
 
     @property
     def through_deepspeed(self) -> bool:

@@ -73,8 +73,8 @@ def unread_checkpoint(config: Config) -> Iterator[Problem]:
     # --set load=... is the answer to this warning.
     chosen = place is not None and place.file == SET
     if not chosen and _last_iteration(Path(save)) is not None:
-        what = f"the run starts again from load ({load}), although save ({save}) contains checkpoints of this run"
-        hint = f"to continue from the newest of these checkpoints, pass --set load={save}"
+        what = f"the model is read from load ({load}), although save ({save}) contains checkpoints of this run"
+        hint = f"to read the newest of these checkpoints instead, pass --set load={save}"
         yield Problem(what, place, hint, severity="warning", id="checkpoint-unread", about=("load", "save"))
 
 

@@ -221,7 +221,7 @@ def _absent_tasks(config: Config) -> Iterator[Problem]:
     folder = config.generation.eval_tasks_path
     if folder and not os.path.isdir(folder):
         what = f"eval_tasks_path ({folder}): there is no such folder"
-        hint = "set eval_tasks_path to a folder with YAML files of tasks, or remove it"
+        hint = "set eval_tasks_path to a folder with task YAML files, or remove it"
         where = config.source("eval_tasks_path").where
         yield Problem(what, where, hint, id="evaluation-task-folder-missing", about=("eval_tasks_path",))
 

@@ -57,15 +57,15 @@ def no_document_fits(config: Config) -> Iterator[Problem]:
         return  # reported elsewhere
     shortest = min(int(each.min()) for each in lengths if len(each))
     if shortest > window:
-        what = f"allow_chopped: false leaves no training data: all {sum(counts):,} documents are longer than a sample "
-        what += f"({window:,} tokens), the shortest with {shortest:,} tokens"
+        what = "allow_chopped: false leaves no training data: every document is longer than a sample "
+        what += f"({window:,} tokens); the shortest one has {shortest:,} tokens"
         # A sample has seq_length + 1 tokens (inputs and labels are shifted), of which a soft prompt takes some.
-        hint = f"remove allow_chopped to cut them, or set seq_length to at least {shortest - 1 + prompt}"
+        hint = f"remove allow_chopped to truncate long documents, or set seq_length to at least {shortest - 1 + prompt}"
         yield Problem(what, config.place("allow_chopped"), hint, id="data-part-empty", about=("allow_chopped",))
 
 
 def _skipped(what: str, about: Sequence[str]) -> Problem:
-    hint = "pip install numpy"
+    hint = "run pip install numpy"
     what += ", because numpy is not installed"
     return Problem(what, hint=hint, severity="warning", id="check-skipped", about=tuple(about))
 

@@ -36,7 +36,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
         what = f"base_checkpoint ({config.checkpoint.base_checkpoint}): there is no checkpoint in this folder"
         yield Problem(what, config.place("base_checkpoint"), id="base-checkpoint-missing", about=("base_checkpoint",))
     elif record is not None and record.folder is not None and base is None:
-        what = f"the frozen model of {checkpoint} was loaded from {record.folder}, which contains no checkpoint now"
+        what = f"the frozen model of {checkpoint} was loaded from {record.folder}, which no longer has a checkpoint"
         hint = "set base_checkpoint to the folder with the model's checkpoint"
         about = ("load", "base_checkpoint")
         yield Problem(what, config.place("load"), hint, id="base-checkpoint-missing", about=about)
@@ -70,8 +70,8 @@ def _rank_above_sides(config: Config) -> Iterator[Problem]:
     sides = {target.module: target.smallest_side for target in lora.targets(config)}
     module = min(sides, key=lambda name: sides[name], default="")
     if module and config.lora.rank > sides[module]:
-        what = f"lora.rank ({config.lora.rank}) is larger than the smaller side of a target matrix: "
-        what += f"{sides[module]}, of the adapters of {module}"
+        what = f"lora.rank ({config.lora.rank}) is larger than the smaller dimension of a target matrix "
+        what += f"({sides[module]} in {module})"
         hint = f"set lora.rank to at most {sides[module]}, which can express the same changes with fewer weights"
         about = ("lora.rank", "lora.targets")
         yield Problem(what, config.place("lora.rank"), hint, severity="warning", id="lora-rank-above-side", about=about)
@@ -81,7 +81,7 @@ def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Prob
     saved = (checkpoint_folder.configuration(checkpoint) if checkpoint else None) or {}
     rank = _saved(saved, "lora.rank")
     kind, name = (f"adapters (lora.rank {rank})", "lora") if rank else ("a soft prompt", "soft_prompt_tuning")
-    what = f"load ({checkpoint}): the checkpoint contains only {kind}, and no model"
+    what = f"load ({checkpoint}): the checkpoint contains only {kind}, not a model"
     settings = ", ".join(f"{key}: {form(value)}" for key, value in saved.get(name, {}).items())
     hint = f"set {name}: {{{settings}}}, as in the run that wrote the checkpoint" if settings else _SAME_CONFIGURATION
     hint += f", or load the frozen model's checkpoint{f' ({record.folder})' if record.folder else ''}"
@@ -117,7 +117,7 @@ def _own_folder(config: Config, name: str) -> str:
     newest = checkpoint_folder.newest(Path(save)) if save else None
     if newest and checkpoint_folder.recorded_base(newest):
         return f"set load to {save} (the value of save), which contains checkpoints of this run"
-    return f"set load to the folder in which the run with {name} saves its checkpoints"
+    return f"set load to the folder with the checkpoints of a run that uses {name}"
 
 
 def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None, new_run: bool) -> Iterator[Problem]:

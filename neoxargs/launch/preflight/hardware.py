@@ -99,7 +99,7 @@ def nvme_problems(config: Config, device: Device) -> Iterator[Problem]:
     for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
         name = f"zero_optimization.{section}.nvme_path"
         if options.device == "nvme" and options.nvme_path and (why := why_unwritable(Path(options.nvme_path))):
-            hint = "set nvme_path to a folder on the drive that this user can write to"
+            hint = "set nvme_path to a writable folder on the NVMe drive"
             what = f"{name} ({options.nvme_path}): {why}"
             yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
     if config.aio.use_gds and device == "cpu":

@@ -63,7 +63,7 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
         else:
             try:
                 step = locate_state(contents).step
-                lines[-1] += f", optimizer state after {step} steps"
+                lines[-1] += f", optimizer state at step {step}"
             except NotUsable as why:
                 yield not_restorable(contents, str(why))
     lines.append(f"not restored: {', '.join(not_taken)}")
@@ -75,7 +75,8 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
 def _layouts(config: Config, contents: Contents) -> str:
     files, parallel = contents.files, config.parallel
     there = f"model_parallel_size {files.tensor_ranks}, pipe_parallel_size {files.stages if files.by_layer else 0}"
-    partitioned = f", optimizer state on {files.data_ranks} ranks" if files.data_ranks else ""
+    noun = "rank" if files.data_ranks == 1 else "ranks"
+    partitioned = f", optimizer state on {files.data_ranks} {noun}" if files.data_ranks else ""
     here = f"model_parallel_size {parallel.model_parallel_size}, pipe_parallel_size {parallel.pipe_parallel_size}"
     return f"checkpoint layout: {there}{partitioned}; this run's layout: {here}"
 

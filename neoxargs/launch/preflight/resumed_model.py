@@ -31,7 +31,7 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
         names = [change.name for change in adapted]
         places = [place for name in (*names, "load") if (place := config.place(name))]
         what = f"the model differs from that of the checkpoint to be loaded ({checkpoint}): {_listed(adapted)}"
-        hint = "the weights were trained with the old values; set these if the change is not intended"
+        hint = "the weights were trained with the old values; set those values again unless the change is intended"
         first, also = (places[0], tuple(places[1:])) if places else (None, ())
         yield Problem(what, first, hint, also, "warning", id="checkpoint-model-changed", about=(*names, "load"))
 
@@ -44,7 +44,7 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
         return  # a run of adapters does not continue one of the whole model
     found = [change for change in _changes(config, checkpoint) if change.level == "training"]
     if found:
-        what = f"changed since the checkpoint to be loaded ({checkpoint}): {_listed(found)}"
+        what = f"the configuration has changed since the checkpoint to be loaded ({checkpoint}): {_listed(found)}"
         hint = "set the old values to continue the same run; `deepy diff` compares all values of two runs"
         about = (*(change.name for change in found), "load")
         place = config.place("load")

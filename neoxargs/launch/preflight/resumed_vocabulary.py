@@ -48,9 +48,9 @@ def _other_tokenizer(config: Config, checkpoint: Path, saved: Config) -> Iterato
 
 
 def _warning(config: Config, name: str, checkpoint: Path, ours: Any, theirs: Any) -> Problem:
-    different = " and its content differs" if name in FILES else ""
+    different = ", and the contents of the two files differ" if name in FILES else ""
     what = differs(name, ours, theirs, checkpoint)
-    hint = f"set {name} to {theirs}: each row of the embedding belongs to a token of the tokenizer it was trained with"
+    hint = f"set {name} to {theirs}: the rows of the embedding belong to the tokens of that tokenizer"
     place = config.place(name) or config.place("load")
     return Problem(
         what + different, place, hint, severity="warning", id="checkpoint-other-vocabulary", about=(name, "load")
@@ -89,12 +89,12 @@ def _added_or_dropped(config: Config, checkpoint: Path, saved: Config, ours: int
     if tokens is not None and tokens > theirs:
         what = f"the tokenizer of this configuration has {tokens:,} tokens, but the embedding in the checkpoint to be "
         what += (
-            f"loaded ({checkpoint}) has only {theirs:,} rows; the weights of all tokens from id {theirs} on start at 0"
+            f"loaded ({checkpoint}) has only {theirs:,} rows; the embeddings of tokens {theirs} and above start at 0"
         )
         hint = "use the tokenizer that the checkpoint was trained with, unless these tokens were added to it"
     elif ours < theirs and (lost := _trained_rows(saved, theirs) - ours) > 0:
         what = f"the embedding has {ours:,} rows in this configuration, but {theirs:,} in the checkpoint to be loaded "
-        what += f"({checkpoint}); trained rows would be dropped, at least {lost:,}"
+        what += f"({checkpoint}); at least {lost:,} trained {'row' if lost == 1 else 'rows'} would be dropped"
         hint = "use the tokenizer that the checkpoint was trained with"
     else:
         return

@@ -51,7 +51,7 @@ class ConsoleFilter:
     def __init__(self) -> None:
         self._held = b""
         self._inside_line = False
-        """Whether the beginning of the current line has been passed on already."""
+        """Whether the start of the current line has already been passed on."""
 
     def feed(self, data: bytes) -> bytes:
         """Return what of the data, and of what was held, is for the console."""

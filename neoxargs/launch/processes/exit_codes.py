@@ -20,10 +20,10 @@ class Evidence:
     peak_memory: int = 0
     """In bytes."""
     memory_kills: int = 0
-    """Processes that the system killed for lack of memory while the rank ran."""
+    """Number of processes that the system killed for lack of memory while the rank ran."""
     asked_to_stop: bool = False
     killed_because: str = ""
-    """Why its supervisor has killed it; empty if it has not."""
+    """Why the supervisor killed the rank; empty if it did not."""
 
 
 def describe_exit(code: int, log_tail: str, evidence: Evidence) -> str:
@@ -63,7 +63,8 @@ def _bus_error(evidence: Evidence) -> str:
     with contextlib.suppress(OSError):
         shared = shutil.disk_usage("/dev/shm")
         sizes = f" ({shared.free / 1e9:.2f} GB of {shared.total / 1e9:.2f} GB free)"
-        return f"{{name}}: usually because /dev/shm is too small{sizes}; start a container with a larger --shm-size"
+        hint = "a container can be started with a larger --shm-size"
+        return f"{{name}}: usually because /dev/shm is too small{sizes}; {hint}"
     return "{name}: usually because /dev/shm is too small"
 
 

@@ -55,7 +55,7 @@ class Cause(IntEnum):
 
     OWN_ERROR = 0
     NO_RECORD = 1
-    """Its supervisor was killed, which ends the rank too, or its machine has failed."""
+    """The rank's supervisor was killed, which ends the rank too, or the machine failed."""
     TIMED_OUT = 2
     """A collective operation timed out, because another rank did not take part."""
     LOST_CONNECTION = 3
@@ -81,15 +81,15 @@ class RankFailure:
     host: str
     time: float
     exit_code: int
-    """Negative: the signal that ended the rank."""
+    """The exit code; -N if signal N ended the rank."""
     reason: str
     cause: Cause
     explained: bool = False
-    """Whether the rank reported the failure as a problem, not as a traceback."""
+    """Whether the rank reported the failure as a problem rather than a traceback."""
     problem: str = ""
-    """The id of that problem."""
+    """The id of the problem that the rank reported; empty if it reported none."""
     console: str = ""
-    """Identifies the console that shows its traceback, or the same one of another rank; empty if not known."""
+    """Identifies the console that shows the rank's traceback, or the same one from another rank; empty if unknown."""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class _Run:
 def _exit_code(returncode: int, say: Say, remote: bool) -> int:
     """Return the launcher's exit code as a shell shows it, and report a failure of ranks without supervisor."""
     if remote and returncode == SSH_FAILED:  # otherwise that of SIGHUP
-        say("a connection to a host failed or broke, or a rank ended with exit code 255; the error message is above")
+        say("the connection to a host failed or was lost, or a rank exited with code 255; the error message is above")
         return returncode
     # DeepSpeed's launcher passes the end of a rank by SIGKILL on as exit code -9, which arrives as 247
     number = -returncode if returncode < 0 else 256 - returncode if returncode > 256 - signal.NSIG else 0

@@ -44,17 +44,17 @@ class Holder:
 
     host: str
     machine: str
-    """Boot and process namespace: equal if each process can look up the other one by its number."""
+    """Boot ID and PID namespace: processes for which they are the same can look each other up by PID."""
     pid: int
     started: str
-    """Start time of the process, which distinguishes it from a later one with the same number."""
+    """Start time of the process, which distinguishes it from a later one with the same PID."""
     since: float
-    """In seconds since the epoch, for people."""
+    """Time at which the lock was taken, in seconds since the epoch; only for messages."""
     token: str
     launch: str = ""
-    """Identifies the launch by which ranks recognise their own; empty if not known."""
+    """Identifies the launch, so that its ranks recognise their own lock; empty if unknown."""
     job: str = ""
-    """Slurm's job, which ends before it is queued again."""
+    """The Slurm job; empty if there is none. A requeued job replaces the lock of its earlier start."""
     requeues: int = 0
 
     @classmethod
@@ -70,7 +70,7 @@ class Holder:
 
 
 #: A lock whose content cannot be read: only its age says whether it is dead.
-UNKNOWN = Holder("an unknown host", "", 0, "", 0.0, "")
+UNKNOWN = Holder("", "", 0, "", 0.0, "")
 
 
 class _Held(Exception):
@@ -198,8 +198,11 @@ def release(holder: Holder, paths: list[Path]) -> None:
 def _refusal(config: Config, name: str, held: _Held) -> Problem:
     holder = held.holder
     what = f"{name} ({config.get(name)}) is in use: {_named(holder)} has been writing to this folder"
-    what += f" since {_time(holder.since)} and was last active {max(0, round(held.age))} s ago"
-    hint = f"wait until that run ends, stop it (kill {holder.pid} on {holder.host}), or set {name} to another folder"
+    since = stop = ""
+    if holder is not UNKNOWN:
+        since, stop = f" since {_time(holder.since)}", f"stop it (kill {holder.pid} on {holder.host}), "
+    what += f"{since} and was last active {max(0, round(held.age))} s ago"
+    hint = f"wait until that run ends, {stop}or set {name} to another folder"
     hint += "; if you are certain that the run no longer exists, add --break-lock"
     return Problem(what, config.place(name), hint, id="run-folder-in-use", about=(name,))
 
@@ -210,7 +213,7 @@ def taken_over(by: Holder) -> str:
 
 
 def _named(holder: Holder) -> str:
-    return f"the run of process {holder.pid} on {holder.host}"
+    return "an unknown run" if holder is UNKNOWN else f"the run of process {holder.pid} on {holder.host}"
 
 
 def _time(since: float) -> str:

@@ -199,9 +199,9 @@ def _machines(resources: Resources) -> str:
     hosts = resources.hosts
     gpu = resources.device == "cuda"
     if len(hosts) > 1:
-        counts = sorted({len(slots) for slots in hosts.values()})
-        each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        return f"on {len(hosts)} machines, {each} {'GPUs' if gpu else 'processes'} each"
+        counts, noun = sorted({len(slots) for slots in hosts.values()}), "GPU" if gpu else "rank"
+        each = f"{counts[0]} to " * (len(counts) > 1) + _count(counts[-1], noun)
+        return f"on {len(hosts)} machines, {each} each"
     host, slots = next(iter(hosts.items()))
     if gpu and len(slots) > MAX_GPUS_PER_MACHINE:
         return f"on {len(slots)} GPUs"

@@ -46,7 +46,7 @@ def decode(text: str) -> dict[str, Any]:
     except (binascii.Error, UnicodeDecodeError) as error:
         raise ValueError(f"not URL-safe base64 JSON: {error}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"not a JSON object but a {type(values).__name__}")
+        raise ValueError(f"expected a JSON object, got {type(values).__name__}")
     return values
 
 
@@ -71,7 +71,7 @@ def config_from_values(values: Mapping[str, Any]) -> Config:
     for name, value in _flatten(values, "", sections):
         parameter = REGISTRY.find(name)
         if parameter is None:
-            what = f"{MEGATRON} contains {name}, which is not a parameter"
+            what = f"{MEGATRON} contains {name}, which is not a known parameter"
             hint = "use the same version of neoxargs for the launcher and on all hosts"
             raise Problems([Problem(what, hint=hint, id="rank-argument-unknown-parameter")])
         if isinstance(value, list) and parameter.annotation.startswith("tuple"):

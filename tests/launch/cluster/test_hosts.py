@@ -189,7 +189,9 @@ def test_numbers_of_nodes_and_gpus(tmp_path, given, expected):
 def test_more_nodes_than_the_hostfile_lists_uses_them_all_and_says_so(tmp_path):
     found = resources(Runner(hostfile=hostfile(tmp_path), num_nodes=5), 1, {})
     assert len(found.hosts) == 3
-    assert messages(found) == [f"num_nodes (5) is more than the 3 hosts in {tmp_path}/hostfile; all hosts are used"]
+    assert messages(found) == [
+        f"num_nodes (5) is more than the number of hosts in {tmp_path}/hostfile (3); all hosts are used"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_the_environment_names_hostfile_and_master(tmp_path):
 
 def test_a_missing_hostfile_means_this_machine_with_a_warning_if_hostfile_is_set(gpus):
     for environ, used in (({}, "4 GPUs"), ({"CUDA_VISIBLE_DEVICES": "2"}, "1 GPU"),
-                          ({"DS_ACCELERATOR": "cpu"}, "2 processes on its CPU")):  # fmt: skip
+                          ({"DS_ACCELERATOR": "cpu"}, "2 processes on the CPU")):  # fmt: skip
         assert messages(resources(Runner(hostfile="/mock_path"), 2, environ, dev=gpus)) == [
             f"the hostfile /mock_path does not exist; only this machine is used: {used}"
         ]
@@ -346,7 +348,7 @@ def test_srun_takes_its_nodes_from_the_job_or_requests_num_nodes(given, environ,
 
 
 def test_srun_gets_no_more_nodes_than_its_job_has():
-    with pytest.raises(Problems, match=r"num_nodes \(3\) is more than the 2 nodes of this Slurm job"):
+    with pytest.raises(Problems, match=r"num_nodes \(3\) is more than the number of nodes in this Slurm job \(2\)"):
         resources(Runner(launcher="srun", num_nodes=3, num_gpus=1), 1, {"SLURM_JOB_NODELIST": "a,b"})
 
 

@@ -178,9 +178,9 @@ def test_generate_warns_if_it_reads_the_model_that_a_run_started_from(capsys, st
         Path(folder, "global_step20", "weights").touch()
     assert main(["generate.py", "a.yml"]) == 0
     shown = capsys.readouterr().err
-    what = "the run starts again from load (start), although save (out) contains checkpoints of this run"
+    what = "the model is read from load (start), although save (out) contains checkpoints of this run"
     assert f"a.yml:12:1: warning: {what}" in shown
-    assert "  = to continue from the newest of these checkpoints, pass --set load=out\n" in shown
+    assert "  = to read the newest of these checkpoints instead, pass --set load=out\n" in shown
     for folder in ("start", "out"):
         assert main(["generate.py", "a.yml", "--set", f"load={folder}"]) == 0
         assert "checkpoint-unread" not in capsys.readouterr().err

@@ -86,13 +86,13 @@ def test_documents_that_all_are_longer_than_a_sample_are_an_error(tmp_path: Path
     settings: dict[str, Any] = {"pack_impl": "best_fit", "allow_chopped": False, "data_path": [text, other]}
     [problem] = no_document_fits(config(**settings, seq_length=7))
     assert (problem.severity, problem.id, problem.where) == ("error", "data-part-empty", HERE)
-    assert "all 4 documents are longer than a sample (8 tokens), the shortest with 9 tokens" in problem.what
-    assert problem.hint == "remove allow_chopped to cut them, or set seq_length to at least 8"
+    assert "every document is longer than a sample (8 tokens); the shortest one has 9 tokens" in problem.what
+    assert problem.hint == "remove allow_chopped to truncate long documents, or set seq_length to at least 8"
     assert list(no_document_fits(config(**settings, seq_length=8))) == []
     assert list(no_document_fits(config(**settings | {"allow_chopped": True}, seq_length=7))) == []
     assert list(no_document_fits(config(**settings | {"pack_impl": "packed"}, seq_length=7))) == []
     of_train = settings | {"data_path": text, "split": "1, 1, 0"}  # the second document is validation data
-    assert "all 1 documents" in next(no_document_fits(config(**of_train, seq_length=8))).what
+    assert "the shortest one has 10 tokens" in next(no_document_fits(config(**of_train, seq_length=8))).what
 
 
 def test_documents_that_cannot_be_counted_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,10 @@ def test_a_checkpoint_to_read_without_adapters_is_refused_with_the_folder_that_h
     folder = checkpoint(model, lora={"alpha": 4.0})
     text = f"{LORA}load: {model}\nfinetune: true\nsave: {run}\ncheckpoint_factor: 5\n"
     [problem] = problems(text, training=False)
-    assert problem.id == "checkpoint-without-adapters" and "set load to the folder in which" in problem.hint
+    assert (
+        problem.id == "checkpoint-without-adapters"
+        and "set load to the folder with the checkpoints of a run" in problem.hint
+    )
     checkpoint(run, model, **SAVED)
     [problem] = problems(text, training=False)
     assert f"set load to {run} " in problem.hint
@@ -137,6 +140,6 @@ def test_a_rank_above_the_smaller_side_of_a_target_is_a_warning() -> None:
     assert "lora-rank-above-side" not in [id for id, _ in found(text)]
     problem, *_ = problems(text + "num_kv_heads: 2\n")
     assert (problem.severity, problem.id) == ("warning", "lora-rank-above-side")
-    assert "smaller side of a target matrix: 32, of the adapters of attention.query_key_value" in problem.what
+    assert "smaller dimension of a target matrix (32 in attention.query_key_value)" in problem.what
     assert problem.where and problem.where.text.startswith("lora")
     assert "lora-rank-above-side" not in [id for id, _ in found(text.replace("64", "32") + "num_kv_heads: 2\n")]

@@ -72,7 +72,7 @@ def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
         "[checkpoint-of-gpt-neox]\n"
         "  checkpoint layout: model_parallel_size 2, pipe_parallel_size 1, optimizer state on 2 ranks; this "
         "run's layout: model_parallel_size 1, pipe_parallel_size 0\n"
-        "  restored: weights of 2 layers, iteration 3, learning rate schedule, optimizer state after 3 steps\n"
+        "  restored: weights of 2 layers, iteration 3, learning rate schedule, optimizer state at step 3\n"
         "  not restored: RNG states\n"
         "  different loss: GPT-NeoX's softmax includes 63 padding rows, which have probability 0 here; "
         "set softmax_over_padding: true to compute GPT-NeoX's loss\n"

@@ -180,7 +180,7 @@ def test_the_exit_code_is_the_failing_ranks(fake, ends, code):
 
 @pytest.mark.parametrize(
     ("remote", "code", "sentence"),
-    [(True, 255, "a connection to a host failed or broke"), (False, 129, "a rank was terminated by SIGHUP")],
+    [(True, 255, "the connection to a host failed or was lost"), (False, 129, "a rank was terminated by SIGHUP")],
 )
 def test_exit_code_255_is_that_of_ssh_only_if_the_ranks_are_remote(remote, code, sentence):
     said: list[str] = []

@@ -240,8 +240,9 @@ def test_an_unreadable_lock_counts_as_a_live_one_for_a_while(tmp_path, said):
     path = tmp_path / "run" / FILE
     path.parent.mkdir()
     path.write_text("")
-    with pytest.raises(Problems, match="on an unknown host"):
+    with pytest.raises(Problems, match="an unknown run has been writing to this folder and was last active") as refusal:
         lock_run(config(tmp_path / "run"), os.environ, said.append)
+    assert "kill" not in refusal.value.problems[0].hint  # its process is not known
     old = path.stat().st_mtime - run_lock.DEAD_AFTER - 1
     os.utime(path, (old, old))
     with lock_run(config(tmp_path / "run"), os.environ, said.append):

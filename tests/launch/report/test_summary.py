@@ -110,6 +110,12 @@ def test_one_rank_needs_no_grid():
     assert "stage 0" not in summary.to_text(spec(text, replace(CPU, hosts={"localhost": [0]})), 80)
 
 
+@pytest.mark.parametrize(("device", "each"), [("cuda", "1 GPU each"), ("cpu", "1 rank each")])
+def test_one_rank_on_each_machine(device, each):
+    hosts = Resources({"a": [0], "b": [0]}, device)
+    assert f", on 2 machines, {each}\n" in summary.to_text(spec(SMALL.replace("size: 2\n", "size: 1\n"), hosts))
+
+
 def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")

@@ -73,7 +73,7 @@ def test_the_model_that_a_run_started_from_is_exported_with_a_warning(
     shown = capsys.readouterr().err
     assert (
         warning in shown
-        and "warning: the run starts again from load" in shown
+        and "warning: the model is read from load" in shown
         and "[checkpoint-without-inventory]" in shown
     )
     for chosen in ("model", "run"):
