@@ -93,7 +93,8 @@ class TransformerEngine(
     projections. `use_bias_in_attn_linear: false` is then an error."""
 
     te_fp8_format: Literal["e4m3", "hybrid"] = param("hybrid", megatron="fp8-format")
-    """Number format of fp8 layers: `e4m3` everywhere, or `hybrid` with e5m2 for gradients, whose range is wider."""
+    """Format of fp8 numbers: `e4m3` everywhere, or `hybrid`, which uses e5m2 for gradients because its range is
+    wider."""
 
     te_fp8_wgrad: bool = param(True, megatron="!no-fp8-wgrad")
     """Whether weight gradients of fp8 layers are computed in fp8; false uses the higher precision."""

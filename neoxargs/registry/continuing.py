@@ -19,32 +19,34 @@ Level = Literal["weights", "adapted", "training", "apart"]
 
 #: Reason for a level other than `weights` -> level, and the parameters or sections.
 REASONS: Mapping[str, tuple[Level, str]] = {
-    "models learn a longer context": (
+    "models adapt to a longer context": (
         "adapted", "rope_scaling. rotary_emb_base rope_local_base_freq rpe_max_distance"
     ),
     "attention to fewer or more tokens uses the same weights": (
         "adapted", "attention_config sparsity_config sparse_attention. sliding_window_width window_attn_skip_freq"
     ),
-    "a bound on values, which weights adapt to in a few steps": (
+    "it bounds values, and weights adapt to the bound in a few steps": (
         "adapted", "final_logit_softcapping attn_logit_softcapping softmax_scale layernorm_epsilon rms_norm_epsilon "
         "rms_norm_epsilon_under_root scalenorm_epsilon"
     ),
-    "kernels of other libraries compute nearly the same": ("adapted", "bias_gelu_fusion te_layernorm_mlp te_mha"),
+    "kernels of other libraries compute nearly the same results": (
+        "adapted", "bias_gelu_fusion te_layernorm_mlp te_mha"
+    ),
     "routing to experts is often changed for finetuning and for inference": (
         "adapted", "moe_top_k moe_router_type moe_normalize_expert_weights moe_token_dropping "
         "moe_eval_capacity_factor moe_min_capacity"
     ),
-    "has no effect after training, or only on the loss": (
+    "it has no effect after training, or only on the loss": (
         "training", "seq_length attention_dropout hidden_dropout weight_decay z_loss softmax_over_padding "
         "moe_aux_loss_coeff moe_z_loss_coeff moe_jitter_eps moe_loss_coeff moe_train_capacity_factor"
     ),
     "the weights of a checkpoint replace the initial ones": (
         "apart", "init_method output_layer_init_method init_method_std use_cpu_initialization mup_init_scale"
     ),
-    "checked together with the frozen model or with the vocabulary": (
+    "it is checked together with the frozen model or with the vocabulary": (
         "apart", "lora. soft_prompt_tuning. padded_vocab_size make_vocab_size_divisible_by"
     ),
-    "only another parameter, which is compared, depends on it": ("apart", "sparsity base_shapes_file"),
+    "it matters only through another parameter, which is compared": ("apart", "sparsity base_shapes_file"),
 }  # fmt: skip
 
 #: Parameters, or beginnings of names, whose value matters to weights only with these values of another parameter.

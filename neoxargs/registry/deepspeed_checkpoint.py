@@ -62,7 +62,7 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
 
 
 class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
-    """Checkpoints in the background on Azure, through the torch_nebula package."""
+    """Background checkpoints on Azure, through the torch_nebula package."""
 
     enabled: bool = param(False)
     """Write checkpoints through Nebula."""
@@ -84,8 +84,8 @@ class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
 
 
 class Aio(Group, origin="DSC", effect="engine", section="aio"):
-    """Reading and writing NVMe disks in the background, for `device: nvme` and the fast checkpoint writer. The
-    program `ds_nvme_tune` finds good values."""
+    """Asynchronous reads and writes on NVMe disks, for `device: nvme` and the fast checkpoint writer. The program
+    `ds_nvme_tune` finds good values."""
 
     block_size: Count = param(1024**2)
     """Size of a read or write request in bytes."""

@@ -113,7 +113,7 @@ class MixedQuantize(
     """Turn this section on."""
 
     quantize_change_ratio: Fraction = param(0.001)
-    """Increase of the quantised share per step."""
+    """Increase of the quantised fraction per step."""
 
 
 class QuantizedActivations(
@@ -167,7 +167,7 @@ class SparsePruning(
     """Set individual weights to zero."""
 
     different_groups: dict[str, Any] = param({})
-    """Groups of modules, each with its dense_ratio, the share of weights to keep."""
+    """Groups of modules, each with its dense_ratio, the fraction of weights to keep."""
 
 
 class SparsePruningShared(
@@ -203,7 +203,7 @@ class SparsePruningShared(
     """snip_momentum: shape of the blocks that are set to zero together, or `N:M` for N of every M weights."""
 
     dense_ratio: Fraction = param(0.1)
-    """snip_momentum: share of weights to keep, above 0 and below 1."""
+    """snip_momentum: fraction of weights to keep, above 0 and below 1."""
 
     excluded_modules: list[str] = param([])
     """snip_momentum: name patterns of modules that are not pruned."""
@@ -220,7 +220,8 @@ class RowPruning(
     """Remove rows of matrices, that is, neurons of a layer."""
 
     different_groups: dict[str, Any] = param({})
-    """Groups of modules, each with its dense_ratio (the share of rows to keep) and the modules that read its output."""
+    """Groups of modules, each with its dense_ratio (the fraction of rows to keep) and the modules that read its
+    output."""
 
 
 class RowPruningShared(
@@ -257,8 +258,8 @@ class HeadPruning(
     """Remove attention heads."""
 
     different_groups: dict[str, Any] = param({})
-    """Groups of output projections of attention, each with its dense_ratio (the share of heads to keep) and the query,
-    key and value projections that belong to it."""
+    """Groups of output projections of attention, each with its dense_ratio (the fraction of heads to keep) and the
+    query, key and value projections that belong to it."""
 
 
 class HeadPruningShared(
@@ -284,7 +285,7 @@ class HeadPruningShared(
     """Step at which head pruning starts."""
 
     num_heads: Count | None = param(None)
-    """Heads per layer. Required."""
+    """Number of heads per layer. Required."""
 
 
 class ChannelPruning(
@@ -298,7 +299,7 @@ class ChannelPruning(
     """Remove channels of convolutions."""
 
     different_groups: dict[str, Any] = param({})
-    """Groups of modules, each with its dense_ratio, the share of channels to keep."""
+    """Groups of modules, each with its dense_ratio, the fraction of channels to keep."""
 
 
 class ChannelPruningShared(

@@ -71,7 +71,7 @@ class ProgressiveLayerDrop(
         False,
         effect="not built",
         refused=(
-            "DeepSpeed passes the share of layers to keep as an argument of the forward pass, which neither "
+            "DeepSpeed passes the fraction of layers to keep as an argument of the forward pass, which neither "
             "deepy's model nor GPT-NeoX's has"
         ),
     )

@@ -59,7 +59,7 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
 
 
 class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimizer.params"):
-    """The optimizer's own settings. A type reads the settings that name this type, and those that name no type."""
+    """The optimizer's own settings. Some apply only to certain optimizer types."""
 
     lr: NonNegative | None = param(None)
     """Learning rate; with a schedule, its highest value. `lr` at the top level is the same setting."""
@@ -96,7 +96,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Free gradients after a step instead of filling them with zeros."""
 
     fp32_optimizer_states: bool = param(True, used_by_types=("adam", "adamw", "cpu_adam", "lion", "adagrad", "muon"))
-    """On the CPU, keep the moments in fp32 regardless of the weights' format."""
+    """On the CPU, keep the moments in fp32 regardless of the weights' data type."""
 
     fused: bool | None = param(None, used_by_types=("adam", "adamw", "cpu_torch_adam", "adagrad", "sgd"))
     """torch's implementation: one kernel for all tensors. Cannot be combined with `foreach`. Adam and AdamW need
@@ -260,7 +260,7 @@ _RANGE = ("lrrangetest",)
 
 
 class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler.params"):
-    """The schedule's own settings. A type reads the settings that name it."""
+    """The schedule's own settings. Most apply only to certain schedule types."""
 
     last_batch_iteration: int = param(-1)
     """Step at which the schedule starts, -1 for the beginning; resuming sets it from the checkpoint."""
@@ -281,10 +281,10 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Number of steps of the whole schedule, including the warm-up. Required by WarmupDecayLR and WarmupCosineLR."""
 
     warmup_min_ratio: NonNegative = param(0.0, used_by_types=("warmupcosinelr",))
-    """Learning rate before the first step, as a share of `lr`."""
+    """Learning rate before the first step, as a fraction of `lr`."""
 
     cos_min_ratio: NonNegative = param(0.0001, used_by_types=("warmupcosinelr",))
-    """Learning rate at the end, as a share of `lr`."""
+    """Learning rate at the end, as a fraction of `lr`."""
 
     cycle_min_lr: NonNegative | None = param(None, used_by_types=_CYCLE)
     """Learning rate at both ends of the cycle; required."""
@@ -329,7 +329,7 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Number of steps in which the learning rate rises by one increment."""
 
     lr_range_test_step_rate: NonNegative = param(1.0, used_by_types=_RANGE)
-    """Size of an increment, as a share of the starting rate."""
+    """Size of an increment, as a fraction of the starting rate."""
 
     lr_range_test_staircase: bool = param(False, used_by_types=_RANGE)
     """Increase the learning rate once every `lr_range_test_step_size` steps instead of a little in every step."""

@@ -64,7 +64,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
         },
         to=(),
     )
-    """Retired: use `precision`. Old GPT-NeoX files set the number format here. Not sent, because DeepSpeed no longer
+    """Retired: use `precision`. Old GPT-NeoX files set the data type here. Not sent, because DeepSpeed no longer
     accepts it."""
 
 
@@ -198,16 +198,16 @@ class TorchAutocast(
 
 
 class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
-    """Number formats of particular tensors, if they should differ from the format of the computation."""
+    """Data types of particular tensors, if they should differ from the data type of the computation."""
 
     grad_accum_dtype: Dtype | None = param(None)
-    """Number format in which the gradients of micro batches are summed. If not set, train.py sums the bf16 gradients of
-    several micro batches in fp32 unless the optimizer is offloaded; in all other cases, the sum has the format of the
-    computation. fp32 costs 4 bytes per parameter, but avoids rounding errors."""
+    """Data type in which the gradients of micro batches are summed. If not set, train.py sums the bf16 gradients of
+    several micro batches in fp32 unless the optimizer is offloaded; in all other cases, the sum has the data type of
+    the computation. fp32 costs 4 bytes per parameter, but avoids rounding errors."""
 
     param_dtype: Dtype | None = param(None)
-    """Cast weights to this format. Default: the format of the computation."""
+    """Cast weights to this data type. Default: the data type of the computation."""
 
     buffer_dtype: Dtype | None = param(None)
-    """Cast buffers (such as rotary frequencies) to this format. If not set, they keep the format that the model gave
-    them, which is almost always right."""
+    """Cast buffers (such as rotary frequencies) to this data type. If not set, they keep the data type that the model
+    gave them, which is almost always right."""

@@ -94,7 +94,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     fetches each submodule separately."""
 
     stage3_use_all_reduce_for_fetch_params: bool = param(False, aliases="use_all_reduce_for_fetch_params")
-    """Stage 3: fetch weights by summing zero-padded shares; more traffic, less copying on the host."""
+    """Stage 3: fetch weights by summing zero-padded shards; this communicates more, but copies less on the host."""
 
     stage3_allgather_sequential: bool = param(False, aliases="allgather_sequential")
     """Stage 3: gather tensors one at a time without a common buffer; slower, with a lower memory peak."""
@@ -243,13 +243,13 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
     """With `device: nvme` and weights on NVMe, initialise the state in bulk at the start of a run, which is faster."""
 
     ratio: Fraction = param(1.0)
-    """Stage 3: the share of weights whose step is computed on the CPU; the GPU does the rest."""
+    """Stage 3: fraction of the weights whose step is computed on the CPU; the GPU does the rest."""
 
     super_offload: bool = param(False)
     """Stage 3: use SuperOffload, a variant for machines whose CPU and GPU share a fast link, such as GH200."""
 
     cpuadam_cores_perc: Fraction = param(0.8)
-    """With `super_offload`, the share of the CPU cores that compute the step."""
+    """With `super_offload`, the fraction of CPU cores that compute the step."""
 
 
 class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.zenflow"):
@@ -284,15 +284,15 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     """Also keep the optimizer state of the important columns in host memory between steps."""
 
     auto_ratio: Fraction = param(0.99)
-    """If `update_interval` is `auto`, the CPU updates once, in this share of the weight matrices, the accumulated
-    gradients of the other columns are as large as those of the important ones."""
+    """If `update_interval` is `auto`: the fraction of the weight matrices in which the accumulated gradients of the
+    other columns must be as large as those of the important columns before the CPU updates."""
 
     full_warm_up_rounds: Natural = param(0)
     """Number of micro batches at the start of a run after each of which all columns are updated, before important ones
     are chosen."""
 
     pt_reserved_cores_perc: Fraction = param(0.5)
-    """Share of the CPU cores that are reserved for torch; the others compute the updates."""
+    """Fraction of the CPU cores that are reserved for torch; the others compute the updates."""
 
 
 class LocoParam(

@@ -17,13 +17,15 @@ class Generation(Group, origin="NeoX", effect="generation"):
     if `sample_input_file` is set, otherwise `unconditional`."""
 
     temperature: NonNegative = param(0.0)
-    """Divides logits before sampling: below 1 sharpens, above 1 flattens. 0 always takes the most likely token."""
+    """Divides the logits before sampling: values below 1 sharpen the distribution, values above 1 flatten it. 0 always
+    takes the most likely token."""
 
     top_p: Fraction = param(0.0)
-    """Samples only from the most likely tokens whose probabilities add up to this share. 0 turns it off."""
+    """Samples only from the most likely tokens, as many as it takes for their probabilities to add up to this number. 0
+    turns this off."""
 
     top_k: Natural = param(0)
-    """Samples only from this many of the most likely tokens. 0 turns it off."""
+    """Samples only from the k most likely tokens, where k is this number. 0 turns this off."""
 
     maximum_tokens: Count = param(64, aliases="out_seq_length")
     """Maximum number of tokens to generate per sample; generation stops earlier at an end-of-document token."""

@@ -84,7 +84,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     `sinusoidal` waves, T5's `rpe` bias, `alibi` slopes, or `none`."""
 
     rotary_pct: Fraction = param(1.0, megatron="rotary-percent")
-    """Share of each head's dimensions that `pos_emb: rotary` rotates; 1.0 rotates all, Pythia uses 0.25."""
+    """Fraction of each head's dimensions that `pos_emb: rotary` rotates; 1.0 rotates all of them. Pythia uses 0.25."""
 
     rotary_emb_base: Count = param(10000, megatron="rotary-base")
     """Base of the geometric series of rotary wavelengths; long-context models use larger bases, which reach further."""
@@ -107,8 +107,8 @@ class Embedding(Group, origin="NeoX", effect="model"):
     logarithmically."""
 
     opt_pos_emb_offset: Natural = param(0)
-    """Rows skipped at the start of the learned position table, so that position 0 reads row `opt_pos_emb_offset`. OPT's
-    weights need 2."""
+    """Number of rows skipped at the start of the learned position table, so that position 0 reads row
+    `opt_pos_emb_offset`. OPT's weights need 2."""
 
     embedding_multiplier: Positive = param(1.0, ours=True)
     """Factor on the token embeddings that the first layer reads; a tied output layer uses the embeddings without this
@@ -266,7 +266,7 @@ class Attention(Group, origin="NeoX", effect="model"):
     attention_softmax_in_fp32: bool = param(False, origin="Meg", megatron="attention-softmax-in-fp32")
     """In fp16 and bf16, computes attention step by step as Megatron does: scores in the model's precision, mask and
     softmax in fp32. Otherwise, torch's fused kernels are used. They compute the scores in fp32 and never store them, so
-    they are as exact, faster, and need less memory. `flash` layers always use the fused kernels."""
+    they are just as accurate, run faster, and need less memory. `flash` layers always use the fused kernels."""
 
     softmax_scale: Positive | None = param(None, ours=True)
     """Factor on the products of queries and keys before the softmax. Default: 1 / sqrt(`head_dim`). In Hugging Face's

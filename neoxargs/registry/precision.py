@@ -10,12 +10,12 @@ from neoxargs.registry.types import Count, NonNegative, Positive
 
 
 class Precision(Group, origin="Meg", effect="engine"):
-    """Number format and loss scaling."""
+    """Data type and loss scaling."""
 
     precision: Literal["fp32", "fp16", "bf16", "bfloat16", "float32", "float", "float16", "half"] = param(
         derived=True, origin="NeoX"
     )
-    """Number format that the model computes in: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`;
+    """Data type in which the model computes: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`;
     torch's names for the others are accepted too. If not set, it follows the `fp16` and `bf16` sections; without them,
     it is fp32."""
 

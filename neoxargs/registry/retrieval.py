@@ -10,10 +10,10 @@ class Retrieval(Group, origin="Meg", effect="none", no_effect_reason="only BERT,
     """Masked language models and retrieval indices."""
 
     mask_prob: Fraction = param(0.15, megatron="mask-prob")
-    """Share of tokens hidden from BERT's masked language model. A GPT run does not read it."""
+    """Fraction of tokens hidden from BERT's masked language model. A GPT run does not read it."""
 
     short_seq_prob: Fraction = param(0.1, megatron="short-seq-prob")
-    """Share of BERT samples that are made shorter than `seq_length`. A GPT run does not read it."""
+    """Fraction of BERT samples that are made shorter than `seq_length`. A GPT run does not read it."""
 
     ict_head_size: Count | None = param(None, megatron="ict-head-size")
     """Width of the block and query embeddings of ICT and REALM. A GPT run does not read it."""
@@ -44,7 +44,7 @@ class Retrieval(Group, origin="Meg", effect="none", no_effect_reason="only BERT,
     """File of block embeddings that indexing writes and retrieval reads. A GPT run does not read it."""
 
     indexer_batch_size: Count = param(128, megatron="indexer-batch-size")
-    """Blocks embedded at once while building the retrieval index. A GPT run does not read it."""
+    """Number of blocks embedded at once while building the retrieval index. A GPT run does not read it."""
 
     indexer_log_interval: Count = param(1000, megatron="indexer-log-interval")
-    """Batches between two progress reports while building the retrieval index. A GPT run does not read it."""
+    """Number of batches between two progress reports while building the retrieval index. A GPT run does not read it."""

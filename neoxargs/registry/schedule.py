@@ -19,15 +19,15 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     `train_iters`."""
 
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
-    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. If both are set,
-    they must agree."""
+    """`lr_decay_iters` as a fraction of `train_iters`, for runs whose length is given by `train_epochs`. If both are
+    set, they must agree."""
 
     min_lr: NonNegative = param(0.0, megatron="min-lr")
     """The learning rate never decays below this number. At most `lr`."""
 
     warmup: Fraction = param(0.01, megatron="lr-warmup-fraction", receiver_default=None)
-    """Share of `lr_decay_iters` during which the learning rate rises linearly from 0: 0.01 of 320000 iterations is 3200
-    iterations. `warmup_from_zero` says whether the first iteration has a learning rate of 0."""
+    """Fraction of `lr_decay_iters` during which the learning rate rises linearly from 0: 0.01 of 320000 iterations is
+    3200 iterations. `warmup_from_zero` says whether the first iteration has a learning rate of 0."""
 
     warmup_from_zero: bool = param(True, origin="NeoX", ours=True)
     """Starts the warm-up at a learning rate of 0, so that the first iteration changes no weight. If false, the first

@@ -24,7 +24,7 @@ class Training(Group, origin="NeoX", effect="run"):
     """Iterations between two evaluations on the validation data. 0 turns evaluation during training off."""
 
     eval_iters: Natural = param(100, origin="Meg", megatron="eval-iters")
-    """Batches per evaluation; the reported loss is their mean. 0 skips evaluation."""
+    """Number of batches per evaluation; the reported loss is the mean over them. 0 skips evaluation."""
 
     exit_interval: Count | None = param(None, origin="Meg", megatron="exit-interval")
     """Saves and stops at the first iteration that is a multiple of this number, for jobs with a time limit."""
