@@ -28,8 +28,8 @@ SECTIONS = {
 
 #: What the difference of a value can do, for a warning.
 WARNINGS: dict[str, str] = {
-    "rounding": "the difference can change rounding only", "nothing": "the difference cannot change training",
-    "unread": "no run reads the value",
+    "rounding": "the difference can change only rounding", "nothing": "the difference cannot change training",
+    "unread": "no run uses the value",
 }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def _what_is_the_same(compared: bool, differ: bool) -> str:
     if not compared:
         return "the same files as when the run was launched; the values were not compared"
     if differ:
-        return "no file, and no value that can change the result, has changed since the run was launched"
+        return "the same files as when the run was launched; the values that differ cannot change the result"
     return "the same values and files as when the run was launched"
 
 
@@ -83,10 +83,8 @@ def _sources(side: Side) -> tuple[list[Place], list[str]]:
 
 def _missing_sources(name: str, missing: Sequence[str]) -> Problem:
     what = "the values are not compared, because these configuration files of the run do not exist here: "
-    what += listed(missing)
-    hint = (
-        "run this command in the folder in which the run was launched" if not all(map(os.path.isabs, missing)) else ""
-    )
+    what += listed(missing, "and")
+    hint = "run this command from the folder where the run was launched" if not all(map(os.path.isabs, missing)) else ""
     return Problem(what, Place(name, 0, 0), hint, severity="warning", id="lock-configuration-missing")
 
 
@@ -135,8 +133,8 @@ def _other_file(lock: Lock, name: str, then: dict[str, Any], here: dict[str, Any
         what, hint = f"{name}: {then['path']} does not exist here", "copy the file to this machine"
     elif contents([then]) != contents([here]):
         what = f"{name}: the content of {then['path']} has changed since the run was launched"
-        hint = f"the file had {then['bytes']:,} bytes and the SHA-256 {then['sha256'][:16]}…; it now has "
-        hint += f"{here['bytes']:,} bytes and the SHA-256 {here['sha256'][:16]}…"
+        hint = f"the file had {then['bytes']:,} bytes and SHA-256 {then['sha256'][:16]}…; it now has "
+        hint += f"{here['bytes']:,} bytes and SHA-256 {here['sha256'][:16]}…"
     else:
         return None
     return Problem(what, lock.places.get(("files", name)), hint, id="lock-file-differs", about=(name,))

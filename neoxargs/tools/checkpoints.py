@@ -35,11 +35,11 @@ class Listed:
     size: int
     layout: str
     content: str
-    """What it contains if that is not a full model: adapters, or a soft prompt, and their model."""
+    """Adapters or a soft prompt, and the model that they belong to; empty for a full model."""
     damage: str
     latest: bool
     recorded: str
-    """What its files.json records of each file: checksum, size, or nothing, as other programs do."""
+    """What files.json records for each file: `checksum`, `size`, or `nothing` if it has no record."""
     verified: bool
     """Whether checksums were compared."""
 
@@ -68,7 +68,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints"
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask before --prune removes checkpoints")
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation before --prune removes checkpoints"
+    )
 
 
 def run(options: Namespace) -> int:
@@ -223,7 +225,7 @@ def _prune(root: Path, options: Namespace) -> int:
 def _confirm(what: str, can_ask: bool) -> None:
     """Ask on the terminal; raise Problems if that is not possible, or if the answer is not yes."""
     if not can_ask:
-        hint = "add --yes to remove them without being asked"
+        hint = "add --yes to remove them without confirmation"
         raise Problems(Problem(f"--prune would {what}", hint=hint, id="prune-needs-yes"))
     if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
         raise Problems(Problem("--prune removed nothing, because the answer was not y", id="prune-declined"))

@@ -70,7 +70,7 @@ def test_a_value_that_cannot_change_training_is_a_warning(capsys: pytest.Capture
     main(["check", "run/run.lock.yml"])
     printed = capsys.readouterr()
     assert printed.out == (
-        "ok\n  no file, and no value that can change the result, has changed since the run was launched\n"
+        "ok\n  the same files as when the run was launched; the values that differ cannot change the result\n"
     )
     assert "= source of the new value: my.yml:" in printed.err
     assert printed.err.count("; the difference cannot change training") == 2

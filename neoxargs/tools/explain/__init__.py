@@ -47,7 +47,7 @@ def explain(key: str, request: Request) -> str:
 
 @contextmanager
 def _words_of_a_name(key: str, files: Sequence[str]) -> Iterator[None]:
-    """Within this, a missing file that is probably the next word of a name, as in `learning rate`, says so."""
+    """Replace the problem of a missing file that is probably the next word of a name, as in `learning rate`."""
     try:
         yield
     except Problems as stop:
@@ -55,7 +55,7 @@ def _words_of_a_name(key: str, files: Sequence[str]) -> Iterator[None]:
         joined = "_".join([key, *files])
         if not (missing and (REGISTRY.find(joined) or keyword_search.by_last_part(normal(joined)))):
             raise
-        what = f"explain: expected one name, got the words {listed([key, *files], 'and')}, and no such files exist"
+        what = f"explain: expected a name and existing files, got the words {listed([key, *files], 'and')}"
         hint = f"write `explain {joined}`"
         raise Problems([Problem(what, hint=hint, id="explain-needs-a-name")]) from None
 

@@ -66,7 +66,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if parameter.replaced_by:
         replacements = ((_yaml_words(new), json_words(old)) for old, new in parameter.replaced_by.items() if new)
         yield "replaced by", "; ".join(f"{new} (for {old})" for new, old in replacements)
-    yield "sent to", destination_words(parameter).replace("`", "") or "nothing: only deepy uses it"
+    yield "sent to", destination_words(parameter).replace("`", "") or "nowhere: only deepy uses it"
     if parameter.aliases:
         yield "old names", ", ".join(parameter.aliases)
     if config is None or config.source(parameter.name).kind != "derived":
@@ -75,7 +75,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
         yield (
             "auto",
-            f"{AUTO_VALUES[parameter.name].why}; `deepy migrate` replaces auto with this value if the value is known",
+            f"{AUTO_VALUES[parameter.name].why}; `deepy migrate` replaces auto with this value if it is known",
         )
     if config is not None:
         value = config.get(parameter.name)

@@ -49,7 +49,7 @@ def _lines(problem_id: str, entry: Entry) -> Iterator[str]:
         yield ""
         yield from textwrap.wrap(about, WIDTH, initial_indent="  about: ", subsequent_indent="         ")
     if entry.example:
-        yield f"\nExample: {NAME}, together with a file that describes a model:\n"
+        yield f"\nExample ({NAME}, together with a file that describes a model):\n"
         yield textwrap.indent(entry.example.config.rstrip("\n"), "    ")
         yield from (f"    --set {override}" for override in entry.example.overrides)
         yield "\n`deepy check` reports:\n"

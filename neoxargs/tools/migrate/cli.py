@@ -116,7 +116,7 @@ def _inapplicable(option: str, source: Source, hint: str) -> Problem:
 def _only(texts: Sequence[Text]) -> Text:
     if len(texts) > 1:
         what = f"expected one file, got {len(texts)}: only GPT-NeoX files can be migrated together"
-        hint = "run deepy migrate once for each file"
+        hint = "run `deepy migrate` once for each file"
         raise Problems([Problem(what, Place(texts[1].name, 0, 0), hint, id="migrate-several-files")])
     return texts[0]
 

@@ -28,13 +28,13 @@ class Source(Protocol):
     """A format that can be migrated; add an instance to `SOURCES` to support another one."""
 
     name: str
-    """Its name for `--from`."""
+    """The name of the format for `--from`."""
     describes: str
-    """What to call one of its files in a sentence."""
+    """What messages call a file of the format, such as `a DeepSpeed JSON`."""
     options: frozenset[str] = frozenset()
-    """Which of `--to`, `--var` and `--choose` it reads."""
+    """Which of `--to`, `--var` and `--choose` apply to the format."""
     edits_in_place: bool = False
-    """True if its files are edited in place; False if one file becomes one new file."""
+    """True if files are edited in place; False if one file becomes one new file."""
 
     def recognises(self, text: Text) -> bool:
         """Return whether the file is in this format. The first source that returns True reads it."""

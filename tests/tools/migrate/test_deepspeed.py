@@ -113,9 +113,9 @@ def test_values_that_a_script_inserts_are_left_out() -> None:
     result = migrated(TEMPLATE)
     assert result.text == (
         "# Converted from ds.json by deepy migrate.\n"
-        "# To do: set train_batch_size (GLOBAL_BATCH in DeepSpeed's JSON).\n"
-        "# To do: set zero_optimization.stage ($Z in DeepSpeed's JSON).\n"
-        "# To do: set fp16.enabled ($(is_fp16) in DeepSpeed's JSON).\n"
+        "# TODO: set train_batch_size (GLOBAL_BATCH in DeepSpeed's JSON).\n"
+        "# TODO: set zero_optimization.stage ($Z in DeepSpeed's JSON).\n"
+        "# TODO: set fp16.enabled ($(is_fp16) in DeepSpeed's JSON).\n"
         "fp16:\n  loss_scale: 0\nzero_optimization: {}\nsteps_per_print: 7\ndialect: neox-2026\n"
     )
     warnings = [problem for problem in result.problems if problem.id == "migrate-variable-unset"]
@@ -135,7 +135,7 @@ def test_values_for_what_a_script_inserts() -> None:
 
 def test_nested_arithmetic_that_a_script_inserts() -> None:
     text = '{"train_batch_size": $((A * B / (C * (D + 1)))), "steps_per_print": 4}'
-    assert "# To do: set train_batch_size ($((A * B / (C * (D + 1)))) in DeepSpeed's JSON).\n" in migrated(text).text
+    assert "# TODO: set train_batch_size ($((A * B / (C * (D + 1)))) in DeepSpeed's JSON).\n" in migrated(text).text
 
 
 def test_a_misspelt_key_of_a_template_is_an_error() -> None:
@@ -166,7 +166,7 @@ def test_characters_that_yaml_does_not_allow() -> None:
 @pytest.mark.parametrize("word", ["CL_MIN", "CL_1st_MIN", "Batch1", "Batch_Size"])
 def test_words_of_a_template_may_have_lower_case_letters(word: str) -> None:
     assert (
-        f"# To do: set train_batch_size ({word} in DeepSpeed's JSON).\n"
+        f"# TODO: set train_batch_size ({word} in DeepSpeed's JSON).\n"
         in migrated(f'{{"train_batch_size": {word}, "steps_per_print": 4}}').text
     )
 

@@ -157,7 +157,7 @@ def test_a_flag_is_not_suggested_for_itself(flag: str) -> None:
 def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
     assert "\ntrain_iters" not in result.text
-    assert f"# To do: {to_do}\n" in result.text
+    assert f"# TODO: {to_do}\n" in result.text
     if to_do.endswith(f"{flags})."):
         assert "set train_iters in the new file to samples / global batch size" in [p.hint for p in result.problems]
 
@@ -174,7 +174,7 @@ def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
 
 def test_an_unsupported_schedule_is_listed_as_to_do() -> None:
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
-    assert result.text.splitlines()[1] == "# To do: set lr_decay_style (for --lr-decay-style WSD)."
+    assert result.text.splitlines()[1] == "# TODO: set lr_decay_style (for --lr-decay-style WSD)."
     assert "lr_decay_style:" not in result.text
     assert result.problems[0].hint.startswith("wsd is not supported: write constant")
 
@@ -240,10 +240,10 @@ python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --sav
 def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     result = convert_script(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
     assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
-        "# To do: set save (for --save $OUT).",
-        "# To do: set load (for --load $OUT).",
-        "# To do: set lr (for --lr ${LR:?}).",
-        "# To do: set train_iters, which the script does not set.",
+        "# TODO: set save (for --save $OUT).",
+        "# TODO: set load (for --load $OUT).",
+        "# TODO: set lr (for --lr ${LR:?}).",
+        "# TODO: set train_iters, which the script does not set.",
     ]
     assert "num_layers: 4\n" in result.text
     assert "stage: 2\n" in result.text

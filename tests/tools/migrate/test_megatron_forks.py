@@ -66,13 +66,13 @@ def test_flags_of_forks(flags: str, expected: dict[str, object]) -> None:
 
 def test_tokens_without_a_batch_size_are_to_do() -> None:
     script = "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --seq-length 32 --train-tokens 2560"
-    assert "# To do: set train_iters (for --train-tokens 2560).\n" in convert_script(Text("run.sh", script)).text
+    assert "# TODO: set train_iters (for --train-tokens 2560).\n" in convert_script(Text("run.sh", script)).text
 
 
 def test_a_full_validation_has_no_number_of_batches() -> None:
     result = migrated("--train-iters 9 --eval-iters -1 --full-validation")
     assert "eval_iters" not in result.text
-    assert result.problems[0].what.startswith("--eval-iters -1 is left out, because an evaluation has a fixed number")
+    assert result.problems[0].what.startswith("--eval-iters -1 is left out, because deepy evaluates a fixed number")
 
 
 def test_no_checkpoints_during_training() -> None:
@@ -129,16 +129,18 @@ def test_experts(flags: str, expected: dict[str, object]) -> None:
     [
         (
             "--num-experts 8 8 16",
-            "--num-experts 8 8 16 cannot be converted, because all layers with experts have the same number of experts",
+            "--num-experts 8 8 16 cannot be converted, because "
+            "deepy has the same number of experts in all layers with experts",
         ),
         (
             "--num-experts 8 --moe-layer-freq 2 --moe-ffn-hidden-size 48",
-            "--moe-ffn-hidden-size 48 is left out, because an expert is as wide as a dense MLP (intermediate_size)",
+            "--moe-ffn-hidden-size 48 is left out, because deepy's experts are as wide as a dense MLP "
+            "(intermediate_size)",
         ),
         (
             "--num-experts 8 --moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 50",
-            "--moe-shared-expert-intermediate-size 50 is left out, because the width of shared experts must be a "
-            "multiple of an expert's width",
+            "--moe-shared-expert-intermediate-size 50 is left out, because the total width of the shared "
+            "experts must be a multiple of an expert's width",
         ),
         (
             "--num-experts 8 --moe-router-load-balancing-type seq_aux_loss",
@@ -169,7 +171,7 @@ def test_a_flag_without_a_counterpart_needs_no_value() -> None:
         "migrate-flag-without-counterpart", "migrate-unknown-flag", "migrate-variable-unset"
     ]  # fmt: skip
     assert result.problems[2].what == "the value of $B is unknown, so --kv-channels cannot be converted"
-    assert result.text.count("# To do") == 1
+    assert result.text.count("# TODO") == 1
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_a_command_that_is_only_printed_is_read() -> None:
 def test_a_misspelt_flag_of_the_launcher() -> None:
     script = f"srun --nodes 2 torchrun --node_rank 0 --nnode 2 --rdzv_id 7 pretrain_gpt.py {SIZES} --train-iters 9"
     (problem,) = convert_script(Text("run.sh", script)).problems
-    assert problem.what == "--nnode 2 is not a flag of the launcher and is left out"
+    assert problem.what == "--nnode 2 is not a launcher flag and is left out"
     assert problem.hint == "did you mean --nnodes?"
 
 
@@ -217,7 +219,7 @@ def test_a_line_that_does_not_continue(end: str) -> None:
     script = f"python pretrain_gpt.py {SIZES} --train-iters 9 {end}\n    --save out --load out\n"
     problem = next(p for p in convert_script(Text("run.sh", script)).problems if p.id == "migrate-line-not-continued")
     assert (str(problem.where), problem.what) == (
-        "run.sh:2:5", "--save begins a command of its own, so its flags are left out"
+        "run.sh:2:5", "--save starts a separate command, so its flags are left out"
     )  # fmt: skip
 
 

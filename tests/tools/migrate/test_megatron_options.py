@@ -61,7 +61,7 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "why", "hint"),
     [
-        ("--rl-profile", "it does not concern the pretraining of a GPT", ""),
+        ("--rl-profile", "it is not used for pretraining a GPT", ""),
         ("--window-size 4,4", "sliding_window_width counts only earlier tokens", "use --window-size W,0"),
         ("--rampup-batch-size 1 1 9", "deepy cannot change the batch size during a run", ""),
         ("--skip-train", "deepy has no equivalent setting", ""),

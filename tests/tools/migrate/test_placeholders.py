@@ -60,7 +60,7 @@ def test_a_placeholder_is_a_warning_and_left_out(form: str, word: str) -> None:
     ]
     assert problems[0].what == f"--vocab-file {word} has a placeholder instead of a value"
     assert problems[0].where and problems[0].where.line >= 1
-    assert f"# To do: set vocab_file (for --vocab-file {word}).\n" in result.text
+    assert f"# TODO: set vocab_file (for --vocab-file {word}).\n" in result.text
     assert "\nvocab_file:" not in result.text
 
 
@@ -131,10 +131,10 @@ def test_numbers_that_are_placeholders() -> None:
     assert [(problem.about, problem.severity) for problem in result.problems] == [
         (("num_gpus",), "warning"), (("num_layers",), "warning"), (("train_iters",), "warning")
     ]  # fmt: skip
-    assert [line for line in result.text.splitlines() if line.startswith("# To do")] == [
-        "# To do: set num_gpus (for --nproc-per-node <GPUs>).",
-        "# To do: set num_layers (for --num-layers <N>).",
-        "# To do: set train_iters (for --train-iters <how many>).",
+    assert [line for line in result.text.splitlines() if line.startswith("# TODO")] == [
+        "# TODO: set num_gpus (for --nproc-per-node <GPUs>).",
+        "# TODO: set num_layers (for --num-layers <N>).",
+        "# TODO: set train_iters (for --train-iters <how many>).",
     ]
     assert "hidden_size: 64\n" in result.text
 

@@ -37,7 +37,7 @@ DIFF = """\
 +# defaults of neox-2021 that differ in neox-2026
 +weight-decay: 0.01
 +warmup-from-zero: true
-+# no dialect was set: that the file is for neox-2021 is a guess
++# the original file did not set a dialect; neox-2021 was assumed
 +dialect: neox-2026
 """
 CHANGES = """\
@@ -48,8 +48,8 @@ my.yml: added dialect: neox-2026 (the file was read as neox-2021, because all ke
 nothing written yet: add --write to apply the changes
 warning: no dialect is set; because all keys existed in GPT-NeoX on 2021-02-28, the defaults of neox-2021 apply, not \
 those of neox-2026: weight_decay 0.01 instead of 0.1, warmup_from_zero true instead of false [dialect-guessed]
-  = if the file was written for another GPT-NeoX, set its date in the original file, such as `dialect: neox-2026`, and \
-migrate that: the result then keeps the defaults of that date
+  = if the file was written for a different GPT-NeoX version, set the dialect in the original file, such as `dialect: \
+neox-2026`, and migrate the file again; the result then keeps that version's defaults
 """
 
 

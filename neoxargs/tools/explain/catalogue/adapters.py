@@ -6,8 +6,8 @@ from neoxargs.tools.explain.catalogue.entry import Entry, row
 
 PROBLEMS: dict[str, Entry] = {
     "base-checkpoint-missing": row(
-        "A checkpoint of adapters does not contain the frozen model. Without the model's own checkpoint, the "
-        "adapters would be applied to random weights."
+        "An adapter checkpoint does not contain the frozen model. Without the model's own checkpoint, the adapters "
+        "would be applied to random weights."
     ),
     "base-checkpoint-differs": row(
         "Adapters are trained for the weights of one model. With the weights of any other model, they give wrong "
@@ -26,8 +26,8 @@ PROBLEMS: dict[str, Entry] = {
         "with the rank and the targets that its checkpoint was written with."
     ),
     "lora-rank-above-side": row(
-        "The change of a matrix with m rows and n columns has at most the rank min(m, n). Adapters of a higher rank "
-        "have more weights to train and to store, but cannot express any other changes."
+        "A change to a matrix with m rows and n columns has a rank of at most min(m, n). Adapters of a higher rank "
+        "have more weights to train and store, but cannot express any additional changes."
     ),
     "adapters-unreadable": row(
         "A folder in peft's format contains adapter_config.json and adapter_model.safetensors. One of these files is "

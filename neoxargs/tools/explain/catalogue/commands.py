@@ -58,8 +58,8 @@ PROBLEMS: dict[str, Entry] = {
         "command would start a run with different settings."
     ),
     "lock-file-differs": row(
-        "The token files or the tokenizer have changed since the run read them. For a file above 16 MiB (an index "
-        "file above 256 MiB), only the size and 16 blocks of the content are compared."
+        "The token files or the tokenizer have changed since the run read them. For files larger than 16 MiB (index "
+        "files: 256 MiB), only the size and 16 blocks of the content are compared."
     ),
     "lock-code-differs": row("deepy, the script, the plugins or the Git commit of the current folder have changed."),
     "lock-package-differs": row(
@@ -73,10 +73,10 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint that `latest` names was removed or not copied. A run that loads this folder continues from "
         "the complete checkpoint with the highest iteration."
     ),
-    "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
+    "prune-all": row("With a KEEP below 1, `checkpoints --prune KEEP` would remove every checkpoint."),
     "prune-needs-yes": row(
-        "`checkpoints --prune` asks for confirmation, but there is no terminal on which to ask. The message lists "
-        "the checkpoints that would be removed."
+        "`checkpoints --prune` asks for confirmation, which is impossible with `--json` or without a terminal. "
+        "Nothing was removed."
     ),
     "prune-declined": row(
         "The confirmation prompt of `checkpoints --prune` was not answered with y. Nothing was removed."
@@ -93,8 +93,8 @@ PROBLEMS: dict[str, Entry] = {
         "size of that memory is unknown."
     ),
     "search-needs-a-batch": row(
-        "Every layout of a search has the same global batch. If `train_batch_size` is not set, deepy computes the "
-        "batch size from the number of replicas, but the layout in the configuration does not give a whole number of "
+        "All layouts in a search have the same global batch size. If `train_batch_size` is not set, deepy computes "
+        "it from the number of replicas, but the layout in the configuration does not give a whole number of "
         "replicas."
     ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
@@ -103,7 +103,7 @@ PROBLEMS: dict[str, Entry] = {
         "ranges. With a rate of 0, for example, the run would never finish."
     ),
     "search-option-without-search": row(
-        "`--write` and `--left-out` concern the result of a search, but `plan` searches only with `--search` or "
+        "`--write` and `--left-out` apply to the result of a search, but `plan` searches only with `--search` or "
         "`--fewest`."
     ),
     "no-bf16-tensor-cores": row(

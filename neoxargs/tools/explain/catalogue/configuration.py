@@ -21,13 +21,13 @@ PROBLEMS: dict[str, Entry] = {
         "fp16.enabled: true\n",
     ),
     "not-a-section": row(
-        "A section consists of keys. If the section were a single value, DeepSpeed would stop every rank when it "
+        "A section consists of keys. If it were a single value, DeepSpeed would raise an error on every rank when it "
         "reads the JSON.",
         "fp16: true\n",
     ),
     "setting-of-another-type": row(
-        "The setting belongs to an optimizer or scheduler other than the configured one. The constructor of the "
-        "configured one would raise an error on every rank.",
+        "The setting belongs to an optimizer or scheduler other than the configured one, whose constructor would "
+        "raise an error on every rank.",
         "optimizer: {type: Adam, params: {momentum: high}}\n",
     ),
     "type-mismatch": row(
@@ -42,8 +42,8 @@ PROBLEMS: dict[str, Entry] = {
         "seed: 1\nlr: 0.001\nseed: 2\n",
     ),
     "one-value-per-setting": row(
-        "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. If the names have different "
-        "values, each program would use the value under its own name.",
+        "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. If the names are set to "
+        "different values, each program would use the value under its own name.",
         "lr: 0.0006\noptimizer: {type: Adam, params: {lr: 0.00015}}\n",
     ),
     "retired-key-contradicts": row(

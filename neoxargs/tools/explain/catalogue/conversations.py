@@ -7,7 +7,7 @@ from neoxargs.tools.explain.catalogue.entry import Entry, row
 PROBLEMS: dict[str, Entry] = {
     "chat-file-not-json-lines": row("Conversations are read from files with one JSON object per line."),
     "chat-form-unknown": row(
-        "The names of a dataset's keys show how it stores conversations. The keys of this line are not among the "
+        "The names of a dataset's keys show how it stores conversations. The keys on this line are not among the "
         "known names, so you have to name the keys."
     ),
     "chat-line-malformed": row(

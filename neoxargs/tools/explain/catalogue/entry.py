@@ -14,7 +14,7 @@ class Example:
     overrides: tuple[str, ...] = ()
     """Arguments of `--set`."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Name -> text of further files in the same folder."""
+    """Other files in the same folder, as name -> content."""
     without: tuple[str, ...] = ()
     """Parameters to remove from the smallest model."""
     gpus: int | None = 8
@@ -26,9 +26,9 @@ class Entry:
     """What the catalogue holds for one id."""
 
     protects_from: str
-    """What would go wrong, on the GPUs or for the user, without this problem being reported."""
+    """What would go wrong, on the GPUs or for the user, if this problem were not reported."""
     example: Example | None = None
-    """None where `check` cannot show the problem because it needs another machine, program or file."""
+    """None for a problem that `check` cannot show because it involves another machine, program or file."""
     reads: tuple[str, ...] = ()
     """The parameters that a rule reads; empty for problems that are not reported by a rule."""
 

@@ -28,12 +28,12 @@ PROBLEMS: dict[str, Entry] = {
         "worker-0 slots=4\nworker-0 slots=4\n",
     ),
     "hostfile-host-without-slots": _hostfile(
-        "A host with slots=0 gets no ranks, and the launchers differ in whether they count it as a host.",
+        "A host with slots=0 gets no ranks, and launchers disagree on whether it counts as a host.",
         "worker-0 slots=4\nworker-1 slots=0\n",
     ),
     "hostfile-missing": row(
         "Without a hostfile, the launcher starts ranks only on this machine, so the run would have fewer ranks and "
-        "another batch size than intended."
+        "a different batch size than intended."
     ),
     "hostfile-unreadable": row(
         "The hostfile exists but cannot be read. Without it, the run would start on this machine alone."
@@ -79,8 +79,8 @@ PROBLEMS: dict[str, Entry] = {
         "fail at once, and the others would wait for them."
     ),
     "host-other-python": row(
-        "A host has another version of Python than this machine. Python objects that ranks exchange or store in "
-        "checkpoints are pickled, and another version may be unable to read them."
+        "A host has a different version of Python than this machine. Python objects that ranks exchange or store in "
+        "checkpoints are pickled, and a different version may be unable to read them."
     ),
     "host-other-package": row(
         "Different versions of torch or DeepSpeed communicate differently: ranks would wait for each other, or compute "
@@ -124,8 +124,8 @@ PROBLEMS: dict[str, Entry] = {
         "differently and does not know its rank."
     ),
     "configuration-too-long": row(
-        "Every rank receives its configuration on its command line, whose length the operating system limits. Beyond "
-        "the limit, no rank would start (`Argument list too long`)."
+        "Every rank receives its configuration on its command line. If a command line is longer than the operating "
+        "system allows, no rank can start (`Argument list too long`)."
     ),
     "path-not-quoted": row(
         "DeepSpeed's launcher does not quote paths for the other hosts' shells. A path with a space would be "
@@ -139,7 +139,7 @@ PROBLEMS: dict[str, Entry] = {
         "DeepSpeed's launchers pass exported variables on command lines, which every user on the machine can read."
     ),
     "secret-in-configuration": row(
-        "The configuration is on every rank's command line, which every user on the hosts can read. A key or "
+        "The configuration is on every rank's command line, which every user on the hosts can read. An API key or "
         "password in it would be visible to all of them."
     ),
     "rank-argument-missing": row(
@@ -212,8 +212,8 @@ PROBLEMS: dict[str, Entry] = {
     "plugin-declares-nothing": row("The module declares neither parameters nor choices, so it is not a plugin."),
     "plugin-group-name-taken": row("Two groups with the same name would overwrite each other in a configuration."),
     "plugin-types-evaluated": row(
-        "The documentation and the JSON Schema use the source text of types. Without `from __future__ import "
-        "annotations`, Python evaluates the types, and their text is lost."
+        "The documentation and the JSON Schema use the source text of type annotations. Without `from __future__ "
+        "import annotations`, Python evaluates the annotations, and their text is lost."
     ),
     "plugin-parameter-name-taken": row(
         "If two declarations had the same name, it would be undefined which of them a key in a file refers to."

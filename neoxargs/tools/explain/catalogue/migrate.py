@@ -20,12 +20,12 @@ PROBLEMS: dict[str, Entry] = {
         "the file."
     ),
     "migrate-section-twice": row(
-        "The file has a section both under its old and under its current name, so the section is not renamed."
+        "The file has the section under both its old and its current name, so the section is not renamed."
     ),
     "migrate-part-of-configuration": row(
         "Defaults that changed between dialects can be written out only for a complete configuration."
     ),
-    "migrate-contradiction": row("A retired name and the name that replaced it have different values."),
+    "migrate-contradiction": row("A retired name and the name that replaced it are set to different values."),
     "migrate-result-refused": row(
         "`check` accepts the file but would reject the migrated one, so the file is left unchanged."
     ),
@@ -44,7 +44,7 @@ PROBLEMS: dict[str, Entry] = {
         "DeepSpeed's JSON does not describe a model. Add the model to the new file before you start a run."
     ),
     "migrate-key-left-out": row(
-        "The Accelerate file has settings that only Accelerate reads, or names a DeepSpeed JSON to be migrated too."
+        "The file has settings that only Accelerate reads, or names a DeepSpeed JSON that must be migrated too."
     ),
     "migrate-auto-precision-off": row(
         'With "auto", Hugging Face\'s Trainer takes the precision from its command-line arguments, which the file '
@@ -61,7 +61,7 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-script-without-megatron": row("The script starts a program other than Megatron-LM."),
     "migrate-several-commands": row("The script starts several runs; only the command with the most flags is read."),
     "migrate-line-not-continued": row(
-        "A line of flags is not part of a command: the line above lacks a `\\` at its end."
+        "A line of flags is not part of a command, because the line above does not end with a `\\`."
     ),
     "migrate-flags-from-variables": row(
         "The script does not start Megatron-LM, so the flags are read from its shell variables."
@@ -69,7 +69,9 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-flag-without-value": row("A flag that needs a value has none, so the setting is unknown."),
     "migrate-flag-value": row("Megatron-LM would reject this flag's value, or parse it as a different type."),
     "migrate-unknown-flag": row("The flag is misspelt, or belongs to a Megatron-LM fork, so its meaning is unknown."),
-    "migrate-placeholder": row("A published script has a placeholder where each user has to insert a value."),
+    "migrate-placeholder": row(
+        "The script contains a placeholder, such as `<path>`, that has to be replaced with a value."
+    ),
     "migrate-flag-and-json-differ": row(
         "A flag and the DeepSpeed JSON of the same script set a parameter to different values."
     ),

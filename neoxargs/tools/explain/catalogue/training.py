@@ -30,7 +30,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "labels-as-data": row(
         "A label file has -100 in place of tokens that do not count in the loss. If the file were used as training "
-        "data, the ranks would look up a token that does not exist."
+        "data, the ranks would look up token id -100, which does not exist."
     ),
     "data-other-tokenizer": row(
         "The data was tokenised with a different tokenizer. The configured tokenizer maps the same token ids to "
@@ -40,7 +40,7 @@ PROBLEMS: dict[str, Entry] = {
         "The split, or `allow_chopped: false`, leaves too few documents for training, validation or test data."
     ),
     "check-skipped": row(
-        "A check of the data needs numpy, which is not installed here. The machines that train have numpy."
+        "A check of the data was skipped, because it needs numpy, which is not installed on this machine."
     ),
     "vocabulary-not-named": row(
         "This tokenizer reads its vocabulary from a file, but vocab_file is not set.", "tokenizer_type: HFTokenizer\n"
@@ -67,7 +67,7 @@ PROBLEMS: dict[str, Entry] = {
     "text-line-not-an-object": row(
         "Every line of a .jsonl file must be a JSON object; this line is another JSON value, such as a list."
     ),
-    "text-line-without-key": row("The JSON object in this line has no text under the configured key."),
+    "text-line-without-key": row("The JSON object on this line has no text under the configured key."),
     "tokenizer-unknown": row("There is no tokenizer with this name."),
     "tokenizer-unknown-encoding": row("tiktoken has no encoding with this name."),
     "tokenizer-without-offsets": row(
@@ -137,15 +137,15 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-unread": row(
         "With `finetune`, `load` is the checkpoint that a run starts from, and `save` is the folder of the run's own "
         "checkpoints. Programs that only read a checkpoint, such as generate.py, read `load`: they get the model "
-        "before fine-tuning."
+        "before finetuning."
     ),
     "checkpoint-other-model": row(
         "The checkpoint belongs to a different model: its weights do not fit this model, or this model would use them "
         "in a way that they were not trained for."
     ),
     "checkpoint-model-changed": row(
-        "Values that are changed on purpose for a longer context, for finetuning or for inference differ from those in "
-        "the checkpoint. The weights fit, but were trained with the old values."
+        "Values that are often changed on purpose, for a longer context, finetuning or inference, are different from "
+        "those in the checkpoint. The weights fit, but were trained with the old values."
     ),
     "checkpoint-training-changed": row(
         "The run continues with different data, a different batch size, seed or optimizer, or a different "
@@ -230,7 +230,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     # sampling and evaluation
     "generation-type-unsupported": row("generate.py does not support this text_gen_type."),
-    "prompt-file-not-given": row("The prompts should be read from a file, but sample_input_file is not set."),
+    "prompt-file-not-given": row("The prompts are to be read from a file, but sample_input_file is not set."),
     "prompt-file-unreadable": row("The prompt file cannot be read."),
     "prompt-file-empty": row("The prompt file contains no prompts."),
     "evaluation-without-data": row("There is nothing to evaluate on: neither data nor tasks are configured."),
@@ -239,7 +239,7 @@ PROBLEMS: dict[str, Entry] = {
         "An lm-eval task cannot be loaded, because its data, its code or a package is missing."
     ),
     "evaluation-task-file-missing": row("A task is given as the path to a file that does not exist."),
-    "evaluation-task-folder-missing": row("The folder with tasks of your own does not exist."),
+    "evaluation-task-folder-missing": row("The folder with your own tasks does not exist."),
     # Hugging Face
     "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
     "export-option-not-applicable": row(
@@ -255,11 +255,11 @@ PROBLEMS: dict[str, Entry] = {
         "compute different outputs."
     ),
     "huggingface-keys-contradict": row("Two keys of config.json set the same parameter to different values."),
-    "huggingface-not-a-count": row("A size in config.json is not a whole number above 0."),
+    "huggingface-not-a-count": row("A size in config.json is not a positive integer."),
     "huggingface-head-width": row(
         "The architecture requires attention heads of width hidden_size / num_attention_heads."
     ),
-    "huggingface-weights-missing": row("The folder contains no weights in safetensors files."),
+    "huggingface-weights-missing": row("The folder contains no safetensors files with weights."),
     "huggingface-weights-unreadable": row("A weight file is damaged or truncated."),
     "huggingface-index-unreadable": row("The index that maps weights to files cannot be read."),
     "huggingface-weight-missing": row("A weight that the architecture requires is missing from the folder."),

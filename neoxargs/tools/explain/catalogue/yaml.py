@@ -92,7 +92,7 @@ PROBLEMS: dict[str, Entry] = {
         "save: @checkpoints\n",
     ),
     "yaml-misplaced-list": row(
-        "Lines of `key: value` and lines of `- item` cannot be at the same indentation level.",
+        "Lines of `key: value` and lines of `- item` cannot be mixed at the same indentation level.",
         "seed: 1\n- global\n",
     ),
     "yaml-text-after-value": row("There is text after a quoted value, so the value is ambiguous.", "save: 'a' b\n"),
@@ -122,7 +122,7 @@ PROBLEMS: dict[str, Entry] = {
         "A control character is invisible in an editor, but programs read it as part of the value."
     ),
     "yaml-second-document": row(
-        "`---` starts a second document, and it is not defined which of the two documents is the configuration.",
+        "`---` starts a second document, so it is unclear which of the two documents is the configuration.",
         "seed: 1\n---\nseed: 2\n",
     ),
     "yaml-type-tag": row(

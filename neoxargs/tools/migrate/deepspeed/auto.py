@@ -24,7 +24,7 @@ class AutoValue(NamedTuple):
     value: Any
     why: str
     argument: str = ""
-    """The Trainer's argument, which replaces the value if a command gives it."""
+    """The Trainer argument that overrides the value if a command in the document sets it."""
 
 
 def _argument(name: str, default: Any, default_text: str = "") -> AutoValue:
@@ -44,7 +44,7 @@ AUTO_VALUES = {
     "optimizer.params.betas": AutoValue([0.9, 0.999], "default of Hugging Face's --adam_beta1 and --adam_beta2"),
     "optimizer.params.eps": _argument("adam_epsilon", 1e-8),
     "optimizer.params.weight_decay": _argument("weight_decay", 0.0),
-    "scheduler.params.warmup_min_lr": AutoValue(0, "Hugging Face's warmup starts at 0"),
+    "scheduler.params.warmup_min_lr": AutoValue(0, "Hugging Face's warm-up starts at 0"),
     "scheduler.params.warmup_max_lr": _at_launch("the learning rate"),
     "scheduler.params.warmup_num_steps": AutoValue(
         2, "Hugging Face's --warmup_steps, default 0, which DeepSpeed raises to 2"

@@ -44,9 +44,9 @@ class Block:
 
     tree: Mapping
     settings: dict[str, tuple[str, Place]] = field(default_factory=dict)
-    """`NAME=VALUE` lines right above it, as name -> (value, place)."""
+    """The `NAME=VALUE` lines directly above the configuration, as name -> (value, place)."""
     comments: dict[int, tuple[str, bool]] = field(default_factory=dict)
-    """Line -> the text of its comment, and whether the line has nothing else."""
+    """Comments, as line -> (text, whether the line contains nothing else)."""
     warnings: list[Problem] = field(default_factory=list)
     to_do: list[str] = field(default_factory=list)
     """Comment lines at the top of the new file about values that the document does not contain."""
@@ -64,7 +64,7 @@ def blocks(text: Text, given: AnyMapping[str, str] | None = None) -> list[Block]
     while begin := _BEGIN.search(text.text, reader.at):
         if len(read) == MAX_BLOCKS:
             what = f"this file contains more than {MAX_BLOCKS} configurations"
-            hint = "copy the configurations that you need to a new file"
+            hint = "copy the configurations that you need into a separate file"
             raise Problems([Problem(what, reader.place(begin.start(1)), hint, id="migrate-too-many-configurations")])
         read.append(reader.block(begin.start(1)))
         read[-1].arguments = of_trainer

@@ -22,7 +22,7 @@ _NAME = re.compile(r"\$\{?(\w+)|^([A-Z]\w*)$")
 def without_placeholders(block: Block) -> Block:
     """Remove the values that are only known when the script runs, with a warning and a comment for each of them."""
     removed = list(_removed(block.tree, ""))
-    to_do = [f"To do: set {key} ({_text(entry)} in DeepSpeed's JSON)." for key, entry in removed]
+    to_do = [f"TODO: set {key} ({_text(entry)} in DeepSpeed's JSON)." for key, entry in removed]
     warnings = [*block.warnings, *(_problem(key, entry) for key, entry in removed)]
     return replace(block, tree=_rest(block.tree, ""), warnings=warnings, to_do=to_do)
 

@@ -291,7 +291,7 @@ def evaluation(reading: Reading, option: Option) -> None:
     if option.text != "-1":
         reading.set_from(option, "eval_iters")
     elif "full-validation" in reading.options:
-        reading.leave_out(option, "an evaluation has a fixed number of batches", "set eval_iters in the new file")
+        reading.leave_out(option, "deepy evaluates a fixed number of batches", "set eval_iters in the new file")
     else:
         reading.set("eval_iters", 0, "-1, without --full-validation")
 

@@ -107,7 +107,7 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     for name, value in expert_defaults(reading).items():
         reading.settings.setdefault(name, Setting(value, behind=f"{program}'s default"))
     if "train_iters" not in {*reading.settings, *reading.to_write}:
-        reading.to_do.append("To do: set train_iters, which the script does not set.")
+        reading.to_do.append("TODO: set train_iters, which the script does not set.")
     read = [option for option in options if is_read(option.name) or "$" in option.name]
     reading.problems += unset_variables([*launcher, *read])
     return reading
@@ -129,7 +129,7 @@ def _leave_unknown_value(reading: Reading, option: Option) -> None:
     for name in names:
         reading.note_to_write(option, name)
     if not names:
-        reading.to_do.append(f"To do: set the parameter that replaces {option}, whose value the script does not show.")
+        reading.to_do.append(f"TODO: set the parameter for {option}; the script does not contain the value.")
 
 
 def _read_value(reading: Reading, option: Option) -> None:
@@ -223,7 +223,7 @@ def _not_continued(script: Script, chosen: Sequence[Word]) -> list[Problem]:
     """Warn about lines of flags that are commands of their own, because the line above does not continue."""
     return [
         Problem(
-            f"{words[0].text} begins a command of its own, so its flags are left out",
+            f"{words[0].text} starts a separate command, so its flags are left out",
             words[0].place,
             "end the line above with a `\\` and no space after it, or, if that line is a comment, delete the line; "
             "then migrate again",

@@ -45,7 +45,7 @@ def experts(reading: Reading, option: Option) -> None:
     else:
         hint = "set moe_num_experts in the new file to the number that best approximates this list"
         reading.leave_to_write(
-            option, "moe_num_experts", hint, "all layers with experts have the same number of experts"
+            option, "moe_num_experts", hint, "deepy has the same number of experts in all layers with experts"
         )
 
 
@@ -67,9 +67,9 @@ def width(reading: Reading) -> float | None:
 def expert_width(reading: Reading, option: Option) -> None:
     own = width(reading)
     if own is not None:
-        reading.set_width(own, f"--moe-ffn-hidden-size {option.text}; all layers have experts")
+        reading.set_width(own, f"--moe-ffn-hidden-size {option.text} (all layers have experts)")
     elif reading.number("moe-ffn-hidden-size") != reading.number("ffn-hidden-size"):
-        reading.leave_out(option, "an expert is as wide as a dense MLP (intermediate_size)")
+        reading.leave_out(option, "deepy's experts are as wide as a dense MLP (intermediate_size)")
 
 
 def shared_experts(reading: Reading, option: Option) -> None:
@@ -79,7 +79,7 @@ def shared_experts(reading: Reading, option: Option) -> None:
     if total and single and total % single == 0:
         reading.set("moe_num_shared_experts", int(total // single), f"{option.text} / {single:g}, an expert's width")
     else:
-        reading.leave_out(option, "the width of shared experts must be a multiple of an expert's width")
+        reading.leave_out(option, "the total width of the shared experts must be a multiple of an expert's width")
 
 
 def capacity(reading: Reading, option: Option) -> None:

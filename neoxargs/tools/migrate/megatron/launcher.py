@@ -40,7 +40,7 @@ def _warn_of_misspelt_flags(reading: Reading, words: Sequence[Word]) -> None:
     for option in options_of(words[max(starts, default=len(words)) :]).values():
         similar = close_matches(normal(option.name), LAUNCHER_FLAGS, most=1, alike=0.85)
         if similar and similar[0] != normal(option.name):
-            what = f"{option} is not a flag of the launcher and is left out"
+            what = f"{option} is not a launcher flag and is left out"
             reading.warn("migrate-unknown-flag", what, option.place, f"did you mean --{similar[0]}?")
 
 

@@ -1,4 +1,4 @@
-"""Values that the script does not contain: unset variables, and placeholders that a person has to replace."""
+"""Values that the script does not contain: unset variables, and placeholders that the user has to replace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNKNOWN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")
 
 
 def unset_variables(options: Iterable[Option]) -> Iterator[Problem]:
-    """Yield one warning for each variable that the script uses and does not set."""
+    """Yield one warning for each variable that the script uses but does not set."""
     users: dict[str, list[tuple[Option, Word]]] = {}
     for option in options:
         for name, words in _variables(option.words).items():
@@ -40,7 +40,7 @@ def without_remarks(reading: Reading, option: Option) -> Option:
             "migrate-placeholder", what, word.place, "in the new file, add the settings that the placeholder stands for"
         )
         reading.to_do.append(
-            f"To do: add the settings that the placeholder {word.text} (after --{option.name}) stands for."
+            f"TODO: add the settings that the placeholder {word.text} (after --{option.name}) stands for."
         )
     return option._replace(values=[word for word in option.values if word not in remarks])
 
@@ -48,9 +48,9 @@ def without_remarks(reading: Reading, option: Option) -> Option:
 def leave_placeholder(reading: Reading, option: Option, names: Sequence[str]) -> None:
     """Warn that a flag has a placeholder instead of a value, and list its parameters as still to be set."""
     place = next(word.place for word in option.values if word.is_placeholder)
-    hint = f"set {listed(names, 'and') if names else 'the parameter of this flag'} in the new file"
+    hint = f"set {listed(names, 'and') if names else 'the corresponding parameter'} in the new file"
     reading.warn("migrate-placeholder", f"{option} has a placeholder instead of a value", place, hint, names)
-    for name in names or ["the parameter"]:
+    for name in names or ["the corresponding parameter"]:
         reading.note_to_write(option, name)
 
 

@@ -70,7 +70,7 @@ class Option(NamedTuple):
 
     @property
     def is_placeholder(self) -> bool:
-        """Whether a value is a placeholder that a person has to replace."""
+        """Whether a value is a placeholder that the user has to replace."""
         return self.is_known and any(word.is_placeholder for word in self.values)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Reading:
         self.to_do: list[str] = []
         """Comment lines at the top of the new file about values that the script does not contain."""
         self.to_write: set[str] = set()
-        """The parameters that a person still has to set."""
+        """The parameters that the user still has to set."""
 
     def set(self, name: str, value: Any, comment: str = "") -> None:
         self.settings[name] = Setting(value, behind=comment)
@@ -135,8 +135,8 @@ class Reading:
         self.note_to_write(option, name)
 
     def note_to_write(self, option: Option, name: str) -> None:
-        """Add a comment at the top of the new file about a parameter that a person has to set."""
-        self.to_do.append(f"To do: set {name} (for {option}).")
+        """Add a comment at the top of the new file about a parameter that the user has to set."""
+        self.to_do.append(f"TODO: set {name} (for {option}).")
         self.to_write.add(name)
 
     def warn(self, id: str, what: str, place: Place | None, hint: str, about: Sequence[str] = ()) -> None:

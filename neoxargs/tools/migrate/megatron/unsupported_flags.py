@@ -12,10 +12,10 @@ from functools import cache
 IMPLEMENTATION = "it is a Megatron-LM implementation detail"
 #: Implementation details of older versions, or of Megatron-DeepSpeed.
 OLD_FLAGS = ("use-legacy-models", "no-async-tensor-model-parallel-allreduce", "data-impl", "DDP-impl", "deepspeed")
-CHECKPOINTS = "it concerns Megatron-LM's checkpoint format and storage"
-LOGGING = "it concerns Megatron-LM's logging"
-FAULT_TOLERANCE = "it concerns Megatron-LM's fault tolerance, which deepy does not use"
-OTHER_PROGRAMS = "it does not concern the pretraining of a GPT"
+CHECKPOINTS = "it is specific to Megatron-LM's checkpoint format and storage"
+LOGGING = "it is specific to Megatron-LM's logging"
+FAULT_TOLERANCE = "it is specific to Megatron-LM's fault tolerance, which deepy does not use"
+OTHER_PROGRAMS = "it is not used for pretraining a GPT"
 
 #: Reason, a clause after "because" -> patterns of flags, where `*` is any text. The first match counts.
 REASONS = {
@@ -86,23 +86,23 @@ REASONS = {
     "deepy's mixture of experts does not have this setting": "moe-* expert-tensor-parallel-size",
     "deepy supports only layers with attention and a feed-forward network": """
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
-    "deepy does not support fp8 and fp4": """
+    "deepy does not support fp8 or fp4": """
         fp8-* fp4-* disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16 keep-fp8-transpose-cache""",
     "in deepy, the residual stream and the logits have the model's precision": """
         fp32-residual-connection output-logit-dtype""",
     "deepy can freeze a model only to train adapters or a soft prompt": "freeze-all-layers",
     "init_method and output_layer_init_method determine the initial weights": "embedding-init-method-std",
-    "this setting of muP has no equivalent in deepy": "mup-*",
+    "this muP setting has no equivalent in deepy": "mup-*",
     "in deepy, each rank has one pipeline stage, and pipe_partition_method balances the stages": """
         num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank pipeline-model-parallel-layout
         decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers account-for-*""",
     "deepy cannot change the batch size during a run": """
         rampup-batch-size step-batch-size-schedule phase-transition-iterations""",
     "deepy's learning rate is constant, or its decay is linear, cosine or exponential": "lr-wsd-*",
-    "in deepy, warmup starts at, or near, a learning rate of 0": "lr-warmup-init",
+    "in deepy, the warm-up starts at, or near, a learning rate of 0": "lr-warmup-init",
     "in deepy, all layers have the same learning rate": "decoupled-*",
     "in deepy, weight decay is constant during a run": "start-weight-decay end-weight-decay weight-decay-incr-style",
-    "in deepy, weight decay never applies to biases and norms": "no-weight-decay-cond-type apply-wd-to-qk-layernorm",
+    "in deepy, weight decay never applies to biases or norms": "no-weight-decay-cond-type apply-wd-to-qk-layernorm",
     "deepy's Muon does not have this setting": "muon-*",
     "deepy cannot train on generated data": "mock-data",
     "deepy does not support fill-in-the-middle training": "fim-*",
@@ -112,7 +112,7 @@ REASONS = {
         per-dataset-sequences-path""",
     "the tokenizer's files determine this": """
         tokenizer-* disable-tokenizer-* no-tokenizer-* tiktoken-* null-tokenizer-* allow-ambiguous-pad-tokens""",
-    "deepy always pads the vocabulary; make_vocab_size_divisible_by says to a multiple of which number": """
+    "deepy always pads the vocabulary (see make_vocab_size_divisible_by)": """
         disable-pad-vocab-size no-pad-vocab-size""",
 }
 
@@ -134,7 +134,7 @@ FORK_REASONS = {
         use-dataset-only enable-zbh1-pipeline enable-zbh1-exact-semantics ds-sequence-parallel-fpdt*
         force-ds-sequence-parallel embedding-weights-in-fp32 sync-tp-duplicated-parameters disable-te-fused-rope
         valid-num-workers num-experts-switch disable-moe-top2-2nd-expert-sampling""",
-    "deepy does not support curriculum learning, nor sequence lengths that change during a run": """
+    "deepy does not support curriculum learning or sequence lengths that change during a run": """
         data-efficiency-curriculum-learning random-ltd""",
     "deepy has no equivalent setting": """
         train-idx-path train-desc-path train-doc-idx-path train-sample-idx-path train-shuffle-idx-path
@@ -143,8 +143,8 @@ FORK_REASONS = {
     "deepy reads data only from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
         *-weighted-split-paths *-weighted-split-paths-path""",
     "deepy's models do not normalise the embeddings": "embed-layernorm",
-    "deepy has no z loss for the logits": "z-loss-strength z-loss-weight",
-    "the encoder of an encoder-decoder model does not exist in a GPT": """
+    "deepy has no z-loss for the logits": "z-loss-strength z-loss-weight",
+    "a GPT has no encoder": """
         encoder-tensor-model-parallel-size encoder-pipeline-model-parallel-size""",
     PAI: """
         patch-tokenizer-type extra-vocab-size dataset train-mode max-padding-length epochs transformer-type

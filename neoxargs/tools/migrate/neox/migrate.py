@@ -228,7 +228,7 @@ class _Migration:
             place, before = Place(document.name, 0, 0), self.drafted.dialect
             guess = self.guess_warnings()
             self.problems += guess
-            comment = f"no dialect was set: that the file is for {before.name} is a guess" if guess else ""
+            comment = f"the original file did not set a dialect; {before.name} was assumed" if guess else ""
             document.add("", "dialect", self.to, comment="" if _is_json(document) else comment)
             why = f"the file was read as {before.name}, because {before.reason}"
             self.changes.append(Change(place, "", f"dialect: {self.to}", why))
@@ -245,8 +245,8 @@ class _Migration:
             return []
         config, _ = resolved(self.drafted._replace(dialect=other), self.gpus)
         hint = (
-            f"if the file was written for another GPT-NeoX, set its date in the original file, such as `dialect: "
-            f"{other.name}`, and migrate that: the result then keeps the defaults of that date"
+            f"if the file was written for a different GPT-NeoX version, set the dialect in the original file, such as "
+            f"`dialect: {other.name}`, and migrate the file again; the result then keeps that version's defaults"
         )
         return [replace(warning, hint=hint) for warning in guess_warnings(self.before, config)]
 
@@ -261,7 +261,7 @@ class _Migration:
         for name, value, now in list(self.changed_defaults()):
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
-            default = "derived" if now is ABSENT else format_node(node_of(now))
+            default = "a derived value" if now is ABSENT else format_node(node_of(now))
             why, since = f"the default changed to {default}", _changed(name)
             if self.day != NEWEST:
                 why, since = f"the default of {self.to} is {default}", None

@@ -145,7 +145,7 @@ SPECIAL_REWRITES = (
             "mlp_type: llama meant a gated activation, no biases and a width of 8/3 x hidden_size"),
     Rewrite("fp16.fp16", ANY_VALUE, {}, "DeepSpeed reads only fp16.enabled, and now rejects this key"),
     Rewrite("bf16.bf16", ANY_VALUE, {}, "DeepSpeed reads only bf16.enabled, and rejects this key"),
-    *(Rewrite("fp16.type", word, _format, "precision replaces this key")
+    *(Rewrite("fp16.type", word, _format, "replaced by precision")
       for word in ("bfloat16", "bf16", "fp16", "float16", "fp32")),
     *(Rewrite("precision", word, {"precision": Overwrite(known)}, f"GPT-NeoX accepts only the spelling {known}")
       for word, known in PRECISION_ALIASES.items()),
@@ -158,7 +158,7 @@ SPECIAL_REWRITES = (
     Rewrite("gas", ANY_VALUE, {"gradient_accumulation_steps": SAME_VALUE}, "another name for the same setting"),
     Rewrite("DDP_impl", ANY_VALUE, {}, "no effect: DeepSpeed implements data parallelism"),
     Rewrite("detect_nvlink_pairs", ANY_VALUE, {}, "no effect: stock DeepSpeed has no such flag"),
-    Rewrite("save_iters", ANY_VALUE, {}, "no effect: GPT-NeoX computed it"),
+    Rewrite("save_iters", ANY_VALUE, {}, "no effect: GPT-NeoX computed this value itself"),
     *(Rewrite(name, ANY_VALUE, {}, _RETRIEVAL) for name in (
         "bert_load", "block_data_path", "faiss_use_gpu", "ict_head_size", "ict_load", "indexer_batch_size",
         "indexer_log_interval", "mask_prob", "query_in_block_prob", "report_topk_accuracies", "titles_data_path",
@@ -215,7 +215,7 @@ def _no_precision(value: Any, _: Context) -> New | None:
 
 REWRITES_TO_2021 = (
     Rewrite(
-        "attention_config", ANY_VALUE, _kinds, "in February 2021, sparsity set which layers were dense and which sparse"
+        "attention_config", ANY_VALUE, _kinds, "in February 2021, sparsity determined which layers had sparse attention"
     ),
     Rewrite("precision", ANY_VALUE, _no_precision, "in February 2021, the fp16 section selected the precision"),
 )

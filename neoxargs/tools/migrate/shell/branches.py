@@ -34,7 +34,7 @@ class Branches:
     def __init__(self, notes: list[Problem]) -> None:
         self.open: list[Branching] = []
         self.notes = notes
-        """Warnings that name the branches that were read."""
+        """Warnings about the branches that were read."""
 
     @property
     def is_active(self) -> bool:

@@ -30,17 +30,17 @@ class Script:
 
     commands: list[list[Word]] = field(default_factory=list)
     printed: list[list[Word]] = field(default_factory=list)
-    """The commands that only print their words, often those of a command that is then started."""
+    """`echo` and `printf` commands; some scripts print the command that they submit elsewhere."""
     flag_lines: list[list[Word]] = field(default_factory=list)
-    """The commands that begin with a flag, usually because the line above lacks a `\\` at its end."""
+    """Commands that begin with a flag, usually because the line above does not end with a `\\`."""
     documents: dict[str, Text] = field(default_factory=dict)
     """Here-documents by the file they are written to, padded with empty lines to keep their line numbers."""
     notes: list[Problem] = field(default_factory=list)
     """Warnings about the branches that were read."""
     unset: set[str] = field(default_factory=set)
-    """Variables that the script uses and does not set."""
+    """Variables that the script uses but does not set."""
     variable_flags: list[Word] = field(default_factory=list)
-    """Flags in the script's variables, which another script may source."""
+    """Flags in the script's variables, for scripts that another script sources."""
 
 
 def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:

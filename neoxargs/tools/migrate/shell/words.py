@@ -58,7 +58,7 @@ class Shell:
         self.lines = self.text.split("\n")
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
         self.unset: set[str] = set()
-        """Variables that the script uses and does not set."""
+        """Variables that the script uses but does not set."""
         self.variables: dict[str, list[Chars]] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
 
     def read_words(self, ends: str) -> list[Chars]:
