@@ -67,7 +67,7 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
             except NotUsable as why:
                 yield not_restorable(contents, str(why))
     lines.append(f"not restored: {', '.join(not_taken)}")
-    lines += [*_padding(config, located), *_other_function(config, contents, located)]
+    lines += [*_rows(config, located), *_other_function(config, contents, located)]
     what = f"load ({contents.folder}) is a GPT-NeoX checkpoint\n" + "\n".join(f"  {line}" for line in lines)
     yield Problem(what, severity="warning", id="checkpoint-of-gpt-neox", about=("load",))
 
@@ -81,13 +81,20 @@ def _layouts(config: Config, contents: Contents) -> str:
     return f"checkpoint layout: {there}{partitioned}; this run's layout: {here}"
 
 
-def _padding(config: Config, located: Located) -> Iterator[str]:
-    theirs = located.weights["embedding.word_embeddings.weight"].shape()[0]
-    ours = vocabulary_rows(config)
-    if ours is not None and ours != theirs:
-        what = "dropped" if ours < theirs else "added and filled with zeros"
-        rows = f"{theirs} rows in the checkpoint, {ours} in this run"
-        yield f"vocabulary: {rows}; {abs(theirs - ours)} padding rows are {what}"
+def _rows(config: Config, located: Located) -> Iterator[str]:
+    theirs, ours = located.weights["embedding.word_embeddings.weight"].shape()[0], vocabulary_rows(config)
+    if ours is None or ours == theirs:
+        return
+    tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file) or 0
+    what = f"{ours - theirs} are added and filled with zeros"
+    if ours < theirs:
+        what = (
+            f"the last {theirs - ours} are dropped, which are padding only if the checkpoint's tokenizer has at most "
+        )
+        what += f"{ours} tokens"
+    elif tokens > theirs:
+        what += f", {tokens - theirs} of them for tokens"
+    yield f"vocabulary: {theirs} rows in the checkpoint, {ours} in this run; {what}"
 
 
 def _other_function(config: Config, contents: Contents, located: Located) -> Iterator[str]:

@@ -82,6 +82,25 @@ def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("padded_vocab_size=320", []),
+        ("padded_vocab_size=384", ["384 in this run; 64 are added and filled with zeros"]),
+        ("tokenizer_type=CharLevelTokenizer",
+         ["512 in this run; 192 are added and filled with zeros, 192 of them for tokens"]),
+        ("padded_vocab_size=256",
+         ["256 in this run; the last 64 are dropped, which are padding only if the checkpoint's tokenizer has at most"
+          " 256 tokens"]),
+    ],
+)  # fmt: skip
+def test_rows_that_are_dropped_or_added(tmp_path: Path, run: Run, change: str, said: list[str]) -> None:
+    write(run, tmp_path / "theirs" / "global_step3")
+    (problem,) = problems(tmp_path, change)
+    lines = [line for line in problem.what.splitlines() if "vocabulary:" in line]
+    assert lines == [f"  vocabulary: 320 rows in the checkpoint, {words}" for words in said]
+
+
 def test_without_optimizer_state_it_says_what_to_set(tmp_path: Path, run: Run) -> None:
     run.optimizer = "none"
     write(run, tmp_path / "theirs" / "global_step3")
