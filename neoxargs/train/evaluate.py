@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from neoxargs.created_files import replace_text
 from neoxargs.launch.preflight.data_files import TRAINING_DATA
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
@@ -164,5 +165,5 @@ def write_results(results: dict[str, Any], config: Config) -> Path:
     name = f"eval_results_{day}.json"
     path = Path(f"{prefix}_{name}") if prefix else Path(config.logging.run_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(results, indent=1, default=str) + "\n")
     return path

@@ -214,6 +214,16 @@ def test_the_loss_is_the_one_that_training_reports(tmp_path: Path) -> None:
     assert found["validation"]["tokens"] == 3 * 4 * 32
 
 
+def test_results_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
+    config = small(eval_results_prefix=str(tmp_path / "mine"))
+    written = evaluate.write_results({"checkpoint": "x"}, config)
+    assert [*tmp_path.iterdir()] == [written] and json.loads(written.read_text()) == {"checkpoint": "x"}
+    written.unlink()
+    with patch("os.replace", side_effect=OSError(28, "No space left on device")), pytest.raises(OSError):
+        evaluate.write_results({"checkpoint": "x"}, config)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_nothing_to_evaluate_on() -> None:
     with pytest.raises(Problems, match="there is nothing to evaluate: neither validation data nor eval_tasks is set"):
         evaluate.for_evaluation(small(save="x"))

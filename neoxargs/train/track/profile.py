@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from neoxargs.created_files import replace_text
 from neoxargs.train.track.tracker import Outcome, Run, Step, Tracker
 
 
@@ -51,7 +52,7 @@ class Profile(Tracker):
         self.run.folder.mkdir(parents=True, exist_ok=True)
         device = "cuda" if any(event.device_type.name == "CUDA" for event in self.profiler.events()) else "cpu"
         table = self.profiler.key_averages().table(sort_by=f"self_{device}_time_total", row_limit=self.rows)
-        (self.run.folder / "profile.txt").write_text(table, encoding="utf-8")
+        replace_text(self.run.folder / "profile.txt", table)
         self.profiler.export_chrome_trace(str(self.run.folder / "profile.json"))
         self.profiler = None
 
