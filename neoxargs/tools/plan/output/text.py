@@ -128,12 +128,11 @@ def _bars(plan: Plan) -> Iterator[str]:
     """A bar for each phase, with a mark where the usable memory ends; `»` ends a bar that is cut."""
     if plan.usable is None:
         return
-    scale = bytes_of_track(plan)
-    limit = round(BAR * plan.usable / scale)
+    limit = round(BAR * plan.usable / (scale := bytes_of_track(plan)))
     for phase in PHASES:
         total = plan.fullest.total(phase)
-        filled = max(1, round(BAR * total / scale))
-        cells = ["█" if index < filled else "·" for index in range(BAR)]
+        filled = min(max(1, round(BAR * total / scale)), BAR)
+        cells = [*"█" * filled, *"·" * (BAR - filled)]
         if limit < BAR:
             cells[limit] = "┃"
         if total > scale:
