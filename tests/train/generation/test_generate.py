@@ -363,8 +363,8 @@ class TestLongPrompts:
         assert list(generator.overlong([generator.sample("a" * 12)])) == []
         [warning] = generator.overlong([generator.sample("a" * 13), generator.sample("a")])
         assert warning == (
-            "warning: the prompt 'aaaaaaaaaaaaa' has 13 tokens; with up to 5 new ones (maximum_tokens) that is more "
-            "than the context of 16 tokens, so the model sees only the last 16 tokens"
+            "warning: the prompt 'aaaaaaaaaaaaa' has 13 tokens; with up to 5 new tokens (maximum_tokens), it "
+            "exceeds the context of 16 tokens, so the model sees only the last 16 tokens"
         )
         generator.prefix = [0, 0]  # a soft prompt takes a part of the context
         assert "context of 14 tokens" in next(generator.overlong([generator.sample("a" * 11)]))
