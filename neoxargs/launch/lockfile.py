@@ -34,7 +34,7 @@ class Lock(NamedTuple):
     """The contents of a run.lock.yml, and the place of each entry."""
 
     values: dict[str, Any]
-    """Parameter -> its `value` and `source`."""
+    """For each parameter, its `value` and `source`."""
     script: str
     """The script that the ranks ran."""
     sections: dict[str, Section]

@@ -72,7 +72,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
 
 def too_many_ranks(place: Place | None, *about: str) -> Problem:
     """Return the problem of a run with more than `MAX_RANKS` ranks."""
-    what = f"the run would have more than the maximum of {MAX_RANKS:,} ranks"
+    what = f"the run would have more ranks than the maximum of {MAX_RANKS:,}"
     return Problem(what, place, id="too-many-ranks", about=about)
 
 

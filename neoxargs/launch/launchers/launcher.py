@@ -19,7 +19,7 @@ class Start(NamedTuple):
     """The rendezvous address; empty if a scheduler will choose the hosts."""
     master_port: int
     arguments: tuple[str, ...]
-    """`launcher_args`, for the program that starts the ranks."""
+    """The arguments in `launcher_args`, for the program that starts the ranks."""
     log_level: str = "warning"
     """The log level of DeepSpeed's launcher on each host."""
     remote: bool = False

@@ -91,11 +91,11 @@ def _added_or_dropped(config: Config, checkpoint: Path, saved: Config, ours: int
         what += (
             f"loaded ({checkpoint}) has only {theirs:,} rows; the embeddings of tokens {theirs} and above start at 0"
         )
-        hint = "use the tokenizer that the checkpoint was trained with, unless these tokens were added to it"
+        hint = "use the tokenizer that the model was trained with, unless tokens have been added to it since then"
     elif ours < theirs and (lost := _trained_rows(saved, theirs) - ours) > 0:
         what = f"the embedding has {ours:,} rows in this configuration, but {theirs:,} in the checkpoint to be loaded "
         what += f"({checkpoint}); at least {lost:,} trained {'row' if lost == 1 else 'rows'} would be dropped"
-        hint = "use the tokenizer that the checkpoint was trained with"
+        hint = "use the tokenizer that the model was trained with"
     else:
         return
     yield Problem(what, config.place("load"), hint, severity="warning", id="checkpoint-other-vocabulary", about=ROWS)

@@ -101,8 +101,10 @@ def _norm_without_bias(config: Config) -> Iterator[Problem]:
 
 
 def _mixed_init(config: Config) -> Iterator[Problem]:
-    if (config.init.init_method == "xavier_uniform") != (config.init.output_layer_init_method == "xavier_uniform"):
-        what = "Megatron-LM initialises either all weights or none with xavier_uniform"
+    first, output = config.init.init_method, config.init.output_layer_init_method
+    if (first == "xavier_uniform") != (output == "xavier_uniform"):
+        what = f"init_method ({first}) and output_layer_init_method ({output}) differ, "
+        what += "but Megatron-LM initialises either all weights or none with xavier_uniform"
         hint = "set init_method and output_layer_init_method both to xavier_uniform, or neither"
         yield _refusal(config, what, "init_method", "output_layer_init_method", hint=hint)
 
@@ -110,6 +112,7 @@ def _mixed_init(config: Config) -> Iterator[Problem]:
 def _save_intervals(config: Config) -> Iterator[Problem]:
     checkpoint = config.checkpoint
     if checkpoint.save and (checkpoint.checkpoint_scale != "linear" or checkpoint.extra_save_iters):
-        what = "Megatron-LM saves checkpoints only at fixed intervals"
+        what = "Megatron-LM saves checkpoints only at fixed intervals: "
+        what += "it supports neither checkpoint_scale: log nor extra_save_iters"
         hint = "remove checkpoint_scale and extra_save_iters, and set only checkpoint_factor"
         yield _refusal(config, what, "checkpoint_scale", "extra_save_iters", hint=hint)

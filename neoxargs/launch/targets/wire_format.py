@@ -99,7 +99,7 @@ class RankArguments:
     """The JSON for the DeepSpeed engine."""
     local_rank: int
     rest: tuple[str, ...]
-    """Arguments of the script itself."""
+    """Arguments for the script itself."""
     attempt: str = ""
 
 
