@@ -72,9 +72,12 @@ def show(request: Request, form: Form | None) -> int:
 
 def check_hosts(request: Request) -> int:
     """Print what every host has (`--check-hosts`); raises Problems if a host lacks something."""
-    table, problems = host_checks.check_hosts(resolve_launch(find_script(request.script), request))
-    print(table)
+    spec = resolve_launch(find_script(request.script), request)
+    table, problems = host_checks.check_hosts(spec)
+    print(table, flush=True)
+    warn(spec.resources.warnings)
     refuse(problems)
+    say(host_checks.what_was_checked(spec))
     return 0
 
 

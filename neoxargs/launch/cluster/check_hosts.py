@@ -32,6 +32,8 @@ CONNECT_TIMEOUT = 5
 PROBE_TIMEOUT = 60
 #: Distributions whose versions must be the same on all hosts.
 PACKAGES = ("torch", "deepspeed", "megatron-core", "neoxargs")
+#: The package that has no version if hosts run a checkout, whose path is checked.
+CHECKOUT = "neoxargs"
 #: Runs on each host, under the Python that would run the ranks, and prints one line of JSON.
 PROBE = """
 import glob, importlib.metadata as metadata, json, os, platform, re, sys
@@ -154,14 +156,31 @@ def _differences(host: str, answer: Answer, local: Mapping[str, Any], spec: RunS
         what = f"host {host} has Python {found['python']}, but this machine has {local['python']}"
         yield Problem(what, hint="install the same Python version on every host", id="host-other-python")
     for name, version in local["packages"].items():
-        remote = found["packages"].get(name)
-        if remote != version:
-            remote = f"{name} {remote}" if remote else f"no {name}"
-            what = f"host {host} has {remote}, but this machine has {version or 'none'}"
-            yield Problem(what, hint=f"install the same version of {name} on every host", id="host-other-package")
+        yield from _other_version(host, name, found["packages"].get(name), version)
     for path in found["absent"]:
         hint = "make the same files available at the same paths on every host"
         yield Problem(f"host {host} has no file or folder {path}", hint=hint, id="host-without-file")
+
+
+def _other_version(host: str, name: str, remote: str | None, local: str | None) -> Iterator[Problem]:
+    """Yield a problem if a host has another version of a package than this machine, or if both lack it."""
+    has = f"host {host} has {f'{name} {remote}' if remote else f'no {name}'}"
+    if remote != local:
+        hint = f"install the same version of {name} on every host"
+        yield Problem(f"{has}, but this machine has {local or 'none'}", hint=hint, id="host-other-package")
+    elif remote is None and name != CHECKOUT:
+        yield Problem(f"{has}, which training needs", hint=f"install {name} on every host", id="host-other-package")
+
+
+def what_was_checked(spec: RunSpec) -> str:
+    """Return a sentence for a check that found no problem."""
+    if not spec.resources.remote:
+        return "only this machine was checked, because the run uses no other host"
+    files = len(_files(spec.config))
+    data = (
+        f" and its {files} data and tokenizer files" if files else "; no data file was checked: none is on this machine"
+    )
+    return f"all {len(spec.resources.hosts)} hosts have this machine's Python, packages and repository{data}"
 
 
 def _too_few_gpus(config: Config, resources: Resources, host: str, gpus: int) -> Iterator[Problem]:

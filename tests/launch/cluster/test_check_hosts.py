@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.cli import main
 from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.run_spec import RunSpec
@@ -99,6 +100,21 @@ def test_hosts_that_a_job_scheduler_will_choose_cannot_be_checked():
         check_hosts.check_hosts(unknown)
 
 
+def test_a_package_that_no_host_has_is_missing(messages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = LOCAL["packages"] | {"torch": None, "neoxargs": None}
+    monkeypatch.setitem(LOCAL, "packages", packages)
+    assert messages({}) == [f"host {host} has no torch, which training needs" for host in ("w0", "w1")]
+
+
+def test_a_check_without_other_hosts_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped hostfile is not taken for a list of hosts that are all right."""
+    words = ["train.py", "configs/quickstart.yml", "--check-hosts", "--set", f"hostfile={tmp_path / 'none'}"]
+    assert main(words) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert "[hostfile-missing]" in said[0] and str(tmp_path) in said[0]
+    assert said[-1] == "deepy: only this machine was checked, because the run uses no other host"
+
+
 @pytest.mark.timeout(120)
 def test_two_identical_hosts(tmp_path: Path, hosts: cluster.Environ) -> None:
     (tmp_path / "hosts").write_text("127.0.0.1 slots=2\n127.0.0.2 slots=2\n")
@@ -111,3 +127,4 @@ def test_two_identical_hosts(tmp_path: Path, hosts: cluster.Environ) -> None:
     assert [row[:2] for row in rows] == [["127.0.0.1", "2"], ["127.0.0.2", "2"]]
     assert rows[0][2:] == rows[1][2:]
     assert "-" not in rows[0][3:]
+    assert done.stderr.splitlines()[-1].startswith("deepy: all 2 hosts have this machine's Python, packages and repo")
