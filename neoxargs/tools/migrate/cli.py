@@ -74,9 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
         if inapplicable := list(_inapplicable_options(arguments, source)):
             raise Problems(inapplicable)
         options = Options(arguments.to, dict(arguments.var), os.environ, arguments.choose)
-        if source.edits_in_place:
+        if source.edits_in_place and not arguments.output:
             return _show_edits(arguments, texts, source.converts(texts, options))
-        return _show_new_file(arguments, source.converts([_only(texts)], options))
+        result = source.converts([_only(texts, source)], options)
+        if not source.edits_in_place:
+            result.problems += _unsupported_by_trainer(Text(arguments.output or NEW_FILE, result.text))
+        return _show_new_file(arguments, result)
     except Problems as stop:
         if not arguments.json:
             raise
@@ -89,10 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iterator[Problem]:
     """Yield a problem for each given option that this source would ignore."""
-    if source.edits_in_place and arguments.output:
-        yield _inapplicable("-o", source, "use --write instead of -o")
     if arguments.choose is not None and "--choose" not in source.options:
-        yield _inapplicable("--choose", source, "remove --choose")
+        what = f"--choose does not apply to {source.describes}"
+        yield Problem(what, hint="remove --choose", id="migrate-option-not-applicable")
     if not source.edits_in_place and arguments.write and not arguments.output:
         what = f"--write requires -o FILE for {source.describes}, which is converted to a new file"
         yield Problem(what, hint="add -o my.yml", id="migrate-write-without-output")
@@ -107,16 +109,12 @@ def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iter
         yield Problem(what, hint=hint, id="migrate-option-not-applicable")
 
 
-def _inapplicable(option: str, source: Source, hint: str) -> Problem:
-    edited = ", which is edited in place" if source.edits_in_place else ""
-    what = f"{option} does not apply to {source.describes}{edited}"
-    return Problem(what, hint=hint, id="migrate-option-not-applicable")
-
-
-def _only(texts: Sequence[Text]) -> Text:
+def _only(texts: Sequence[Text], source: Source) -> Text:
     if len(texts) > 1:
         what = f"expected one file, got {len(texts)}: only GPT-NeoX files can be migrated together"
         hint = "run `deepy migrate` once for each file"
+        if source.edits_in_place:
+            what, hint = f"-o FILE requires one source, got {len(texts)}", "use --write, which edits the files in place"
         raise Problems([Problem(what, Place(texts[1].name, 0, 0), hint, id="migrate-several-files")])
     return texts[0]
 
@@ -127,7 +125,6 @@ def _only(texts: Sequence[Text]) -> Text:
 def _show_new_file(arguments: argparse.Namespace, result: Result) -> int:
     """Print the new file, or write it to the file that `-o` names."""
     new = Text(arguments.output or NEW_FILE, result.text)
-    result.problems += _unsupported_by_trainer(new)
     if arguments.output:
         write_all([new], replace=arguments.write)
     if arguments.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -212,9 +213,9 @@ def test_every_option_that_does_not_apply_is_reported(capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["my.yml", "-o", "new.yml"], "-o does not apply to GPT-NeoX YAML, which is edited in place"),
-        (["my.yml", "--choose", "2"], "--choose does not apply to GPT-NeoX YAML, which is edited in place"),
-        (["my.yml", "--choose", "0"], "--choose does not apply to GPT-NeoX YAML, which is edited in place"),
+        (["my.yml", "ds.json", "-o", "new.yml"], "-o FILE requires one source, got 2"),
+        (["my.yml", "--choose", "2"], "--choose does not apply to GPT-NeoX YAML"),
+        (["my.yml", "--choose", "0"], "--choose does not apply to GPT-NeoX YAML"),
         (["ds.json", "--write"], "--write requires -o FILE for a DeepSpeed JSON, which is converted to a new file"),
         (
             ["ds.json", "--to", "neox-2021"],
@@ -226,6 +227,20 @@ def test_options_that_do_not_apply_are_refused(words: list[str], what: str, caps
     Path("ds.json").write_text('{"train_batch_size": 4}')
     assert main(["migrate", *words]) == 1
     assert f"error: {what}" in capsys.readouterr().err
+
+
+def test_a_neox_file_can_be_written_to_another_file(capsys) -> None:
+    before = Path("my.yml").read_text()
+    assert main(["migrate", "my.yml"]) == 0
+    changed = [line[1:] for line in capsys.readouterr().out.splitlines() if re.match(r"\+[^+]", line)]
+    assert main(["migrate", "my.yml", "-o", "new.yml"]) == 0
+    assert capsys.readouterr().err.endswith("new.yml written\n")
+    assert changed and set(changed) <= set(Path("new.yml").read_text().splitlines())
+    assert main(["migrate", "my.yml", "-o", "new.yml"]) == 1
+    assert "new.yml: error: this file already exists" in capsys.readouterr().err
+    Path("new.yml").write_text("")
+    assert main(["migrate", "my.yml", "-o", "new.yml", "--write"]) == 0
+    assert Path("new.yml").read_text() and Path("my.yml").read_text() == before
 
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"

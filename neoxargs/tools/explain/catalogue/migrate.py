@@ -10,8 +10,8 @@ PROBLEMS: dict[str, Entry] = {
         "--write edits files in place, but this kind of file is converted to a new file."
     ),
     "migrate-several-files": row(
-        "Only GPT-NeoX files can be migrated together. Several files of another program would have to be "
-        "merged, in an order that is not known."
+        "Only GPT-NeoX files can be migrated together, and only in place. Into one new file, several files would have "
+        "to be merged, in an order that is not known."
     ),
     # GPT-NeoX
     "migrate-no-counterpart": row("A retired setting cannot be expressed with the names of the new dialect."),
