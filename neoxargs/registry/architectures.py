@@ -75,7 +75,7 @@ class TransformerEngine(
     effect="none",
     no_effect_reason="it is used only by fp8 layers of Transformer Engine, which train.py does not support",
 ):
-    """Layers of NVIDIA Transformer Engine, which train.py computes with torch, and fp8."""
+    """NVIDIA Transformer Engine: its layers, which train.py computes with torch, and its fp8 settings."""
 
     te_columnparallel: bool = param(False, effect="none", no_effect_reason=_SAME_RESULT)
     """Uses Transformer Engine for the tensor parallel layers that split their output. The result is the same."""

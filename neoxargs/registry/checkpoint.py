@@ -33,8 +33,8 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     it."""
 
     checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", aliases="save_interval")
-    """Iterations between two checkpoints, a whole number. With `checkpoint_scale: log`, the ratio of successive
-    checkpoint iterations, any number above 1. Called `save_interval` until December 2022."""
+    """Number of iterations between two checkpoints (a whole number). With `checkpoint_scale: log`, the ratio of
+    successive checkpoint iterations, which can be any number above 1. Called `save_interval` until December 2022."""
 
     checkpoint_scale: Literal["linear", "log"] = param("linear", origin="NeoX")
     """Spacing of checkpoints: `linear` at multiples of `checkpoint_factor`, `log` at powers of `checkpoint_factor`."""

@@ -231,7 +231,7 @@ class RowPruningShared(
     no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.row_pruning.shared_parameters",
 ):
-    """Settings common to all removed rows."""
+    """Settings common to all pruned rows."""
 
     enabled: bool = param(
         False,
@@ -269,7 +269,7 @@ class HeadPruningShared(
     no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.head_pruning.shared_parameters",
 ):
-    """Settings common to all removed heads."""
+    """Settings common to all pruned heads."""
 
     enabled: bool = param(
         False,
@@ -309,7 +309,7 @@ class ChannelPruningShared(
     no_effect_reason="it is used only with compression_training, which train.py does not support",
     section="compression_training.channel_pruning.shared_parameters",
 ):
-    """Settings common to all removed channels."""
+    """Settings common to all pruned channels."""
 
     enabled: bool = param(
         False,
@@ -332,8 +332,8 @@ class Eigenvalue(
     no_effect_reason="it is used only for quantisation while training, which train.py does not support",
     section="quantize_training.eigenvalue",
 ):
-    """Use the curvature of the loss to schedule quantisation. Current DeepSpeed accepts these settings, but refuses to
-    turn this on."""
+    """Use the curvature of the loss to schedule quantisation. Current DeepSpeed accepts these settings, but stops with
+    an error if `enabled` is true."""
 
     enabled: bool = param(
         False,

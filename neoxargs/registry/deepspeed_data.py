@@ -49,7 +49,7 @@ class CurriculumLearning(
     """What grows during training; only the sequence length is supported."""
 
     min_difficulty: Count | None = param(None)
-    """Sequence length at the start, in tokens; a multiple of 8 runs fast. Required."""
+    """Sequence length at the start, in tokens; multiples of 8 are faster. Required."""
 
     max_difficulty: Count | None = param(None)
     """Sequence length at the end, at most `seq_length`. Required."""
@@ -259,13 +259,13 @@ class LayerTokenLr(
     section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
     always_sent=("enabled",),
 ):
-    """A learning rate that depends on the number of tokens that the layers have processed; DeepSpeed has not finished
-    it."""
+    """A learning rate that depends on the number of tokens that the layers have processed; DeepSpeed's implementation
+    is unfinished."""
 
     enabled: bool = param(
         False,
         effect="not built",
-        refused="DeepSpeed has not finished it and stops with an error",
+        refused="its implementation in DeepSpeed is unfinished and stops with an error",
     )
     """Turn this section on; true is an error in current DeepSpeed."""
 

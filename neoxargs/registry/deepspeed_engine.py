@@ -63,7 +63,7 @@ class Gradients(Group, origin="DSC", effect="engine"):
 
 
 class Engine(Group, origin="DSC", effect="engine"):
-    """Switches of DeepSpeed's engine as a whole."""
+    """General settings of DeepSpeed's engine."""
 
     deepspeed: bool = param(
         True,

@@ -64,7 +64,7 @@ class ProgressiveLayerDrop(
     section="progressive_layer_drop",
     always_sent=("enabled",),
 ):
-    """Skip layers at random, more of them as training goes on. The model must implement this; train.py's GPT does
+    """Skip layers at random, more of them as training progresses. The model must implement this; train.py's GPT does
     not."""
 
     enabled: bool = param(
@@ -81,4 +81,4 @@ class ProgressiveLayerDrop(
     """Probability of keeping a layer at the end of the schedule."""
 
     gamma: NonNegative = param(0.001)
-    """How fast, per step, the probability of keeping a layer approaches `theta`."""
+    """How fast the probability of keeping a layer approaches `theta` per step."""

@@ -302,10 +302,10 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Number of steps in which the learning rate falls. Default: `cycle_first_step_size`."""
 
     cycle_first_stair_count: Natural = param(0, used_by_types=_CYCLE)
-    """Number of stairs in the rise; 0 means a smooth rise."""
+    """Number of stairs in which the learning rate rises; 0 means a smooth rise."""
 
     cycle_second_stair_count: Natural | None = param(None, used_by_types=_CYCLE)
-    """Number of stairs in the fall. Default: `cycle_first_stair_count`."""
+    """Number of stairs in which the learning rate falls. Default: `cycle_first_stair_count`."""
 
     decay_step_size: Natural = param(0, used_by_types=_CYCLE)
     """Number of steps per decay after the cycle; 0 turns the decay off."""

@@ -313,7 +313,7 @@ class LocoParam(
 
 class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimization.leaf_module"):
     """Stage 3: modules that are fetched with all their submodules at once, such as mixtures of experts, whose
-    submodules run in changing order."""
+    submodules run in a varying order."""
 
     classes: list[str] = param(
         [

@@ -38,8 +38,8 @@ class Shape(Group, origin="Meg", effect="model"):
     Mistral-Nemo have heads of a different width, so their attention is wider or narrower than the residual stream."""
 
     num_kv_heads: Count = param(derived=True, origin="NeoX", megatron="num-query-groups")
-    """Number of key and value heads per layer. Fewer than `num_attention_heads` is grouped-query attention, 1 is
-    multi-query attention; must divide `num_attention_heads`. If not set, every query head has its own."""
+    """Number of key and value heads per layer. Fewer than `num_attention_heads` is grouped-query attention, and 1 is
+    multi-query attention. Must divide `num_attention_heads`. If not set, every query head has its own."""
 
     intermediate_size: Count = param(derived=True, origin="NeoX", megatron="ffn-hidden-size")
     """Width of the feed-forward layer. With a gated activation (`swiglu`, `geglu`, ...), it is the total width of the
@@ -87,7 +87,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Fraction of each head's dimensions that `pos_emb: rotary` rotates; 1.0 rotates all of them. Pythia uses 0.25."""
 
     rotary_emb_base: Count = param(10000, megatron="rotary-base")
-    """Base of the geometric series of rotary wavelengths; long-context models use larger bases, which reach further."""
+    """Base of the geometric series of rotary wavelengths; long-context models use larger bases."""
 
     rope_local_base_freq: Count | None = param(None, ours=True)
     """Base of the rotary wavelengths in layers with a sliding window, whose positions `rope_scaling` does not change,
@@ -327,8 +327,9 @@ class Mlp(Group, origin="NeoX", effect="model"):
             "llama": {"expansion_factor": 8.0, "use_bias_in_mlp": False, "mlp_multiple_of": 256},
         },
     )
-    """Retired in September 2024. `llama` was a gated layer without biases, of width 8/3 `hidden_size`. Use `activation:
-    swiglu` (for `silu`), `use_bias_in_mlp: false`, `expansion_factor: 8` and `mlp_multiple_of: 256`."""
+    """Retired in September 2024. `llama` was a gated layer without biases, of width 8/3 `hidden_size`. In place of
+    `activation: silu`, use `activation: swiglu`, `use_bias_in_mlp: false`, `expansion_factor: 8` and `mlp_multiple_of:
+    256`."""
 
 
 class Init(Group, origin="NeoX", effect="model"):

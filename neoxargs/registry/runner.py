@@ -30,8 +30,8 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Use the first N machines of `hostfile`; -1 uses them all."""
 
     num_gpus: OrAll = param(-1, aliases="num_accelerators")
-    """Use GPUs 0 to N-1 of each machine; -1 uses them all. Together with the parallel sizes it determines the number of
-    replicas, hence the batch size."""
+    """Use GPUs 0 to N-1 of each machine; -1 uses them all. Together with the parallel sizes, it determines the number
+    of replicas, and hence the batch size."""
 
     master_port: Port = param(29500)
     """TCP port on the first machine for the rendezvous of all processes. Give each run on the same machine a different

@@ -110,10 +110,10 @@ class Training(Group, origin="NeoX", effect="run"):
     """Rank of this process in the run. The launcher sets it for every rank."""
 
     deepspeed_mpi: bool = param(False, origin="Meg", effect="launcher")
-    """Starts the ranks with `mpirun` of the MPI that `launcher` names (by default Open MPI), even on one machine, and
-    reads rank and world size from MPI's environment. Needs a `hostfile`. Set the rendezvous address with `master_addr`.
-    For a run on this machine only, also set `no_ssh_check: true`; `launcher_args` are passed to mpirun, such as
-    `--allow-run-as-root`."""
+    """Starts the ranks with the `mpirun` of the MPI implementation that `launcher` names (by default Open MPI), even on
+    one machine, and reads rank and world size from MPI's environment. Needs a `hostfile`. Set the rendezvous address
+    with `master_addr`. For a run on this machine only, also set `no_ssh_check: true`. Arguments for mpirun, such as
+    `--allow-run-as-root`, belong in `launcher_args`."""
 
     deepspeed_slurm: bool = param(False, effect="launcher")
     """Reads rank and world size from Slurm's environment, for runs started by `srun`."""
