@@ -66,7 +66,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if parameter.replaced_by:
         replacements = ((_yaml_words(new), json_words(old)) for old, new in parameter.replaced_by.items() if new)
         yield "replaced by", "; ".join(f"{new} (for {old})" for new, old in replacements)
-    yield "sent to", destination_words(parameter).replace("`", "") or "nowhere: only deepy uses it"
+    yield "sent to", destination_words(parameter).replace("`", "") or "no other program"
     if parameter.aliases:
         yield "old names", ", ".join(parameter.aliases)
     if config is None or config.source(parameter.name).kind != "derived":

@@ -221,6 +221,7 @@ def test_several_versions_of_a_section_are_offered_by_number() -> None:
     )  # fmt: skip
     assert problems(text, 2) == [misspelt]
     assert problems(text, 4) == [("ds.json", "--choose (4) must be from 1 to 3", "")]
+    assert problems('{"zero_optimization": {"stage": 1}}', 2) == [("ds.json", "--choose (2) must be 1", "")]
     third = convert_version(chosen(versions_of(text), 3, "ds.json"), "ds.json")
     assert "stage: 3\n" in third.text
     assert [problem.what for problem in third.problems][:1] == [

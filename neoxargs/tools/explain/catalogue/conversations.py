@@ -24,7 +24,7 @@ PROBLEMS: dict[str, Entry] = {
     "chat-template-not-jinja": row("Chat templates are written in Jinja. This template has a syntax error."),
     "chat-template-failed": row(
         "The chat template rejects this conversation, raises an error, takes too long, or does not show which part of "
-        "the text belongs to which message. Correct labels cannot be written."
+        "the text belongs to which message. In each case, correct labels cannot be written."
     ),
     "chat-template-without-marks": row(
         "With `--mask-by marks`, only the text between a template's `{% generation %}` marks is trained on. This "

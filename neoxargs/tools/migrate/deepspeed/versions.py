@@ -91,7 +91,8 @@ def _settings(block: Block) -> Iterator[Entry]:
 def chosen(offered: Sequence[Version], number: int | None, name: str) -> Version:
     """Return the version with this number (from 1), or the only one. Raises Problems that list the versions."""
     if number is not None and not 1 <= number <= len(offered):
-        what = f"--choose ({number}) must be from 1 to {len(offered)}"
+        allowed = "1" if len(offered) == 1 else f"from 1 to {len(offered)}"
+        what = f"--choose ({number}) must be {allowed}"
         raise Problems([Problem(what, Place(name, 0, 0), id="migrate-choice-out-of-range")])
     if len(offered) > 1 and not number:
         raise Problems([_offer(offered, name), *_every_problem(offered)])

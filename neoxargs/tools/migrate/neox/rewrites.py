@@ -215,9 +215,9 @@ def _no_precision(value: Any, _: Context) -> New | None:
 
 REWRITES_TO_2021 = (
     Rewrite(
-        "attention_config", ANY_VALUE, _kinds, "in February 2021, sparsity determined which layers had sparse attention"
+        "attention_config", ANY_VALUE, _kinds, "in older versions, sparsity selected the layers with sparse attention"
     ),
-    Rewrite("precision", ANY_VALUE, _no_precision, "in February 2021, the fp16 section selected the precision"),
+    Rewrite("precision", ANY_VALUE, _no_precision, "in older versions, the fp16 section selected the precision"),
 )
 
 
@@ -241,9 +241,9 @@ def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite 
         if rewrite.old == name:
             return None if rewrite.counterpart(value, context) is None else rewrite._replace(since=since)
     if isinstance(value, str | bool | int) and (new := _back().get((name, value))):
-        return Rewrite(name, value, new, "the name in February 2021", since)
+        return Rewrite(name, value, new, "the older name", since)
     if value == default_at(name, SEED) and name not in derived_from_dialect():
-        return Rewrite(name, value, {}, "the only behaviour in February 2021", since)
+        return Rewrite(name, value, {}, "the only behaviour of older versions", since)
     return None
 
 
