@@ -218,7 +218,7 @@ def test_a_run_that_stops_and_continues_is_asked_once_at_each_iteration(tmp_path
     assert all(0 <= row["results"]["letters"]["acc"] <= 1 for row in results)
     expected = ["def <b>", "class", ("x = 1; " * 99).strip()]
     assert all([answer["prompt"] for answer in row["answers"]] == expected for row in answers)
-    assert "warning: the prompt 'x = 1;" in printed and " has 692 tokens; with up to 8 new ones" in printed
+    assert "warning: the prompt 'x = 1;" in printed and " has 692 tokens; with up to 8 new tokens" in printed
     assert "letters after iteration 12 | acc " in printed
     assert "answer after iteration 12 | def <b> " in printed
     page = (folder / "out" / "report.html").read_text()
