@@ -201,7 +201,7 @@ def _prune(root: Path, options: Namespace) -> int:
         choice = choose(root, options.prune, verify)
     if all(folder in choice.damage for folder in choice.kept):
         what = f"{root}: every checkpoint is damaged, so --prune removes none of them"
-        raise Problems(Problem(what, hint="--verify shows what is damaged", id="checkpoint-all-damaged"))
+        raise Problems(Problem(what, hint="use --verify to see what is damaged", id="checkpoint-all-damaged"))
     sizes = {folder: examine(folder, checkpoint_folder.damage).size for folder in choice.removed}
     if not options.json:
         for folder, size in sizes.items():
@@ -225,7 +225,7 @@ def _prune(root: Path, options: Namespace) -> int:
 def _confirm(what: str, can_ask: bool) -> None:
     """Ask on the terminal; raise Problems if that is not possible, or if the answer is not yes."""
     if not can_ask:
-        hint = "add --yes to remove them without confirmation"
+        hint = "add --yes to remove them without being asked for confirmation"
         raise Problems(Problem(f"--prune would {what}", hint=hint, id="prune-needs-yes"))
     if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
         raise Problems(Problem("--prune removed nothing, because the answer was not y", id="prune-declined"))
