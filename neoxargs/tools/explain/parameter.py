@@ -10,6 +10,7 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.values.describe_type import describe_type
+from neoxargs.text import json_key
 from neoxargs.tools.docs.parameters import default_words, destination_words, neox_dates, refusal_words
 from neoxargs.tools.explain import keyword_search
 from neoxargs.tools.explain.destinations import destinations
@@ -38,7 +39,7 @@ def to_json(parameter: Parameter, asked: str, config: Config | None) -> dict[str
     if config is not None:
         tree = described["source"]
         described |= {"source": tree.why, "from": [read.to_json() for read in tree.inputs]}
-    return {"name": parameter.name, **described}
+    return {"name": parameter.name, **{json_key(label): value for label, value in described.items()}}
 
 
 def to_text(parameter: Parameter, asked: str, config: Config | None) -> str:

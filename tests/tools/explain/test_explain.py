@@ -91,7 +91,7 @@ def test_auto_is_part_of_the_source(tmp_path: Path) -> None:
 def test_a_value_is_shown_in_the_form_that_its_receiver_gets() -> None:
     def sent(key: str, *overrides: str) -> list[str]:
         answer = json.loads(explain(key, Request([QUICKSTART], overrides, gpus=4, as_json=True)))
-        lines: list[str] = answer["sent as"]
+        lines: list[str] = answer["sent_as"]
         return lines
 
     assert sent("zero_optimization.stage", "zero_stage=1") == [
