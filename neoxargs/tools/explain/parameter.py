@@ -52,8 +52,8 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if asked != parameter.name and not parameter.name.endswith(f".{asked}"):
         spelling = "another spelling of" if REGISTRY.find(asked) else "another program's name for"
         yield "alias", f"{asked} is {spelling} {parameter.name}"
-        if others := keyword_search.names_ending_in(asked):
-            yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
+    if others := [name for name in keyword_search.names_ending_in(asked) if name != parameter.name]:
+        yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
     yield "meaning", parameter.description
     yield "type", describe_type(parameter.type)
     # The words of the table in docs/parameters.md, without its Markdown.
