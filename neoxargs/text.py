@@ -29,11 +29,6 @@ def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
     return [line.replace(NO_BREAK_SPACE, " ") for line in lines]
 
 
-def json_key(label: str) -> str:
-    """Return a label as a key of JSON output: `sent to` as `sent_to`."""
-    return label.lower().replace(" ", "_").replace("-", "_")
-
-
 def format_bytes(number: float) -> str:
     """Three significant digits in the largest fitting unit, such as `23.2 GiB`."""
     for unit, factor in (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):

@@ -195,30 +195,6 @@ def test_check_prints_json(capsys):
     assert facts["problems"][0]["file"] == "--set"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "check FILE", "plan FILE", "plan FILE --search --gpus 2 --device H100", "plan models/mixtral-8x7b --gpus 8",
-        "explain lr FILE", "explain zero_optimization.cpu_offload", "explain num_experts", "explain rotary-dims-even",
-        "explain optimizer FILE", "diff FILE models/pythia-70m", "migrate FILE", "train.py FILE --dry-run",
-    ],
-)  # fmt: skip
-def test_keys_of_json_output_have_neither_spaces_nor_hyphens(words, capsys):
-    """Except the names of parameters, in `values`, and of environment variables."""
-    main([*words.replace("FILE", "configs/quickstart.yml").split(), "--json"])
-    answer = json.loads(capsys.readouterr().out)
-    assert [key for key in _keys(answer) if not re.fullmatch(r"[a-z0-9_.]+", key)] == []
-
-
-def _keys(answer):
-    if isinstance(answer, list):
-        return [key for item in answer for key in _keys(item)]
-    if not isinstance(answer, dict):
-        return []
-    of_users = ("environment", "values", "deepspeed_config", "megatron_config", "deepy_config")
-    return [*answer, *(key for name, item in answer.items() if name not in of_users for key in _keys(item))]
-
-
 def test_missing_files_are_problems_here_and_warnings_for_another_machine(capsys):
     Path("tokens.idx").unlink()
     assert main(["check", *BOTH]) == 1

@@ -13,10 +13,10 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry.architectures import SoftPrompt
 from neoxargs.registry.data import Data
 from neoxargs.registry.model import Shape
+from neoxargs.registry.post_training import PostTraining
 from neoxargs.registry.training import Training
 from neoxargs.resolve import Draft
 from neoxargs.sizes.trained import prompt_length
-from neoxargs.token_files import index
 from neoxargs.token_files.sources import Source, sources
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def samples_per_epoch(draft: Draft) -> int:
     epochs = draft.values.get("train_epochs")
     if epochs is None or epochs.value is None or "train_epochs" in draft.broken:
         return 0
-    chosen, cut = sources(draft.group(Data))["train"], _cut(draft)
+    chosen, cut = sources(draft.group(Data), draft.group(PostTraining))["train"], _cut(draft)
     counts = {source: _counted(source, cut) for source in chosen}
     unknown = [source.prefix for source, count in counts.items() if count is None]
     if unknown:
         what = f"train_epochs ({epochs.value}) needs the number of samples, which cannot be counted, "
-        what += f"because the token file or label file of {' and of '.join(unknown)} is missing or damaged"
+        what += f"because a token file or label file of {' and of '.join(unknown)} is missing or damaged"
         hint = "correct the path, or set train_iters instead"
         raise Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
     return sum(counts[source] or 0 for source in chosen)
@@ -60,8 +60,7 @@ def _cut(draft: Draft) -> Cut:
 def _counted(source: Source, cut: Cut) -> int | None:
     """Return the number of samples of a source, or None if one of its files cannot be read."""
     try:
-        files = (source.prefix, source.labels) if source.labels else (source.prefix,)
-        stamps = [os.stat(f"{prefix}.{ending}") for prefix in files for ending in ("idx", "bin")]
+        stamps = [os.stat(f"{prefix}.{ending}") for prefix in source.files for ending in ("idx", "bin")]
         return _samples(source, cut, tuple((stamp.st_size, stamp.st_mtime_ns) for stamp in stamps))
     except (OSError, ImportError):  # numpy, which a machine that only checks may lack
         return None
@@ -69,16 +68,14 @@ def _counted(source: Source, cut: Cut) -> int | None:
 
 @lru_cache(maxsize=64)  # the search for a layout resolves hundreds of configurations with the same data
 def _samples(source: Source, cut: Cut, stamps: tuple[tuple[int, int], ...]) -> int | None:
-    from neoxargs.token_files import labels, packing
+    from neoxargs.token_files import packing
+    from neoxargs.token_files.documents import documents_of
 
-    text = index.read(source.prefix)
-    own = index.read(source.labels) if source.labels else None
-    if text is None or (source.labels and (own is None or labels.other_lengths(text, own) is not None)):
-        return None
-    chosen = source.share.sequences(len(text.lengths))
-    if cut.pack_impl == "packed":
-        return packing.joined_samples(int(text.begins[chosen.stop] - text.begins[chosen.start]), cut.seq_length)
     window = packing.window_of(cut.seq_length, cut.prompt)
-    trained = None if own is None else labels.trained_tokens(own, chosen, window)
+    found = documents_of(source, window)
+    if found is None:
+        return None
+    if cut.pack_impl == "packed":
+        return packing.joined_samples(int(found.lengths.sum()), cut.seq_length)
     how: How = cut.pack_impl  # type: ignore[assignment]
-    return packing.pack(how, text.lengths[chosen], trained, window, cut.allow_chopped, cut.seed).samples
+    return packing.pack(how, *found, window, cut.allow_chopped, cut.seed).samples

@@ -82,11 +82,8 @@ class Data(Group, origin="NeoX", effect="data"):
 
     dataset_impl: Literal["gpt2", "pairwise", "online"] = param(
         "gpt2",
-        effect="not built",
-        refused={
-            "pairwise": "only dpo and rm read pairs of answers, and train.py supports only train_impl: normal",
-            "online": "only reinforce reads samples from a server, and train.py supports only train_impl: normal",
-        },
+        effect="data",
+        refused={"online": "only reinforce reads samples from a server, and train.py does not support reinforce"},
     )
     """Kind of samples: `gpt2` for plain token sequences, `pairwise` for preferred and rejected answers, `online` for
     samples that are generated during training."""

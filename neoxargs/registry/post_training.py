@@ -7,49 +7,46 @@ from typing import Literal
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, NonNegative, Paths
 
-_REFERENCE = (
-    "its loss needs pairs or ratings of answers and the log-probabilities of a second, frozen model, and deepy has "
-    "neither; in GPT-NeoX it has failed with a NameError since 2025-05-09"
-)
-
 
 class PostTraining(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="it is used only for preference training, which train.py does not support",
+    no_effect_reason="only KTO, REINFORCE and reward models use it, and train.py does not support them",
 ):
     """Objectives of post-training, and the data that only they read."""
 
     train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param(
         "normal",
-        effect="not built",
+        effect="model",
         refused={
-            "dpo": _REFERENCE,
-            "kto": _REFERENCE,
+            "kto": (
+                "its loss needs rated answers, and deepy reads only pairs of answers; in GPT-NeoX it has failed with a "
+                "NameError since 2025-05-09"
+            ),
             "reinforce": (
                 "a server generates and rates its answers while the model trains, and deepy has no client for one; in "
                 "GPT-NeoX it has failed with a NameError since 2025-05-09"
             ),
-            "rm": "its loss needs pairs of answers and a head with one output, and deepy has neither",
+            "rm": "a reward model has a head with one output, and deepy trains only models that predict tokens",
         },
         instead=(
-            "export the model to Hugging Face's format with `deepy export`, and continue with TRL's DPOTrainer, "
-            "KTOTrainer, RLOOTrainer or RewardTrainer"
+            "use train_impl: dpo, or export the model to Hugging Face's format with `deepy export`, and continue with "
+            "TRL's KTOTrainer, RLOOTrainer or RewardTrainer"
         ),
     )
     """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
 
-    dpo_beta: NonNegative = param(0.1)
+    dpo_beta: NonNegative = param(0.1, effect="model")
     """How strongly DPO (Rafailov et al. 2023) holds the policy to the reference model; with a larger value, the policy
     stays closer."""
 
-    dpo_fp32: bool = param(True)
-    """Computes DPO's log-probabilities in fp32."""
+    dpo_fp32: bool = param(True, effect="model")
+    """Computes DPO's log-probabilities from logits in fp32; if false, from logits in the model's precision."""
 
-    dpo_reference_free: bool = param(False)
-    """Computes DPO's loss without the reference model, as if that model had no preference. Saves the reference model's
-    memory."""
+    dpo_reference_free: bool = param(False, effect="model")
+    """Computes DPO's loss without a reference model, as if that model had no preference. Otherwise, the reference model
+    is the model before the first step; its log-probabilities are computed then, and stored in the checkpoints."""
 
     kto_beta: NonNegative = param(0.1)
     """How strongly KTO (Ethayarajh et al. 2024) holds the policy to the reference model; with a larger value, the
@@ -91,40 +88,40 @@ class PostTraining(
     test_reward_data_paths: Paths | None = param(None)
     """Prefixes of the reward files of `test_data_paths`, for KTO."""
 
-    pos_train_data_paths: Paths | None = param(None)
+    pos_train_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the token files with the preferred answers for training, with `dataset_impl: pairwise`."""
 
-    neg_train_data_paths: Paths | None = param(None)
+    neg_train_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the token files with the rejected answers for training, in the order of `pos_train_data_paths`."""
 
-    pos_train_label_data_paths: Paths | None = param(None)
+    pos_train_label_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the label files of `pos_train_data_paths`; -100 excludes a token from the loss."""
 
-    neg_train_label_data_paths: Paths | None = param(None)
+    neg_train_label_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the label files of `neg_train_data_paths`; -100 excludes a token from the loss."""
 
-    pos_valid_data_paths: Paths | None = param(None)
+    pos_valid_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the token files with the preferred answers for validation, with `dataset_impl: pairwise`."""
 
-    neg_valid_data_paths: Paths | None = param(None)
+    neg_valid_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the token files with the rejected answers for validation, in the order of `pos_valid_data_paths`."""
 
-    pos_valid_label_data_paths: Paths | None = param(None)
+    pos_valid_label_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the label files of `pos_valid_data_paths`."""
 
-    neg_valid_label_data_paths: Paths | None = param(None)
+    neg_valid_label_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the label files of `neg_valid_data_paths`."""
 
-    pos_test_data_paths: Paths | None = param(None)
+    pos_test_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the token files with the preferred answers for testing, with `dataset_impl: pairwise`."""
 
-    neg_test_data_paths: Paths | None = param(None)
+    neg_test_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the token files with the rejected answers for testing, in the order of `pos_test_data_paths`."""
 
-    pos_test_label_data_paths: Paths | None = param(None)
+    pos_test_label_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the label files of `pos_test_data_paths`."""
 
-    neg_test_label_data_paths: Paths | None = param(None)
+    neg_test_label_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the label files of `neg_test_data_paths`."""
 
     online_dataserver_ips: list[str] | str = param("localhost")

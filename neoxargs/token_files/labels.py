@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neoxargs.token_files import index
 from neoxargs.token_files.index import IGNORED, TokenFile
 
 #: Number of tokens that are compared at once.
@@ -70,6 +71,16 @@ def trained_tokens(labels: TokenFile, sequences: slice, window: int) -> NDArray[
         return np.zeros(0, np.int64)
     counts = [_trained(labels, begins[part], ends[part], window) for part in _chunks(begins, ends)]
     return np.concatenate(counts)
+
+
+def prompts(prefix: str, labels: str, most: int = 1000) -> Iterator[list[int]]:
+    """Yield the tokens before the first trained one, for at most so many documents; none if a file is missing."""
+    text, own = index.read(prefix), index.read(labels) if labels else None
+    if text is None or own is None or other_lengths(text, own) is not None:
+        return
+    for begin, end in itertools.islice(itertools.pairwise(text.begins.tolist()), most):
+        trained = np.flatnonzero(own.ids[begin:end] != IGNORED)
+        yield text.ids[begin : begin + int(trained[0]) if len(trained) else end].tolist()
 
 
 def _chunks(begins: NDArray[Any], ends: NDArray[Any]) -> Iterator[slice]:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from neoxargs.registry.data import Data
+from neoxargs.registry.post_training import PostTraining
 
 #: Name of a split of the data.
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
+#: The same, as the names of their parameters begin.
+SPLITS = ("train", "valid", "test")
 
 
 class Share(NamedTuple):
@@ -40,19 +43,29 @@ class Source(NamedTuple):
 
     weight: how often, relative to the other sources of the split; None means its number of tokens.
     labels: prefix of its label file.
+    rejected: for preference pairs, the source of the rejected answers; this one then has the chosen answers.
     """
 
     prefix: str
     share: Share = WHOLE_FILE
     weight: float | None = None
     labels: str | None = None
+    rejected: Source | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """The prefixes of its token files and label files."""
+        own = [self.prefix, *([self.labels] if self.labels else [])]
+        return own + (self.rejected.files if self.rejected else [])
 
 
-def sources(data: Data) -> dict[Part, list[Source]]:
-    """Return the sources of each split, from `data_path` and `split` or from the three lists of paths.
+def sources(data: Data, answers: PostTraining) -> dict[Part, list[Source]]:
+    """Return the sources of each split, from `data_path` and `split` or from the lists of paths of the splits.
 
     `text_path` is not read here: the launcher tokenises it before the ranks start and sets `data_path`.
     """
+    if data.dataset_impl == "pairwise":
+        return {part: _pairs(data, answers, split) for part, split in zip(PARTS, SPLITS, strict=True)}
     if data.data_path:
         shares = split_shares(data.split)
         return {
@@ -65,6 +78,17 @@ def sources(data: Data) -> dict[Part, list[Source]]:
         (data.test_data_paths, data.test_data_weights, data.test_label_data_paths),
     )
     return {part: _listed(*settings) for part, settings in zip(PARTS, lists, strict=True)}
+
+
+def _pairs(data: Data, answers: PostTraining, split: str) -> list[Source]:
+    """Return the sources of preference pairs: those of the preferred answers, each with its rejected answers."""
+
+    def listed(answer: str) -> list[Source]:
+        paths, labels = (getattr(answers, f"{answer}_{split}_{kind}data_paths") for kind in ("", "label_"))
+        return _listed(paths, getattr(data, f"{split}_data_weights"), labels)
+
+    pairs = zip(listed("pos"), listed("neg"), strict=True)
+    return [preferred._replace(rejected=rejected) for preferred, rejected in pairs]
 
 
 def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | None]]:

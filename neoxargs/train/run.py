@@ -14,6 +14,7 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.resolve.config import Config
 from neoxargs.sizes import model
+from neoxargs.sizes.samples import sequences_per_batch
 from neoxargs.train import coord_check
 from neoxargs.train.characters import CharacterCounter
 from neoxargs.train.checkpoint import save_load
@@ -24,6 +25,7 @@ from neoxargs.train.data.loader import Loader
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.loop import Loop
+from neoxargs.train.preference import reference
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.questions import questions
@@ -64,6 +66,9 @@ def run(arguments: RankArguments) -> None:
         saver.forward_pass = ForwardPass(config, trained, vocabulary)
     with starting_from_text(trained.deepspeed, config, tokenizer, mesh):
         position = saver.load()
+    progress = _progress(config)
+    if config.post_training.train_impl == "dpo":
+        reference.prepare(config, trained, data, mesh, saver, progress)
     run = _described_run(config, process.world_size, position.iteration, vocabulary.padded)
     trackers = _trackers(config, run.folder) if process.main else []
     for tracker in trackers:
@@ -82,7 +87,7 @@ def run(arguments: RankArguments) -> None:
         elapsed=metrics.elapsed(run.folder / run_metrics.FILE, position.iteration) if process.main else 0.0,
         saved=position if position.iteration else None,  # a run that makes no step does not save again
         stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
-        progress=_progress(config),
+        progress=progress,
         run_dir=run.folder,
         folders=RunFolders(_folders(config) if process.main else {}),
         characters=CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None,
@@ -118,13 +123,14 @@ def _described_run(config: Config, ranks: int, start: int, rows: int) -> Run:
         folder=Path(config.logging.run_dir),
         iterations=config.training.train_iters,
         start=start,
-        tokens_per_step=batch * config.shape.seq_length,
+        tokens_per_step=sequences_per_batch(config) * config.shape.seq_length,
         samples_per_step=batch,
         ranks=ranks,
         parameters=model.parameters(config, rows),
         flops_per_token=model.flops_per_token(config, rows),
         peak_tflops=config.logging.peak_theoretical_tflops,
         unigram_entropy=_unigram_entropy(config.data.data_path),
+        has_perplexity=config.post_training.train_impl == "normal",
     )
 
 

@@ -14,7 +14,7 @@ from neoxargs.launch.preflight.checkpoints import (
 )
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files, unreadable_prompts
 from neoxargs.launch.preflight.disk_space import folder_problems, unwritable_folders
-from neoxargs.launch.preflight.documents import no_document_fits, wrong_labels
+from neoxargs.launch.preflight.documents import no_document_fits, unpaired_answers, wrong_labels
 from neoxargs.launch.preflight.frozen_model import frozen_model_problems
 from neoxargs.launch.preflight.hardware import (
     fp16_without_support,
@@ -61,7 +61,7 @@ def needs(program: Program | None, spec: RunSpec, elsewhere: bool = False) -> li
         return [*machine_problems(spec), *overwritten_checkpoint(config), *folder_problems(config)]
     logs = unwritable_folders(config, "run_dir")
     if program == "eval":
-        data = [*missing_files(config), *wrong_labels(config)]
+        data = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config)]
         return [*data, *_checkpoint_to_read(config), *missing_harness(config), *logs]
     checkpoint = _checkpoint_to_read(config) if program == "generate" else []
     return [*map(Problem.as_warning, missing_files(config)), *checkpoint, *logs]
@@ -83,7 +83,7 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
 def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
-    problems = [*missing_files(config), *wrong_labels(config), *no_document_fits(config)]
+    problems = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config), *no_document_fits(config)]
     problems += [*unnamed_files(config), *unreadable_prompts(config), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
     for check in (skipped_checkpoints, other_model, other_vocabulary, other_schedule, changed_training):

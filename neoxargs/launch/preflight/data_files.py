@@ -11,7 +11,7 @@ from pathlib import Path
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.data import path_list
+from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
 from neoxargs.sizes.vocab import SAME_VOCABULARY
 from neoxargs.token_files.index import HEADER, IGNORED, ITEM_SIZES, MAGIC, begins_with_label, tokenised_by
 from neoxargs.token_files.sources import blend, is_weight
@@ -24,11 +24,11 @@ SUFFIXES = (".bin", ".idx")
 MANY_MISSING = 3
 STDLIB = "python-stdlib"
 
-TOKEN_FILES = (
-    "train_data_paths", "valid_data_paths", "test_data_paths", "train_label_data_paths", "valid_label_data_paths",
-    "test_label_data_paths", "pos_train_data_paths", "pos_valid_data_paths", "pos_test_data_paths",
-    "neg_train_data_paths", "neg_valid_data_paths", "neg_test_data_paths",
-)  # fmt: skip
+#: The parameters that name the datasets of the splits; those of the preferred and of the rejected answers begin with
+#: `pos_` and `neg_`.
+TOKEN_FILES = tuple(
+    f"{answer}{split}_{kind}" for answer in ANSWERS for kind in ("data_paths", "label_data_paths") for split in SPLITS
+)
 
 #: The parameters that name training data.
 TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")

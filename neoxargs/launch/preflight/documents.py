@@ -6,15 +6,19 @@ They need numpy, which a machine that only checks may lack, and whose import tak
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.data import SPLITS, label_pairs
+from neoxargs.resolve.rules.data import ANSWERS, SPLITS, label_pairs
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
 from neoxargs.token_files.sources import sources
 
+#: The parameters that name tokenised training data.
+TOKEN_FILES = ("data_path", "train_data_paths", "pos_train_data_paths")
 HINTS = {
+    "pair": "write both files from the same prompts, so that document i of one belongs to document i of the other",
     "documents": "write both files from the same documents, in the same order",
     "length": "write one label for each token of every document",
     "label": "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
@@ -39,21 +43,54 @@ def wrong_labels(config: Config) -> Iterator[Problem]:
             yield Problem(what, config.place(name), HINTS[found.kind], id="labels-do-not-match", about=about)
 
 
+def unpaired_answers(config: Config) -> Iterator[Problem]:
+    """Yield a problem for two token files of preference pairs that do not have answers to the same prompts."""
+    for split in SPLITS if config.data.dataset_impl == "pairwise" else ():
+        names = f"pos_{split}_data_paths", f"neg_{split}_data_paths"
+        labels = label_pairs(*(config.get(f"{answer}_{split}_label_data_paths") for answer in ("pos", "neg")))
+        for paths, own in zip_longest(label_pairs(*map(config.get, names)), labels, fillvalue=("", "")):
+            if what := _other_documents(*paths) or _other_prompt(paths, own):
+                place = config.place(names[1])
+                yield Problem(f"{names[1]}: {what}", place, HINTS["pair"], id="pairs-do-not-match", about=names[::-1])
+
+
+def _other_documents(chosen: str, rejected: str) -> str:
+    """Return that the numbers of documents differ, or ""; missing files are reported elsewhere."""
+    counts = index.documents(chosen), index.documents(rejected)
+    if None in counts or counts[0] == counts[1]:
+        return ""
+    return f"{rejected} has {counts[1]:,} documents, but {chosen} has {counts[0]:,}"
+
+
+def _other_prompt(paths: tuple[str, str], labels: tuple[str, str]) -> str:
+    """Return the first document whose prompts differ, or "". The prompt is what precedes the first trained token."""
+    try:
+        from neoxargs.token_files.labels import prompts
+    except ImportError:
+        return ""
+    chosen, rejected = (prompts(*files) for files in zip(paths, labels, strict=True))
+    for document, (ours, theirs) in enumerate(zip(chosen, rejected, strict=False)):
+        if ours != theirs:
+            return f"the prompts of document {document} in {paths[1]} and of document {document} in {paths[0]} differ"
+    return ""
+
+
 def no_document_fits(config: Config) -> Iterator[Problem]:
     """Yield the error of `allow_chopped: false` with only documents that are longer than a sample."""
     data, prompt = config.data, prompt_length(config.soft_prompt)
-    if data.allow_chopped or data.pack_impl == "packed" or not (data.data_path or data.train_data_paths):
+    if data.allow_chopped or data.pack_impl == "packed" or not any(map(config.get, TOKEN_FILES)):
         return
     try:
+        from neoxargs.token_files.documents import documents_of
         from neoxargs.token_files.packing import window_of
     except ImportError:
         yield _skipped("the documents that allow_chopped: false leaves out are not counted", ["allow_chopped"])
         return
-    chosen = sources(data)["train"]
-    opened = [(index.read(source.prefix), source.share) for source in chosen]
-    lengths = [file.lengths[share.sequences(len(file.lengths))] for file, share in opened if file is not None]
-    window, counts = window_of(config.shape.seq_length, prompt), [len(each) for each in lengths]
-    if len(lengths) < len(chosen) or not sum(counts):
+    window = window_of(config.shape.seq_length, prompt)
+    found = [documents_of(source, window) for source in sources(data, config.post_training)["train"]]
+    lengths = [each.lengths for each in found if each is not None]
+    counts = [len(each) for each in lengths]
+    if len(lengths) < len(found) or not sum(counts):
         return  # reported elsewhere
     shortest = min(int(each.min()) for each in lengths if len(each))
     if shortest > window:
@@ -71,9 +108,9 @@ def _skipped(what: str, about: Sequence[str]) -> Problem:
 
 
 def _pairs(config: Config) -> dict[tuple[str, str], str]:
-    """Return token file and label file -> the first split that names them."""
+    """Return token file and label file -> the first split that names them, such as `train` or `pos_train`."""
     found: dict[tuple[str, str], str] = {}
-    for split in SPLITS:
+    for split in (answer + split for answer in ANSWERS for split in SPLITS):
         for pair in label_pairs(config.get(f"{split}_data_paths"), config.get(f"{split}_label_data_paths")):
             found.setdefault(pair, split)
     return found

@@ -19,6 +19,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters, vocabulary_rows
+from neoxargs.sizes.samples import sequences_per_batch
 from neoxargs.sizes.trained import is_frozen, trained_parameters
 from neoxargs.sizes.vocab import vocabulary_size
 from neoxargs.text import protect_names, wrap
@@ -220,7 +221,7 @@ def _launcher(config: Config, resources: Resources) -> Iterator[str]:
 
 def _batch(config: Config, with_sources: bool = True) -> Iterator[str]:
     yield batch_equation(config, with_sources)
-    yield f"{config.batch.train_batch_size * config.shape.seq_length:,} tokens per step"
+    yield f"{sequences_per_batch(config) * config.shape.seq_length:,} tokens per step"
 
 
 def _precision(config: Config) -> str:
@@ -246,8 +247,17 @@ def _optimizer(config: Config) -> Iterator[str]:
     yield f"learning rate {options.lr:g}{end}, {schedule.lr_decay_style}, {_count(warmup, 'warm-up step')}"
 
 
+def _pairs(config: Config, cut: bool) -> Iterator[str]:
+    answers, most = config.post_training, 2 * 66 if cut else None
+    chosen, rejected = (shorten(paths, most) for paths in (answers.pos_train_data_paths, answers.neg_train_data_paths))
+    yield f"preferred answers {chosen}, rejected answers {rejected}, tokenised by {config.tokenizer.tokenizer_type}"
+
+
 def _data(config: Config, cut: bool) -> Iterator[str]:
     data = config.data
+    if data.dataset_impl == "pairwise":
+        yield from _pairs(config, cut)
+        return
     source = data.text_path or data.data_path or data.train_data_paths
     if not source:
         yield "none"
@@ -265,7 +275,7 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
 
 def _run(config: Config) -> Iterator[str]:
     training, checkpoint = config.training, config.checkpoint
-    tokens = training.train_iters * config.batch.train_batch_size * config.shape.seq_length
+    tokens = training.train_iters * sequences_per_batch(config) * config.shape.seq_length
     epochs = f"{_count(training.train_epochs, 'epoch')}: " if training.train_epochs else ""
     yield f"{epochs}{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
     yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"

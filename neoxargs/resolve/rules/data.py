@@ -12,6 +12,8 @@ Weights = Sequence[float] | None
 WEIGHT_NAMES = ("train_data_weights", "valid_data_weights", "test_data_weights")
 #: The splits, as the names of their parameters begin.
 SPLITS = ("train", "valid", "test")
+#: What may stand before that: nothing, or for preference pairs, the preferred or the rejected answers.
+ANSWERS = ("", "pos_", "neg_")
 
 
 def path_list(paths: Paths) -> list[str]:
@@ -127,14 +129,22 @@ def weight_by_num_documents_excludes_weights(weight_by_num_documents: bool, writ
 
 
 @check
-def one_source_of_data(text_path: Paths, data_path: object, train_data_paths: Paths) -> Finding | None:
-    """The training data is text to be tokenised (text_path), one dataset to be split (data_path) or separate datasets
-    (train_data_paths). If two of them were set, one would be ignored, and the model could be trained on the wrong data.
+def one_source_of_data(
+    text_path: Paths, data_path: object, train_data_paths: Paths, pos_train_data_paths: Paths
+) -> Finding | None:
+    """The training data is text to be tokenised (text_path), one dataset to be split (data_path), separate datasets
+    (train_data_paths), or preference pairs (pos_train_data_paths). If two of them were set, one would be ignored, and
+    the model could be trained on the wrong data.
 
         text_path: python-stdlib
         data_path: my_text_document
     """
-    sources = {"text_path": text_path, "data_path": data_path, "train_data_paths": train_data_paths}
+    sources = {
+        "text_path": text_path,
+        "data_path": data_path,
+        "train_data_paths": train_data_paths,
+        "pos_train_data_paths": pos_train_data_paths,
+    }
     given = [name for name, value in sources.items() if value]
     if len(given) < 2:
         return None

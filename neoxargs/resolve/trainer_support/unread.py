@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.trainer_support.no_effect import switched_off_by
+from neoxargs.resolve.trainer_support.switched_off import switched_off_by
 from neoxargs.resolve.value import DEFAULT, Value
 
 

@@ -10,7 +10,6 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.values.describe_type import describe_type
-from neoxargs.text import json_key
 from neoxargs.tools.docs.parameters import default_words, destination_words, neox_dates, refusal_words
 from neoxargs.tools.explain import keyword_search
 from neoxargs.tools.explain.destinations import destinations
@@ -39,7 +38,7 @@ def to_json(parameter: Parameter, asked: str, config: Config | None) -> dict[str
     if config is not None:
         tree = described["source"]
         described |= {"source": tree.why, "from": [read.to_json() for read in tree.inputs]}
-    return {"name": parameter.name, **{json_key(label): value for label, value in described.items()}}
+    return {"name": parameter.name, **described}
 
 
 def to_text(parameter: Parameter, asked: str, config: Config | None) -> str:
@@ -52,8 +51,8 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if asked != parameter.name and not parameter.name.endswith(f".{asked}"):
         spelling = "another spelling of" if REGISTRY.find(asked) else "another program's name for"
         yield "alias", f"{asked} is {spelling} {parameter.name}"
-    if others := [name for name in keyword_search.names_ending_in(asked) if name != parameter.name]:
-        yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
+        if others := keyword_search.names_ending_in(asked):
+            yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
     yield "meaning", parameter.description
     yield "type", describe_type(parameter.type)
     # The words of the table in docs/parameters.md, without its Markdown.

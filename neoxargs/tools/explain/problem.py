@@ -29,7 +29,7 @@ def to_json(word: str) -> dict[str, Any]:
     found = _problems_of(entry.example, _id(word))
     return {
         "name": _id(word),
-        "protects_from": entry.protects_from,
+        "protects from": entry.protects_from,
         "about": list(_about(entry, found)),
         "example": entry.example.config if entry.example else None,
         "problem": found[0].to_json() if found else None,

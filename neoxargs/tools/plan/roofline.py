@@ -19,6 +19,7 @@ from neoxargs.sizes.model import (
     mlp_width,
     qkv_rows,
 )
+from neoxargs.sizes.samples import sequences_per_micro_batch
 from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
@@ -165,7 +166,7 @@ def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
     the mean of all layers.
     """
     config = sizes.config
-    length, batch = config.shape.seq_length, config.batch.train_micro_batch_size_per_gpu
+    length, batch = config.shape.seq_length, sequences_per_micro_batch(config)
     heads = config.shape.num_attention_heads // sizes.tensor
     product = 2.0 * batch * length * length * attention_width(config.shape) / sizes.tensor
     if _unfused(sizes):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
+from neoxargs.sizes.samples import sequences_per_batch
 from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
 from neoxargs.tools.plan.communication import Messages, bytes_sent, expert_messages, pipeline_messages, tensor_messages
 from neoxargs.tools.plan.devices import Device
@@ -103,7 +104,7 @@ def estimate_speed(
         experts=exchanging,
         optimizer=_optimizer(states, device, sent, assumed),
         volume=sent,
-        tokens=config.batch.train_batch_size * config.shape.seq_length,
+        tokens=sequences_per_batch(config) * config.shape.seq_length,
         ranks=layout.ranks,
         train_iters=config.training.train_iters,
     )

@@ -31,14 +31,20 @@ def of_run(config: Config, checkpoint: Path | None) -> BaseWeights | None:
     folder = checkpoint_folder.base_folder(root, recorded)
     if folder is None:
         return None
+    found = weights_in(config, folder)
+    if found is None:
+        frozen = f"load ({checkpoint}) was trained on the frozen model in {folder}, but that folder"
+        what = f"{f'base_checkpoint ({folder})' if root else frozen} contains no checkpoint with a weight index"
+        hint = "set base_checkpoint to the folder of the model's checkpoint"
+        raise Problems(Problem(what, hint=hint, id="base-checkpoint-missing", about=("base_checkpoint",)))
+    return found
+
+
+def weights_in(config: Config, folder: Path) -> BaseWeights | None:
+    """Return the weights of a checkpoint, or of the newest one in a folder; None if none has a weight index."""
     # None unless the folder is one of GPT-NeoX; those have no weight index.
     if theirs := weights_of(config, folder, None):
         return BaseWeights(Base(folder.resolve(), ""), theirs)
     found = checkpoint_folder.named_by(folder)
     inventories = inventory.read(found) if found else []
-    if found is None or not inventories:
-        frozen = f"load ({checkpoint}) was trained on the frozen model in {folder}, but that folder"
-        what = f"{f'base_checkpoint ({folder})' if root else frozen} contains no checkpoint with a weight index"
-        hint = "set base_checkpoint to the folder of the model's checkpoint"
-        raise Problems(Problem(what, hint=hint, id="base-checkpoint-missing", about=("base_checkpoint",)))
-    return BaseWeights(Base.of(found), SavedWeights(found, inventories))
+    return BaseWeights(Base.of(found), SavedWeights(found, inventories)) if found and inventories else None

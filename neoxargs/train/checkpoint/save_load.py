@@ -57,6 +57,7 @@ class Checkpoints(Saver):
                 print(f"{checkpoint}: {found}", flush=True)
         # Only the weights: iteration, data order and random states are those of a new run.
         if self.options.finetune:
+            self.initial = checkpoint
             return Position()
         if not self.options.no_load_rng:
             self._load_random_state(checkpoint, same_layout, state["iteration"])
@@ -79,12 +80,22 @@ class Checkpoints(Saver):
         # Of all ranks, because each rank compares the checkpoint's names with those of the full model.
         relayout.load_weights(self.engine, found.weights, False, only=relayout.union_over_ranks(frozen))
 
+    def load_weights_of(self, checkpoint: Path) -> None:
+        """Load only the weights of a checkpoint, for example those that this run began with."""
+        found = base.weights_in(self.config, checkpoint)
+        if found is None:
+            what = f"the run began with the weights in {checkpoint}, which no longer contains a checkpoint"
+            hint = "restore this checkpoint: the reference model has its weights"
+            raise Problems(Problem(what, hint=hint, id="initial-checkpoint-missing", about=("load",)))
+        relayout.load_weights(self.engine, found.weights, False, only=self._trained() if self.base else None)
+
     def _continue_gpt_neox(self, theirs: NeoxWeights) -> Position:
         """Load a checkpoint of GPT-NeoX, whose random states mean nothing here."""
         with_optimizer = not (self.options.finetune or self.options.no_load_optim)
         state = loading.load(self.engine, theirs, with_optimizer, self._optional())
         self.base = self.base and Base(theirs.folder.resolve(), "")
         if self.options.finetune:
+            self.initial = theirs.folder
             return Position()
         if not self.options.no_load_rng:
             set_seeds(torch.initial_seed() + state["iteration"])

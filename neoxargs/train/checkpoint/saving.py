@@ -31,8 +31,10 @@ from neoxargs.train.checkpoint.host_copies import HostCopies
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint_validation import KEY, ForwardPass
+from neoxargs.train.data.references import References
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
+from neoxargs.train.preference import recorded
 from neoxargs.train.process.setup import Process, suppress_output
 
 
@@ -65,9 +67,13 @@ class Saver:
     leads: whether this rank prepares and commits the folder that its files are in; rank 0 always does.
     beside: the ranks whose files are in the same folder.
     forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
+    references: the reference log-probabilities of the run's preference pairs.
+    initial: the checkpoint whose weights the run began with (`finetune`); None if they were random or a frozen model's.
     """
 
     forward_pass: ForwardPass | None = None
+    references: References | None = None
+    initial: Path | None = None
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
@@ -183,6 +189,8 @@ class Saver:
         inventory.write(self.engine, files, complete=partitioned or not self.options.no_save_optim)
         if self.leads:
             _write_config(files, self.config)
+            if self.references:
+                recorded.write(recorded.Recorded(self.references.tables, self.initial), files)
             if self.base:
                 files.text(self.base.to_json(), files.part / checkpoint_folder.BASE)
 

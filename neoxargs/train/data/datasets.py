@@ -30,9 +30,11 @@ from neoxargs.token_files.packing import joined_samples
 from neoxargs.token_files.sources import PARTS, Part, Source, sources
 from neoxargs.train.data import indexed
 from neoxargs.train.data.loader import Loader, Samples
+from neoxargs.train.data.references import References
 from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.samples import gpt_neox, megatron_core, whole_documents
+from neoxargs.train.samples.pairs import Pairs
 from neoxargs.train.samples.passes import in_passes
 
 T = TypeVar("T")
@@ -56,6 +58,8 @@ class Sampling:
     """Number of positions at the beginning of every sample that a soft prompt occupies."""
     files: dict[str, Any] = field(default_factory=dict)
     """Prefix -> open token file."""
+    references: References = field(default_factory=References)
+    """The reference model's log-probabilities of preference pairs."""
 
 
 def build_datasets(
@@ -83,7 +87,7 @@ def build_datasets(
         part: count * config.batch.train_batch_size if part in parts else 0
         for part, count in needed_batches(training, config.data.repeat_eval_samples).items()
     }
-    chosen = sources(config.data)
+    chosen = sources(config.data, config.post_training)
     _require_token_files(chosen, tokenizer.vocab_size)
     built = first_rank_first(
         None if config.data.use_shared_fs else local_rank,
@@ -102,6 +106,7 @@ def build_datasets(
         samples_per_evaluation=0 if config.data.repeat_eval_samples else evaluated,
         drops_last=config.data.sample_order == "gpt-neox",
         prompt=prompt,
+        references=sampling.references,
     )
 
 
@@ -164,11 +169,17 @@ def _left_out(chosen: Sequence[Source], sampling: Sampling) -> Iterator[str]:
             yield f"{too_long + untrained:,} of {total:,} documents in {source.prefix} are left out: {why}"
 
 
+def _answers(part: Sequence[Source]) -> Iterator[Source]:
+    """Yield the sources of a split; of preference pairs, those of both answers."""
+    for source in part:
+        yield from (source, source.rejected) if source.rejected else (source,)
+
+
 def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
     """Raise Problems unless every token file is intact, fits its labels, and has this vocabulary size (if it has a
     summary)."""
     problems = list(_other_labels(chosen))
-    for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
+    for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in _answers(part)):
         if damage := indexed.damage(Path(prefix)):
             hint = f"tokenise the text again: deepy data TEXT --output-prefix {prefix}"
             problems.append(
@@ -187,7 +198,8 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
 
 def _other_labels(chosen: Mapping[Part, Sequence[Source]]) -> Iterator[Problem]:
     """Yield a problem for each label file with other documents than its token file; the launcher compares tokens."""
-    pairs = {(source.prefix, source.labels): None for part in chosen.values() for source in part if source.labels}
+    labelled = [source for part in chosen.values() for source in _answers(part) if source.labels]
+    pairs = {(source.prefix, source.labels): None for source in labelled if source.labels}
     for prefix, labels in pairs:
         text, own = index.read(prefix), index.read(labels)
         if own is None:
@@ -259,17 +271,21 @@ def _source_samples(source: Source, sampling: Sampling, samples: int) -> Samples
     return replace(built, labels=_labels(source, sampling))
 
 
-def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSamples:
-    """Return the samples of whole documents of a source, each once."""
+def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSamples | Pairs:
+    """Return the samples of whole documents of a source, or of its pairs of documents, each once."""
     data = sampling.data
     assert data.pack_impl != "packed"
     packing = whole_documents.Packing(
         data.pack_impl, sampling.seq_length, sampling.seed, data.allow_chopped, sampling.prompt, _masked_token(sampling)
     )
-    files = _file(source.prefix, sampling), _labels(source, sampling)
-    return whole_documents.document_samples(
-        *files, source.labels, _sequences(source, sampling), packing, _identity(source), sampling.cache
+    chosen = whole_documents.document_samples(
+        _file(source.prefix, sampling), _labels(source, sampling), source, packing, _identity(source), sampling.cache
     )
+    if source.rejected is None:
+        return chosen
+    files = _file(source.rejected.prefix, sampling), _labels(source.rejected, sampling)
+    # The same documents of the other file.
+    return Pairs.of(chosen, replace(chosen, file=files[0], labels=files[1]), sampling.references)
 
 
 def _has_samples(source: Source, sampling: Sampling) -> bool:
@@ -331,7 +347,8 @@ def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
 def _identity(source: Source) -> list[Any]:
     """Return what the sequences of a source depend on, for the names of index files."""
     labels = [str(Path(source.labels).absolute()), *_size_and_time(source.labels)] if source.labels else []
-    return [str(Path(source.prefix).absolute()), *source.share, *_size_and_time(source.prefix), *labels]
+    rejected = _identity(source.rejected) if source.rejected else []
+    return [str(Path(source.prefix).absolute()), *source.share, *_size_and_time(source.prefix), *labels, *rejected]
 
 
 def _size_and_time(prefix: str) -> tuple[int, int]:

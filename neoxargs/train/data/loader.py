@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from neoxargs.token_files.sources import Part
+from neoxargs.train.data.references import References
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.process.setup import on_gpu
@@ -34,10 +35,16 @@ class Batch(NamedTuple):
     """(batch, seq), int64: the next token of each position, IGNORED where the loss mask is 0."""
     starts: Tensor | None = None
     """(batch, seq), int64: the position at which each token's document begins; None if documents are not separated."""
+    reference: Tensor | None = None
+    """(batch): the reference model's log-probability of each sequence, if the samples are preference pairs. The chosen
+    answers then come first, followed by the rejected ones in the same order."""
 
 
 class Samples(Protocol):
-    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq), and perhaps `starts`, as in `Batch`."""
+    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq), and perhaps `starts`, as in `Batch`.
+
+    A preference pair has them as (2, seq), and `reference` (2).
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
@@ -58,6 +65,8 @@ class Loader:
     """Start over after the last micro batch that is full on all ranks, as GPT-NeoX does, not after the last sample."""
     prompt: int = 0
     """Number of positions at the beginning of every sample that a soft prompt occupies."""
+    references: References = field(default_factory=References)
+    """The reference model's log-probabilities of preference pairs."""
 
     def train(self, consumed: int) -> Iterator[Batch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
@@ -78,7 +87,7 @@ class Loader:
         found = batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
         if not self.prompt:
             return found
-        return (Batch(*make_room(batch.tokens, batch.labels, self.prompt), batch.starts) for batch in found)
+        return (Batch(*make_room(batch.tokens, batch.labels, self.prompt), *batch[2:]) for batch in found)
 
 
 def reads_data(mesh: Mesh) -> bool:
@@ -145,13 +154,15 @@ def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> 
 
 
 def collate(samples: list[Mapping[str, Tensor]]) -> Batch:
-    """Stack samples, each (seq), to a micro batch (batch, seq)."""
-    tokens, labels, mask = (torch.stack([sample[name] for sample in samples]) for name in _FIELDS)
-    starts = torch.stack([sample["starts"] for sample in samples]) if "starts" in samples[0] else None
-    return Batch(tokens, labels.masked_fill_(mask == 0, IGNORED), starts)
+    """Stack samples, each (seq), to a micro batch (batch, seq); of pairs, (2, seq), first all chosen answers."""
+    rows = {name: torch.stack([sample[name] for sample in samples]) for name in _FIELDS if name in samples[0]}
+    if "reference" in rows:
+        rows = {name: values.transpose(0, 1).flatten(0, 1) for name, values in rows.items()}
+    labels = rows["labels"].masked_fill_(rows["loss_mask"] == 0, IGNORED)
+    return Batch(rows["tokens"], labels, rows.get("starts"), rows.get("reference"))
 
 
-_FIELDS = ("tokens", "labels", "loss_mask")
+_FIELDS = ("tokens", "labels", "loss_mask", "starts", "reference")
 
 
 class _Endless(torch.utils.data.Sampler[Any]):

@@ -21,8 +21,8 @@ from neoxargs.train.model.documents import LayerInput, pack
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Axis, Mesh
 
-#: (tokens, labels), each (batch, seq), and where documents start if the packing separates them: `Batch` of the loader.
-MicroBatch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
+#: (tokens, labels), each (batch, seq), or these with the other fields of `Batch` of the loader.
+MicroBatch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 #: What DeepSpeed's engines take: the input of the first layer, and the labels.
 Inputs = tuple[LayerInput, Targets]
 
@@ -148,12 +148,20 @@ class Feed:
 
     def inputs(self, batches: Iterator[MicroBatch]) -> Iterator[Inputs]:
         """Yield the inputs of the engine. With `by_token`, those of a whole step are read ahead. Collective then."""
-        copied = (to_device(batch, self.engine.device) for batch in batches)
         if not self.by_token:
             # This exhausts the batches, so the loop below ends at once.
-            yield from copied
+            yield from (self._with_reference(batch) for batch in batches)
+        copied = (to_device(batch, self.engine.device) for batch in batches)
         while step := list(islice(copied, self.engine.gradient_accumulation_steps())):
             yield from self._weighted(step)
+
+    def _with_reference(self, batch: MicroBatch) -> Inputs:
+        """Copy a micro batch; of preference pairs, the targets include the reference log-probabilities."""
+        tokens, labels = to_device(batch, self.engine.device)
+        reference = batch[3] if len(batch) > 3 else None
+        if reference is None:
+            return tokens, labels
+        return tokens, (labels, reference.to(self.engine.device, non_blocking=True))
 
     def _weighted(self, step: list[tuple[LayerInput, Tensor]]) -> Iterator[Inputs]:
         """Give each micro batch the factor by which the mean over micro batches and replicas is that over tokens."""
@@ -169,7 +177,7 @@ class Feed:
 
 def to_device(batch: MicroBatch, device: torch.device) -> tuple[LayerInput, Tensor]:
     """Copy a micro batch, and return the first layer's input and the labels. From pinned memory, it does not wait."""
-    tokens, labels, *starts = (tensor.to(device, non_blocking=True) for tensor in batch if tensor is not None)
+    tokens, labels, *starts = (tensor.to(device, non_blocking=True) for tensor in batch[:3] if tensor is not None)
     return pack(tokens, starts[0] if starts else None), labels
 
 

@@ -8,7 +8,8 @@ products; F.linear + F.cross_entropy takes a fifth to a half longer (vocabulary 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,14 +20,15 @@ from torch.autograd.function import once_differentiable
 
 from neoxargs.resolve.config import Config
 from neoxargs.token_files import index
-from neoxargs.train.parallel.communicate import copy_to_ranks, gather, sum_over_ranks
+from neoxargs.train.parallel.communicate import copy_to_ranks, gather
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Label of a token that does not count in the loss: padding, or removed by a loss mask.
 IGNORED = index.IGNORED
-#: Labels (batch, seq), or the pair of these and the factor on the micro batch's loss ().
+#: Labels (batch, seq), or the pair of these and what the loss needs besides: the factor on the micro batch's loss (),
+#: or the reference log-probabilities (batch) of preference pairs.
 Targets = Tensor | tuple[Tensor, Tensor]
 #: Number of logits in one slice, by device: large enough for the matrix product to run at full speed.
 LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
@@ -102,29 +104,13 @@ class Loss:
     def log_probabilities(self, readout: Readout, labels: Tensor) -> Tensor:
         """Return the log-probability of every label (batch, seq), with gradients; 0 where the label is IGNORED.
 
-        For losses other than the mean cross entropy, such as those of preference training. Unlike the loss, it keeps
-        the logits of this rank's part of the vocabulary until the backward pass.
+        For losses other than the mean cross entropy, such as those of preference training.
         """
         hidden, weight = readout
         hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
-        logits = F.linear(hidden, weight).float()
-        if self.softcap:
-            logits = self.softcap * torch.tanh(logits / self.softcap)
-        first, rows = self.tensor.rank * weight.shape[0], weight.shape[0]
-        # The padding rows: probability 0.
-        logits = logits.masked_fill(torch.arange(first, first + rows, device=logits.device) >= self.rows, -torch.inf)
-        local = labels - first
-        is_local = (labels != IGNORED) & (local >= 0) & (local < rows)
-        # Detached, because log(sum(exp)) does not depend on what is subtracted before.
-        peak = logits.detach().amax(-1, keepdim=True)
-        if self.tensor.size > 1:
-            all_reduce(peak, dist.ReduceOp.MAX, group=self.tensor.group)
-        # 0 where another rank has the label's row: any valid index, its value is dropped below.
-        chosen = logits.gather(-1, local.where(is_local, 0).unsqueeze(-1)).squeeze(-1)
-        # Both in one tensor, for one all-reduce.
-        sums = torch.stack(((logits - peak).exp().sum(-1), chosen.where(is_local, torch.zeros_like(chosen))))
-        total, label_logit = sum_over_ranks(sums, self.tensor)
-        return (label_logit - total.log() - peak.squeeze(-1)).masked_fill(labels == IGNORED, 0)  # type: ignore[no-any-return]
+        arguments = (hidden.flatten(0, -2), weight, labels.flatten(), replace(self, z=0.0))
+        logs: Tensor = _LogProbabilities.apply(*arguments)  # type: ignore[no-untyped-call]
+        return logs.view(labels.shape)
 
     def logits(self, readout: Readout) -> Tensor:
         """Return logits (batch, seq, vocabulary), equal on every tensor parallel rank, without gradient."""
@@ -151,13 +137,12 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss, train: bool) -> Tensor:
         slices = _Slices(hidden, weight, labels, loss, frozen=not ctx.needs_input_grad[1])
-        at_once = max(1, LOGITS_AT_ONCE.get(hidden.device.type, 2**27) // weight.shape[0])
         # The gradients are finished before the backward pass begins, so nothing else has to be stored for it.
-        for start in range(0, len(labels), at_once):
-            slices.add(slice(start, start + at_once), train)
+        for part in slices.parts():
+            slices.add(part, train)
         ctx.gradients = slices.hidden_gradient, slices.weight_gradient
         ctx.count = slices.count
-        return slices.total / slices.count
+        return slices.losses.sum() / slices.count
 
     @staticmethod
     @once_differentiable
@@ -171,10 +156,47 @@ class _CrossEntropy(torch.autograd.Function):
         return hidden.mul_(scale), None if weight is None else weight.mul_(scale), None, None, None
 
 
-class _Slices:
-    """Sum of the loss, and its gradients, accumulated over slices of the tokens; that of a frozen weight is None."""
+class _LogProbabilities(torch.autograd.Function):
+    """hidden (tokens, hidden), weight (rows, hidden), labels (tokens) -> log-probabilities of the labels (tokens).
 
-    def __init__(self, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss, frozen: bool) -> None:
+    The backward pass computes the logits again, because the gradient of each token is not known before.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+        slices = _Slices(hidden, weight, labels, loss)
+        for part in slices.parts():
+            slices.add(part, train=False)
+        ctx.save_for_backward(hidden, weight, labels)
+        ctx.loss = loss
+        return -slices.losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, labels = ctx.saved_tensors
+        slices = _Slices(hidden, weight, labels, ctx.loss, frozen=not ctx.needs_input_grad[1], factors=-gradient)
+        for part in slices.parts():
+            slices.add(part, train=True)
+        of_weight = slices.weight_gradient
+        return slices.hidden_gradient, None if of_weight is None else of_weight.to(weight.dtype), None, None
+
+
+class _Slices:
+    """Losses of tokens, and the gradients of their sum, accumulated over slices; that of a frozen weight is None.
+
+    factors: (tokens), what each token's loss is multiplied with in the gradients; None: 1.
+    """
+
+    def __init__(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        loss: Loss,
+        frozen: bool = False,
+        factors: Tensor | None = None,
+    ) -> None:
         self.hidden, self.weight, self.axis, self.half, self.z = hidden, weight, loss.tensor, loss.half, loss.z
         self.loss, self.frozen = loss, frozen
         rows = weight.shape[0]
@@ -185,12 +207,20 @@ class _Slices:
         self.is_local = self.counted & (local >= 0) & (local < rows)  # whether this rank holds the label's row
         self.label = local.where(self.is_local, 0)
         self.count = self.counted.sum().clamp(min=1)
-        self.total = torch.zeros((), device=hidden.device)
+        # (tokens, 1) like `counted`, which is the factor of each token where no other is given.
+        self.factors = self.counted if factors is None else self.counted * factors.unsqueeze(-1)
+        self.losses = torch.zeros(len(labels), device=hidden.device)
         self.hidden_gradient: Tensor | None = None
         self.weight_gradient: Tensor | None = None
 
+    def parts(self) -> Iterator[slice]:
+        """Yield slices of the tokens, of which the logits fit into memory."""
+        at_once = max(1, LOGITS_AT_ONCE.get(self.hidden.device.type, 2**27) // self.weight.shape[0])
+        for start in range(0, len(self.hidden), at_once):
+            yield slice(start, start + at_once)
+
     def add(self, part: slice, train: bool) -> None:
-        """Add the loss of the tokens of `part`, and with `train` its gradients."""
+        """Compute the losses of the tokens of `part`, and with `train` add its gradients."""
         logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows); everything below works in this memory
         logits = self.loss.bounded(logits if self.half else logits.float())
         # d bounded / d logit, the only other tensor of the size of the logits
@@ -206,12 +236,13 @@ class _Slices:
         # The second all-reduce of the slice: the sum, and the label's logit, which only one rank has.
         total, label_logit = self._over_ranks(sums, dist.ReduceOp.SUM).chunk(2, dim=1)
         log_z = total.log() + peak
-        self.total += (log_z - label_logit).where(self.counted[part], 0).sum()
+        self.losses[part] = (log_z - label_logit).where(self.counted[part], 0).squeeze(-1)
         if train:
             # d loss / d logits = softmax x (1 + 2 z log Z) - one_hot(label); 0 where the label does not count.
-            gradient = exponentials.mul_(self.counted[part] * (1 + 2 * self.z * log_z) / total)
+            gradient = exponentials.mul_(self.factors[part] * (1 + 2 * self.z * log_z) / total)
             # -1 at the label, on the rank that holds it; elsewhere -0 at index 0.
-            gradient.scatter_add_(1, self.label[part], -self.is_local[part].to(gradient.dtype))
+            at_label = self.factors[part] * self.is_local[part]
+            gradient.scatter_add_(1, self.label[part], -at_label.to(gradient.dtype))
             if slope is not None:
                 gradient *= slope
             self._add_gradients(gradient.to(self.weight.dtype), part)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -120,6 +121,17 @@ def attach(module: nn.Module, config: Config, make: Make) -> None:
         if target is not None:
             within = replace(make.at(f"{name}.{MODULE}"), partial=getattr(layer, "partial", False))
             layer.lora = Adapters(config, target, within)
+
+
+@contextmanager
+def disabled(module: nn.Module) -> Iterator[None]:
+    """Let the model compute within this as if it had no adapters."""
+    found = [(layer, layer.scale) for layer in module.modules() if isinstance(layer, Adapters)]
+    for layer, _ in found:
+        layer.scale = 0.0
+    yield
+    for layer, factor in found:
+        layer.scale = factor
 
 
 def is_adapter(name: str) -> bool:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import weights_of_layers
-from neoxargs.train.kernels.cross_entropy import Loss, Readout, Targets, Vocabulary
+from neoxargs.train.kernels.cross_entropy import Readout, Targets, Vocabulary
 from neoxargs.train.model.bias import relative_bias
 from neoxargs.train.model.block import block_class
 from neoxargs.train.model.documents import LayerInput, unpack
@@ -23,6 +23,7 @@ from neoxargs.train.model.init import first_rows, initializer
 from neoxargs.train.model.mup import output_scale, scale_by
 from neoxargs.train.model.norm import norm
 from neoxargs.train.parallel.make import Make
+from neoxargs.train.preference.loss import loss_of
 
 
 class OutputLayer(nn.Module):
@@ -67,7 +68,7 @@ class GPT(nn.Module):
         # The same nn.Parameter object, so that DeepSpeed and checkpoints see one weight.
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
         self.output = OutputLayer(config, vocabulary, make.at("output"), tied)
-        self.loss = Loss.of(config, vocabulary, make)
+        self.loss = loss_of(config, vocabulary, make)
         #: Recompute activations in the backward pass in groups of this many layers; 0 keeps all activations.
         self.checkpoint_layers = 0
         self.checkpoint: Callable[..., LayerInput] = _checkpoint

@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from neoxargs.token_files import index, packing
+from neoxargs.token_files import packing
+from neoxargs.token_files.documents import documents_of
 from neoxargs.token_files.index import IGNORED
-from neoxargs.token_files.labels import trained_tokens
+from neoxargs.token_files.sources import Source
 from neoxargs.train.samples.gpt_neox import Arrays, Integers, cached, sample_of
 
 #: The token of positions that no document fills.
@@ -94,21 +95,20 @@ class DocumentSamples:
 
 
 def document_samples(
-    file: Any, labels: Any, labels_prefix: str | None, sequences: slice, packing_: Packing, identity: Any, cache: Path
+    file: Any, labels: Any, source: Source, packing_: Packing, identity: Any, cache: Path
 ) -> DocumentSamples:
-    """Return the samples of one pass over some sequences of a token file; there may be none.
+    """Return the samples of one pass over the documents of a source; there may be none.
 
-    identity: what the contents of both files depend on; JSON. cache: folder of the index files, written if missing.
+    file, labels: the open files of the source. identity: what the contents of its files depend on; JSON. cache: folder
+    of the index files, written if missing.
     """
+    sequences = source.share.sequences(len(file.sequence_lengths))
 
     def build() -> Arrays:
-        trained = None
-        if labels_prefix is not None:
-            opened = index.read(labels_prefix)
-            assert opened is not None
-            trained = trained_tokens(opened, sequences, packing_.window)
-        lengths = np.asarray(file.sequence_lengths[sequences])
-        made = packing.pack(packing_.how, lengths, trained, packing_.window, packing_.allow_chopped, packing_.seed)
+        found = documents_of(source, packing_.window)
+        # Damaged files are refused before.
+        assert found is not None
+        made = packing.pack(packing_.how, *found, packing_.window, packing_.allow_chopped, packing_.seed)
         left_out = np.array([made.too_long, made.untrained])
         return {"documents": made.documents + sequences.start, "bounds": made.bounds, "left-out": left_out}
 

@@ -40,7 +40,7 @@ class Console(Tracker):
 
     def on_eval(self, evaluation: Evaluation) -> None:
         # exp() of a diverged loss would overflow; above 50 the perplexity has no meaning.
-        perplexity = f" | perplexity {math.exp(min(evaluation.loss, 50)):.4g}"
+        perplexity = f" | perplexity {math.exp(min(evaluation.loss, 50)):.4g}" if self.run.has_perplexity else ""
         if evaluation.character_perplexity is not None:
             perplexity += f" | perplexity per character {evaluation.character_perplexity:.4g}"
         self._say(f"{evaluation.split} after iteration {evaluation.iteration} | loss {evaluation.loss:.4f}{perplexity}")

@@ -24,6 +24,8 @@ CHARTS = {
     "grad_norm": ("Gradient norm", "before clipping"),
     "tokens_per_second": ("Throughput", "tokens/s"),
     "memory": ("Peak memory on rank 0", "bytes"),
+    "train/margins": ("Reward margin", "chosen minus rejected answer"),
+    "train/reward_acc": ("Reward accuracy", "share of the pairs"),
 }
 #: Maximum number of charts of tasks; metrics.jsonl has the results of all.
 MAX_TASK_CHARTS = 12
@@ -125,12 +127,15 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
     held_out = [row for row in rows if row.get("split") == "validation"]
     last, tiles = steps[-1], []
     # The mean of the last 2 % of the steps, because the loss of a single step is noisy.
-    recent = [row["loss"] for row in steps[-max(1, len(steps) // 50) :] if row["loss"] is not None]
-    if recent:
-        tiles.append(("training loss", f"{sum(recent) / len(recent):.4f}"))
+    recent = steps[-max(1, len(steps) // 50) :]
+    tiles += [("training loss", f"{loss:.4f}") for loss in _mean(recent, "loss")]
+    tiles += [("reward accuracy", f"{accuracy:.1%}") for accuracy in _mean(recent, "train/reward_acc")]
     if held_out:
         loss = held_out[-1]["loss"]
-        tiles += [("validation loss", f"{loss:.4f}"), ("perplexity", f"{math.exp(min(loss, 50)):.4g}")]
+        tiles.append(("validation loss", f"{loss:.4f}"))
+        # The loss of preference pairs is not the mean of a log-probability.
+        if "train/reward_acc" not in last:
+            tiles.append(("perplexity", f"{math.exp(min(loss, 50)):.4g}"))
     speeds = sorted(row["tokens_per_second"] for row in steps)
     tiles += [
         ("tokens/s, median", f"{speeds[len(speeds) // 2]:,.0f}"),
@@ -138,6 +143,12 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
         ("time in training steps", duration(last["elapsed"])),
     ]
     return tiles
+
+
+def _mean(rows: Rows, column: str) -> list[float]:
+    """Return the mean of a column, or nothing if it has no values."""
+    values = [row[column] for row in rows if row.get(column) is not None]
+    return [sum(values) / len(values)] if values else []
 
 
 CONTENT = """

@@ -30,6 +30,8 @@ class Run:
     """Peak throughput of one rank's device, in TFLOP/s; None if unknown."""
     unigram_entropy: float | None = None
     """Loss in nats per token of a model that knows only the frequency of each token; None if unknown."""
+    has_perplexity: bool = True
+    """Whether the loss is a cross entropy, whose exponential is the perplexity."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neoxargs.launch.preflight.data_files import missing_files
-from neoxargs.launch.preflight.documents import no_document_fits, wrong_labels
+from neoxargs.launch.preflight.documents import no_document_fits, unpaired_answers, wrong_labels
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
@@ -100,3 +100,24 @@ def test_documents_that_cannot_be_counted_are_told(tmp_path: Path, monkeypatch: 
     found = config(pack_impl="unpacked", allow_chopped=False, data_path=text, seq_length=7)
     without_numpy(monkeypatch)
     assert [problem.id for problem in no_document_fits(found)] == ["check-skipped"]
+
+
+def test_the_two_answers_of_a_pair_have_the_same_prompt(tmp_path: Path) -> None:
+    chosen = token_file(tmp_path / "chosen", [[1, 2, 3], [4, 5, 6]])
+    labels = token_file(tmp_path / "label", [[IGNORED, IGNORED, 3], [IGNORED, 5, 6]])
+    rejected = token_file(tmp_path / "rejected", [[1, 2, 7, 8], [9, 5]])
+    others = token_file(tmp_path / "rejected_label", [[IGNORED, IGNORED, 7, 8], [IGNORED, 5]])
+    fewer = token_file(tmp_path / "fewer", [[1, 2, 7]])
+    hint = "write both files from the same prompts, so that document i of one belongs to document i of the other"
+
+    def found(**values: object) -> list[tuple[str, str]]:
+        problems = unpaired_answers(config(dataset_impl="pairwise", **values))
+        return [(problem.what, problem.hint) for problem in problems]
+
+    paths: dict[str, object] = {"pos_train_data_paths": [chosen], "neg_train_data_paths": [rejected]}
+    assert found(**paths) == []
+    own = {"pos_train_label_data_paths": [labels], "neg_train_label_data_paths": [others]}
+    what = f"neg_train_data_paths: the prompts of document 1 in {rejected} and of document 1 in {chosen} differ"
+    assert found(**paths, **own) == [(what, hint)]
+    what = f"neg_valid_data_paths: {fewer} has 1 documents, but {chosen} has 2"
+    assert found(pos_valid_data_paths=[chosen], neg_valid_data_paths=[fewer]) == [(what, hint)]

@@ -8,7 +8,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.no_effect import SWITCHED_OFF
+from neoxargs.resolve.trainer_support.switched_off import SWITCHED_OFF
 from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from tests.support.configure import configure
 from tests.support.paths import corpus_files, needs_corpus

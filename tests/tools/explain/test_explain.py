@@ -88,17 +88,10 @@ def test_auto_is_part_of_the_source(tmp_path: Path) -> None:
     assert source_of("optimizer.params.lr", str(path)).endswith(" (set to `auto`)")
 
 
-@pytest.mark.parametrize(("key", "other"), [("loss_scale", "fp16.loss_scale"), ("rank", "lora.rank")])
-def test_keys_of_sections_with_the_same_name_are_listed(key: str, other: str) -> None:
-    also = json.loads(explain(key, Request([], as_json=True)))["also"]
-    assert also.startswith(other) and also.endswith("this name")
-    assert "also" not in json.loads(explain(other, Request([], as_json=True)))
-
-
 def test_a_value_is_shown_in_the_form_that_its_receiver_gets() -> None:
     def sent(key: str, *overrides: str) -> list[str]:
         answer = json.loads(explain(key, Request([QUICKSTART], overrides, gpus=4, as_json=True)))
-        lines: list[str] = answer["sent_as"]
+        lines: list[str] = answer["sent as"]
         return lines
 
     assert sent("zero_optimization.stage", "zero_stage=1") == [

@@ -11,6 +11,7 @@ import torch
 
 from neoxargs.problems import Problems
 from neoxargs.registry.data import Data
+from neoxargs.registry.post_training import PostTraining
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.token_files import sources
@@ -200,7 +201,7 @@ class TestBlending:
         assert sources.blend([0.3, "a", "0.7", "b"]) == [("a", 0.3), ("b", 0.7)]
 
     def test_lists_of_paths_without_weights_are_drawn_from_equally(self) -> None:
-        chosen = sources.sources(Data(train_data_paths=["a", "b"], train_data_weights=None))
+        chosen = sources.sources(Data(train_data_paths=["a", "b"], train_data_weights=None), PostTraining())
         assert [source.weight for source in chosen["train"]] == [1.0, 1.0]
 
 
@@ -299,7 +300,7 @@ class TestSamples:
         plain = made([Source(prefix)], 9, sampling(tmp_path))
         assert not (next(batches(plain, 0, Axis(), 9)).labels == IGNORED).any()
         masked = made([Source(prefix)], 9, sampling(tmp_path, eod_mask_loss=True))
-        tokens, labels, _ = next(batches(masked, 0, Axis(), 9))
+        tokens, labels, *_ = next(batches(masked, 0, Axis(), 9))
         assert torch.equal(labels == IGNORED, tokens == 256)
         assert (labels == IGNORED).any()
 

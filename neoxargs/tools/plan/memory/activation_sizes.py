@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.samples import sequences_per_micro_batch
 from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 
 
@@ -27,7 +28,7 @@ class ActivationSizes:
 
     @property
     def tokens(self) -> int:
-        return self.config.batch.train_micro_batch_size_per_gpu * self.config.shape.seq_length
+        return sequences_per_micro_batch(self.config) * self.config.shape.seq_length
 
     @property
     def hidden(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import attention_width, head_dim, layer_window
+from neoxargs.sizes.samples import sequences_per_micro_batch
 from neoxargs.tools.plan.assumptions import HALF, SINGLE
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.norms import inside_head_norms
@@ -57,7 +58,7 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     config = sizes.config
     square = heads * config.shape.seq_length**2
     mask = config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" else 0  # one byte per pair of tokens
-    batch = config.batch.train_micro_batch_size_per_gpu
+    batch = sequences_per_micro_batch(config)
     dropout = config.regularization.attention_dropout
     if sizes.kind == "cuda" and sizes.assumed.unfused_attention == 1:  # the probabilities; also their mask and product
         kept = sizes.number_size + (1 + sizes.number_size if dropout else 0)
@@ -81,7 +82,7 @@ def _converted_masks(sizes: ActivationSizes) -> float:
     config = sizes.config
     if config.embedding.pos_emb in BIASED or fits_flex(config):
         return 0.0
-    samples = config.batch.train_micro_batch_size_per_gpu if _masks_documents(config) else 1
+    samples = sequences_per_micro_batch(config) if _masks_documents(config) else 1
     return _masked(config) * samples * config.shape.seq_length**2 * sizes.number_size
 
 

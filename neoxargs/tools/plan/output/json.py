@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from neoxargs.launch.report import summary
-from neoxargs.text import json_key
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.breakdown import RankMemory
@@ -26,7 +25,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "overflows_in": plan.overflows_in,
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
         **summary.to_json(plan.spec),
-        "parts": _parts(plan.parts),
+        "parts": plan.parts,
         "experts_on_rank": experts.held(plan.config) if experts.share(plan.config) else 0,
         "parameters": sum(plan.parts.values()),
         "vocabulary_rows": plan.vocab_rows,
@@ -43,13 +42,9 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
 def _stage(rank: RankMemory) -> dict[str, Any]:
     stage = rank.stage
     held = {name: getattr(rank, name) for name in ("phases", "allocated", "reserved", "occupied", "host")}
-    sizes = {"parameters": stage.parameters, "parts": _parts(stage.parts)}
+    sizes = {"parameters": stage.parameters, "parts": stage.parts}
     at_peak = {"peak": rank.peak, "peak_phase": rank.peak_phase}
     return {"stage": stage.index, "layers": list(stage.layers), **sizes, **at_peak, **held}
-
-
-def _parts(parts: Mapping[str, int]) -> dict[str, int]:
-    return {json_key(name): parameters for name, parameters in parts.items()}
 
 
 def _speed(speed: Speed) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""Preference training: pairs of answers, and what cannot be combined with its loss."""
+
+from __future__ import annotations
+
+from neoxargs.problems import listed
+from neoxargs.resolve.rules.data import Paths, path_list
+from neoxargs.resolve.rules.rule import Finding, check, refuse
+
+#: The values of `train_impl` whose losses compare the two answers of a pair.
+COMPARING = ("dpo", "rm")
+
+
+@check
+def preference_training_needs_pairs(train_impl: str, dataset_impl: str) -> Finding | None:
+    """DPO and reward models compare a preferred with a rejected answer. Samples without such pairs give them nothing to
+    compare, and next-token prediction has no use for rejected answers.
+
+        train_impl: dpo
+        train_data_paths: answers
+        valid_data_paths: answers
+        test_data_paths: answers
+    """
+    if (train_impl in COMPARING) == (dataset_impl == "pairwise"):
+        return None
+    about = ["train_impl", "dataset_impl"]
+    if train_impl in COMPARING:
+        what = f"train_impl ({train_impl}) needs preference pairs, but dataset_impl is {dataset_impl}"
+        advice = (
+            "set dataset_impl: pairwise, pos_train_data_paths to the preferred answers and neg_train_data_paths to "
+        )
+        return refuse(what, advice + "the rejected ones", about)
+    what = f"dataset_impl (pairwise) does not work with train_impl ({train_impl}), which does not compare answers"
+    return refuse(what, "set train_impl: dpo, or remove dataset_impl", about[::-1])
+
+
+@check
+def pairs_are_not_packed(dataset_impl: str, pack_impl: str) -> Finding | None:
+    """The loss of a pair compares the log-probabilities of two whole answers. A sample with parts of several documents
+    has no such log-probability.
+
+        train_impl: dpo
+        dataset_impl: pairwise
+        pos_train_data_paths: preferred
+        neg_train_data_paths: rejected
+    """
+    if dataset_impl != "pairwise" or pack_impl == "unpacked":
+        return None
+    what = f"dataset_impl (pairwise) needs one pair per sample, but pack_impl is {pack_impl}"
+    return refuse(what, "set pack_impl: unpacked", ["dataset_impl", "pack_impl"])
+
+
+@check
+def pairs_have_data(dataset_impl: str, pos_train_data_paths: Paths, neg_train_data_paths: Paths) -> Finding | None:
+    """Preference pairs are read from pos_train_data_paths and neg_train_data_paths. Without both, there are no pairs to
+    train on.
+
+        train_impl: dpo
+        dataset_impl: pairwise
+        pack_impl: unpacked
+        pos_train_data_paths: preferred
+    """
+    given = {"pos_train_data_paths": pos_train_data_paths, "neg_train_data_paths": neg_train_data_paths}
+    absent = [name for name, paths in given.items() if not path_list(paths)]
+    if dataset_impl != "pairwise" or not absent:
+        return None
+    what = f"dataset_impl (pairwise) needs {listed(absent, 'and')}"
+    advice = "set pos_train_data_paths to the token files of the preferred answers, and neg_train_data_paths to those "
+    return refuse(what, advice + "of the rejected answers", ["dataset_impl", *absent])
+
+
+def check_pairs(split: str, preferred: Paths, rejected: Paths, labels: Paths, other_labels: Paths) -> Finding | None:
+    """Refuse lists of different lengths, and labels for only one of the two answers. split: train, valid or test."""
+    counts = {
+        f"pos_{split}_data_paths": len(path_list(preferred)),
+        f"neg_{split}_data_paths": len(path_list(rejected)),
+        f"pos_{split}_label_data_paths": len(path_list(labels)),
+        f"neg_{split}_label_data_paths": len(path_list(other_labels)),
+    }
+    (first, count), *others = counts.items()
+    # Labels may be left out, but then for both answers.
+    required = others if any(path_list(each) for each in (labels, other_labels)) else others[:1]
+    wrong = [(name, number) for name, number in required if number != count]
+    if not wrong:
+        return None
+    name, number = wrong[0]
+    what = f"the number of {name} ({number}) must equal the number of {first} ({count})"
+    return refuse(what, "write one path per dataset in each of these lists, in the same order", [name, first])
+
+
+@check
+def train_pairs_match(
+    pos_train_data_paths: Paths,
+    neg_train_data_paths: Paths,
+    pos_train_label_data_paths: Paths,
+    neg_train_label_data_paths: Paths,
+) -> Finding | None:
+    """The datasets of preferred and of rejected answers belong together, in the order of the lists, and so do their
+    label files. With lists of different lengths, answers or labels of different prompts would be compared.
+
+        train_impl: dpo
+        dataset_impl: pairwise
+        pack_impl: unpacked
+        pos_train_data_paths: [a, b]
+        neg_train_data_paths: [c]
+    """
+    labels = pos_train_label_data_paths, neg_train_label_data_paths
+    return check_pairs("train", pos_train_data_paths, neg_train_data_paths, *labels)
+
+
+@check
+def valid_pairs_match(
+    pos_valid_data_paths: Paths,
+    neg_valid_data_paths: Paths,
+    pos_valid_label_data_paths: Paths,
+    neg_valid_label_data_paths: Paths,
+) -> Finding | None:
+    """The datasets of preferred and of rejected answers belong together, in the order of the lists, and so do their
+    label files. With labels for one answer only, an evaluation would compare an answer with a prompt and an answer.
+
+        train_impl: dpo
+        dataset_impl: pairwise
+        pack_impl: unpacked
+        pos_train_data_paths: a
+        neg_train_data_paths: b
+        pos_valid_data_paths: a
+        neg_valid_data_paths: b
+        pos_valid_label_data_paths: a_label
+    """
+    labels = pos_valid_label_data_paths, neg_valid_label_data_paths
+    return check_pairs("valid", pos_valid_data_paths, neg_valid_data_paths, *labels)
+
+
+@check
+def test_pairs_match(
+    pos_test_data_paths: Paths,
+    neg_test_data_paths: Paths,
+    pos_test_label_data_paths: Paths,
+    neg_test_label_data_paths: Paths,
+) -> Finding | None:
+    """The datasets of preferred and of rejected answers belong together, in the order of the lists, and so do their
+    label files. With lists of different lengths, answers to different prompts would be compared.
+
+        train_impl: dpo
+        dataset_impl: pairwise
+        pack_impl: unpacked
+        pos_train_data_paths: a
+        neg_train_data_paths: b
+        neg_test_data_paths: b
+    """
+    labels = pos_test_label_data_paths, neg_test_label_data_paths
+    return check_pairs("test", pos_test_data_paths, neg_test_data_paths, *labels)
+
+
+@check
+def dpo_has_its_own_loss(
+    train_impl: str, loss_average: str, char_level_ppl: bool, soft_prompt_tuning__enabled: bool
+) -> Finding | None:
+    """DPO's loss is a mean over pairs of answers. It has no mean over tokens and no perplexity, and deepy computes it
+    only for models without a soft prompt.
+
+        train_impl: dpo
+        dataset_impl: pairwise
+        pack_impl: unpacked
+        pos_train_data_paths: preferred
+        neg_train_data_paths: rejected
+        char_level_ppl: true
+    """
+    refused = {
+        "loss_average": loss_average == "tokens",
+        "char_level_ppl": char_level_ppl,
+        "soft_prompt_tuning.enabled": soft_prompt_tuning__enabled,
+    }
+    names = [name for name, is_set in refused.items() if is_set]
+    if train_impl != "dpo" or not names:
+        return None
+    what = f"{listed(names, 'and')} cannot be combined with train_impl (dpo)"
+    return refuse(what, f"remove {listed(names, 'and')}", ["train_impl", *names])

@@ -1,0 +1,39 @@
+"""The reference log-probabilities of preference pairs in a checkpoint, and the model that computed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from neoxargs.train.checkpoint.rank_files import RankFiles
+from neoxargs.train.data.references import Table
+from neoxargs.train.deepspeed import checkpoint_io
+
+FILE = "reference.pt"
+
+
+class Recorded(NamedTuple):
+    """What a checkpoint records."""
+
+    tables: Mapping[str, Table]
+    initial: Path | None
+    """As of `Saver`."""
+
+
+def write(recorded: Recorded, files: RankFiles) -> None:
+    """Write what a run records."""
+    tables = {name: torch.from_numpy(table) for name, table in recorded.tables.items()}
+    files.save({"tables": tables, "initial": str(recorded.initial or "")}, files.part / FILE)
+
+
+def read(checkpoint: Path) -> Recorded:
+    """Return what a checkpoint records; nothing if it has no such file. Raises Problems if the file is damaged."""
+    file = checkpoint / FILE
+    if not file.is_file():
+        return Recorded({}, None)
+    values = checkpoint_io.read(file)
+    initial = Path(values["initial"]) if values["initial"] else None
+    return Recorded({name: table.numpy() for name, table in values["tables"].items()}, initial)

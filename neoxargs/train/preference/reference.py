@@ -1,0 +1,156 @@
+"""The reference model's log-probabilities of all pairs that a run reads.
+
+The reference model is the model before its first step. Its log-probabilities are computed with the training engine
+before that step, so no second model takes up memory, and every layout that can train can compute them. Where a resumed
+run reads further pairs, the weights from before the first step are loaded once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch.distributed as dist
+
+from neoxargs.checkpoint_folder import recorded_base
+from neoxargs.launch.processes.watch import Progress
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.data.loader import Batch, Loader, Samples, collate, reads_data
+from neoxargs.train.data.references import Table
+from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.generation.logprobs import Scorer
+from neoxargs.train.generation.paused import paused
+from neoxargs.train.lora import adapters
+from neoxargs.train.preference.recorded import read
+from neoxargs.train.process.mesh import Mesh
+from neoxargs.train.samples.gpt_neox import BlendSamples
+from neoxargs.train.samples.pairs import Pairs
+
+
+def prepare(
+    config: Config, built: Pipelined | Plain, data: Loader, mesh: Mesh, saver: Checkpoints, progress: Progress
+) -> None:
+    """Fill the tables of the data, from the checkpoint that the run continues or else with the model. Collective.
+
+    Raises Problems if a pair is new and the model before the first step cannot be restored.
+    """
+    saver.references = data.references
+    if config.post_training.dpo_reference_free:
+        data.references.ignore()
+    if saver.last:
+        recorded = read(saver.last)
+        data.references.restore(recorded.tables)
+        saver.initial = recorded.initial
+    if pairs := missing(data):
+        if dist.get_rank() == 0:
+            print(f"computing the reference log-probabilities of {len(pairs):,} pairs", flush=True)
+        reference = Reference(built, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
+        with _reference_model(config, built, saver, len(pairs)):
+            reference.compute(pairs)
+
+
+@contextmanager
+def _reference_model(config: Config, built: Pipelined | Plain, saver: Checkpoints, pairs: int) -> Iterator[None]:
+    """Let the engine have the weights from before the first step within this; raise Problems if they are lost."""
+    has_adapters = saver.initial is not None and recorded_base(saver.initial) is not None
+    if saver.last is None:
+        yield
+    elif config.lora.rank and not has_adapters:
+        with adapters.disabled(built.deepspeed.module):  # they had no effect before the first step
+            yield
+    elif saver.initial:
+        saver.load_weights_of(saver.initial)
+        yield
+        saver.load()
+    else:
+        raise Problems(_random(saver.last, pairs))
+
+
+def _random(checkpoint: Path, count: int) -> Problem:
+    what = f"load ({checkpoint}): the checkpoint contains no reference log-probabilities of {count:,} pairs of this "
+    what += "run's data, and the reference model cannot be restored, because it had random weights"
+    hint = "use the data and train_iters of the run that wrote the checkpoint, or set finetune: true to start a new "
+    hint += "run, with the loaded model as its reference model"
+    about = ("load", "train_iters", "pos_train_data_paths", "finetune")
+    return Problem(what, hint=hint, id="reference-model-lost", about=about)
+
+
+class Pair(NamedTuple):
+    """A pair of the data, and where its log-probabilities belong."""
+
+    pairs: Pairs
+    number: int
+    """Its index in `pairs`."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What is equal for two samples of the same documents."""
+        return id(self.pairs.references), self.pairs.document(self.number)
+
+    @property
+    def entry(self) -> Table:
+        """(2), a view."""
+        entry: Table = self.pairs.references[self.pairs.document(self.number)]
+        return entry
+
+
+class Reference:
+    """Computes the log-probabilities. Collective: every rank makes the same calls."""
+
+    def __init__(self, built: Pipelined | Plain, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
+        self.built, self.mesh, self.micro_batch, self.progress = built, mesh, micro_batch, progress
+        self.scorer = Scorer(built, mesh, micro_batch)
+
+    def compute(self, pairs: list[Pair]) -> None:
+        """Compute the log-probabilities of these pairs, on all data parallel ranks together."""
+        at_once = self.micro_batch * self.mesh.data.size * self.scorer.in_flight
+        with paused(self.built):
+            for start in range(0, len(pairs), at_once):
+                self.progress.long(f"the reference model on pair {start + 1} of {len(pairs)}")
+                self._compute(pairs[start : start + at_once])
+
+    def _compute(self, pairs: list[Pair]) -> None:
+        # Full micro batches on every rank: the last pair again where there are too few.
+        step = self.micro_batch * self.mesh.data.size
+        padded = [*pairs, *[pairs[-1]] * (-len(pairs) % step)]
+        starts = range(self.mesh.data.rank * self.micro_batch, len(padded), step)
+        micro_batches = [padded[start : start + self.micro_batch] for start in starts]
+        batches = self._batches(micro_batches) if reads_data(self.mesh) else None
+        scored = self.scorer.run(batches, len(micro_batches))
+        own = [scores.logs.double().sum(1).view(2, -1).T.float() for scores in scored]
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, [*zip(starts, own, strict=True)] if self.scorer.reports else [])
+        for start, values in chain.from_iterable(found):
+            for pair, value in zip(padded[start:], values, strict=False):
+                pair.entry[:] = value.numpy()
+
+    def _batches(self, micro_batches: list[list[Pair]]) -> Iterator[Batch]:
+        for chosen in micro_batches:
+            yield collate([pair.pairs[pair.number] for pair in chosen])
+
+
+def missing(data: Loader) -> list[Pair]:
+    """Return every pair of the run's data without log-probabilities, once."""
+    found: dict[tuple[int, int], Pair] = {}
+    for samples in data.parts.values():
+        for index in range(len(samples) if samples is not None else 0):
+            assert samples is not None
+            pair = _origin(samples, index)
+            if np.isnan(pair.entry).any():
+                found.setdefault(pair.place, pair)
+    return list(found.values())
+
+
+def _origin(samples: Samples, index: int) -> Pair:
+    """Return the pair that is a sample of a blend, or of several passes."""
+    while isinstance(samples, BlendSamples):
+        blend = samples
+        samples, index = blend.sources[int(blend.source[index])], int(blend.index[index])
+    assert isinstance(samples, Pairs)
+    return Pair(samples, index)

@@ -1,0 +1,54 @@
+"""Preference pairs: sample i has a chosen and a rejected answer, document i of two token files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neoxargs.train.data.references import References, Table
+from neoxargs.train.samples.whole_documents import DocumentSamples, Packing
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs of one pass over two token files. Both answers begin with the prompt."""
+
+    chosen: DocumentSamples
+    rejected: DocumentSamples
+    """The same documents of the other token file."""
+    references: Table
+
+    @classmethod
+    def of(cls, chosen: DocumentSamples, rejected: DocumentSamples, references: References) -> Pairs:
+        """Return the pairs, with the table of their reference log-probabilities."""
+        digest = hashlib.sha256()
+        for samples in (chosen, rejected):
+            # Not the paths, so that a run can be continued after its data was moved.
+            digest.update(np.ascontiguousarray(samples.file.sequence_lengths).tobytes())
+        digest.update(str(chosen.packing.window).encode())
+        return cls(chosen, rejected, references.table(digest.hexdigest(), len(chosen.file.sequence_lengths)))
+
+    @property
+    def packing(self) -> Packing:
+        return self.chosen.packing
+
+    @property
+    def left_out(self) -> tuple[int, int]:
+        return self.chosen.left_out
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def document(self, index: int) -> int:
+        """Return the number of a sample's documents in their files."""
+        return int(self.chosen.documents[self.chosen.bounds[index]])
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        answers = self.chosen[index], self.rejected[index]
+        sample = {name: torch.stack([answer[name] for answer in answers]) for name in answers[0]}
+        return {**sample, "reference": torch.from_numpy(self.references[self.document(index)].copy())}

@@ -1,0 +1,105 @@
+"""DPO runs: the losses of transformers on every layout, the reference model's log-probabilities, resuming."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.train.preference.recorded import read
+from tests.support import preference
+from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
+from tests.support.huggingface import MODELS, SEQ, Case, imported, made
+from tests.support.ranks import run_ranks
+
+PAIRS = 8
+#: What the configuration says about two ranks.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dp2": {},
+    "tp2": {"model_parallel_size": 2},
+    "tp2, sequence parallel": {"model_parallel_size": 2, "sequence_parallel": "true"},
+    "pp2": {"pipe_parallel_size": 2},
+    "ZeRO-3": {"zero_optimization.stage": 3},
+}
+DESCENT = {
+    "optimizer": f"{{type: SGD, params: {{lr: {preference.RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
+    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_batch_size": PAIRS, "train_micro_batch_size_per_gpu": 2,
+    "train_iters": 3, "eval_iters": 0, "finetune": "true",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    MODELS.setdefault("Llama", Case("Llama", {}))
+    model = made("Llama")
+    ours = imported(tmp_path, model)
+    expected = preference.steps_of_dpo(model, preference.written(tmp_path, PAIRS, SEQ), 3)
+
+    def of(name: str, ranks: int = 1, **more: Any) -> Config:
+        values = {**preference.settings(tmp_path), **DESCENT, "load": ours, "run_dir": tmp_path / name, **more}
+        return resolve([ours / "model.yml"], [f"{key}={value}" for key, value in values.items()], gpus=ranks)
+
+    run_ranks(trained, 1, [of("one process")])
+    run_ranks(trained, 2, [of(name, 2, **sizes) for name, sizes in LAYOUTS.items()], timeout=300)
+    for name in ("one process", *LAYOUTS):
+        assert losses(tmp_path / name) == pytest.approx(expected, abs=3e-6), name
+    assert expected[0] == pytest.approx(math.log(2)) and expected[2] < expected[0] - 0.01
+
+
+def run(folder: Path, save: Path, iterations: int, text: str = "", **values: Any) -> Config:
+    """A run of the small model of frozen_runs.py on the pairs of the folder."""
+    given = {**preference.settings(folder), "train_batch_size": 2, "train_iters": iterations, **values}
+    return configured(folder, text, save=save, **given)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that was trained for two steps, and with pairs."""
+    folder = trained_base(tmp_path_factory.mktemp("base"))
+    preference.written(folder, PAIRS, 16)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("text", ["", "lora: {rank: 2}\n"], ids=["all weights", "adapters"])
+def test_a_resumed_run_compares_with_the_model_before_the_first_step(base: Path, tmp_path: Path, text: str) -> None:
+    """Also for pairs that the first part of the run did not read: those of steps 3 and 4."""
+    start = {"load": base / "base", "finetune": "true", "eval_iters": 0}
+    whole = run(base, tmp_path / "whole", 4, text, **start)
+    first = run(base, tmp_path / "parts", 2, text, **start)
+    second = run(base, tmp_path / "parts", 4, text, eval_iters=0, load=tmp_path / "parts")
+    run_ranks(trained, 1, [whole, first, second])
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    ends = [tmp_path / name / "global_step4" for name in ("whole", "parts")]
+    one, other = map(saved, ends)
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    tables = [read(end).tables for end in ends]
+    assert [*tables[0]] == [*tables[1]] and all(np.array_equal(tables[0][name], tables[1][name]) for name in tables[0])
+    assert all((table < 0).all() for table in tables[0].values())
+    on_two = run(base, tmp_path / "on two", 4, text, load=tmp_path / "parts", iteration=2, tensor=2, eval_iters=0)
+    run_ranks(trained, 2, [on_two])
+    assert losses(tmp_path / "on two") == pytest.approx(losses(tmp_path / "whole")[2:], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_random_weights_cannot_be_restored_for_new_pairs(tmp_path: Path) -> None:
+    preference.written(tmp_path, PAIRS, 16)
+    run_ranks(trained, 1, [run(tmp_path, tmp_path / "out", 1, dpo_reference_free="true")])
+    free = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[1])
+    assert free["train/ref_pos"] == 0 and free["train/chosen_pos"] < 0
+    preference.written(tmp_path, PAIRS + 1, 16)
+    with pytest.raises(AssertionError, match="contains no reference log-probabilities of 9 pairs of this run's data"):
+        run_ranks(trained, 1, [run(tmp_path, tmp_path / "out", 4, load=tmp_path / "out")])
+    run_ranks(trained, 1, [run(tmp_path, tmp_path / "new", 1, load=tmp_path / "out", finetune="true")])
+    assert losses(tmp_path / "new") == [pytest.approx(math.log(2), abs=1e-5)]

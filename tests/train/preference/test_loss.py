@@ -1,0 +1,47 @@
+"""DPO's loss: the formula, its gradients, and what it reports."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from neoxargs.train.kernels.added_losses import AddedLosses
+from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary
+from neoxargs.train.preference.loss import SERIES, PreferenceLoss
+from neoxargs.train.process.mesh import ALONE, Mesh
+
+VOCABULARY, PAIRS, BETA = Vocabulary(11, 16), 3, 0.7
+
+
+def test_loss_and_gradients_are_those_of_the_formula() -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(2 * PAIRS, 5, 8, requires_grad=True)
+    weight = torch.randn(16, 8, requires_grad=True)
+    labels = torch.randint(0, 11, (2 * PAIRS, 5))
+    labels[:, :2] = IGNORED
+    reference = torch.randn(2 * PAIRS)
+    reports = AddedLosses(dict.fromkeys(SERIES, 1))
+    reports.begin_step(1.0, 1)
+    loss = PreferenceLoss(VOCABULARY, beta=BETA, reports=reports)(Readout(hidden, weight), (labels, reference))
+
+    logs = F.linear(hidden, weight[:11]).log_softmax(-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    ratios = logs.masked_fill(labels == IGNORED, 0).sum(1) - reference
+    margins = BETA * (ratios[:PAIRS] - ratios[PAIRS:])
+    expected = -torch.log(torch.sigmoid(margins)).mean()
+    torch.testing.assert_close(loss, expected)
+    theirs = torch.autograd.grad(expected, [hidden, weight])
+    torch.testing.assert_close(torch.autograd.grad(loss, [hidden, weight]), theirs)
+
+    means = reports.means(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
+    assert list(means) == list(SERIES)
+    assert means["train/margins"] == pytest.approx(float(margins.detach().mean()), rel=1e-5)
+    assert means["train/reward_acc"] == float((margins > 0).float().mean())
+    assert means["train/ref_neg"] == pytest.approx(float(reference[PAIRS:].mean()), rel=1e-5)
+
+
+def test_labels_without_reference_give_the_cross_entropy() -> None:
+    """Samples that are no pairs, such as that of checkpoint_validation_with_forward_pass."""
+    torch.manual_seed(0)
+    readout, labels = Readout(torch.randn(1, 5, 8), torch.randn(16, 8)), torch.randint(0, 11, (1, 5))
+    assert torch.equal(PreferenceLoss(VOCABULARY)(readout, labels), Loss(VOCABULARY)(readout, labels))
