@@ -1,7 +1,8 @@
 """`python deepy.py eval.py my.yml`: perplexity of a checkpoint on validation data, and its results on tasks.
 
-The validation samples are those of the first evaluation of `train.py` (`eval_iters` batches). Tasks (`eval_tasks`) are
-those of the lm-evaluation-harness; see lm_eval_harness.py.
+The validation samples are those of the first evaluation of `train.py` (`eval_iters` batches), so that checkpoints can
+be compared. Without `repeat_eval_samples`, the later evaluations of `train.py` have other samples, and other losses.
+Tasks (`eval_tasks`) are those of the lm-evaluation-harness; see lm_eval_harness.py.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.lm_eval_tasks import Tasks, require_installed
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import build_mesh, destroy_groups
+
+#: Said beside the loss, which is not that of train.py's last evaluation.
+SAMPLES = "on the samples of the first evaluation of train.py"
 
 
 def run(arguments: RankArguments) -> None:
@@ -149,7 +153,7 @@ def result_lines(results: dict[str, Any]) -> Iterator[str]:
     validation = results.get("validation", {})
     if validation:
         counts = ", ".join(f"{value:,} {name}" for name, value in validation.items() if isinstance(value, int))
-        yield f"validation | {_format(validation)} | {counts}"
+        yield f"validation | {_format(validation)} | {counts} | {SAMPLES}"
     for task, values in lm_eval_harness.measured(results).items():
         yield f"{task} | {_format(values)}"
 

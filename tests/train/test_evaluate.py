@@ -200,17 +200,24 @@ def trained_and_evaluated(folder: str) -> None:
             dist.barrier()  # rank 0 finishes the checkpoint last
 
 
-def test_the_loss_is_the_one_that_training_reports(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("changes", "equal"), [
+    ({}, True), ({"eval_interval": 1, "repeat_eval_samples": True}, True), ({"eval_interval": 1}, False),
+])  # fmt: skip
+def test_the_loss_is_that_of_training_on_the_samples_of_its_first_evaluation(
+    tmp_path: Path, changes: dict[str, Any], equal: bool
+) -> None:
     values = TINY | {"data_path": str(write_tokens(tmp_path)), "save": str(tmp_path / "run"), "train_iters": 2,
-                     "eval_results_prefix": str(tmp_path / "mine"), "eval_iters": 3}  # fmt: skip
+                     **changes, "eval_results_prefix": str(tmp_path / "mine"), "eval_iters": 3}  # fmt: skip
     (tmp_path / "run.yml").write_text(json.dumps(values))
     run_ranks(trained_and_evaluated, 2, str(tmp_path), timeout=240)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    reported = next(row["loss"] for row in rows if row["event"] == "evaluation" and row["split"] == "validation")
+    *_, reported = (row["loss"] for row in rows if row["event"] == "evaluation" and row["split"] == "validation")
     [results] = tmp_path.glob("mine_eval_results_*.json")
     found = json.loads(results.read_text())
     assert found["checkpoint"].endswith("global_step2")
-    assert found["validation"]["loss"] == pytest.approx(reported, rel=1e-5)
+    assert (found["validation"]["loss"] == pytest.approx(reported, rel=1e-5)) == equal
+    _, line = evaluate.result_lines(found)
+    assert line.endswith(" | on the samples of the first evaluation of train.py")
     assert found["validation"]["tokens"] == 3 * 4 * 32
 
 
