@@ -75,7 +75,8 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Leaves the states of random number generators out of checkpoints."""
 
     no_load_optim: bool = param(False, megatron="no-load-optim")
-    """Starts with new optimizer states, even if the checkpoint contains some."""
+    """Starts with new optimizer states, even if the checkpoint contains some. The iteration and the learning rate
+    schedule are those of the checkpoint; `finetune` starts both anew."""
 
     no_load_rng: bool = param(False, megatron="no-load-rng")
     """Starts with the random numbers of `seed`, even if the checkpoint contains RNG states."""

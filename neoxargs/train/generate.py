@@ -109,6 +109,7 @@ def for_generation(config: Config) -> Config:
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=(name,)))
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
+    changes["override_lr_scheduler"] = True  # any schedule may have trained the weights
     changes["sequence_parallel"] = False  # generation passes one token at a time, which cannot be sharded
     source = Source("derived", text="set for generation")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}

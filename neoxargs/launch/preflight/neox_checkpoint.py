@@ -120,7 +120,7 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
 
 def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:
     theirs = contents.common.get("lr_scheduler")
-    if chooses_schedule(config) or config.checkpoint.no_load_optim or not isinstance(theirs, dict):
+    if chooses_schedule(config) or not isinstance(theirs, dict):
         return
     curve = LearningRateCurve.of(config.get)
     for field, (key, name) in SCHEDULE.items():

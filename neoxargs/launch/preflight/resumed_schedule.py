@@ -17,7 +17,7 @@ from neoxargs.sizes.trained import is_frozen
 
 def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """The error that every rank would raise for another schedule, or a warning about a jump of the learning rate."""
-    if checkpoint is None or chooses_schedule(config) or not _resumes_optimizer(config, checkpoint):
+    if checkpoint is None or chooses_schedule(config) or not _resumes(config, checkpoint):
         return
     theirs = checkpoint_folder.schedule(checkpoint)
     if theirs is None:
@@ -46,9 +46,12 @@ def chooses_schedule(config: Config) -> bool:
     return options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None
 
 
-def _resumes_optimizer(config: Config, checkpoint: Path) -> bool:
-    """Return whether the run continues the optimizer state and the schedule of the checkpoint that it loads."""
-    if config.checkpoint.finetune or config.checkpoint.no_load_optim:
+def _resumes(config: Config, checkpoint: Path) -> bool:
+    """Return whether the run continues the schedule of the checkpoint that it loads."""
+    if config.checkpoint.finetune:
+        return False
+    # An imported model has a schedule, but only a run that takes over the optimizer state needs it.
+    if config.checkpoint.no_load_optim and not checkpoint_folder.iteration_of(checkpoint):
         return False
     # A run of adapters cannot continue one of the whole model, nor the other way round: see frozen_model.
     return is_frozen(config) == (checkpoint_folder.recorded_base(checkpoint) is not None)

@@ -27,7 +27,7 @@ from neoxargs.train.checkpoint.weights_by_name import LAYOUT
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.neox import loading
 from neoxargs.train.neox.weights import NeoxWeights
-from neoxargs.train.optim.schedule import Schedule
+from neoxargs.train.optim.schedule import Schedule, continue_schedule
 from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
 
@@ -59,6 +59,8 @@ class Checkpoints(Saver):
         if self.options.finetune:
             self.initial = checkpoint
             return Position()
+        if self.options.no_load_optim:
+            continue_schedule(self.engine.lr_scheduler, state)
         if not self.options.no_load_rng:
             self._load_random_state(checkpoint, same_layout, state["iteration"])
         self.last = checkpoint
@@ -97,6 +99,8 @@ class Checkpoints(Saver):
         if self.options.finetune:
             self.initial = theirs.folder
             return Position()
+        if self.options.no_load_optim:
+            continue_schedule(self.engine.lr_scheduler, state)
         if not self.options.no_load_rng:
             set_seeds(torch.initial_seed() + state["iteration"])
         self.last = theirs.folder
@@ -108,7 +112,7 @@ class Checkpoints(Saver):
         inventories = inventory.read(checkpoint)
         # Without a weight index, only DeepSpeed can load the checkpoint, and only with the same layout.
         self._require_same_model(checkpoint, LAYOUT if not inventories else (), with_optimizer)
-        if with_optimizer:
+        if not self.options.finetune:
             self._follow_train_iters(checkpoint)
         if not inventories:
             # True, because DeepSpeed fails to load files of another layout.

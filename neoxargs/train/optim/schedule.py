@@ -64,6 +64,20 @@ def build_schedule(config: Config, optimizer: Optimizer) -> Schedule:
     return Schedule(optimizer, LearningRateCurve.of(config.get), reload)
 
 
+def continue_schedule(schedule: Any, state: Mapping[str, Any]) -> None:
+    """Continue a checkpoint's schedule with a new optimizer, whose learning rate is that of the first iteration.
+
+    schedule: ours, one of DeepSpeed's, or None. state: of the run, with its iteration and the state of its schedule.
+    Raises Problems if the checkpoint has a different schedule.
+    """
+    saved = state.get("lr_scheduler") or {}
+    if isinstance(schedule, Schedule):
+        schedule.load_state_dict({"iteration": state["iteration"], **saved})
+    elif schedule is not None:
+        # DeepSpeed's schedules count from 0 and save the last step that was taken.
+        schedule.step(saved.get("last_batch_iteration", state["iteration"] - 1))
+
+
 def _require_same(ours: LearningRateCurve, saved: LearningRateCurve) -> None:
     hint = (
         "set override_lr_scheduler: true to use this run's schedule, "

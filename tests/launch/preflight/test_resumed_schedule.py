@@ -46,8 +46,9 @@ def test_a_checkpoint_that_cannot_be_resumed_has_no_schedule_to_continue(tmp_pat
     assert told(tmp_path, "lora: {rank: 8}\n", lr=1e-3)
 
 
-def test_another_peak_is_refused_at_its_line(tmp_path: Path) -> None:
-    [problem] = told(tmp_path, lr=1e-3)
+@pytest.mark.parametrize("text", ["", "no_load_optim: true\n"])
+def test_another_peak_is_refused_at_its_line(text: str, tmp_path: Path) -> None:
+    [problem] = told(tmp_path, text, lr=1e-3)
     assert (problem.severity, problem.id) == ("error", "checkpoint-other-lr-schedule")
     assert problem.about == ("load", "lr")
     assert problem.where and "lr: " in problem.where.text
@@ -57,7 +58,6 @@ def test_another_peak_is_refused_at_its_line(tmp_path: Path) -> None:
     "text",
     [
         "finetune: true\n",
-        "no_load_optim: true\n",
         "override_lr_scheduler: true\n",
         "use_checkpoint_lr_scheduler: true\n",
         "iteration: 7\n",
@@ -75,3 +75,11 @@ def test_checkpoints_without_a_schedule_are_not_checked(saved: str, tmp_path: Pa
     yaml = f"{smallest.YAML}load: {tmp_path}\n"
     config = complete(draft([Text("my.yml", yaml)]), 1)
     assert not list(other_schedule(config, loaded_checkpoint(config)))
+
+
+def test_a_new_optimizer_does_not_continue_the_schedule_of_an_imported_model(tmp_path: Path) -> None:
+    told(tmp_path)
+    (tmp_path / "global_step10").rename(tmp_path / "global_step0")
+    for text, count in (("", 1), ("no_load_optim: true\n", 0)):
+        config = complete(draft([Text("my.yml", f"{smallest.YAML}lr: 1.0e-4\nload: {tmp_path}\n{text}")]), 1)
+        assert len(list(other_schedule(config, loaded_checkpoint(config)))) == count

@@ -101,6 +101,8 @@ def cases(root: str) -> dict[str, Any]:
     loaded("all", folder)
     loaded("finetune", folder, finetune=True)
     loaded("no_load_optim", folder, no_load_optim=True)
+    for choice in ({}, {"override_lr_scheduler": True}, {"use_checkpoint_lr_scheduler": True}):
+        loaded(f"no_load_optim {[*choice]}", folder, no_load_optim=True, lr_decay_iters=40, **choice)
     loaded("no_load_rng", folder, no_load_rng=True)
     loaded("iteration", folder, iteration=2)
     loaded("iteration that is not there", folder, iteration=7)
@@ -149,8 +151,13 @@ def test_finetune_takes_the_weights_and_starts_at_0(found: dict[str, Any]) -> No
 @pytest.mark.shows("no-load-optim")
 def test_no_load_optim_keeps_the_iteration(found: dict[str, Any]) -> None:
     iteration, samples, has_state, rate, loss = found["no_load_optim"]
-    assert (iteration, samples, has_state, rate) == (3, 3 * SAMPLES, False, 1e-2)
+    assert (iteration, samples, has_state, rate) == (3, 3 * SAMPLES, False, found["all"][3])
     assert loss == found["whole: next loss"]  # the loss is computed before the first update
+
+
+def test_a_new_optimizer_follows_the_chosen_schedule(found: dict[str, Any]) -> None:
+    assert found["no_load_optim ['use_checkpoint_lr_scheduler']"][3] == found["all"][3]
+    assert found["no_load_optim ['override_lr_scheduler']"][3] == found["another schedule, ours"][3] > found["all"][3]
 
 
 @pytest.mark.shows("no-load-rng")
@@ -191,6 +198,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(found: dict[str, A
         ("other sharing", "with num_unique_layers None, but this run has num_unique_layers 1"),
         ("another vocabulary", "the checkpoint does not fit this model: "),
         ("another schedule", "decay_iters is 40 in this run and 30 in the checkpoint"),
+        ("no_load_optim []", "decay_iters is 40 in this run and 30 in the checkpoint"),
         ("nothing there", "there is no checkpoint in this folder"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from neoxargs.problems import Problems
 from neoxargs.record import replace
 from neoxargs.sizes.lr_schedule import LearningRateCurve
-from neoxargs.train.optim.schedule import Schedule, build_schedule
+from neoxargs.train.optim.schedule import Schedule, build_schedule, continue_schedule
 from tests.support.configure import configure
 from tests.support.small_gpt import small
 
@@ -81,3 +81,18 @@ def test_who_wins_can_be_chosen(reload: str, lr: float) -> None:
     schedule = Schedule(optimizer(), CURVE, reload)
     schedule.load_state_dict(saved)
     assert schedule.get_lr()[0] == lr
+
+
+def test_schedules_of_deepspeed_continue_with_a_new_optimizer() -> None:
+    import torch
+    from deepspeed.runtime.lr_schedules import WarmupLR
+
+    def built() -> Any:
+        new = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        return WarmupLR(new, warmup_num_steps=10, warmup_type="linear")
+
+    first, second = built(), built()
+    for _ in range(5):
+        first.step()
+    continue_schedule(second, {"iteration": 5, "lr_scheduler": first.state_dict()})
+    assert second.optimizer.param_groups[0]["lr"] == first.optimizer.param_groups[0]["lr"] > 0
