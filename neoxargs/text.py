@@ -62,6 +62,6 @@ def format_number(number: float) -> str:
 
 
 def format_percent(number: float, of: float) -> str:
-    """`number / of` in percent, such as `46 %`, `0.1 %` or `<0.01 %`."""
+    """`number / of` in percent, such as `46 %`, `1,200 %`, `0.1 %` or `<0.01 %`."""
     value = 100 * number / of
-    return f"{value:.0f} %" if value >= 1 else f"{value:.1g} %" if value >= 0.01 else "<0.01 %"
+    return f"{value:,.0f} %" if value >= 1 else f"{value:.1g} %" if value >= 0.01 else "<0.01 %"

@@ -14,6 +14,7 @@ def test_sizes_counts_and_times() -> None:
         "200 ms", "46.2 s", "2 hours", "80.2 days",
     ]  # fmt: skip
     assert (format_percent(1, 2), format_percent(1, 1000), format_percent(1, 10**9)) == ("50 %", "0.1 %", "<0.01 %")
+    assert format_percent(12345, 100) == "12,345 %"
     assert format_duration(86400 * 6214) == "6,210 days"
     assert [format_number(number) for number in (0.00073, 5.8512, 22.8e6, 4.44e14, 4e15)] == [
         "0.00073", "5.85", "22,800,000", "444,000,000,000,000", "4e+15",

@@ -14,7 +14,14 @@ from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
 from neoxargs.sizes.samples import sequences_per_batch
 from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
-from neoxargs.tools.plan.communication import Messages, bytes_sent, expert_messages, pipeline_messages, tensor_messages
+from neoxargs.tools.plan.communication import (
+    Messages,
+    Operator,
+    bytes_sent,
+    expert_messages,
+    pipeline_messages,
+    tensor_messages,
+)
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.activations import selectively_recomputed
@@ -29,7 +36,7 @@ class CommunicationVolume:
 
     tensor: int
     pipe: int
-    """Activations and gradients exchanged with the next stage."""
+    """Activations sent to the next stage, and gradients sent to the one before."""
     data: int
     experts: int
     """Tokens sent to the ranks of their experts, and outputs sent back."""
@@ -99,7 +106,7 @@ def estimate_speed(
         compute=compute,
         bubble=fill + (tensor + exchanging) * (layout.pipe - 1) / batches,
         tensor=tensor,
-        pipe=sent.pipe / links.pipe,
+        pipe=batches * _bytes(pipeline_messages(sizes, stages[0]), "send", "recv") / links.pipe,
         data=_exposed(states, sent.data / links.data + _waits(states, batches, assumed), batches, compute),
         experts=exchanging,
         optimizer=_optimizer(states, device, sent, assumed),
@@ -170,6 +177,11 @@ def _time(messages: Messages, ranks: int, rate: float, assumed: Assumptions) -> 
     return bytes_sent(messages, ranks) / rate + messages.total() * assumed.latency
 
 
+def _bytes(messages: Messages, *operators: Operator) -> int:
+    """Bytes of the messages with one of these operators."""
+    return sum(size * count for (operator, size), count in messages.items() if operator in operators)
+
+
 def _waits(states: ModelStates, batches: int, assumed: Assumptions) -> float:
     """Seconds that stages 1 and 2 wait for messages to start: one for each bucket of gradients that is reduced."""
     if states.zero_stage not in (1, 2) or states.data_ranks == 1:
@@ -207,10 +219,10 @@ def _communication_volume(
 ) -> CommunicationVolume:
     """Return the volumes of a step. collectives, exchanges: those of a micro batch in tensor and in expert groups."""
     batches, states = sizes.config.batch.gradient_accumulation_steps, _largest(sizes.config, stages, sizes.assumed)
-    between, divided = pipeline_messages(sizes, stages[0]), sizes.config.parallel.moe_expert_parallel_size
+    divided = sizes.config.parallel.moe_expert_parallel_size
     return CommunicationVolume(
         tensor=int(batches * max(bytes_sent(messages, sizes.tensor) for messages in collectives)),
-        pipe=batches * sum(size * count for (_, size), count in between.items()),
+        pipe=batches * max(_bytes(pipeline_messages(sizes, stage), "send") for stage in stages),
         data=_data_volume(states, batches),
         experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
         host=_host_volume(states),

@@ -47,11 +47,17 @@ def test_tensor_parallel_volume(changes: list[str], all_reduces: float, tmp_path
 
 @pytest.mark.parametrize(
     ("changes", "share"),
-    [([], 1 / 2), (["pipeline.grad_partitioned=false"], 3 / 4), (["sequence_parallel=true"], 1 / 2)],
+    [([], 1 / 2), (["pipeline.grad_partitioned=false"], 1), (["sequence_parallel=true"], 1 / 2)],
 )
 def test_pipeline_volume(changes: list[str], share: float, tmp_path: Path) -> None:
     plan, stream = plan_and_stream(tmp_path, "pipe_parallel_size=2", "model_parallel_size=2", *changes)
-    assert plan.speed.volume.pipe == pytest.approx(2 * share * stream)
+    # Of two stages, the first sends only activations, the second only gradients.
+    assert plan.speed.volume.pipe == pytest.approx(share * stream)
+
+
+def test_a_stage_in_the_middle_sends_activations_and_gradients(tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, "pipe_parallel_size=4")
+    assert plan.speed.volume.pipe == pytest.approx(2 * stream)
 
 
 DIVIDED = "moe_num_experts=8", "moe_top_k=2", "moe_router_type=topk", "moe_expert_interval=1"

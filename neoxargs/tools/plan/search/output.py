@@ -24,6 +24,7 @@ MEANWHILE = {
     "tensor": "communicating with tensor parallel ranks",
     "pipe": "sending activations between stages",
     "data": "reducing gradients or gathering weights",
+    "experts": "exchanging tokens with the ranks of their experts",
     "optimizer": "updating weights",
 }
 NOTICEABLE = 0.02
@@ -40,10 +41,11 @@ def to_text(result: Result, subject: Subject, left_out: bool, written: str | Non
 
 
 def fewest(result: Result, subject: Subject) -> str:
-    """Return the answer of --fewest: the smallest number of GPUs, and the fastest layout that fits on them."""
+    """Return the answer of --fewest: the smallest number of GPUs tried, and the fastest layout that fits on them."""
     needed = f"{result.devices:,} x {subject.target.device.name}"
-    answer = f"{needed} is the smallest number of GPUs on which a layout fits; the fastest is {result.front[0].layout}"
-    return _row("fewest", [answer])
+    answer = f"{needed} is the smallest number tried on which a layout fits; "
+    tried = "numbers tried: equal parts of a host, and 1, 2, 3, 4, 6, 8, 10, 12, 15, ... hosts"
+    return _row("fewest", [f"{answer}the fastest is {result.front[0].layout}", tried])
 
 
 def _row(label: str, lines: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`deepy plan --search` finds what planning every layout by itself finds; `--fewest` the smallest number of GPUs."""
+"""`deepy plan --search` finds what planning every layout by itself finds; `--fewest` the fewest of those tried."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def test_the_written_layout_is_the_fastest(middle: str, tmp_path: Path, capsys: 
 def test_experts_are_divided(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     experts = ["moe_num_experts=8", "dialect=neox-2026", "sequence_parallel=false"]
     layouts = found_by(options(middle, 4, overrides=experts, gpu_memory=80.0), capsys)["layouts"]
+    assert all(sum(layout["shares"].values()) == pytest.approx(1) for layout in layouts)  # type: ignore[attr-defined]
     sizes = {layout["set"].get("moe_expert_parallel_size", 1) for layout in layouts}  # type: ignore[attr-defined]
     assert sizes == {1, 2, 4}
 
@@ -100,7 +101,7 @@ def test_the_fewest_devices_are_the_first_line(middle: str, capsys: pytest.Captu
     assert run_search(options(middle, 8), SearchOptions(fewest=True)) == 0
     first, _, _ = capsys.readouterr().out.partition("\n")
     answer = (
-        r"fewest +\d x A100-40GB is the smallest number of GPUs on which a layout fits; the fastest is .*micro batch.*"
+        r"fewest +\d x A100-40GB is the smallest number tried on which a layout fits; the fastest is .*micro batch.*"
     )
     assert re.fullmatch(answer, first), first
 
