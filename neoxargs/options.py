@@ -38,10 +38,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, found, words = message.partition("unrecognized arguments: ")
         unknown = next((word for word in words.split() if word.startswith("-")), "") if found else ""
-        hint = self._instead_of(unknown.partition("=")[0]) if unknown else ""
+        after = words.partition(unknown)[2].split()
+        option, _, value = unknown.partition("=")
+        value = value or next((word for word in after[:1] if not word.startswith("-")), "VALUE")
+        hint = self._instead_of(option, value) if unknown else ""
         super().error(f"{message}; {hint}" if hint else message)
 
-    def _instead_of(self, option: str) -> str:
+    def _instead_of(self, option: str, value: str) -> str:
         """Return a hint for an option that is a parameter, or similar to an option of the command."""
         from neoxargs.registry import REGISTRY, normal
 
@@ -50,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             return f"write {dashed}"
         name = normal(option.lstrip("-"))
         if REGISTRY.find(name) and "--set" in self._option_string_actions:
-            return f"write --set {name}=VALUE"
+            return f"write --set {shlex.quote(f'{name}={value}')}"
         return did_you_mean(dashed, self._option_string_actions)
 
 

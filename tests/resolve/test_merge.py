@@ -214,6 +214,20 @@ def test_a_key_used_as_a_comment() -> None:
     assert "write the comment after `#`" in problem("_comment: as in the paper\n")
 
 
+def test_a_holder_of_anchors_is_ignored() -> None:
+    assert values("x-shared: &a {num_layers: 2, other: 1}\nseed: 1\n<<: {hidden_size: 8}") == {
+        "seed": 1,
+        "hidden_size": 8,
+    }
+    (problem,) = drafted("shared: &a {num_layers: 2}").problems
+    assert "rename it to `x-shared:`" in problem.hint
+
+
+def test_a_bad_value_of_another_optimizers_setting() -> None:
+    (problem,) = drafted("optimizer: {type: SGD, params: {betas: much}}").problems
+    assert problem.hint.startswith("remove betas; SGD accepts lr, weight_decay")
+
+
 def test_an_unknown_section_of_parameters_is_recognised() -> None:
     assert "belong at the top level" in problem("model: {num_layers: 2, hidden_size: 4, kind: 1}\n")
     assert "belong at the top level" not in problem("fp8: {enabled: true, hysteresis: 2}\n")

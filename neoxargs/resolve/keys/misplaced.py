@@ -41,5 +41,7 @@ def parameters_in_unknown_section(name: str, entry: Entry) -> list[str]:
 def unknown_section(entry: Entry, inside: Sequence[str]) -> Problem:
     """The problem of a section that does not exist and contains top-level parameters."""
     hint = f"remove `{entry.key}:` and write {listed(inside, 'and', most=3)} at the top level"
+    if "&" in entry.place.text:
+        hint += f"; if it only holds values for aliases, rename it to `x-{entry.key}:`, which is not read as a section"
     what = f"{entry.key} is not a section; its keys belong at the top level"
     return Problem(what, entry.place, hint, id="misplaced-key", about=tuple(inside))

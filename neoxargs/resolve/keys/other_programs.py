@@ -11,6 +11,7 @@ import os
 from functools import cache
 from typing import Any, NamedTuple
 
+from neoxargs.problems import close_matches
 from neoxargs.registry import REGISTRY, normal
 
 
@@ -25,6 +26,11 @@ class OtherKey(NamedTuple):
     """The parameter that corresponds to the key."""
     advice: str = ""
     """What to do instead, for the hint."""
+
+
+def similar(key: str) -> list[str]:
+    """Return top-level keys of several programs that are very similar to a word."""
+    return close_matches(key.lower(), _table()["several_programs"], alike=0.85)
 
 
 def find(key: str) -> OtherKey | None:
@@ -54,11 +60,13 @@ def our_choice(word: str) -> str | None:
 def value_advice(name: str, value: Any) -> str:
     """Return a hint for an invalid value that is common in other programs, else ""."""
     if name == "warmup" and isinstance(value, int | float) and value > 1:
-        what = "warmup is a fraction of train_iters, not a number of iterations"
-        return f"{what}: write the result of {value} / train_iters"
+        what = "warmup is a fraction of lr_decay_iters (by default train_iters), not a number of iterations"
+        return f"{what}: write the result of {value} / lr_decay_iters"
+    if name == "optimizer.params.betas" and isinstance(value, int | float):
+        return "write two numbers, for example [0.9, 0.95]"
     if name == "attention_config" and isinstance(value, str):
         return f"write {json.dumps([[[value], 'all']])}"
-    if name == "deepspeed" and isinstance(value, str):
+    if name == "deepspeed" and isinstance(value, str) and value.endswith((".json", ".yml", ".yaml")):
         what = f"if {value} is a DeepSpeed configuration, run `deepy migrate {value}`"
         return f"{what} and pass the resulting YAML together with this file"
     advice: str = _table()["values"].get(name, {}).get(str(value).lower(), "")

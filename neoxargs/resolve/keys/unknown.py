@@ -117,5 +117,13 @@ def _legal_keys(section: str) -> str:
     return f"valid keys: {listed(keys, 'and')}" if keys else ""
 
 
+def _similar_of_another_program(key: Key) -> Match | None:
+    """Match a misspelt top-level key of another program: `lerning_rate`."""
+    found = [] if key.section or key.is_section else other_programs.similar(key.word)
+    if not found or not (meant := other_programs.counterpart(found[0])):
+        return None
+    return Match("similar", f"did you mean {found[0]}, which is {meant} in deepy?", (meant,))
+
+
 #: From the most certain to the least certain.
-FINDERS = (wrong_letters, _another_programs, same_word, similar_here, similar_anywhere)
+FINDERS = (wrong_letters, _another_programs, same_word, similar_here, similar_anywhere, _similar_of_another_program)

@@ -146,7 +146,9 @@ def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Pr
     kind = value and value.value
     if not parameter.used_by_types or not kind or kind.lower() in parameter.used_by_types:
         return None
-    own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.used_by_types]
+    params = parameter.group.parameters.values()
+    has_list = any(kind.lower() in p.used_by_types for p in params)  # not a plugin's, of which nothing is known
+    own = [p.attribute for p in params if has_list and kind.lower() in (p.used_by_types or (kind.lower(),))]
     meant = close_matches(parameter.attribute, own)
     accepted = f"; {kind} accepts {listed(own, 'and')}" if own else ""
     hint = f"did you mean {listed(meant)}?" if meant else f"remove {parameter.attribute}{accepted}"

@@ -15,6 +15,9 @@ from neoxargs.resolve.yaml.compose import Text, compose, compose_set, duplicate_
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null
 from neoxargs.resolve.yaml.read import mapping
 
+#: A top-level key that begins so is ignored: a holder of values for anchors, as in Docker Compose.
+EXTENSION = "x-"
+
 
 class OddKey(NamedTuple):
     """A key that is neither parameter nor section, or that is not allowed where it is."""
@@ -111,6 +114,8 @@ class _Reader:
         begun: dict[str, Place] = {}
         empty = ""  # the section on the line above, if it is empty
         for entry in node.entries:
+            if not path and entry.key.startswith(EXTENSION):
+                continue
             name = path + normal(entry.key)
             inside = f"{empty}.{normal(entry.key)}"
             if empty and "." not in entry.key and not is_known(name) and is_known(inside):

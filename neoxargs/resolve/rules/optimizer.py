@@ -218,6 +218,7 @@ def _param_of_another_type(section: str, kind: str | None, written: Collection[s
                 p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
             ]
             what = f"{section}.type ({kind}) does not accept {name}"
-            advice = f"remove {name.rpartition('.')[2]}; {kind} accepts {listed(own, 'and')}"
+            advice = f"remove {name.rpartition('.')[2]}, or unset it with --set {name}=auto; "
+            advice += f"{kind} accepts {listed(own, 'and')}"
             return refuse(what, advice, about=[f"{section}.type", name])
     return None

@@ -63,13 +63,11 @@ def longrope_factors_cover_every_frequency(
         return None
     count = int((head_dim or hidden_size // num_attention_heads) * rotary_pct) // 2
     for name, factors in (("short_factor", rope_scaling__short_factor), ("long_factor", rope_scaling__long_factor)):
-        if len(factors or ()) != count:
-            what = f"the length of rope_scaling.{name} ({len(factors or ())}) must equal the number of rotary "
+        what = f"rope_scaling.rope_type (longrope) needs rope_scaling.{name}"
+        if factors is not None:
+            what = f"the length of rope_scaling.{name} ({len(factors)}) must equal the number of rotary "
             what += f"frequencies per head ({count})"
-            about = [f"rope_scaling.{name}", "rope_scaling.rope_type"]
-            return refuse(
-                what,
-                f"set rope_scaling.{name} to a list of length {count}, with one number for each frequency",
-                about=about,
-            )
+        if factors is None or len(factors) != count:
+            advice = f"set rope_scaling.{name} to a list of length {count}, with one number for each frequency"
+            return refuse(what, advice, about=[f"rope_scaling.{name}", "rope_scaling.rope_type"])
     return None

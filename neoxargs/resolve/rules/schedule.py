@@ -77,7 +77,7 @@ def epochs_read_each_sample_equally_often(
     names = [name for name, is_set in weighted.items() if is_set]
     if train_epochs is None or not names:
         return None
-    given = listed(names, "and")
+    given = listed([f"the weights in {name}" if name == "data_path" else name for name in names], "and")
     what = f"with train_epochs ({train_epochs}), every sample is read equally often, which contradicts {given}"
     return refuse(what, f"remove {given}, or set train_iters instead", about=["train_epochs", *names])
 

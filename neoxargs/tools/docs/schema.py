@@ -54,6 +54,8 @@ def _section(path: str) -> Schema:
     old = {key: {"allOf": [{"$ref": pointer + new}], **_deprecated(f"Write {new}.")} for key, new in retired.items()}
     spellings = {_with_hyphens(key): {"$ref": pointer + key} for key in [*present, *old] if "_" in key}
     section: Schema = {"type": ["object", "null"] if path else "object", "properties": present | old}
+    if not path:
+        spellings["^x-"] = {}  # holds values for anchors
     if spellings:
         section["patternProperties"] = spellings
     return section | {"additionalProperties": False}

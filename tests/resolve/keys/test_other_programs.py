@@ -146,7 +146,16 @@ def test_choices_and_values() -> None:
     assert our_choice("RMS_norm") == "rmsnorm"
     assert hint("tokenizer_type: hf\n") == "write HFTokenizer"
     assert hint("lr_decay_style: WSD\n").startswith("wsd is not supported: write constant")
-    assert hint("warmup: 100\n").startswith("warmup is a fraction of train_iters")
+    assert hint("warmup: 100\n").endswith("write the result of 100 / lr_decay_iters")
+    assert hint("precision: 16\n") == "write fp16 or bf16"
+    assert hint("tokenizer_type: bytelevel\n") == "write ByteLevelTokenizer"
+    assert hint("optimizer: {params: {betas: 0.9}}\n") == "write two numbers, for example [0.9, 0.95]"
+    assert "which is the opposite" in hint("weight_tying: true\n")
+    assert "deepy migrate ds.json" in hint("deepspeed: ds.json\n") and not hint("deepspeed: maybe\n")
+
+
+def test_a_misspelt_name_of_another_program() -> None:
+    assert hint("lerning_rate: 1\n") == "did you mean learning_rate, which is lr in deepy?"
 
 
 @pytest.mark.parametrize(
@@ -159,6 +168,7 @@ def test_choices_and_values() -> None:
         ("optimizer: {params: {Beta1: 1}}", "did you mean betas?"),
         ("optimizer: {params: {wd: 1}}", "did you mean weight_decay?"),
         ("optimizer: {optim: AdamW}", "did you mean type?"),
+        ("rope_scaling: {type: linear}", "did you mean rope_type?"),
     ],
 )
 def test_a_word_inside_a_section_matches_parameters_of_that_section(text: str, answer: str) -> None:

@@ -24,6 +24,7 @@ CASES = [
     "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
     "{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}",
     "gradient_accumulation_steps: 2",
+    "{pos_emb: rotary, rope_scaling: {rope_type: longrope}}",
     "{train_micro_batch_size_per_gpu: 4, batch_size: 2}",
     "model_parallel_size: 3",
     "{model_parallel_size: 4, pipe_parallel_size: 4}",

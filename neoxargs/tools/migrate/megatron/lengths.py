@@ -57,7 +57,7 @@ def warmup(reading: Reading, option: Option) -> None:
         words = "iterations" if unit == "iters" else unit
         reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")
     else:
-        hint = "set warmup in the new file to (warm-up iterations / total iterations)"
+        hint = "set warmup in the new file to (warm-up iterations / lr_decay_iters, which is train_iters by default)"
         reading.leave_to_write(option, "warmup", hint)
 
 
