@@ -146,11 +146,16 @@ def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Pr
     kind = value and value.value
     if not parameter.used_by_types or not kind or kind.lower() in parameter.used_by_types:
         return None
-    params = parameter.group.parameters.values()
-    has_list = any(kind.lower() in p.used_by_types for p in params)  # not a plugin's, of which nothing is known
-    own = [p.attribute for p in params if has_list and kind.lower() in (p.used_by_types or (kind.lower(),))]
+    own = _accepted(parameter, kind.lower())
     meant = close_matches(parameter.attribute, own)
     accepted = f"; {kind} accepts {listed(own, 'and')}" if own else ""
     hint = f"did you mean {listed(meant)}?" if meant else f"remove {parameter.attribute}{accepted}"
     what = f"{section}.type ({kind}) does not accept {name}"
     return Problem(what, where, hint, id="setting-of-another-type", about=(name, f"{section}.type"))
+
+
+def _accepted(parameter: Parameter, kind: str) -> list[str]:
+    """Return the settings that a type has; none of a plugin's type, of which nothing is known."""
+    params = parameter.group.parameters.values()
+    is_listed = any(kind in p.used_by_types for p in params)
+    return [p.attribute for p in params if is_listed and kind in (p.used_by_types or (kind,))]
