@@ -251,7 +251,6 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     assert [(str(problem.where), problem.what, problem.hint) for problem in result.problems] == [
         ("run.sh", "the value of $SIZE is taken from the environment",
          "add --var SIZE=VALUE to use a different value"),
-        ("run.sh:2:1", "only the branch `else` is read", ""),
         ("run.sh:5:21", "the value of $STEPS is unknown, so steps_per_print in DeepSpeed's JSON is left out",
          "add --var STEPS=VALUE"),
         ("run.sh:4:24",

@@ -68,7 +68,19 @@ def words(text: str) -> list[list[str]]:
         ("for i in $(seq 2); do a $i; done", [["a", "$(seq 2)"]]),
         ("N=$(b c | d)\na $N e", [["a", "$(b c | d)", "e"]]),
         ("X='b c'\nsh -c 'a $X'", [["sh", "-c", "a $X"], ["a", "b", "c"]]),
-        ("f() {\n a 1\n}\nf", [["f()", "{"], ["a", "1"], ["f"]]),
+        ("f() {\n a 1\n}\nf", [["a", "1"], ["f"]]),
+        ("function f { X=1; }\ng () { Y=2; }\na $X $Y", [["a", "1", "2"]]),
+        ("X=1\nX+=' 2'\nX+=$Y\nY+=3\na $X $Y", [["a", "1", "2$Y", "3"]]),
+        ("A=(1 2)\nA+=x\na ${A[@]}", [["a", "1x", "2"]]),
+        ("X=1\nA=()\nunset X\na $X ${A[@]} ${X:-4}", [["a", "4"]]),
+        ("G=8; ((G=G*2)); ((G *= 2, N = G)); let G+=1 N-=2; ((N++)); ((--N))\na $G $N", [["a", "33", "30"]]),
+        ("((N += M))\na $N", [["a", "$((N + ( M)))"]]),
+        ("X=1\nif false; then ((X++)); fi\nif ((X == 1)); then Y=2; fi\na $X $Y", [["a", "1", "2"]]),
+        (
+            "X=1; [ $X = 2 ] && X=3 || Y=4; [ $X = 1 ] || X=5; [ $X = 1 ] && Z=6 || Z=7\na $X $Y $Z",
+            [["[", "1", "=", "2", "]"], *[["[", "1", "=", "1", "]"]] * 2, ["a", "1", "4", "6"]],
+        ),
+        ("X=1\ntest $X = 2 &&\n  { X=3; Y=4; }\na $X", [["test", "1", "=", "2"], ["a", "1"]]),
         ("cat <<EOT > x.json\nif then\nEOT\na", [["cat"], ["a"]]),
         ("cat <<'EOT'\nopen", [["cat"]]),
         ("case", []),
@@ -83,6 +95,30 @@ def words(text: str) -> list[list[str]]:
 )
 def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
     assert words(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("G=8\nwhile [ $G -lt 99 ]; do G=$((G*2)); done\nH=$G\na $H",
+         ["G changes in each iteration of a loop, of which only the first is read"]),
+        ("G=8\nfor i in $(seq 3); do ((G++)); done\na $G",
+         ["G changes in each iteration of a loop, of which only the first is read"]),
+        ("G=8\nwhile true; do G=$((G*2)); H=1; G=4; done\na $H $G", []),
+        ("G=8\nuntil false; do G+=1; done\na", []),
+        ("L=1\nread -r L\na $L", ["`read -r L` is not evaluated, so L has the value that it had before"]),
+        ("A=(1 2)\nA[1]=3\na ${A[@]}", ["`A[1]=3` is not evaluated, so A has the value that it had before"]),
+        ("L=1\nread L\nL=2\na $L", []),
+        ("read L\na $L", []),
+        ("[ -f x ] && L=1\na $L", ["L is set although the condition `[ -f x ]` before it is unknown"]),
+        ("cd x && L=1\na $L", []),
+        ("X=1\nread X\nC='a $X'\nbash -c \"$C --b 1 --c 2\"",
+         ["`read X` is not evaluated, so X has the value that it had before"]),
+    ],
+)  # fmt: skip
+def test_doubts_about_the_variables_of_a_command(script: str, expected: list[str]) -> None:
+    doubts = read_script(Text("run.sh", script)).doubts
+    assert [problem.what for problem in doubts[-1][1]] == expected
 
 
 def test_a_variable_keeps_its_place() -> None:
@@ -137,7 +173,8 @@ def test_words_beside_redirections_and_placeholders(script: str, expected: list[
 @pytest.mark.parametrize(
     ("sum_", "value"),
     [("7 / 2", 3), ("(1 - 8) / 2", -3), ("7 / (0 - 2)", -3), ("(1 - 8) / (0 - 2)", 3),
+     ("2 ** 10", 1024), ("2 ** -1", None), ("9 ** 9 ** 9", None), ("--3", None),
      ("7 % 2", 1), ("(1 - 8) % 2", -1), ("7 % (0 - 2)", 1), ("(1 - 8) % 4", -3), ("8 % (2 - 2)", None)],
 )  # fmt: skip
-def test_division_truncates_toward_zero(sum_: str, value: int | None) -> None:
+def test_arithmetic(sum_: str, value: int | None) -> None:
     assert evaluate(sum_, lambda name: "") == value

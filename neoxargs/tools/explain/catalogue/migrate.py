@@ -76,7 +76,14 @@ PROBLEMS: dict[str, Entry] = {
         "A flag and the DeepSpeed JSON of the same script set a parameter to different values."
     ),
     "migrate-flag-without-counterpart": row("A Megatron-LM flag has no equivalent in deepy and is left out."),
-    "migrate-branch-read": row("The script has an `if` or a `case`; the new file contains only one branch's values."),
+    "migrate-branch-read": row(
+        "A condition of the script, or the number of iterations of a loop, is unknown; only one branch or iteration "
+        "is read."
+    ),
+    "migrate-value-uncertain": row(
+        "The script changes a variable in a way that depends on a loop, a test or a command that `migrate` does not "
+        "run, and the Megatron-LM command uses the variable."
+    ),
     "migrate-variable-unset": row(
         "The script does not set one of its variables, so you have to fill in a value in the new file."
     ),

@@ -72,7 +72,11 @@ def convert_script(
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
     head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
-    notes = [*(_from_environment(name, text) for name in sorted(from_environ)), *script.notes]
+    notes = [
+        *(_from_environment(name, text) for name in sorted(from_environ)),
+        *script.notes,
+        *_doubts(script, command),
+    ]
     problems = [*notes, *_other_models(script.commands, command), *_not_continued(script, command), *reading.problems]
     return new_file(f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n", problems=problems)
 
@@ -233,6 +237,10 @@ def _not_continued(script: Script, chosen: Sequence[Word]) -> list[Problem]:
         for words in script.flag_lines
         if words is not chosen
     ]
+
+
+def _doubts(script: Script, chosen: Sequence[Word]) -> list[Problem]:
+    return [problem for words, problems in script.doubts if words is chosen for problem in problems]
 
 
 def _values(words: Sequence[Word]) -> dict[str, list[str]]:

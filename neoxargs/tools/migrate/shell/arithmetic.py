@@ -12,12 +12,21 @@ SUM = re.compile(rf"\$\(\(((?:[^()]|{_BRACKETS})*)\)\)")
 TEST = re.compile(SUM.pattern[2:])
 #: A command substitution; its output is never known.
 COMMAND = re.compile(rf"\$\((?:[^()]|{_BRACKETS})*\)|`[^`]*`")
+#: `N = 2`, `N += 2`, `N++` or `++N`.
+_ASSIGNED = re.compile(r"\s*(?:(\w+)\s*([-+*/%]?)=(?!=)(.+)|(\w+)(\+\+|--)|(\+\+|--)(\w+))\s*", re.A | re.S)
+_MAX_POWER = 63
 
 
 def _quotient(left: int, right: int) -> int:
     """Divide as the shell does, which truncates toward zero."""
     size = abs(left) // abs(right)
     return size if (left < 0) == (right < 0) else -size
+
+
+def _power(left: int, right: int) -> int:
+    if not 0 <= right <= _MAX_POWER or abs(left) > 2**_MAX_POWER:
+        raise ValueError
+    return int(left**right)
 
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
@@ -32,6 +41,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.Div: _quotient,
     ast.FloorDiv: _quotient,
+    ast.Pow: _power,
     ast.Mod: lambda left, right: left - right * _quotient(left, right),
 }
 
@@ -41,6 +51,8 @@ def evaluate(sum_: str, value_of: Callable[[str], str]) -> int | None:
 
     value_of: returns the value of a variable, empty if unknown.
     """
+    if "++" in sum_ or "--" in sum_:  # Python would read `--N` as N
+        return None
     # In arithmetic, a variable needs no `$`.
     plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: value_of(match[1]), sum_)
     plain = plain.replace("&&", " and ").replace("||", " or ")
@@ -48,6 +60,17 @@ def evaluate(sum_: str, value_of: Callable[[str], str]) -> int | None:
         return _evaluate(ast.parse(plain.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
         return None
+
+
+def assigned(statement: str, value_of: Callable[[str], str]) -> dict[str, str]:
+    """Return the variables that `(( ))` or `let` sets. An unknown value stays in `$(( ))`."""
+    values: dict[str, str] = {}
+    for match in filter(None, map(_ASSIGNED.fullmatch, statement.split(","))):
+        name, sign = match[1] or match[4] or match[7], match[2] or (match[5] or match[6] or "")[:1]
+        sum_ = f"{name} {sign} ({match[3] or 1})" if sign else match[3]
+        total = evaluate(sum_, lambda other: values.get(other) or value_of(other))
+        values[name] = f"$(({sum_}))" if total is None else str(total)
+    return values
 
 
 def _evaluate(node: ast.expr) -> int:

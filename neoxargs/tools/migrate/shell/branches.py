@@ -13,7 +13,7 @@ from neoxargs.tools.migrate.shell.words import Word
 
 @dataclass
 class Branching:
-    """An open `if`, `case` or loop.
+    """An open `if`, `case`, loop or group `{ }`.
 
     active: its current branch is read. decided: one of its branches was read already.
     """
@@ -45,8 +45,13 @@ class Branches:
         """Return the innermost open branching if it is of this kind."""
         return self.open[-1] if self.open and self.open[-1].kind == kind else None
 
-    def begin(self, kind: str, where: Place, subject: Word | None = None) -> None:
-        self.open.append(Branching(kind, where, kind != "case", waiting=kind != "loop", subject=subject))
+    def is_in_loop(self) -> bool:
+        """Return whether this point is in a loop whose passes are not counted, unlike those of `for NAME in a b`."""
+        return any(branching.kind == "loop" and not branching.decided for branching in self.open)
+
+    def begin(self, kind: str, where: Place, subject: Word | None = None, is_active: bool = True) -> None:
+        active = is_active and kind != "case"
+        self.open.append(Branching(kind, where, active, waiting=kind not in ("loop", "{"), subject=subject))
 
     def end(self) -> None:
         self.open = self.open[:-1]
@@ -66,14 +71,12 @@ class Branches:
         elif keyword in ("else", "elif"):
             branching.where = where
             branching.active, branching.waiting, branching.condition = not branching.decided, keyword == "elif", []
-            if keyword == "else" and self.is_active:
-                self._note(where, "else")
 
     def _then(self, branching: Branching) -> None:
         holds = conditions.combine(branching.condition)
         branching.waiting, branching.active = False, not branching.decided and holds is not False
-        if branching.active and self.is_active:
-            self._note(branching.where, "then", holds is not None)
+        if branching.active and holds is None:
+            self._note(branching.where, "then")
         branching.decided |= branching.active
 
     def on_case_patterns(self, branching: Branching, patterns: str, where: Place) -> None:
@@ -84,16 +87,19 @@ class Branches:
         fits = any(fnmatchcase(subject.text, pattern) if subject and known else pattern == "*" for pattern in each)
         branching.active = fits and not branching.decided
         branching.decided |= fits
-        if self.is_active:
-            self._note(where, f"{patterns.strip()})", known)
+        if not known:
+            self._note(where, f"{patterns.strip()})")
 
     def note_loop(self, name: str, values: Sequence[str], where: Place) -> None:
         """Warn that only the first value of `for NAME in a b` is read."""
+        self.open[-1].decided = "$" not in "".join(values)
         if len(values) > 1:
             what = f"this loop has {len(values)} values for {name}; only the first, `{values[0]}`, is read"
             self.notes.append(Problem(what, where, severity="warning", id="migrate-branch-read"))
 
-    def _note(self, where: Place, branch: str, known: bool = True) -> None:
-        what = f"only the branch `{branch}` is read{'' if known else ', because the condition is unknown'}"
-        hint = "" if known else "set the condition's variables with --var NAME=VALUE"
-        self.notes.append(Problem(what, where, hint, severity="warning", id="migrate-branch-read"))
+    def _note(self, where: Place, branch: str) -> None:
+        """Warn about a branch that is read although its condition is unknown."""
+        if self.is_active:
+            what = f"only the branch `{branch}` is read, because the condition is unknown"
+            hint = "set the condition's variables with --var NAME=VALUE"
+            self.notes.append(Problem(what, where, hint, severity="warning", id="migrate-branch-read"))

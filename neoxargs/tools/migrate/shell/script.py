@@ -21,6 +21,7 @@ _SPACE = re.compile(r"(?:\s|#[^\n]*\n)*")
 _FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
 _LOOPS = ("for", "while", "until", "select")
 _CLOSING = ("fi", "done", "esac")
+_TESTS = ("[", "[[", "test", "true", "false")
 _KEYWORDS = {"if", "then", "else", "elif", "case", "do", "{", "}", "time", "(", ")", *_LOOPS, *_CLOSING}
 
 
@@ -39,6 +40,8 @@ class Script:
     """Warnings about the branches that were read."""
     unset: set[str] = field(default_factory=set)
     """Variables that the script uses but does not set."""
+    doubts: list[tuple[list[Word], list[Problem]]] = field(default_factory=list)
+    """Commands with variables whose values may be wrong, and the warnings about these."""
     variable_flags: list[Word] = field(default_factory=list)
     """Flags in the script's variables, for scripts that another script sources."""
 
@@ -63,7 +66,13 @@ class _Reader(Assignments):
         super().__init__(text, given)
         self.script = Script()
         self.branches = Branches(self.script.notes)
-        self.separator = ""
+        self.separator, self.place = "", Place(text.name, 0, 0)
+        self.status: bool | None = None
+        """Whether the last command succeeded; None if that is unknown."""
+        self.test = ""
+        """The last command if it was a test."""
+        self.doubts = {}
+        self.inherited: frozenset[str] = frozenset()
         self.target: Word | None = None
         self.pending: list[tuple[str, bool, Word | None]] = []
 
@@ -72,6 +81,7 @@ class _Reader(Assignments):
             if (case := self.branches.innermost("case")) and case.waiting:
                 self.read_patterns(case)
                 continue
+            self.used = set()
             words = self.command_words()
             if words:
                 self.command(words)
@@ -117,6 +127,8 @@ class _Reader(Assignments):
                 self.separator, self.at = sign, self.at + 2
                 if sign == ";;":
                     self.branches.end_of_case()
+                elif not self.pending and (space := _SPACE.match(self.text, self.at)):
+                    self.at = space.end()
                 return
         self.separator, self.at = self.text[self.at : self.at + 1], self.at + 1
         if self.separator == "\n":
@@ -146,11 +158,42 @@ class _Reader(Assignments):
             return
         if (branching := self.branches.innermost("if")) and branching.waiting:
             branching.condition.append((self.separator, self.evaluate(words)))
-        elif self.branches.is_active and not self.assigns(words):
-            self.add_command(words)
+        elif self.branches.is_active and not self.is_skipped:
+            self.place = self.word(words[0]).place
+            self.status = self.run(words)
+
+    def run(self, words: list[Chars]) -> bool | None:
+        """Store what the command assigns, or add it to the script; return whether it succeeds, None if unknown."""
+        if self.assigns(words):
+            return True
+        self.add_command(words)
+        self.test = " ".join(map(_text, words)) if _text(words[0]) in _TESTS else ""
+        return self.evaluate(words) if self.test else None
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the `&&` or `||` before this command skips it."""
+        return (self.separator, self.status) in (("&&", False), ("||", True))
+
+    def store(self, name: str, value: list[Chars]) -> None:
+        super().store(name, value)
+        if name in self.used and self.branches.is_in_loop():
+            what = f"{name} changes in each iteration of a loop, of which only the first is read"
+            self.doubts[name].append(self.doubt(what, f"write {name}=VALUE instead of the loop, and migrate again"))
+        if self.test and self.status is None and self.separator in ("&&", "||"):
+            what = f"{name} is set although the condition `{self.test}` before it is unknown"
+            self.doubts[name].append(self.doubt(what, "set the condition's variables with --var NAME=VALUE"))
+
+    def doubt(self, what: str, hint: str) -> Problem:
+        return Problem(what, self.place, hint, severity="warning", id="migrate-value-uncertain")
+
+    def doubts_of_used(self) -> list[Problem]:
+        self.used |= self.inherited
+        return super().doubts_of_used()
 
     def without_keywords(self, words: list[Chars]) -> list[Chars]:
         """Open or close branches for leading keywords; return the rest, which is empty after `case` and loops."""
+        words = _without_function_name(words)
         while words and (keyword := _text(words[0])) in _KEYWORDS:
             where = self.word(words[0]).place
             if keyword == "case":
@@ -159,9 +202,9 @@ class _Reader(Assignments):
             if keyword in _LOOPS:
                 self.open_loop(words, where)
                 return []
-            if keyword == "if":
-                self.branches.begin("if", where)
-            elif keyword in _CLOSING:
+            if keyword in ("if", "{"):
+                self.branches.begin(keyword, where, is_active=keyword == "if" or not self.is_skipped)
+            elif keyword in _CLOSING or (keyword == "}" and self.branches.innermost("{")):
                 self.branches.end()
             else:
                 self.branches.on_if_keyword(keyword, where)
@@ -171,10 +214,11 @@ class _Reader(Assignments):
     def open_loop(self, words: list[Chars], where: Place) -> None:
         """Open a loop. `for NAME in a b` sets NAME to its first value."""
         texts = [_text(chars) for chars in words]
-        if texts[0] == "for" and self.branches.is_active and texts[2:3] == ["in"] and texts[3:]:
+        is_active = self.branches.is_active
+        self.branches.begin("loop", where)
+        if texts[0] == "for" and is_active and texts[2:3] == ["in"] and texts[3:]:
             self.variables[texts[1]] = words[3:4]
             self.branches.note_loop(texts[1], texts[3:], self.word(words[1]).place)
-        self.branches.begin("loop", where)
 
     def read_patterns(self, branching: Branching) -> None:
         """Read the patterns `a|b)` of a `case`."""
@@ -202,6 +246,7 @@ class _Reader(Assignments):
             self.script.printed.append(command)
             return
         self.script.commands.append(command)
+        self.script.doubts.append((command, self.doubts_of_used()))
         if self.depth == 0 and texts[0].startswith("--"):
             self.script.flag_lines.append(command)
         for number, inner in enumerate(words[1:], 1):
@@ -227,9 +272,11 @@ class _Inner(_Reader):
         super().__init__(Text(outer.name, _text(chars)), {})
         self.outer, self.where = outer, [index for _, index in chars]
         self.script, self.unset, self.depth = outer.script, outer.unset, outer.depth + 1
-        self.branches = Branches(self.script.notes)
+        self.branches, self.doubts = Branches(self.script.notes), outer.doubts
+        self.inherited = frozenset(outer.used | outer.inherited)
 
     def lookup(self, name: str) -> list[Chars]:
+        self.used.add(name)
         if name in self.variables:
             return self.variables[name]
         offset = len(self.where)
@@ -244,6 +291,13 @@ def _is_command(texts: list[str], number: int) -> bool:
     """Return whether a word is a command: the argument of `bash -c`, or several flags in one quoted word."""
     is_of_shell = number > 1 and texts[number - 1] in ("-c", "-lc") and texts[number - 2].endswith("sh")
     return is_of_shell or len(_FLAG.findall(texts[number])) > 1
+
+
+def _without_function_name(words: list[Chars]) -> list[Chars]:
+    """Remove `NAME()` and `function NAME`, because a function's body is read where it is defined."""
+    texts = [_text(chars) for chars in words[:3]]
+    begin = 2 if texts[0] == "function" or texts[1:2] == ["()"] else int(texts[0].endswith("()"))
+    return words[begin + (texts[begin : begin + 1] == ["()"]) :]
 
 
 def _joined(words: list[Chars]) -> Chars:

@@ -19,7 +19,7 @@ from neoxargs.tools.migrate.shell.placeholders import is_placeholder, placeholde
 
 #: A word's characters, each with its index in the text.
 Chars = list[tuple[str, int]]
-ASSIGNMENT = re.compile(r"(\w+)=", re.A)
+ASSIGNMENT = re.compile(r"(\w+)(\+?)=", re.A)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
 # `$@` and `$*`, the arguments of the script, inside and outside of double quotes
 _PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
@@ -59,6 +59,8 @@ class Shell:
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
         self.unset: set[str] = set()
         """Variables that the script uses but does not set."""
+        self.used: set[str] = set()
+        """Variables that the current command uses."""
         self.variables: dict[str, list[Chars]] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
 
     def read_words(self, ends: str) -> list[Chars]:
@@ -167,11 +169,11 @@ class Shell:
                 hint = "change the script variable whose value refers to the variable itself"
                 raise Problems([Problem(what, self.word([("$", start)]).place, hint, id="migrate-expansion-too-long")])
             if match[4] == "+":
-                return [self.read_default(match, is_quoted) if value else []]
-            if value:
+                return [self.read_default(match, is_quoted) if any(value) else []]
+            if any(value) or (value and match[4] is None):
                 return value
-            if match[4] is None:
-                return [[(c, start) for c in match[0]]]
+            if match[4] is None:  # an empty array, or an unknown variable
+                return [[] if (match[1] or match[2]) in self.variables else [(c, start) for c in match[0]]]
             default = self.read_default(match, is_quoted)
             if match[4] == "=":  # `: ${NAME:=default}` also sets the variable
                 self.variables[match[1] or match[2]] = [default]
@@ -221,6 +223,7 @@ class Shell:
         return "".join(character for chars in self.lookup(name) for character, _ in chars)
 
     def lookup(self, name: str) -> list[Chars]:
+        self.used.add(name)
         if name not in self.variables:
             self.unset.add(name)
         return self.variables.get(name, [])
