@@ -16,6 +16,7 @@ from neoxargs.registry.model import Shape
 from neoxargs.registry.post_training import PostTraining
 from neoxargs.registry.training import Training
 from neoxargs.resolve import Draft
+from neoxargs.resolve.value import Value
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files.sources import Source, sources
 
@@ -42,14 +43,20 @@ def samples_per_epoch(draft: Draft) -> int:
     if epochs is None or epochs.value is None or "train_epochs" in draft.broken:
         return 0
     chosen, cut = sources(draft.group(Data), draft.group(PostTraining))["train"], _cut(draft)
-    counts = {source: _counted(source, cut) for source in chosen}
-    unknown = [source.prefix for source, count in counts.items() if count is None]
-    if unknown:
-        what = f"train_epochs ({epochs.value}) needs the number of samples, which cannot be counted, "
-        what += f"because a token file or label file of {' and of '.join(unknown)} is missing or damaged"
-        hint = "correct the path, or set train_iters instead"
-        raise Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
+    try:
+        counts = {source: _counted(source, cut) for source in chosen}
+    except ImportError:  # a machine that only checks may lack it
+        raise _not_countable(epochs, "numpy is not installed", "run pip install numpy") from None
+    if unknown := [source.prefix for source, count in counts.items() if count is None]:
+        reason = f"a token file or label file of {' and of '.join(unknown)} is missing or damaged"
+        raise _not_countable(epochs, reason, "correct the path")
     return sum(counts[source] or 0 for source in chosen)
+
+
+def _not_countable(epochs: Value, reason: str, remedy: str) -> Problems:
+    what = f"train_epochs ({epochs.value}) needs the number of samples, which cannot be counted, because {reason}"
+    hint = f"{remedy}, or set train_iters instead"
+    return Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
 
 
 def _cut(draft: Draft) -> Cut:
@@ -62,7 +69,7 @@ def _counted(source: Source, cut: Cut) -> int | None:
     try:
         stamps = [os.stat(f"{prefix}.{ending}") for prefix in source.files for ending in ("idx", "bin")]
         return _samples(source, cut, tuple((stamp.st_size, stamp.st_mtime_ns) for stamp in stamps))
-    except (OSError, ImportError):  # numpy, which a machine that only checks may lack
+    except OSError:
         return None
 
 

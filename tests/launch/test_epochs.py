@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,11 @@ def test_what_cannot_be_counted(tmp_path: Path, values: dict[str, str], problem:
     with pytest.raises(Problems) as stop:
         resolved(tmp_path, **values)
     assert any(one.what.startswith(problem) for one in stop.value.problems)
+
+
+def test_a_missing_numpy_is_not_called_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(
+        Problems, match=r"because numpy is not installed(.|\n)*run pip install numpy, or set train_iters"
+    ):
+        resolved(tmp_path, data_path=token_file(tmp_path / "text", drawn(40, 30)))

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neoxargs.launch.cluster.hosts import DEFAULT_HOSTFILE, Resources, assumed_resources
+from neoxargs.launch.cluster.hosts import Resources, assumed_resources
+from neoxargs.launch.cluster.no_hostfile import DEFAULT_HOSTFILE
 from neoxargs.problems import Problem
 from neoxargs.record import replace
 from neoxargs.resolve.config import Config

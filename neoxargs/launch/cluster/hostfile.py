@@ -60,7 +60,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         else:
             slots[match[1]], seen[match[1]] = int(match[2]), place
             if slots[match[1]] > MAX_RANKS:
-                problems.append(too_many_ranks(place, "hostfile"))
+                problems.append(too_many_ranks(slots[match[1]], place, "hostfile"))
     if not slots and not problems:
         problems.append(
             _without_host(f"the hostfile {name} lists no hosts", Place(name, 1, 1), id="hostfile-without-host")
@@ -70,9 +70,11 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
     return slots
 
 
-def too_many_ranks(place: Place | None, *about: str) -> Problem:
+def too_many_ranks(ranks: int, place: Place | None, *about: str) -> Problem:
     """Return the problem of a run with more than `MAX_RANKS` ranks."""
-    what = f"the run would have more ranks than the maximum of {MAX_RANKS:,}"
+    # Python does not print a product of two numbers with thousands of digits.
+    number = f"{ranks:,}" if ranks < 10**18 else "more than 10^18"
+    what = f"the run would have {number} ranks; the maximum is {MAX_RANKS:,}"
     return Problem(what, place, id="too-many-ranks", about=about)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from neoxargs.launch.cluster import slurm
 from neoxargs.launch.cluster.devices import Device, device, installed_devices, local_devices, visible_devices
 from neoxargs.launch.cluster.hostfile import MAX_RANKS, Hosts, Where, no_place, read_hostfile, select, too_many_ranks
+from neoxargs.launch.cluster.no_hostfile import DEFAULT_HOSTFILE, only_this_machine
 from neoxargs.launch.launchers import Launcher, launcher_named
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.record import Record, replace
@@ -24,8 +25,6 @@ from neoxargs.record import Record, replace
 if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner
 
-#: Where DeepSpeed's runner looks for a hostfile when `hostfile` is not set.
-DEFAULT_HOSTFILE = "/job/hostfile"
 #: The runner's flags that `Resources.selection` replaces.
 SELECTION_FLAGS = ("hostfile", "include", "exclude", "num_nodes", "num_gpus")
 
@@ -101,7 +100,7 @@ def _refusal(id: str, what: str, where: Where, *about: str, hint: str = "") -> P
 
 def _refuse_too_many(ranks: int, where: Where, *about: str) -> None:
     if ranks > MAX_RANKS:
-        raise Problems([too_many_ranks(next(filter(None, map(where, about)), None), *about)])
+        raise Problems([too_many_ranks(ranks, next(filter(None, map(where, about)), None), *about)])
 
 
 def assumed_resources(gpus: int) -> Resources:
@@ -143,10 +142,8 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
     if pool is None and launcher.allocates_hosts:
         return _allocated(launcher, filters, environ)
     if pool is None:
-        # The default path is rarely present; only a path that somebody chose is worth a warning.
         local = _on_this_machine(filters, replica, environ, dev)
-        # `hostfile: None` is a string in YAML, and means no hostfile.
-        return local if path in (DEFAULT_HOSTFILE, "None") else _without_hostfile(local, path, where)
+        return replace(local, warnings=(*only_this_machine(runner, local, path, environ, where), *local.warnings))
     if launcher.allocates_hosts:
         return replace(_on_hosts(pool, filters, path, runner, environ), remote=True)
     is_local = len(pool) == 1 and next(iter(pool)) in own_names()
@@ -298,14 +295,6 @@ def _visible_devices(devices: list[int] | list[str]) -> Resources:
         raise Problems([Problem(what, hint=hint, id="visible-devices-not-numbers")])
     hosts = {"localhost": numbers}
     return Resources(hosts, "cuda", {"include": _include_text(hosts)})
-
-
-def _without_hostfile(local: Resources, path: str, where: Where) -> Resources:
-    one, several = ("GPU", "GPUs") if local.device == "cuda" else ("process on the CPU", "processes on the CPU")
-    used = f"{local.gpus} {one if local.gpus == 1 else several}"
-    what = f"the hostfile {path} does not exist; only this machine is used: {used}"
-    missing = _warning("hostfile-missing", what, where, "hostfile")
-    return replace(local, warnings=(missing, *local.warnings))
 
 
 def _hosts_device(environ: Mapping[str, str]) -> Device:

@@ -1,6 +1,7 @@
 """Resources mean what DeepSpeed's own launcher means by the same hostfile and flags."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,9 @@ def test_more_ranks_than_can_be_counted_are_refused(tmp_path, given, replica, te
         resources(Runner(hostfile=path, **given), replica, {"DS_ACCELERATOR": "cpu"})
     [problem] = caught.value.problems
     assert (problem.id, problem.about[0]) == ("too-many-ranks", name)
+    assert re.match(
+        r"the run would have (more than 10\^18|1,000,001|[\d,]{11,}) ranks; the maximum is 1,000,000", problem.what
+    )
 
 
 def test_the_environment_names_hostfile_and_master(tmp_path):
@@ -249,6 +253,28 @@ def test_a_missing_hostfile_means_this_machine_with_a_warning_if_hostfile_is_set
             f"the hostfile /mock_path does not exist; only this machine is used: {used}"
         ]
     assert messages(resources(Runner(), 1, {}, dev=gpus)) == []
+
+
+TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "node[1-2]", "DS_ACCELERATOR": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "reason"),
+    [
+        ({}, TWO_NODES, "this Slurm job has 2 nodes, which launcher pdsh uses only with a hostfile"),
+        ({"launcher": "slurm"}, {}, "launcher slurm has no hostfile"),
+        ({"launcher": "ssh"}, {}, "launcher ssh has no hostfile"),
+        ({"force_multi": True}, {}, "launcher pdsh has no hostfile"),
+        ({"launcher": "torchrun"}, {}, ""),
+        ({"num_nodes": 1}, TWO_NODES, ""),
+        ({"no_ssh": True}, TWO_NODES, ""),
+        ({}, {**TWO_NODES, "SLURM_STEP_ID": "0"}, ""),
+    ],
+)
+def test_a_launcher_of_several_machines_without_a_hostfile_is_a_warning(given, environ, reason):
+    found = resources(Runner(**given), 1, {"DS_ACCELERATOR": "cpu", **environ}).warnings
+    said = [(problem.id, problem.what.partition(";")[0]) for problem in found]
+    assert said == ([("hostfile-missing", reason)] if reason else [])
 
 
 @pytest.mark.parametrize(
