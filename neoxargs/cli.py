@@ -147,8 +147,9 @@ def launch(words: list[str]) -> int:
         return launch_main.show(request, options.emit)
     if options.check_hosts:
         return launch_main.check_hosts(request)
-    if options.gpus or options.json:
-        parser.error("--gpus and --json require --dry-run or --emit")
+    for flag in ("gpus", "json"):
+        if getattr(options, flag):
+            parser.error(f"--{flag} requires --dry-run or --emit")
     from neoxargs.launch.cluster.rank_env import names
 
     # torchrun, srun or mpirun has started this process as one of several ranks.
@@ -326,7 +327,7 @@ def _with_package() -> dict[str, str]:
 
 
 def _usage_error(what: str) -> NoReturn:
-    print(f"deepy: {what}\n\nusage:\n{USAGE}", end="", file=sys.stderr)
+    print(f"deepy: {what}\nto list the commands: python deepy.py --help", file=sys.stderr)
     sys.exit(2)
 
 

@@ -12,18 +12,18 @@ from typing import Any, NoReturn
 from neoxargs.problems import Problem, Problems, did_you_mean, listed
 
 #: GPT-NeoX's options, `--prompt` and `--restarts`; each is short for a `--set` of the parameter `key` (default: the
-#: same name).
+#: same name). Those that only one shipped script reads are not in the help of the others.
 NEOX_OPTIONS: dict[str, dict[str, Any]] = {
     "wandb_group": {"metavar": "NAME"},
     "wandb_team": {"metavar": "NAME"},
     "eval_tasks": {"metavar": "TASK", "nargs": "+"},
     "iteration": {"metavar": "N"},
-    "eval_results_prefix": {"metavar": "PREFIX"},
+    "eval_results_prefix": {"metavar": "PREFIX", "read_by": "eval.py"},
     "hostfile": {"metavar": "FILE", "short": "-H"},
-    "sample_input_file": {"metavar": "FILE", "short": "-i"},
-    "sample_output_file": {"metavar": "FILE", "short": "-o"},
-    "autotuning": {"metavar": "tune|run", "key": "autotuning_run"},
-    "prompt": {"metavar": "TEXT"},
+    "sample_input_file": {"metavar": "FILE", "short": "-i", "read_by": "generate.py"},
+    "sample_output_file": {"metavar": "FILE", "short": "-o", "read_by": "generate.py"},
+    "autotuning": {"metavar": "tune|run", "key": "autotuning_run", "read_by": "train.py"},
+    "prompt": {"metavar": "TEXT", "read_by": "generate.py"},
     "restarts": {"metavar": "N"},
 }
 
@@ -121,8 +121,19 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
     group = parser.add_argument_group("GPT-NeoX options (each is short for a --set option)")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]
-        group.add_argument(*names, dest=f"neox_{name}", metavar=settings["metavar"], nargs=settings.get("nargs"))
+        takes = {"metavar": settings["metavar"], "nargs": settings.get("nargs")}
+        group.add_argument(*names, dest=f"neox_{name}", help=_neox_help(name, os.path.basename(script)), **takes)
     return parser
+
+
+def _neox_help(name: str, script: str) -> str:
+    from neoxargs.registry import REGISTRY
+
+    settings, shipped = NEOX_OPTIONS[name], {each.get("read_by") for each in NEOX_OPTIONS.values()}
+    if script in shipped and settings.get("read_by", script) != script:
+        return argparse.SUPPRESS
+    parameter = REGISTRY.find(settings.get("key", name))
+    return parameter.brief.replace("`", "").replace("%", "%%") if parameter else ""
 
 
 def neox_overrides(options: argparse.Namespace) -> list[str]:

@@ -93,6 +93,26 @@ def test_every_command_has_help(verb, capsys):
     assert f"usage: deepy {verb}" in capsys.readouterr().out
 
 
+def test_the_help_of_a_script_describes_only_the_options_that_it_reads(capsys):
+    shown = {}
+    for script in ("generate.py", "eval.py", "my_script.py"):
+        with pytest.raises(SystemExit):
+            main([script, "--help"])
+        shown[script] = " ".join(capsys.readouterr().out.split())
+    assert "--prompt TEXT text to continue" in shown["generate.py"]
+    options = ("--prompt", "--autotuning", "--eval_results_prefix", "--hostfile")
+    assert [option in shown["eval.py"] for option in options] == [False, False, True, True]
+    assert all(option in shown["my_script.py"] for option in options)
+
+
+def test_an_unknown_command_is_not_followed_by_the_usage_of_all(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "a.yml"])
+    assert capsys.readouterr().err == (
+        "deepy: there is no command train; did you mean train.py?\nto list the commands: python deepy.py --help\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -105,7 +125,8 @@ def test_every_command_has_help(verb, capsys):
         (["check", "a.yml", "--nonsense"], "--nonsense"),
         (["check", "a.yml", "--gpus", "many"], "'many' is not a number of GPUs"),
         (["my_script.py", *BOTH, "--emit", "everything"], "everything"),
-        (["my_script.py", *BOTH, "--gpus", "4"], "--dry-run"),
+        (["my_script.py", *BOTH, "--gpus", "4"], "error: --gpus requires --dry-run or --emit\n"),
+        (["my_script.py", *BOTH, "--json"], "error: --json requires --dry-run or --emit\n"),
     ],
 )
 def test_an_invalid_command_line_exits_with_2(words, said, capsys):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Bound, Natural, NonNegative, Port
+from neoxargs.registry.types import Bound, Count, Natural, NonNegative, Port
 
 #: How many of something to use; -1 takes all there are.
-OrAll = Annotated[int, Bound(ge=-1)]
+OrAll = Literal[-1] | Count
 
 
 class Runner(Group, origin="DSL", effect="launcher"):
@@ -59,7 +59,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
     no_ssh_check: bool = param(False)
     """Do not check before the launch whether the machines in `hostfile` answer over ssh."""
 
-    node_rank: OrAll = param(-1)
+    node_rank: Annotated[int, Bound(ge=-1)] = param(-1)
     """Number of this machine, counted from 0. Required with `no_ssh`, and read only then."""
 
     ssh_port: Port | None = param(None)

@@ -22,6 +22,10 @@ MAX_RANKS = 1_000_000
 #: DeepSpeed ignores what follows the number, too. At most 12 digits, so that int() is fast for any file.
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d{1,12})")
 
+_EXAMPLE = "write one host per line, such as: worker-0 slots=4"
+#: A range in Slurm's syntax, such as `node[1-4]`, which DeepSpeed would take for one host name.
+_RANGE = re.compile(r"\[[\d,-]+\]")
+
 
 def no_place(key: str) -> None:
     """Return None: the `Where` of a configuration that was not read from files."""
@@ -48,9 +52,8 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
             continue
         place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
         match = _ENTRY.match(entry)
-        if not match:
-            what = "this line must contain a host name and a number of slots"
-            problems.append(_without_host(what, place, id="hostfile-line-without-host"))
+        if not match or _RANGE.search(match[1]):
+            problems.append(_malformed_line(entry, place))
         elif match[1] in seen:
             what, first = f"host {match[1]} is listed twice", seen[match[1]]
             hint = "remove one of the two lines"
@@ -62,9 +65,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
             if slots[match[1]] > MAX_RANKS:
                 problems.append(too_many_ranks(slots[match[1]], place, "hostfile"))
     if not slots and not problems:
-        problems.append(
-            _without_host(f"the hostfile {name} lists no hosts", Place(name, 1, 1), id="hostfile-without-host")
-        )
+        problems.append(_without_host(f"the hostfile {name} lists no hosts", Place(name, 1, 1)))
     if problems:
         raise Problems(problems)
     return slots
@@ -78,8 +79,26 @@ def too_many_ranks(ranks: int, place: Place | None, *about: str) -> Problem:
     return Problem(what, place, id="too-many-ranks", about=about)
 
 
-def _without_host(what: str, place: Place, *, id: str) -> Problem:
-    return Problem(what, place, "write one host per line, such as: worker-0 slots=4", id=id, about=("hostfile",))
+def _malformed_line(entry: str, place: Place) -> Problem:
+    what, hint = _mistake(entry)
+    return Problem(what, place, hint, id="hostfile-line-without-host", about=("hostfile",))
+
+
+def _mistake(entry: str) -> tuple[str, str]:
+    """Return what is wrong with a line, and what to write instead."""
+    host, *rest = entry.split(None, 1)
+    if _RANGE.search(host):
+        what = f"{host} is a range of hosts, which a hostfile cannot contain"
+        return what, f"write one line per host; in a Slurm cluster, `scontrol show hostnames '{host}'` lists them"
+    if spaced := re.fullmatch(r"slots\s*=\s*(\d+)", "".join(rest)):
+        return "slots and its number must not be separated by spaces", f"write {host} slots={spaced[1]}"
+    if number := re.fullmatch(r"slots=(\S+)", "".join(rest)):
+        return f"slots ({number[1]}) must be a whole number", f"write {host} slots=8 for a host with 8 GPUs"
+    return "this line must contain a host name and a number of slots", _EXAMPLE
+
+
+def _without_host(what: str, place: Place) -> Problem:
+    return Problem(what, place, _EXAMPLE, id="hostfile-without-host", about=("hostfile",))
 
 
 def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, list[int]]:

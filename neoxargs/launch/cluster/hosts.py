@@ -143,7 +143,8 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
         return _allocated(launcher, filters, environ)
     if pool is None:
         local = _on_this_machine(filters, replica, environ, dev)
-        return replace(local, warnings=(*only_this_machine(runner, local, path, environ, where), *local.warnings))
+        warnings = only_this_machine(runner, (local.gpus, local.device), path, environ, where)
+        return replace(local, warnings=(*warnings, *local.warnings))
     if launcher.allocates_hosts:
         return replace(_on_hosts(pool, filters, path, runner, environ), remote=True)
     is_local = len(pool) == 1 and next(iter(pool)) in own_names()

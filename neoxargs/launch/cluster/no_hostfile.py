@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from neoxargs.launch.cluster import slurm
+from neoxargs.launch.cluster.devices import Device
 from neoxargs.launch.cluster.hostfile import Where
 from neoxargs.launch.launchers import launcher_named
 from neoxargs.problems import Problem
 
 if TYPE_CHECKING:
-    from neoxargs.launch.cluster.hosts import Resources
     from neoxargs.registry.runner import Runner
 
 #: Where DeepSpeed's runner looks for a hostfile when `hostfile` is not set.
@@ -19,14 +19,18 @@ DEFAULT_HOSTFILE = "/job/hostfile"
 
 
 def only_this_machine(
-    runner: Runner, local: Resources, path: str, environ: Mapping[str, str], where: Where
+    runner: Runner, used: tuple[int, Device], path: str, environ: Mapping[str, str], where: Where
 ) -> Iterator[Problem]:
-    """Yield a warning if the run was probably meant for other machines too. path: of the absent hostfile."""
+    """Yield a warning if the run was probably meant for other machines too.
+
+    used: number and kind of this machine's devices. path: of the absent hostfile.
+    """
     key, reason, remedy = _expected(runner, path, environ)
     if not reason:
         return
-    one, several = ("GPU", "GPUs") if local.device == "cuda" else ("process on the CPU", "processes on the CPU")
-    what = f"{reason}; only this machine is used: {local.gpus} {one if local.gpus == 1 else several}"
+    count, device = used
+    one, several = ("GPU", "GPUs") if device == "cuda" else ("process on the CPU", "processes on the CPU")
+    what = f"{reason}; only this machine is used: {count} {one if count == 1 else several}"
     hint = f"{remedy} with one line per machine, such as: node1 slots=8"
     yield Problem(what, where(key), hint, severity="warning", id="hostfile-missing", about=(key,))
 

@@ -179,8 +179,11 @@ def _two_spellings(first: Place, entry: Entry) -> str:
 
 def _malformed(argument: str, where: Place) -> Problem:
     key, colon, value = argument.partition(":")
-    name = argument.strip(" =") or "num_layers"
-    example = f"{key.strip()}={value.strip()}" if colon and key.strip() else f"{name}=VALUE"
+    example = f"{argument.strip() or 'num_layers'}=VALUE"
+    if argument.lstrip().startswith("="):
+        example = f"KEY={argument.strip(' =') or 'VALUE'}"
+    elif colon and key.strip():
+        example = f"{key.strip()}={value.strip()}"
     where = where._replace(width=len(argument) or 1)
     return Problem("--set needs KEY=VALUE", where, f"write --set {example}", id="set-without-value")
 

@@ -11,6 +11,7 @@ from neoxargs.launch.cluster.hostfile import parse_hostfile, read_hostfile, sele
 from neoxargs.launch.cluster.hosts import Resources, resources
 from neoxargs.problems import Place, Problems
 from neoxargs.registry.runner import Runner
+from tests.support.configure import configure
 
 HOSTFILES = [
     "worker-0 slots=4\nworker-1 slots=8\n",
@@ -255,6 +256,22 @@ def test_a_missing_hostfile_means_this_machine_with_a_warning_if_hostfile_is_set
     assert messages(resources(Runner(), 1, {}, dev=gpus)) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "what", "hint"),
+    [
+        ("node[1-4] slots=8", "node[1-4] is a range of hosts", "`scontrol show hostnames 'node[1-4]'` lists them"),
+        ("w0 slots = 8", "slots and its number must not be separated by spaces", "write w0 slots=8"),
+        ("w0 slots=eight", "slots (eight) must be a whole number", "write w0 slots=8 for a host with 8 GPUs"),
+        ("w0 8", "this line must contain a host name and", "write one host per line, such as: worker-0 slots=4"),
+    ],
+)
+def test_what_is_wrong_with_a_line_of_a_hostfile(line, what, hint):
+    with pytest.raises(Problems) as stop:
+        parse_hostfile(line, "hosts")
+    [problem] = stop.value.problems
+    assert problem.what.startswith(what) and problem.hint.endswith(hint)
+
+
 TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "node[1-2]", "DS_ACCELERATOR": "cpu"}
 
 
@@ -294,6 +311,11 @@ def test_the_gpus_of_this_machine(gpus, given, environ, devices):
     found = resources(Runner(**given), 1, environ, dev=gpus)
     assert (found.hosts, found.device, found.remote) == ({"localhost": devices}, "cuda", False)
     assert bool(found.warnings) == (len(devices) > 4)
+
+
+def test_no_gpus_at_all_is_refused():
+    with pytest.raises(Problems, match=r"num_gpus \(0\) must be -1, or a whole number, at least 1"):
+        configure("num_gpus: 0")
 
 
 def test_visible_devices_that_are_not_numbers_are_a_problem(gpus):
