@@ -56,9 +56,9 @@ class Generation(Group, origin="NeoX", effect="generation"):
     precompute_model_name: str | None = param(
         None,
         effect="none",
-        no_effect_reason="it is used only with text_gen_type: precompute, which generate.py does not support",
+        no_effect_reason="deepy stores reference log-probabilities in the checkpoints",
     )
-    """Name under which precomputed log-probabilities are stored."""
+    """Name under which GPT-NeoX stores the reference log-probabilities of preference training."""
 
     eval_tasks: list[str] | None = param(None, effect="run")
     """Tasks that `eval.py` runs in addition to measuring perplexity: names in EleutherAI's lm-evaluation-harness (`pip

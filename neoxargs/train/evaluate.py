@@ -23,6 +23,8 @@ from neoxargs.launch.preflight.data_files import TRAINING_DATA
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.data import SPLITS
+from neoxargs.resolve.value import Source, Value
 from neoxargs.train import lm_eval_harness
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
@@ -74,7 +76,17 @@ def for_evaluation(config: Config) -> Config:
             hint = "set data_path or text_path to compute perplexity, or eval_tasks to run lm_eval tasks"
         about = ("eval_iters" if given else "data_path", "eval_tasks")
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
-    return for_generation(config)
+    return for_generation(_preferred_answers(config) if config.data.dataset_impl == "pairwise" else config)
+
+
+def _preferred_answers(config: Config) -> Config:
+    """Return the configuration that reads only the preferred answers of preference pairs, whose loss is measured."""
+    source = Source("derived", text="only the loss of the preferred answers is measured")
+    changes = {f"{split}_{kind}data_paths": config.get(f"pos_{split}_{kind}data_paths")
+               for split in SPLITS for kind in ("", "label_")}  # fmt: skip
+    values = {**changes, "dataset_impl": "gpt2", "train_impl": "normal"}
+    changed = {name: Value(value, source) for name, value in values.items()}
+    return Config(config.values | changed, config.sections, config.warnings, config.dialect)
 
 
 def reads_data(config: Config) -> bool:

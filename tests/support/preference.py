@@ -29,11 +29,20 @@ class Pairs(NamedTuple):
 
 def written(folder: Path, count: int, longest: int) -> Pairs:
     """Write the four token files of pairs of prompt and answer, with at most `longest` tokens; return the documents."""
+    return _written(folder, count, longest, *(drawn(count, longest - longest // 2, seed) for seed in (2, 3)))
+
+
+def learnable(folder: Path, count: int, longest: int) -> Pairs:
+    """Write pairs of which the preferred answers consist of one token, and the rejected ones of another."""
+    return _written(folder, count, longest, *([[token] * (longest // 2)] * count for token in b"AB"))
+
+
+def _written(folder: Path, count: int, longest: int, *answers: list[list[int]]) -> Pairs:
     prompts = drawn(count, longest // 2, seed=1)
-    found = [_answers(prompts, drawn(count, longest - longest // 2, seed)) for seed in (2, 3)]
-    for name, answers in zip(("pos", "neg"), found, strict=True):
-        token_file(folder / name, answers.documents)
-        token_file(folder / f"{name}_label", answers.labels)
+    found = [_answers(prompts, each) for each in answers]
+    for name, each in zip(("pos", "neg"), found, strict=True):
+        token_file(folder / name, each.documents)
+        token_file(folder / f"{name}_label", each.labels)
     return Pairs(*found)
 
 

@@ -167,7 +167,8 @@ def _similar_file(prefix: str) -> str:
 def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
     if len(paths := prefix.split()) > 1 and all("/" in path or is_weight(path) for path in paths):
         return f"to blend datasets, write a list: [{', '.join(paths)}]"
-    return LABELS_HINT if name.endswith("_label_data_paths") else _creation_hint(config, prefix)
+    labels = name if name.endswith("_label_data_paths") else name.replace("_data_paths", "_label_data_paths")
+    return LABELS_HINT if labels != "data_path" and config.get(labels) else _creation_hint(config, prefix)
 
 
 def _creation_hint(config: Config, prefix: str) -> str:

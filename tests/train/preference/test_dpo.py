@@ -13,10 +13,13 @@ import torch
 
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
+from neoxargs.token_files.sources import sources
+from neoxargs.train.evaluate import for_evaluation
 from neoxargs.train.preference.recorded import read
 from tests.support import preference
 from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
+from tests.support.paths import NEOX_HEAD, needs_corpus
 from tests.support.ranks import run_ranks
 
 PAIRS = 8
@@ -103,3 +106,44 @@ def test_random_weights_cannot_be_restored_for_new_pairs(tmp_path: Path) -> None
         run_ranks(trained, 1, [run(tmp_path, tmp_path / "out", 4, load=tmp_path / "out")])
     run_ranks(trained, 1, [run(tmp_path, tmp_path / "new", 1, load=tmp_path / "out", finetune="true")])
     assert losses(tmp_path / "new") == [pytest.approx(math.log(2), abs=1e-5)]
+    # eval.py measures the perplexity of the preferred answers.
+    evaluated = for_evaluation(run(tmp_path, tmp_path / "new", 1))
+    (source,) = sources(evaluated.data, evaluated.post_training)["validation"]
+    assert source.files == [str(tmp_path / "pos"), str(tmp_path / "pos_label")]
+
+
+#: GPT-NeoX's configurations, and settings for the widths of their layers.
+NEOX = {
+    "llama3-8b-dpo.yml": ["num_kv_heads=2", "mlp_multiple_of=64", "intermediate_size=192"],
+    "benchmarking/mistral-dpo.yml": ["num_kv_heads=2", "mlp_multiple_of=64", "intermediate_size=192"],
+    "benchmarking/llama-13b-dpo.yml": ["num_kv_heads=4", "mlp_multiple_of=64", "intermediate_size=192"],
+}
+SCALED = [
+    "num_layers=2", "hidden_size=64", "num_attention_heads=4", "seq_length=16", "max_position_embeddings=16",
+    'attention_config=[[["flash"], 2]]', "model_parallel_size=2", "train_micro_batch_size_per_gpu=4", "precision=fp32",
+    "gradient_accumulation_steps=1", "tokenizer_type=ByteLevelTokenizer", "train_iters=12", "lr_decay_iters=12",
+    "optimizer.params.lr=0.003", "min_lr=0", "num_workers=0", "eval_iters=1", "use_wandb=false", "bf16.enabled=false",
+    "data_types.grad_accum_dtype=null", "load=null", "finetune=false", "dpo_beta=0.5",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@needs_corpus
+def test_gpt_neox_s_configurations_train(tmp_path: Path) -> None:
+    """With everything but sizes, precision, learning rate and beta as their authors set it."""
+    preference.learnable(tmp_path, 48, 16)
+    configs = []
+    for name, more in NEOX.items():
+        paths = [
+            f"{answer}_{split}_{kind}data_paths={tmp_path / answer}{'_label' if kind else ''}"
+            for answer in ("pos", "neg")
+            for split in ("train", "valid", "test")
+            for kind in ("", "label_")
+        ]
+        places = [f"{key}={tmp_path / Path(name).stem}" for key in ("save", "run_dir")]
+        configs.append(resolve([NEOX_HEAD / "_post-training" / name], [*SCALED, *more, *paths, *places], gpus=2))
+    run_ranks(trained, 2, configs, timeout=240)
+    for name in NEOX:
+        found = losses(tmp_path / Path(name).stem)
+        assert found[0] == pytest.approx(math.log(2), abs=1e-5) and sum(found[-3:]) / 3 < 0.6, name
