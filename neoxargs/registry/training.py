@@ -70,7 +70,8 @@ class Training(Group, origin="NeoX", effect="run"):
     is launched."""
 
     iteration: Natural | None = param(None)
-    """Number of optimizer steps done so far. Counted by the training loop and restored from a checkpoint."""
+    """The iteration of the checkpoint in `load` to continue from or to read; by default the newest one. The run then
+    overwrites or removes checkpoints of later iterations in the same folder."""
 
     do_train: bool | None = param(None)
     """Whether there is anything to train on. Set by the training loop from `train_iters` and the data."""

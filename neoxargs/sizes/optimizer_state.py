@@ -17,6 +17,8 @@ MOMENTS = {
 OPTIONAL_MOMENTUM = ("sgd", "musgd", "rmsprop", "sm3")
 #: Optimizers with one more element with `amsgrad`.
 AMSGRAD = ("adam", "adamw", "cpu_torch_adam", "muadam", "muadamw")
+#: Optimizer types with the same state as Adam, which can load each other's checkpoints.
+ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
 
 
 def moments(config: Config) -> int:
@@ -24,6 +26,11 @@ def moments(config: Config) -> int:
     kind, options = (config.optimizer.type or "adam").lower(), config.optimizer_params
     momentum = kind in OPTIONAL_MOMENTUM and bool(options.momentum)
     return MOMENTS.get(kind, 2) + momentum + (kind in AMSGRAD and options.amsgrad)
+
+
+def state_type(kind: str) -> str:
+    """Return the same name for all optimizer types whose states are interchangeable."""
+    return "adam" if kind.lower() in ADAMS else kind.lower()
 
 
 def is_onebit(kind: str) -> bool:

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neoxargs.launch import preflight
-from neoxargs.launch.preflight.checkpoints import overwritten_checkpoint
 from neoxargs.launch.preflight.data_files import certainly_missing
-from neoxargs.launch.preflight.disk_space import unwritable_folders
 from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
@@ -55,8 +53,7 @@ def _migrate_suggestion(request: Request) -> list[Problem]:
 def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
     """Return the resolved run (None if it cannot be resolved) and all errors and warnings.
 
-    With `--gpus`, the run is for another machine, so missing files and programs are only warnings. An existing
-    checkpoint is a warning as well, because a run may be continued.
+    With `--gpus`, the run is for another machine, so missing files and programs are only warnings.
     """
     try:
         spec = resolve_run(request, os.environ)
@@ -71,10 +68,7 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
     if request.gpus:
         problems = [problem.as_warning() for problem in preflight.machine_problems(spec)]
     else:
-        problems = [
-            *preflight.machine_problems(spec),
-            *map(Problem.as_warning, [*overwritten_checkpoint(spec.config), *unwritable_folders(spec.config, "save")]),
-        ]
+        problems = preflight.training_problems(spec)
     added_values = map(Problem.as_warning, plugin_value_problems(spec.config))
     return spec, [*spec.warnings, *problems, *trainer_problems(spec.config), *added_values]
 

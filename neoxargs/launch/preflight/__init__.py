@@ -37,6 +37,7 @@ from neoxargs.launch.preflight.resumed_model import (
     checkpoint_to_read,
     loaded_checkpoint,
     other_model,
+    other_optimizer,
     skipped_checkpoints,
 )
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
@@ -58,7 +59,7 @@ def needs(program: Program | None, spec: RunSpec, elsewhere: bool = False) -> li
     if program and not (elsewhere or spec.resources.remote) and (absent := list(missing_trainer())):
         return absent
     if program == "train":
-        return [*machine_problems(spec), *overwritten_checkpoint(config), *folder_problems(config)]
+        return training_problems(spec)
     logs = unwritable_folders(config, "run_dir")
     if program == "eval":
         data = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config)]
@@ -80,13 +81,19 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
     return [*model, *frozen, *unread_checkpoint(config)]
 
 
+def training_problems(spec: RunSpec) -> list[Problem]:
+    """Return what training lacks on this machine, and why it may not save its checkpoints."""
+    return [*machine_problems(spec), *overwritten_checkpoint(spec.config), *folder_problems(spec.config)]
+
+
 def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config), *no_document_fits(config)]
     problems += [*unnamed_files(config), *unreadable_prompts(config), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
-    for check in (skipped_checkpoints, other_model, other_vocabulary, other_schedule, changed_training):
+    checks = (skipped_checkpoints, other_model, other_vocabulary, other_optimizer, other_schedule, changed_training)
+    for check in checks:
         problems += check(config, checkpoint)
     problems += frozen_model_problems(config, checkpoint)
     if config.checkpoint.load:

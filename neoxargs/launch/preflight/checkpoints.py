@@ -13,23 +13,38 @@ from neoxargs.sizes.trained import is_frozen
 
 
 def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
-    """A run that saves to a folder of checkpoints without continuing them would mix its files with theirs."""
+    """A run that saves to a folder of checkpoints without continuing the newest would mix its files with theirs."""
     options = config.checkpoint
     save, load = options.save, options.load
     # With `finetune`, iterations begin again at 0, so the files of the same iterations would be replaced.
-    if not save or (load and _same_folder(load, save) and not options.finetune):
-        return
-    iteration = _last_iteration(Path(save))
-    if iteration is not None:
+    if save and load and _same_folder(load, save) and not options.finetune:
+        yield from _overwritten_newer(config, save)
+    elif save and (iteration := _last_iteration(Path(save))) is not None:
         other = "set save to a different folder"
         hint = other if load else f"set load: {save} to continue from this checkpoint, or {other}"
         what = f"save ({save}) already holds a checkpoint from iteration {iteration}, which the run would overwrite"
         yield Problem(what, config.place("save"), hint, id="checkpoint-overwritten", about=("save", "load"))
 
 
+def _overwritten_newer(config: Config, save: str) -> Iterator[Problem]:
+    """A warning if the run continues from an older checkpoint, and will not keep the newer ones."""
+    start, place = config.training.iteration, config.place("iteration")
+    # With keep_last_n_checkpoints, checkpoints of later iterations are removed first.
+    last = float("inf") if config.checkpoint.keep_last_n_checkpoints else config.training.train_iters
+    found = [checkpoint_folder.iteration_of(path) for path in checkpoint_folder.checkpoints(Path(save))]
+    lost = [checkpoint_folder.tag(newer) for newer in found if start is not None and start < newer <= last]
+    if lost:
+        what = f"iteration ({start}): save ({save}) contains newer checkpoints, which the run overwrites or removes: "
+        hint = "set save to a different folder to keep them, or remove iteration to continue from the newest"
+        about = ("iteration", "save", "load")
+        yield Problem(what + ", ".join(lost), place, hint, (), "warning", id="newer-checkpoints-lost", about=about)
+
+
 def missing_checkpoint(config: Config) -> Iterator[Problem]:
     """`load` without a checkpoint; allowed if it is the same as `save`, because the first start has none yet."""
     load, save = config.checkpoint.load, config.checkpoint.save
+    if load and _last_iteration(Path(load)) is not None:
+        yield from _missing_iteration(config, "load", load)
     if not load or (save and _same_folder(load, save)):
         return
     if _last_iteration(Path(load)) is None and not is_neox(Path(load)):
@@ -43,7 +58,7 @@ def missing_checkpoint(config: Config) -> Iterator[Problem]:
 
 def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
     """A missing checkpoint for generate.py and eval.py, which read from `load` or, if that is not set, from `save`."""
-    options, iteration = config.checkpoint, config.training.iteration
+    options = config.checkpoint
     name = "load" if options.load else "save"
     folder = options.load or options.save
     if not folder:
@@ -58,7 +73,14 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         hint = "set load to a folder with a checkpoint; to write one, run python deepy.py train.py with save: FOLDER"
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
-    elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
+    else:
+        yield from _missing_iteration(config, name, folder)
+
+
+def _missing_iteration(config: Config, name: str, folder: str) -> Iterator[Problem]:
+    """An error if there is no checkpoint of the chosen iteration in a folder of checkpoints."""
+    iteration = config.training.iteration
+    if iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
         hint = f"set iteration to one that {folder} contains; the newest is {_last_iteration(Path(folder))}"
         what, about = f"iteration ({iteration}): there is no checkpoint {wanted}", ("iteration", name)
         yield Problem(what, config.place("iteration"), hint, id="checkpoint-missing", about=about)

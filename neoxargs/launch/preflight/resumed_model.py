@@ -11,6 +11,7 @@ from neoxargs import checkpoint_folder
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.yaml.nodes import format_node, node_of
+from neoxargs.sizes.optimizer_state import state_type
 from neoxargs.sizes.trained import is_frozen
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
     """Yield a warning with what else changes the result of a run that continues. A new run may differ in everything."""
     if checkpoint is None or config.checkpoint.finetune or not checkpoint_folder.iteration_of(checkpoint):
         return  # iteration 0: a model that was imported
-    if is_frozen(config) != (checkpoint_folder.recorded_base(checkpoint) is not None):
-        return  # a run of adapters does not continue one of the whole model
+    if not trains_the_same_part(config, checkpoint):
+        return
     found = [change for change in _changes(config, checkpoint) if change.level == "training"]
     if found:
         what = f"the configuration has changed since the checkpoint to be loaded ({checkpoint}): {_listed(found)}"
@@ -49,6 +50,25 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
         about = (*(change.name for change in found), "load")
         place = config.place("load")
         yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
+
+
+def trains_the_same_part(config: Config, checkpoint: Path) -> bool:
+    """Return whether run and checkpoint are both of adapters, or both of the whole model; see frozen_model."""
+    return is_frozen(config) == (checkpoint_folder.recorded_base(checkpoint) is not None)
+
+
+def other_optimizer(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """Yield an error if the run's optimizer cannot continue from the checkpoint's optimizer state."""
+    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    if not checkpoint or saved is None or config.checkpoint.finetune or config.checkpoint.no_load_optim:
+        return
+    kind, other = config.optimizer.type or "Adam", saved.get("optimizer", {}).get("type") or "Adam"
+    if state_type(kind) != state_type(other) and trains_the_same_part(config, checkpoint):
+        what = f"load ({checkpoint}): the checkpoint's optimizer state was written by optimizer.type {other}"
+        what += f", but this run uses optimizer.type {kind}"
+        hint = "set no_load_optim: true to start with a fresh optimizer state"
+        place, about = config.place("optimizer.type") or config.place("load"), ("load", "optimizer.type")
+        yield Problem(what, place, hint, id="checkpoint-other-optimizer", about=about)
 
 
 def _changes(config: Config, checkpoint: Path | None) -> list[Change]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.preflight.resumed_model import trains_the_same_part
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import Get, LearningRateCurve, differing
-from neoxargs.sizes.trained import is_frozen
 
 
 def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
@@ -53,8 +53,7 @@ def _resumes(config: Config, checkpoint: Path) -> bool:
     # An imported model has a schedule, but only a run that takes over the optimizer state needs it.
     if config.checkpoint.no_load_optim and not checkpoint_folder.iteration_of(checkpoint):
         return False
-    # A run of adapters cannot continue one of the whole model, nor the other way round: see frozen_model.
-    return is_frozen(config) == (checkpoint_folder.recorded_base(checkpoint) is not None)
+    return trains_the_same_part(config, checkpoint)
 
 
 def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, hint: str) -> Problem:

@@ -16,6 +16,7 @@ import torch.distributed
 
 from neoxargs import checkpoint_folder
 from neoxargs.checkpoint_folder import Base
+from neoxargs.launch.preflight.resumed_model import other_optimizer
 from neoxargs.problems import Problem, Problems
 from neoxargs.sizes.lr_schedule import differing
 from neoxargs.train.checkpoint import base, inventory, relayout
@@ -30,9 +31,6 @@ from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.optim.schedule import Schedule, continue_schedule
 from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
-
-#: Optimizer types with the same state as Adam, which can load each other's checkpoints.
-ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
 
 
 class Checkpoints(Saver):
@@ -111,7 +109,7 @@ class Checkpoints(Saver):
         with_optimizer = not (self.options.finetune or self.options.no_load_optim)
         inventories = inventory.read(checkpoint)
         # Without a weight index, only DeepSpeed can load the checkpoint, and only with the same layout.
-        self._require_same_model(checkpoint, LAYOUT if not inventories else (), with_optimizer)
+        self._require_same_model(checkpoint, LAYOUT if not inventories else ())
         if not self.options.finetune:
             self._follow_train_iters(checkpoint)
         if not inventories:
@@ -184,7 +182,7 @@ class Checkpoints(Saver):
             what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
             print(f"warning: {what}", flush=True)
 
-    def _require_same_model(self, checkpoint: Path, layout: Sequence[str], with_optimizer: bool) -> None:
+    def _require_same_model(self, checkpoint: Path, layout: Sequence[str]) -> None:
         """Raise Problems unless the checkpoint has this model and optimizer type, and these layout parameters."""
         saved = checkpoint_folder.configuration(checkpoint)
         if saved is None:
@@ -205,12 +203,7 @@ class Checkpoints(Saver):
             for name in names
             if name in theirs and theirs[name] != self.config.get(name)
         )
-        kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
-        if with_optimizer and _state_type(kind) != _state_type(other):
-            what = f"load ({checkpoint}): the checkpoint's optimizer state was written by optimizer.type {other}"
-            what += f", but this run uses optimizer.type {kind}"
-            hint = "set no_load_optim: true to start with a fresh optimizer state"
-            raise Problems(Problem(what, hint=hint, id="checkpoint-other-optimizer", about=("load", "optimizer.type")))
+        _raise_any(other_optimizer(self.config, checkpoint))
 
     def _follow_train_iters(self, checkpoint: Path) -> None:
         """Use this run's schedule if it differs from the checkpoint's only because `train_iters` was changed.
@@ -236,11 +229,6 @@ def _on_every_rank(value: bool, process: Process) -> bool:
     flag = torch.tensor(int(value), device=process.device)
     torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
     return bool(flag.item())
-
-
-def _state_type(kind: str) -> str:
-    """Return the same name for all optimizer types whose states are interchangeable."""
-    return "adam" if kind.lower() in ADAMS else kind.lower()
 
 
 def _one_line(error: Exception) -> str:

@@ -65,11 +65,40 @@ def test_nor_by_a_run_that_continues_another_checkpoint(capsys, started, more):
     assert len(started) == 1
 
 
-def test_dry_run_and_check_only_warn_about_it(capsys):
+def test_check_reports_it_and_a_dry_run_only_warns(capsys):
     Path("out/global_step20").mkdir(parents=True)
-    for words in (["train.py", "a.yml", "--dry-run"], ["check", "a.yml"]):
-        assert main(words) == 0
-        assert "warning: save (out) already holds a checkpoint from iteration 20" in capsys.readouterr().err
+    for words, code, severity in ((["train.py", "a.yml", "--dry-run"], 0, "warning"), (["check", "a.yml"], 1, "error")):
+        assert main(words) == code
+        assert f"{severity}: save (out) already holds a checkpoint from iteration 20" in capsys.readouterr().err
+
+
+def test_check_reports_folders_that_the_run_cannot_write_to(capsys):
+    Path("file").touch()
+    assert main(["check", "a.yml", "--set", "save=file", "--set", "run_dir=file/runs"]) == 1
+    assert capsys.readouterr().err.count("is a file, not a folder [folder-not-writable]") == 2
+
+
+@pytest.mark.parametrize(("more", "lost"), [
+    (["train_iters=25"], []), (["train_iters=50"], ["global_step40"]),
+    (["train_iters=25", "keep_last_n_checkpoints=1"], ["global_step40"]),
+])  # fmt: skip
+def test_newer_checkpoints_that_a_run_will_not_keep_are_a_warning(capsys, more, lost):
+    for iteration in (10, 20, 40):
+        Path(f"out/global_step{iteration}").mkdir(parents=True)
+    words = [word for value in ["load=out", "iteration=20", *more] for word in ("--set", value)]
+    assert main(["check", "a.yml", *words]) == 0
+    shown = capsys.readouterr().err
+    assert [name for name in ("global_step10", "global_step40") if name in shown] == lost
+    assert ("[newer-checkpoints-lost]" in shown) == bool(lost)
+
+
+@pytest.mark.parametrize("save", ["out", "elsewhere"])
+def test_an_iteration_without_a_checkpoint_is_an_error(capsys, started, save):
+    Path("out/global_step20").mkdir(parents=True)
+    words = ["a.yml", "--set", "load=out", "--set", f"save={save}", "--set", "iteration=999"]
+    assert (main(["check", *words]), main(["train.py", *words])) == (1, 1)
+    assert "error: iteration (999): there is no checkpoint out/global_step999 [" in capsys.readouterr().err
+    assert not started
 
 
 @pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"]])

@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
     for name in ("tokens.bin", "tokens.idx"):
         Path(name).touch()
     Path("a.yml").write_text(f"{SAVING}data_path: tokens\nsave: /proc/x\nsave_interval: 1\n")
-    assert main(["check", "a.yml"]) == 0
-    assert f"warning: {problem.what}" in capsys.readouterr().err
+    assert main(["check", "a.yml"]) == 1
+    assert f"error: {problem.what}" in capsys.readouterr().err
     assert main(["check", "a.yml", "--gpus", "1"]) == 0
     assert "/proc" not in capsys.readouterr().err

@@ -13,6 +13,7 @@ from neoxargs.launch.preflight.resumed_model import (
     changed_training,
     loaded_checkpoint,
     other_model,
+    other_optimizer,
     skipped_checkpoints,
 )
 from neoxargs.launch.targets.ranks import train_values
@@ -189,3 +190,21 @@ def test_checkpoints_that_are_skipped_are_warned_of(tmp_path: Path) -> None:
         and "the file `latest` points to global_step99, which does not exist" in missing.what
     )
     assert skipped(tmp_path, "iteration: 10\n") == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "text", "refused"),
+    [
+        ("Adam", "optimizer: {type: Lion}\n", True),
+        ("Lion", "", True),
+        ("AdamW", "", False),
+        ("Lion", "no_load_optim: true\n", False),
+        ("Lion", "finetune: true\n", False),
+        ("Lion", "lora: {rank: 8}\n", False),  # which cannot continue a whole model in any case
+    ],
+)
+def test_the_state_of_another_optimizer_is_refused(tmp_path: Path, theirs: str, text: str, refused: bool) -> None:
+    told(tmp_path, optimizer={"type": theirs})
+    config = resolved(tmp_path, text)
+    found = [problem.id for problem in other_optimizer(config, loaded_checkpoint(config))]
+    assert found == ["checkpoint-other-optimizer"] * refused

@@ -108,6 +108,10 @@ PROBLEMS: dict[str, Entry] = {
         "`save` is a folder with another run's checkpoints, and `load` is not set to this folder. The new run would "
         "overwrite them one by one."
     ),
+    "newer-checkpoints-lost": row(
+        "With `iteration`, a run continues from an older checkpoint in the folder that it saves to. It replaces the "
+        "newer checkpoints one by one, or removes them because of `keep_last_n_checkpoints`."
+    ),
     "checkpoint-of-gpt-neox": row(
         "The checkpoint in `load` was written by GPT-NeoX. The message lists what the run restores from the "
         "checkpoint and what it does not restore."
