@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _entries(vocab_file: str | None) -> int | None:
 
 def _tokenizer_json(vocab_file: str | None) -> int | None:
     """Count the tokens of a tokenizer.json: those of its model and added tokens, which can repeat some of them."""
-    return len(_tokens(_json(vocab_file))) if vocab_file else None
+    return len(_tokens(_json(vocab_file))) if vocab_file and _is_tokenizer_json(vocab_file) else None
 
 
 def _hf_gpt2(vocab_file: str | None) -> int:
@@ -69,7 +70,7 @@ def tokenizer_file(path: str) -> Path:
 def _tokens(tree: Any) -> set[str]:
     if "model" not in tree:
         return set(tree)
-    vocabulary = tree["model"]["vocab"]  # a dictionary, or pairs of token and score for Unigram models
+    vocabulary = tree["model"].get("vocab")  # a dictionary, or pairs of token and score for Unigram models
     names = vocabulary if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
     return {*names, *(token["content"] for token in tree.get("added_tokens") or ())}
 
@@ -103,7 +104,43 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _json(path: str | None) -> Any:
     assert path is not None
+    status = os.stat(path)
+    return _parsed(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=2)  # several checks read the same file, which may have megabytes
+def _parsed(path: str, size: int, changed: int) -> Any:
     return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def has_format(tokenizer_type: str, vocab_file: str) -> bool:
+    """Return whether a local file has the format that its tokenizer reads; True if that is not known."""
+    has = _FORMATS.get(tokenizer_type)
+    try:
+        return has is None or has(vocab_file)
+    except ValueError:  # not JSON, not text or not a SentencePiece model
+        return False
+    except OSError:
+        return not os.path.isdir(vocab_file)
+
+
+def _is_tokenizer_json(path: str) -> bool:
+    tree = _json(path)
+    model = tree.get("model") if isinstance(tree, dict) else None
+    return isinstance(model, dict) and isinstance(model.get("vocab"), dict | list)
+
+
+def _is_vocab_json(path: str) -> bool:
+    """Return whether a file maps tokens to ids; the library ignores entries with other values."""
+    tree = _json(path)
+    return isinstance(tree, dict) and any(isinstance(number, int) for number in tree.values())
+
+
+_FORMATS: dict[str, Callable[[str], bool]] = {
+    "GPT2BPETokenizer": _is_vocab_json,
+    "HFTokenizer": _is_tokenizer_json,
+    "SPMTokenizer": lambda path: bool(_sentencepiece(path)),
+}
 
 
 _COUNTS: dict[str, Callable[[str | None], int | None]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
-from neoxargs.sizes.vocab import SAME_VOCABULARY
+from neoxargs.sizes.vocab import SAME_VOCABULARY, has_format
 from neoxargs.token_files.index import HEADER, IGNORED, ITEM_SIZES, MAGIC, begins_with_label, tokenised_by
 from neoxargs.token_files.sources import blend, is_weight
 
@@ -35,6 +35,11 @@ TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_p
 LABELS_HINT = "deepy data --chat writes a token file together with its labels"
 #: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
 LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
+VOCABULARY_FILES = {
+    "GPT2BPETokenizer": "a vocab.json (token: id)",
+    "HFTokenizer": "a tokenizer.json",
+    "SPMTokenizer": "a SentencePiece .model file",
+}
 
 
 def missing_files(config: Config) -> list[Problem]:
@@ -216,6 +221,20 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
         if path and not os.path.exists(path):
             what = f"{name} ({path}): there is no such file"
             yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))
+        elif path and name == "vocab_file":
+            yield from _other_format(config, path)
+
+
+def _other_format(config: Config, path: str) -> Iterator[Problem]:
+    """Yield the problem of a vocabulary file that the tokenizer cannot read."""
+    kind = config.tokenizer.tokenizer_type
+    if not has_format(kind, path):
+        inside = os.path.join(path, "tokenizer.json")
+        found = "is a folder" if os.path.isdir(path) else "has another format"
+        what = f"vocab_file ({path}) must be {VOCABULARY_FILES[kind]} for tokenizer_type {kind}, but {found}"
+        hint = f"did you mean {inside}?" if os.path.exists(inside) else "set vocab_file to such a file"
+        about = ("vocab_file", "tokenizer_type")
+        yield Problem(what, config.source("vocab_file").where, hint, id="tokenizer-file-unreadable", about=about)
 
 
 def _absent_tasks(config: Config) -> Iterator[Problem]:

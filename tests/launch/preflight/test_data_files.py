@@ -74,10 +74,12 @@ def test_a_folder_of_tasks(tmp_path):
     assert (found.what, found.where) == (f"eval_tasks_path ({tmp_path}/none): there is no such folder", HERE)
 
 
-def test_token_files_are_created_with_the_tokenizer_of_the_configuration(data):
-    made = {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": __file__, "merge_file": __file__}
+def test_token_files_are_created_with_the_tokenizer_of_the_configuration(data, tmp_path):
+    vocab = tmp_path / "vocab.json"
+    vocab.write_text('{"a": 0}')
+    made = {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": str(vocab), "merge_file": __file__}
     (found,) = missing_files(config(data_path=data + "c", **made))
-    flags = f"--tokenizer-type GPT2BPETokenizer --vocab-file {__file__} --merge-file {__file__}"
+    flags = f"--tokenizer-type GPT2BPETokenizer --vocab-file {vocab} --merge-file {__file__}"
     assert found.hint == f"{MAKE.format(data)}c {flags}"
 
 
@@ -126,6 +128,28 @@ def test_vocabularies(values, unnamed, missing):
     names = [problem.about[0] for problem in missing_files(made)]
     told = [f"{name} ({path}): there is no such file" for name, path in zip(names, missing, strict=True)]
     assert [problem.what for problem in missing_files(made)] == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "wrong"),
+    [
+        ("HFTokenizer", '{"model": {"vocab": {"a": 0}}}', False),
+        ("HFTokenizer", '{"a": 0}', True),
+        ("HFTokenizer", "#version: 0.2", True),
+        ("HFTokenizer", "[1]", True),
+        ("GPT2BPETokenizer", '{"a": 0}', False),
+        ("GPT2BPETokenizer", '{"model": {"vocab": {"a": 0}}}', True),
+        ("SPMTokenizer", "plain text", True),
+        ("SPMTokenizer", "", True),
+    ],
+)
+def test_a_vocabulary_in_another_format(tmp_path, kind, text, wrong):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(text)
+    found = missing_files(config(text_path="python-stdlib", tokenizer_type=kind, vocab_file=str(file)))
+    assert [problem.id for problem in found] == ["tokenizer-file-unreadable"] * wrong
+    (folder,) = missing_files(config(text_path="python-stdlib", tokenizer_type=kind, vocab_file=str(tmp_path)))
+    assert folder.what.endswith("but is a folder") and folder.hint == f"did you mean {file}?"
 
 
 def test_names_that_no_file_can_have():
@@ -189,7 +213,7 @@ def test_data_of_another_tokenizer(tmp_path, recorded, other):
 def test_tokenizers_that_read_the_same_vocabulary_from_different_files(tmp_path):
     token_file(tmp_path / "data", [[7, 8, 9]])
     (tmp_path / "data.json").write_text('{"tokenizer_type": "GPT2BPETokenizer", "vocab_size": 9}')
-    (tmp_path / "tokenizer.json").touch()
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
     kind = {"tokenizer_type": "HFTokenizer", "vocab_file": f"{tmp_path}/tokenizer.json"}
     assert not missing_files(config(data_path=f"{tmp_path}/data", **kind))
 
