@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, found, words = message.partition("unrecognized arguments: ")
         unknown = next((word for word in words.split() if word.startswith("-")), "") if found else ""
-        after = words.partition(unknown)[2].split()
+        after = words.partition(unknown)[2].split() if unknown else []
         option, _, value = unknown.partition("=")
         value = value or next((word for word in after[:1] if not word.startswith("-")), "VALUE")
         hint = self._instead_of(option, value) if unknown else ""
