@@ -62,7 +62,7 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     read-only: `stop` ends the run; `continue` prints a warning, and training continues until the next save. The last
     save of a run must succeed. Metrics and reports that cannot be written are treated in the same way."""
 
-    save_in_background: bool = param(False, ours=True)
+    save_in_background: bool = param(False, ours=True, megatron="async-save")
     """Writes checkpoints while training goes on: a save only copies weights and optimizer states to host memory, which
     must have room for them, and a thread of each rank writes the copies. The next save and the end of the run wait
     until the checkpoint is written. Not possible with weights or optimizer states on NVMe."""

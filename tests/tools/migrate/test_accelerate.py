@@ -72,3 +72,11 @@ def test_a_wrong_value_has_its_place() -> None:
 )
 def test_the_source_of_a_yaml_file(name: str, text: str, source: type) -> None:
     assert type(source_of(Text(name, text))) is source
+
+
+def test_fsdp_is_refused() -> None:
+    text = Text("fsdp.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n")
+    source = source_of(text)
+    assert source.name == "accelerate"
+    with pytest.raises(Problems, match="distributed_type is FSDP, expected DEEPSPEED: deepy trains only with DeepSp"):
+        source.converts([text], Options())

@@ -87,6 +87,7 @@ def config(flags: str) -> Config:
         ("--data-path tokens", {"data_path": "tokens"}),
         ("--data-path 0.3 a 0.7 b", {"data_path": [0.3, "a", 0.7, "b"]}),
         ("--train-data-path 1 a 2 b --valid-data-path c --test-data-path d", {"train_data_weights": [1.0, 2.0]}),
+        ("--async-save", {"save_in_background": True}),
         ("--save out --save-interval 5", {"save": "out", "checkpoint_factor": 5}),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t.json", {"tokenizer_type": "HFTokenizer"}),
         ("--untie-embeddings-and-output-weights", {"no_weight_tying": True}),
@@ -377,3 +378,89 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["check", "new.yml", "--gpus", "1"]) in (0, 1)
     assert main(["migrate", "run.sh", "--var", "N=3", "--json"]) == 0
     assert "num_layers: 4\n" in json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))["text"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "line", "words"),
+    [
+        ("--bf16 $X", "precision: bfloat16", ["$X"]),
+        ("--save out $X $(cat y)", "save: out", ["$X", "$(cat y)"]),
+        ("--overlap-grad-reduce $X_ARGS --seed 3", "seed: 3", ["$X_ARGS"]),
+        ("--data-path x $X", "data_path: x", ["$X"]),
+        ("--data-path 0.3 x 0.7 y $X", "data_path: [0.3, x, 0.7, y]", ["$X"]),
+    ],
+)
+def test_unknown_variables_with_further_flags(flags: str, line: str, words: list[str]) -> None:
+    result = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}"))
+    assert line in result.text.splitlines()
+    expected = [f"the flags in {word} are unknown and are left out" for word in words]
+    assert [problem.what for problem in result.problems if problem.id == "migrate-variable-unset"] == expected
+    assert f"# TODO: add the settings of the flags in {words[0]}, which are unknown." in result.text
+
+
+def test_an_unknown_variable_before_all_flags() -> None:
+    (problem,) = convert_script(Text("run.sh", f"python p.py $ARGS {SIZES}")).problems
+    assert (problem.what, problem.hint) == ("the flags in $ARGS are unknown and are left out", "add --var ARGS=VALUE")
+
+
+@pytest.mark.parametrize("flags", ["--data-path $X", "--data-path 0.3 x $W $P", "--lr $X"])
+def test_unknown_values_are_not_further_flags(flags: str) -> None:
+    problems = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
+    assert all("cannot be converted" in problem.what for problem in problems)
+
+
+def test_unknown_arithmetic_is_quoted_completely() -> None:
+    script = 'N=$(nproc)\npython p.py --num-layers $((A*8/(B*2))) --seed $(f "$(g 1)") --hidden-size $((N*2))'
+    assert [(p.what, p.hint) for p in convert_script(Text("run.sh", script)).problems] == [
+        ("the value of $((A*8/(B*2))) is unknown, so --num-layers cannot be converted",
+         "add --var A=VALUE --var B=VALUE"),
+        ('the value of $(f "$(g 1)") is unknown, so --seed cannot be converted', "set the parameter in the new file"),
+        ("the value of $((N*2)) is unknown, so --hidden-size cannot be converted", "set the parameter in the new file"),
+    ]  # fmt: skip
+
+
+def test_left_out_flags_that_change_the_model_are_in_the_new_file() -> None:
+    flags = "--overlap-grad-reduce --squared-relu --log-throughput --overlap-param-gather"
+    result = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}"))
+    why = "deepy does not support this kind of feed-forward layer"
+    assert result.text.splitlines()[1] == (
+        f"# Left out, although it can affect the model or its training: --squared-relu ({why})."
+    )
+    assert [problem.what for problem in result.problems] == [
+        "--overlap-grad-reduce and --overlap-param-gather are left out, because each is a Megatron-LM implementation "
+        "detail",
+        f"--squared-relu is left out, because {why}",
+        "--log-throughput is left out, because it is specific to Megatron-LM's logging",
+    ]
+
+
+def test_a_warm_up_that_cannot_be_converted_has_no_default() -> None:
+    result = convert_script(Text("run.sh", f"python p.py {SIZES} --lr-warmup-samples 100"))
+    assert "# TODO: set warmup (for --lr-warmup-samples 100)." in result.text
+    assert "\nwarmup:" not in result.text
+    assert result.problems[0].what.endswith("because the total number of samples is unknown")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("Llama2Tokenizer", "set tokenizer_type: SPMTokenizer in the new file"),
+     ("PretrainedFromHF", "set tokenizer_type: HFTokenizer in the new file"),
+     ("NullTokenizer", "in the new file, set tokenizer_type and vocab_file to the tokenizer of the data")],
+)  # fmt: skip
+def test_tokenizers_without_a_counterpart(name: str, hint: str) -> None:
+    result = convert_script(Text("run.sh", f"python p.py {SIZES} --tokenizer-type {name}"))
+    assert f"# TODO: set tokenizer_type (for --tokenizer-type {name})." in result.text
+    assert [problem.hint for problem in result.problems] == [hint]
+
+
+def test_several_machines_without_a_hostfile() -> None:
+    command = "torchrun --nnodes 4 --master_addr localhost p.py"
+    text = convert_script(Text("run.sh", f"{command} {SIZES}")).text
+    assert "# TODO: set hostfile to a file that lists the 4 machines (num_nodes)." in text
+    assert "master_addr" not in text
+
+
+def test_loops_whose_result_is_used_are_warnings() -> None:
+    script = f"G=8; U=1\nwhile [ $G -lt 99 ]; do G=$((G*2)); U=$((U+1)); done\npython p.py {SIZES} --seed $G"
+    (problem,) = convert_script(Text("run.sh", script)).problems
+    assert (problem.id, problem.what.split()[0]) == ("migrate-value-uncertain", "G")

@@ -56,6 +56,7 @@ PROBLEMS: dict[str, Entry] = {
         "A `\\u` escape sequence in a string is only half of a surrogate pair, so it does not represent a character."
     ),
     "migrate-json-value": row("The text is not a JSON value, usually because a script fills in the value later."),
+    "migrate-accelerate-without-deepspeed": row("The Accelerate configuration is for FSDP or plain data parallelism."),
     # Megatron-LM and its scripts
     "migrate-no-command": row("The file contains no Megatron-LM command line."),
     "migrate-script-without-megatron": row("The script starts a program other than Megatron-LM."),

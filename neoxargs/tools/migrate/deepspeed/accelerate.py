@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from neoxargs.problems import Place, Problem, Problems
@@ -35,25 +36,31 @@ PARAMETERS = {
 #: Value of `mixed_precision` -> the section that turns it on.
 PRECISIONS = {"bf16": "bf16.enabled", "fp16": "fp16.enabled"}
 FILE = "deepspeed_config_file"
+KIND = "distributed_type"
 
 
 class Accelerate(Source):
-    """The configuration of `accelerate launch` for DeepSpeed."""
+    """The configuration of `accelerate launch`, which is refused unless it is for DeepSpeed."""
 
     name = "accelerate"
     describes = "an Accelerate YAML"
 
     def recognises(self, text: Text) -> bool:
-        if not text.name.endswith((".yml", ".yaml")) or f"{SECTION}:" not in text.text:
+        if not text.name.endswith((".yml", ".yaml")) or not re.search(f"^({SECTION}|{KIND}):", text.text, re.M):
             return False
         try:
-            return isinstance(_value(parse(text), SECTION), Mapping)
+            tree = parse(text)
+            return isinstance(_value(tree, SECTION), Mapping) or _other_kind(tree) is not None
         except Problems:  # NeoX reports why the file cannot be read
             return False
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         (text,) = texts
         tree = parse(text)
+        if not isinstance(_value(tree, SECTION), Mapping) and (kind := _other_kind(tree)):
+            what = f"{KIND} is {kind.text}, expected DEEPSPEED: deepy trains only with DeepSpeed"
+            hint = "configure Accelerate for DeepSpeed and migrate that file; ZeRO stage 3 shards a model as FSDP does"
+            raise Problems([Problem(what, kind.place, hint, id="migrate-accelerate-without-deepspeed")])
         entries = list(_entries(tree))
         read = [_setting(key, entry, tree) for key, entry in entries]
         settings = [setting for setting in read if setting]
@@ -64,6 +71,12 @@ class Accelerate(Source):
 
 def _value(tree: Mapping, key: str) -> Node | None:
     return next((entry.value for entry in tree.entries if entry.key == key), None)
+
+
+def _other_kind(tree: Mapping) -> Scalar | None:
+    """Return the kind of parallelism if it is not DeepSpeed's."""
+    kind = _value(tree, KIND)
+    return kind if isinstance(kind, Scalar) and kind.text.upper() != "DEEPSPEED" else None
 
 
 def _entries(tree: Mapping, path: str = "") -> Iterator[tuple[str, Entry]]:

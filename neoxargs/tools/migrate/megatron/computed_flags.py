@@ -15,6 +15,11 @@ from neoxargs.tools.migrate.megatron.reading import Option, Reading
 
 #: Value of --position-embedding-type for rotary embeddings with scaled frequencies.
 YARN = "yarn"
+#: Tokenizer of Megatron-LM or a fork -> the one that reads the same files.
+SIMILAR_TOKENIZERS = {
+    "Llama2Tokenizer": "SPMTokenizer", "GPTSentencePieceTokenizer": "SPMTokenizer", "PretrainedFromHF": "HFTokenizer",
+    "HFTokenizer": "HFTokenizer", "Llama3Tokenizer": "HFTokenizer", "AutoTokenizer": "HFTokenizer",
+}  # fmt: skip
 
 
 def pipeline(reading: Reading, option: Option) -> None:
@@ -83,7 +88,9 @@ def window(reading: Reading, option: Option) -> None:
     if len(sides) == 2 and isinstance(sides[0], int) and sides[0] > 0 and sides[1] in (0, -1):
         reading.set("sliding_window_width", sides[0])
     elif sides[:1] != [-1]:
-        reading.leave_out(option, "sliding_window_width counts only earlier tokens", "use --window-size W,0")
+        why = "sliding_window_width counts only earlier tokens"
+        reading.leave_out(option, why, "use --window-size W,0")
+        reading.note_left_out(option, why)
 
 
 def window_layers(reading: Reading, option: Option) -> None:
@@ -273,10 +280,15 @@ def _weight_or_path(word: str) -> Any:
 def tokenizer(reading: Reading, option: Option) -> None:
     ours = {theirs: our for our, theirs in reversed(TOKENIZERS.items())}
     name = ours.get(option.text)
-    null = option.text == "NullTokenizer" and reading.number("vocab-size") != 256
-    if name is None or null:
-        hint = "" if null else f"in the new file, set tokenizer_type to one of {', '.join(TOKENIZERS)}"
-        reading.leave_out(option, "" if null else "this tokenizer is not supported", hint)
+    if option.text == "NullTokenizer" and reading.number("vocab-size") != 256:
+        hint = "in the new file, set tokenizer_type and vocab_file to the tokenizer of the data"
+        why = "deepy takes the vocabulary size from the tokenizer"
+        reading.leave_to_write(option, "tokenizer_type", hint, why)
+    elif name is None:
+        similar = SIMILAR_TOKENIZERS.get(option.text)
+        types = f"tokenizer_type: {similar}" if similar else f"tokenizer_type to one of {', '.join(TOKENIZERS)}"
+        hint = f"set {types} in the new file"
+        reading.leave_to_write(option, "tokenizer_type", hint, "deepy has no tokenizer of this name")
     else:
         reading.set("tokenizer_type", name)
 

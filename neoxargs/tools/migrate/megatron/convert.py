@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, close_matches
@@ -16,15 +17,20 @@ from neoxargs.resolve import Text
 from neoxargs.tools.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.tools.migrate.megatron.flags import SPECIAL, by_flag, is_read, is_switch, parameters_of, read_flag
 from neoxargs.tools.migrate.megatron.heredoc import heredoc_settings
-from neoxargs.tools.migrate.megatron.launcher import index_of_program, read_launcher
-from neoxargs.tools.migrate.megatron.open_values import leave_placeholder, unset_variables, without_remarks
+from neoxargs.tools.migrate.megatron.launcher import index_of_program, note_hostfile, read_launcher
+from neoxargs.tools.migrate.megatron.open_values import (
+    leave_further_flags,
+    leave_placeholder,
+    unset_variables,
+    without_remarks,
+)
 from neoxargs.tools.migrate.megatron.reading import OLD_NAMES, Option, Reading, options_of
 from neoxargs.tools.migrate.megatron.unsupported_flags import is_listed, reason
 from neoxargs.tools.migrate.result import Result, new_file
 from neoxargs.tools.migrate.shell.script import Script, read_script
 from neoxargs.tools.migrate.shell.words import Word
 from neoxargs.tools.migrate.source import CURRENT_DIALECT
-from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
+from neoxargs.tools.migrate.yaml_write import yaml_text
 
 #: Megatron-LM's defaults that differ from this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
@@ -68,7 +74,7 @@ def convert_script(
         command = script.variable_flags
     if not _flag_count(command):
         raise Problems([_no_command(text)])
-    reading = _read(command, script.documents, choose)
+    reading = _read(command, script, choose)
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
     head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
@@ -88,15 +94,17 @@ def _flag_count(words: Sequence[Word]) -> int:
 # -- the flags of the command ----------------------------------------------------------------------------------------
 
 
-def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | None) -> Reading:
-    """Read all flags of a command, those of the launcher before the script first."""
-    script = index_of_program([word.text for word in command])
-    reading = Reading(options_of(command[script + 1 :]))
-    launcher = read_launcher(reading, command[: max(script, 0)])
+def _read(command: Sequence[Word], script: Script, choose: int | None) -> Reading:
+    """Read all flags of a command, those of the launcher before the program first."""
+    program = index_of_program([word.text for word in command])
+    reading = Reading(options_of(command[program + 1 :]))
+    before = takewhile(lambda word: not word.text.startswith("--"), command[program + 1 :] if program > 0 else ())
+    leave_further_flags(reading, [*before], script.unset)
+    launcher = read_launcher(reading, command[: max(program, 0)])
     for name in FUSIONS:  # before the other flags, some of which turn a fusion off
         reading.set(name, True, "Megatron-LM's default")
     config = reading.options.get("deepspeed-config")
-    json = documents.get(config.text) if config else None
+    json = script.documents.get(config.text) if config else None
     options = [option for option in reading.options.values() if option is not config or json is None]
     for option in sorted(options, key=lambda option: option.name == "train-tokens"):  # it can override the others
         _read_option(reading, option)
@@ -105,15 +113,15 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     elif choose is not None:
         what, hint = "--choose applies only to a script that writes a DeepSpeed JSON", "remove --choose"
         reading.problems.append(Problem(what, hint=hint, id="migrate-option-not-applicable"))
-    for name, value in _defaults(reading).items():
-        reading.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
-    program = "Megatron-DeepSpeed" if is_megatron_deepspeed(reading) else "Megatron-LM"
-    for name, value in expert_defaults(reading).items():
-        reading.settings.setdefault(name, Setting(value, behind=f"{program}'s default"))
+    reading.set_defaults(_defaults(reading), "Megatron-LM")
+    reading.set_defaults(
+        expert_defaults(reading), "Megatron-DeepSpeed" if is_megatron_deepspeed(reading) else "Megatron-LM"
+    )
     if "train_iters" not in {*reading.settings, *reading.to_write}:
         reading.to_do.append("TODO: set train_iters, which the script does not set.")
+    note_hostfile(reading)
     read = [option for option in options if is_read(option.name) or "$" in option.name]
-    reading.problems += unset_variables([*launcher, *read])
+    reading.problems += unset_variables([*launcher, *read], script.unset)
     return reading
 
 

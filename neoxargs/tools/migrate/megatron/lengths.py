@@ -53,12 +53,12 @@ def warmup(reading: Reading, option: Option) -> None:
     unit = option.name.rpartition("-")[2]
     given, (until, from_unit) = reading.number(option.name), _end_of_decay(reading, unit)
     total = _converted(reading, until, from_unit, unit)
+    words = "iterations" if unit == "iters" else unit
     if given is not None and total:
-        words = "iterations" if unit == "iters" else unit
         reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")
     else:
         hint = "set warmup in the new file to (warm-up iterations / lr_decay_iters, which is train_iters by default)"
-        reading.leave_to_write(option, "warmup", hint)
+        reading.leave_to_write(option, "warmup", hint, "" if total else f"the total number of {words} is unknown")
 
 
 def _end_of_decay(reading: Reading, unit: str) -> tuple[float | None, str]:

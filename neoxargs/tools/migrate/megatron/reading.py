@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from neoxargs.problems import Place, Problem
+from neoxargs.problems import Place, Problem, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Scalar, node_of, read_plain
-from neoxargs.tools.migrate.megatron.unsupported_flags import reason
+from neoxargs.tools.migrate.megatron.unsupported_flags import HARMLESS, REASONS_IN_COMMON, reason
 from neoxargs.tools.migrate.shell.words import Word
 from neoxargs.tools.migrate.yaml_write import Setting
 
@@ -103,6 +103,8 @@ class Reading:
         """Comment lines at the top of the new file about values that the script does not contain."""
         self.to_write: set[str] = set()
         """The parameters that the user still has to set."""
+        self._together: dict[str, tuple[int, list[Option]]] = {}
+        """Reason -> the index of its only warning, and the flags that it names."""
 
     def set(self, name: str, value: Any, comment: str = "") -> None:
         self.settings[name] = Setting(value, behind=comment)
@@ -125,8 +127,29 @@ class Reading:
     def leave_out(self, option: Option, why: str = "", hint: str = "") -> None:
         """Warn that a flag is left out. why: a clause, if `unsupported_flags` has none for the flag."""
         because = why or reason(option.name)
+        if because in REASONS_IN_COMMON and not hint:
+            return self._leave_out_together(option, because)
+        if not why and because not in HARMLESS:
+            self.note_left_out(option, because)
         what = f"{option} is left out, because {because}" if because else f"{option} has no counterpart and is left out"
         self.warn("migrate-flag-without-counterpart", what, option.place, hint)
+
+    def _leave_out_together(self, option: Option, because: str) -> None:
+        """Warn about all flags that are left out for one of REASONS_IN_COMMON in a single warning."""
+        number, options = self._together.setdefault(because, (len(self.problems), []))
+        options.append(option)
+        what = f"{option} is left out, because {because}"
+        if len(options) > 1:
+            flags = listed([f"--{each.name}" for each in options], "and", most=99)
+            what = f"{flags} are left out, because each {because.removeprefix('it ')}"
+        place = options[0].place
+        self.problems[number : number + 1] = [
+            Problem(what, place, severity="warning", id="migrate-flag-without-counterpart")
+        ]
+
+    def note_left_out(self, option: Option, why: str) -> None:
+        """Add a comment at the top of the new file about a flag whose absence changes the model or its training."""
+        self.to_do.append(f"Left out, although it can affect the model or its training: {option}{why and f' ({why})'}.")
 
     def leave_to_write(self, option: Option, name: str, hint: str, why: str = "") -> None:
         """Warn that a flag cannot be converted, and list its parameter as still to be set. why: a clause."""
@@ -141,6 +164,12 @@ class Reading:
 
     def warn(self, id: str, what: str, place: Place | None, hint: str, about: Sequence[str] = ()) -> None:
         self.problems.append(Problem(what, place, hint, severity="warning", id=id, about=tuple(about)))
+
+    def set_defaults(self, values: Mapping[str, Any], program: str) -> None:
+        """Set a program's defaults where the flags neither set the parameter nor leave it to the user."""
+        for name, value in values.items():
+            if name not in self.to_write:
+                self.settings.setdefault(name, Setting(value, behind=f"{program}'s default"))
 
     def number(self, name: str) -> float | None:
         """The value of another flag as a number."""

@@ -11,11 +11,19 @@ from functools import cache
 
 IMPLEMENTATION = "it is a Megatron-LM implementation detail"
 #: Implementation details of older versions, or of Megatron-DeepSpeed.
-OLD_FLAGS = ("use-legacy-models", "no-async-tensor-model-parallel-allreduce", "data-impl", "DDP-impl", "deepspeed")
+OLD_FLAGS = ("use-legacy-models", "no-async-tensor-model-parallel-allreduce", "data-impl", "DDP-impl")
 CHECKPOINTS = "it is specific to Megatron-LM's checkpoint format and storage"
 LOGGING = "it is specific to Megatron-LM's logging"
 FAULT_TOLERANCE = "it is specific to Megatron-LM's fault tolerance, which deepy does not use"
 OTHER_PROGRAMS = "it is not used for pretraining a GPT"
+#: Reasons of so many flags that one warning names them all.
+REASONS_IN_COMMON = (IMPLEMENTATION, CHECKPOINTS, LOGGING, FAULT_TOLERANCE, OTHER_PROGRAMS)
+STAGES = "in deepy, each rank has one pipeline stage, and pipe_partition_method balances the stages"
+TOKENIZER_FILES = "the tokenizer's files determine this"
+PADDING = "deepy always pads the vocabulary (see make_vocab_size_divisible_by)"
+NO_ENCODER = "a GPT has no encoder"
+#: Reasons of flags that affect neither the model nor its training.
+HARMLESS = (*REASONS_IN_COMMON, STAGES, TOKENIZER_FILES, PADDING, NO_ENCODER)
 
 #: Reason, a clause after "because" -> patterns of flags, where `*` is any text. The first match counts.
 REASONS = {
@@ -93,7 +101,7 @@ REASONS = {
     "deepy can freeze a model only to train adapters or a soft prompt": "freeze-all-layers",
     "init_method and output_layer_init_method determine the initial weights": "embedding-init-method-std",
     "this muP setting has no equivalent in deepy": "mup-*",
-    "in deepy, each rank has one pipeline stage, and pipe_partition_method balances the stages": """
+    STAGES: """
         num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank pipeline-model-parallel-layout
         decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers account-for-*""",
     "deepy cannot change the batch size during a run": """
@@ -110,10 +118,9 @@ REASONS = {
         full-validation multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train
         iterations-to-skip test-mode yaml-cfg eval-global-batch-size data-args-path per-split-data-args-path
         per-dataset-sequences-path""",
-    "the tokenizer's files determine this": """
+    TOKENIZER_FILES: """
         tokenizer-* disable-tokenizer-* no-tokenizer-* tiktoken-* null-tokenizer-* allow-ambiguous-pad-tokens""",
-    "deepy always pads the vocabulary (see make_vocab_size_divisible_by)": """
-        disable-pad-vocab-size no-pad-vocab-size""",
+    PADDING: "disable-pad-vocab-size no-pad-vocab-size",
 }
 
 PAI = "it is a flag of Pai-Megatron-Patch without an equivalent"
@@ -144,8 +151,7 @@ FORK_REASONS = {
         *-weighted-split-paths *-weighted-split-paths-path""",
     "deepy's models do not normalise the embeddings": "embed-layernorm",
     "deepy has no z-loss for the logits": "z-loss-strength z-loss-weight",
-    "a GPT has no encoder": """
-        encoder-tensor-model-parallel-size encoder-pipeline-model-parallel-size""",
+    NO_ENCODER: "encoder-tensor-model-parallel-size encoder-pipeline-model-parallel-size",
     PAI: """
         patch-tokenizer-type extra-vocab-size dataset train-mode max-padding-length epochs transformer-type
         optimizer-offload-policy""",
