@@ -42,7 +42,7 @@ class Contents:
         if number not in self._states:
             found = read(self.files.states[number]) if number in self.files.states else {}
             if not isinstance(found, dict):
-                raise unreadable(self.files.states[number], "it does not contain the state of a rank")
+                raise unreadable(self.files.states[number], "it does not contain a rank's training state")
             self._states[number] = found
         return self._states[number]
 

@@ -36,7 +36,7 @@ REASONS: Mapping[str, tuple[Level, str]] = {
         "adapted", "moe_top_k moe_router_type moe_normalize_expert_weights moe_token_dropping "
         "moe_eval_capacity_factor moe_min_capacity"
     ),
-    "it has no effect after training, or only on the loss": (
+    "it affects only training, or only the computation of the loss": (
         "training", "seq_length attention_dropout hidden_dropout weight_decay z_loss softmax_over_padding "
         "moe_aux_loss_coeff moe_z_loss_coeff moe_jitter_eps moe_loss_coeff moe_train_capacity_factor"
     ),

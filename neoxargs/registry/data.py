@@ -63,8 +63,8 @@ class Data(Group, origin="NeoX", effect="data"):
 
     train_label_data_paths: Paths | None = param(None, aliases="label_data_paths")
     """Prefixes of the label files of `train_data_paths`, one per dataset, for finetuning on parts of the text. A label
-    file is a token file with the same documents, in which -100 replaces every token that does not count in the loss. A
-    label is at the position of its own token, not of the token before."""
+    file is a token file with the same documents, in which -100 replaces every token that does not count toward the
+    loss. A label is at the position of its own token, not of the token before."""
 
     valid_label_data_paths: Paths | None = param(None)
     """Prefixes of the label files of `valid_data_paths`."""
@@ -92,7 +92,7 @@ class Data(Group, origin="NeoX", effect="data"):
     """How documents fill a sample: `packed` joins them and cuts wherever a sample is full; `pack_until_overflow` joins
     whole documents until the next one does not fit; `unpacked` has one document per sample; `best_fit` puts each
     document, the longest first, into the sample in which it leaves the least free space, and documents then neither
-    attend to nor predict each other. The rest of a sample is padding, which does not count in the loss."""
+    attend to nor predict each other. The rest of a sample is padding, which does not count toward the loss."""
 
     allow_chopped: bool = param(True)
     """Cuts documents that are longer than a sample (`seq_length` + 1 tokens), unless `pack_impl` is `packed`. If false,

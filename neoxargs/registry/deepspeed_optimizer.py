@@ -83,8 +83,8 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     amsgrad: bool = param(
         False, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam", "adagrad")
     )
-    """Use the largest mean of squares so far. Only torch's Adam supports this; DeepSpeed's own types refuse or ignore
-    it."""
+    """Use the largest running average of squared gradients so far. Only torch's Adam supports this; DeepSpeed's own
+    types refuse or ignore it."""
 
     adam_w_mode: bool = param(True, used_by_types=("adam", "adamw", "muon"))
     """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does this."""
@@ -152,10 +152,11 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     code. train.py uses the backend of the run, `nccl` or `gloo`, and supports no other."""
 
     var_freeze_step: Natural = param(100_000, used_by_types=("zerooneadam",))
-    """Number of steps after which the mean of squares is no longer updated."""
+    """Number of steps after which the running average of squared gradients is no longer updated."""
 
     var_update_scaler: Count = param(16, used_by_types=("zerooneadam",))
-    """Number of updates of the mean of squares after which the interval between two updates doubles."""
+    """Number of updates of the running average of squared gradients after which the interval between two updates
+    doubles."""
 
     local_step_scaler: Count = param(32678, used_by_types=("zerooneadam",))
     """Once `var_freeze_step` is reached, the interval between communications doubles each time this number of steps has
@@ -212,8 +213,8 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Initial value of the sum of squares."""
 
     alpha: Fraction | None = param(None, used_by_types=("rmsprop", "asgd"))
-    """rmsprop: decay of the mean of squares, by default 0.99. asgd: exponent of the decay of the learning rate, by
-    default 0.75."""
+    """rmsprop: decay of the running average of squared gradients, by default 0.99. asgd: exponent of the decay of the
+    learning rate, by default 0.75."""
 
     centered: bool = param(False, used_by_types=("rmsprop",))
     """Normalise by an estimate of the gradient's variance instead of its mean square."""
@@ -222,7 +223,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """How fast the momentum rises from half of the first beta to all of it."""
 
     rho: Fraction = param(0.9, used_by_types=("adadelta",))
-    """Decay of the mean of squares."""
+    """Decay of the running average of squared gradients."""
 
     lambd: NonNegative = param(1e-4, used_by_types=("asgd",))
     """Decay term: pulls the weights towards zero in every step, and makes the learning rate fall."""
@@ -237,7 +238,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Smallest and largest step size."""
 
     beta2_decay: float = param(-0.8, used_by_types=("adafactor",))
-    """Exponent with which the decay of the mean of squares approaches 1."""
+    """Exponent with which the decay of the running average of squared gradients approaches 1."""
 
     d: Positive = param(1.0, used_by_types=("adafactor",))
     """Maximum root mean square of an update; a larger update is scaled down to it."""

@@ -145,13 +145,14 @@ class ExpertParallel(
     """Attribute of a mixture-of-experts layer that holds its experts."""
 
     expert_w1: str | None = param(None)
-    """Attribute of an expert that is its first (gate) matrix."""
+    """Attribute of an expert that holds its first (gate) matrix."""
 
     expert_w2: str | None = param(None)
-    """Attribute of an expert that is its output matrix."""
+    """Attribute of an expert that holds its output matrix."""
 
     expert_w3: str | None = param(None)
-    """Attribute of an expert that is its second (up) matrix; null means that this matrix is part of the first one."""
+    """Attribute of an expert that holds its second (up) matrix; null means that the first matrix contains
+    it."""
 
     num_experts_attr: str | None = param(None)
     """Attribute of the model's configuration that says how many experts there are."""
@@ -172,10 +173,10 @@ class ExpertParallel(
     """Normalise the routing weights of each token's experts so that they sum to 1."""
 
     route_scale: float = param(1.0)
-    """Factor on the routing weights of each token's experts."""
+    """Factor by which the routing weights of each token's experts are multiplied."""
 
     routed_scaling_factor: float | Literal["auto"] = param("auto")
-    """Factor on the summed outputs of each token's experts."""
+    """Factor by which the sum of the outputs of each token's experts is multiplied."""
 
     score_func: Literal["auto", "softmax", "sigmoid"] = param("auto")
     """Function that turns the router's outputs into routing weights."""

@@ -26,7 +26,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Cast floating point inputs of the model to fp16."""
 
     loss_scale: NonNegative = param(0.0)
-    """Fixed factor on the loss. 0 means dynamic loss scale; `initial_scale_power`, `loss_scale_window`, `hysteresis`,
+    """Fixed loss scale. 0 means dynamic loss scale; `initial_scale_power`, `loss_scale_window`, `hysteresis`,
     `consecutive_hysteresis` and `min_loss_scale` are read only then."""
 
     initial_scale_power: Natural = param(16)
@@ -150,7 +150,7 @@ class Amp(
     """Keep fp32 copies of the weights for the optimizer."""
 
     loss_scale: float | Literal["dynamic"] | None = param(None)
-    """Fixed factor on the loss, or `dynamic` to adapt it."""
+    """Fixed loss scale, or `dynamic` to adapt it."""
 
     cast_model_outputs: str | None = param(None)
     """Cast what the model returns to this type."""

@@ -132,7 +132,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     it. -1 turns this off."""
 
     mics_hierarchical_params_gather: bool = param(False)
-    """MiCS: fetch weights within a machine first, then between machines."""
+    """MiCS: gather weights in two steps, first between machines and then within each machine."""
 
     memory_efficient_linear: bool = param(True)
     """Stage 3: use a linear layer that does not keep the gathered weight for the backward pass."""
@@ -268,7 +268,8 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     `select_strategy: auto`."""
 
     update_interval: Count | Literal["auto"] = param("auto")
-    """Number of steps over which the gradients of the other columns are summed before the CPU applies them."""
+    """Number of steps over which the gradients of the columns not selected as important are summed before the CPU
+    applies them."""
 
     overlap_step: bool = param(
         False,
@@ -285,7 +286,7 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
 
     auto_ratio: Fraction = param(0.99)
     """If `update_interval` is `auto`: the fraction of the weight matrices in which the accumulated gradients of the
-    other columns must be as large as those of the important columns before the CPU updates."""
+    columns not selected as important must be as large as those of the important columns before the CPU updates."""
 
     full_warm_up_rounds: Natural = param(0)
     """Number of micro batches at the start of a run after each of which all columns are updated, before important ones

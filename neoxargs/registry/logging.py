@@ -38,7 +38,7 @@ class Logging(Group, origin="NeoX", effect="log"):
     `log_grad_norm`."""
 
     log_optimizer_states: bool = param(False)
-    """Reports the norm of every optimizer state that has its parameter's size, after every step, as
+    """Reports, after every step, the norm of every optimizer state that is as large as its parameter, as
     `optimizer_state_norms/NAME_STATE`, to the same places as `log_grad_norm`."""
 
     log_gradient_noise_scale: bool = param(False)

@@ -36,8 +36,8 @@ class Moe(Group, origin="NeoX", effect="model"):
 
     moe_aux_loss_coeff: NonNegative = param(0.0, megatron="moe-aux-loss-coeff", ours=True)
     """Weight of the load-balancing loss of each mixture-of-experts layer in the loss that is minimised (Switch
-    Transformers). The reported loss excludes it; this loss is logged as `moe/load_balancing_loss`. The default is
-    `moe_loss_coeff` if that is set."""
+    Transformers). The load-balancing loss is not part of the reported loss; it is logged as
+    `moe/load_balancing_loss`. The default is `moe_loss_coeff` if that is set."""
 
     moe_z_loss_coeff: NonNegative = param(0.0, megatron="moe-z-loss-coeff", ours=True)
     """Weight of the router's z loss, the mean of the squared logarithm of its softmax's denominator (ST-MoE), in the

@@ -95,8 +95,8 @@ class Training(Group, origin="NeoX", effect="run"):
     implementations, `local` and `torch`, is used."""
 
     lazy_mpu_init: bool = param(False, origin="Meg", megatron="lazy-mpu-init")
-    """Implies `use_cpu_initialization`. In Megatron it also leaves the set-up of process groups to an outside program;
-    a run that deepy starts always sets them up itself."""
+    """Implies `use_cpu_initialization`. In Megatron, it also leaves setting up the process groups to an external
+    program; a run that deepy starts always sets them up itself."""
 
     local_rank: int | None = param(
         None,

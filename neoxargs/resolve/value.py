@@ -15,9 +15,9 @@ class Source(NamedTuple):
     kind: Kind
     where: Place | None = None
     text: str = ""
-    """derived: the reason of the rule; environment: the variable; default: the dialect, "" for the registry.
+    """derived: the reason that the rule gives; environment: the variable; default: the dialect, "" for the registry.
 
-    For file and set: the reason of the rule that normalised the value, if any."""
+    For file and set: the reason given by the rule that normalised the value, if any."""
     inputs: tuple[str, ...] = ()
     """derived: the parameters that the rule read."""
 

@@ -22,7 +22,7 @@ HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
 ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 #: Type code -> numpy's name of the type.
 _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-#: The label of a token that does not count in the loss.
+#: The label of a token that does not count toward the loss.
 IGNORED = -100
 
 

@@ -38,7 +38,7 @@ class Packed(NamedTuple):
     too_long: int
     """Number of documents that are left out because they are longer than the window."""
     untrained: int
-    """Number of documents that are left out because none of their tokens within the window counts in the loss."""
+    """Number of documents that are left out because none of their tokens within the window counts toward the loss."""
 
     @property
     def samples(self) -> int:

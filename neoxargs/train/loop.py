@@ -110,7 +110,7 @@ class Loop:
     characters: CharacterCounter | None = None
     """With `char_level_ppl`, counts the characters of evaluations."""
     questions: Questions | None = None
-    """Tasks and prompts to evaluate during training; None without any."""
+    """Tasks and prompts to evaluate during training; None if there are none."""
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""

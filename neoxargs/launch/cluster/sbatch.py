@@ -40,7 +40,8 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
     yield from (f"# {sentence}" for sentence in _assumptions(resources))
     # A line break in a comment would end the directive.
     yield from (f"#SBATCH --{key}={shlex.quote(' '.join(value.split()))}" for key, value in directives.items())
-    yield "# Many clusters give each task one core; to request more (cores per node / tasks per node), edit this line:"
+    yield "# Many clusters give each task one core. To request more, remove one # from the next line and set the value"
+    yield "# to cores per node / tasks per node:"
     yield "##SBATCH --cpus-per-task=8"
     yield "# Slurm sends SIGTERM two minutes before the time limit; the ranks then save a checkpoint and exit."
     # B: signals the batch shell, which becomes deepy itself for one rank; otherwise Slurm signals the tasks.

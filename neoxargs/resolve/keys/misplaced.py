@@ -24,7 +24,7 @@ def nested(name: str) -> str:
 def outdented_key(name: str, section: str, entry: Entry) -> Problem:
     """The problem of a key that is not indented below its section, which is empty and on the line above."""
     hint = f"indent `{entry.key}` and the other keys of {section} by two spaces"
-    what = f"`{entry.key}` must be indented to be part of section {section}"
+    what = f"`{entry.key}` must be indented to be part of the {section} section"
     return Problem(what, entry.place, hint, id="misplaced-key", about=(name,))
 
 

@@ -62,7 +62,7 @@ def precision_sections_set_enabled(
         key = f"{section}.enabled"
         if section in sections and name != precision and "precision" not in written and key not in (*written, *auto):
             return refuse(
-                f"section {section} has no effect: {key} is not set, and precision is {precision}",
+                f"the {section} section has no effect: {key} is not set, and precision is {precision}",
                 f"set {key} to true, or remove the section",
                 about=[section, key, "precision"],
             )

@@ -45,7 +45,7 @@ def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
     cannot be written.
     """
     if directory is None and not IS_CHECKOUT:
-        what = "deepy docs updates files in a checkout of deepy, but this deepy is an installed package"
+        what = "deepy docs updates files in a checkout of deepy, but deepy is running from an installed package"
         hint = "add -o DIR to write the files to another folder"
         raise Problems([Problem(what, hint=hint, id="docs-need-output-folder")])
     stale = list(_stale(directory))

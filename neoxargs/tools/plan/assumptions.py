@@ -81,7 +81,7 @@ class Assumptions:
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all logits at once",
     )  # fmt: skip
     logit_bytes: float = assume(
-        6, "bytes", "memory per logit in the chunk that the loss computes, in 16-bit precision",
+        6, "bytes", "memory per logit while the loss of a chunk is computed, in 16-bit precision",
         "the logits in fp32, and either the logits or their gradient in 16 bits. Megatron-LM also needs 6, because "
         "it computes the softmax in place (core/tensor_parallel/cross_entropy.py); before 2023, it needed 10, as "
         "torch's cross_entropy does today",

@@ -127,7 +127,7 @@ def _tokenizer_templates(settings: ChatSettings) -> dict[str, TemplateSource]:
         what = (
             f"the tokenizer has the chat templates {listed(settings.templates, 'and')}, but none of them is the default"
         )
-        hint = f"choose one: --chat-template {next(iter(settings.templates))}"
+        hint = f"choose one, for example: --chat-template {next(iter(settings.templates))}"
     else:
         what = "the tokenizer has no chat template"
         hint = f"set --chat-template to a Jinja file, or to one of deepy's own templates: {', '.join(BUILT_IN)}"

@@ -296,7 +296,7 @@ def _has_samples(source: Source, sampling: Sampling) -> bool:
 
 
 def _masked_token(sampling: Sampling) -> int | None:
-    """Return the token that does not count in the loss as an input."""
+    """Return the token that does not count toward the loss as an input."""
     return sampling.eod if sampling.data.eod_mask_loss else None
 
 

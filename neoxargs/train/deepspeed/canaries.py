@@ -1,4 +1,4 @@
-"""Canaries: each returns whether the installed DeepSpeed still has the fault of one row of patches.py.
+"""Canaries: each returns whether the installed DeepSpeed still has the bug that one row of patches.py fixes.
 
 None needs a process group. If a fault cannot be reproduced in one process, its canary searches DeepSpeed's source for
 the faulty line.

@@ -25,7 +25,7 @@ class Piece(NamedTuple):
     name: str
     """Name of the weight."""
     tensor: int
-    """Index of the optimizer's tensor, in the order of its `state_dict`."""
+    """Index of the tensor among those of the optimizer, in the order of its `state_dict`."""
     start: int
     """Offset in the optimizer's tensor."""
     begin: int

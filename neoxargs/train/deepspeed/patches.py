@@ -20,15 +20,15 @@ from neoxargs.train.process.mesh import Mesh
 
 
 class Patch(NamedTuple):
-    """A fault of DeepSpeed and its correction."""
+    """A bug in DeepSpeed and its fix."""
 
     name: str
     versions: str
-    """Versions in which the fault was observed."""
+    """Versions in which the bug was observed."""
     why: str
-    """The fault, and its effect on a run."""
+    """The bug, and its effect on a run."""
     is_needed: Callable[[], bool]
-    """The canary: returns whether the installed DeepSpeed has the fault."""
+    """The canary: returns whether the installed DeepSpeed still has the bug."""
     apply: Callable[..., Any]
 
 

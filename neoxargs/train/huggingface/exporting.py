@@ -218,7 +218,8 @@ def merged_weights(config: Config) -> Weights:
         return saved
     model = base.of_run(config, saved.folder)
     if model is None:
-        what = f"load ({saved.folder}): the frozen model has random weights, which no checkpoint contains"
+        frozen = "the adapters were trained on a randomly initialised model, which no checkpoint contains"
+        what = f"load ({saved.folder}): {frozen}"
         raise Problems(Problem(what, id="base-checkpoint-missing", about=("load", "base_checkpoint")))
     return adapters.Merged(config, model.weights, saved)
 

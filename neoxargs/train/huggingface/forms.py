@@ -20,9 +20,9 @@ class Sizes(NamedTuple):
     groups: int
     """Number of key and value heads."""
     vocabulary: int
-    """Rows of the embedding."""
+    """Number of rows of the embedding."""
     offset: int = 0
-    """Rows of the position table before the row of position 0 (`opt_pos_emb_offset`)."""
+    """Number of rows of the position table that precede the row of position 0 (`opt_pos_emb_offset`)."""
 
 
 class Form(NamedTuple):

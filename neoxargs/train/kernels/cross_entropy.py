@@ -25,7 +25,7 @@ from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
-#: Label of a token that does not count in the loss: padding, or removed by a loss mask.
+#: Label of a token that does not count toward the loss: padding, or removed by a loss mask.
 IGNORED = index.IGNORED
 #: Labels (batch, seq), or the pair of these and what the loss needs besides: the factor on the micro batch's loss (),
 #: or the reference log-probabilities (batch) of preference pairs.

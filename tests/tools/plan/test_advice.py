@@ -75,4 +75,4 @@ def test_a_suggestion_does_not_repeat_what_is_set(middle: str) -> None:
 
 def test_without_a_fitting_change_larger_devices_are_suggested(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert print_plan(PlanOptions([middle], gpus=1, gpu_memory=2)) == 1
-    assert "no change that was tried makes the run fit" in capsys.readouterr().out
+    assert "none of the changes tried makes the run fit" in capsys.readouterr().out

@@ -7,8 +7,8 @@ from neoxargs.tools.explain.catalogue.entry import Entry, row
 PROBLEMS: dict[str, Entry] = {
     "chat-file-not-json-lines": row("Conversations are read from files with one JSON object per line."),
     "chat-form-unknown": row(
-        "The names of a dataset's keys show how it stores conversations. The keys on this line are not among the "
-        "known names, so you have to name the keys."
+        "deepy recognises how a dataset stores conversations by the names of its keys. It does not know the keys on "
+        "this line, so --json-key has to say which of them contains the conversation."
     ),
     "chat-line-malformed": row(
         "The line is JSON, but no chat template can render it as a conversation, for example because it contains an "

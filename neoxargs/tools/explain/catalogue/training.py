@@ -41,7 +41,7 @@ PROBLEMS: dict[str, Entry] = {
         "weights with which the run began. Those weights were random, so they are in no checkpoint."
     ),
     "labels-as-data": row(
-        "A label file has -100 in place of tokens that do not count in the loss. If the file were used as training "
+        "A label file has -100 in place of tokens that do not count toward the loss. If the file were used as training "
         "data, the ranks would look up token id -100, which does not exist."
     ),
     "data-other-tokenizer": row(

@@ -25,7 +25,7 @@ PROBLEMS: dict[str, Entry] = {
         "minutes."
     ),
     "file-not-utf8": row(
-        "The file is not UTF-8, so its characters could be decoded wrongly, which would change paths, for example."
+        "The file is not UTF-8. If its characters were decoded wrongly, values such as paths would change."
     ),
     "file-not-text": row("The file contains NUL bytes: it is a binary file, such as a checkpoint or a dataset."),
     "file-without-parameters": row(

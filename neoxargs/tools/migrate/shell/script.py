@@ -43,7 +43,7 @@ class Script:
     doubts: list[tuple[list[Word], list[Problem]]] = field(default_factory=list)
     """Commands with variables whose values may be wrong, and the warnings about these."""
     variable_flags: list[Word] = field(default_factory=list)
-    """Flags in the script's variables, for scripts that another script sources."""
+    """Flags in the values of the script's variables; used if another script is meant to source this one."""
 
 
 def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:

@@ -11,9 +11,9 @@ from neoxargs.tools.plan.placement import tensor_groups_cross_hosts
 from neoxargs.tools.plan.plan import Plan
 from neoxargs.tools.plan.roofline import Rates
 
-#: The suggestion where no change that was tried helps.
+#: The suggestion where none of the changes tried helps.
 NOTHING_FITS = (
-    "no change that was tried makes the run fit: use more devices, devices with more memory, or a smaller model"
+    "none of the changes tried makes the run fit: use more devices, devices with more memory, or a smaller model"
 )
 #: Phase -> when it is, as the end of a sentence.
 DURING = {

@@ -128,7 +128,7 @@ def _left_out(result: Result, listed: bool) -> Iterator[str]:
         too_large = sum(left.too_large for left in result.left_out)
         forbidden = len(result.left_out) - too_large
         yield f"too much memory: {too_large:,}; impossible: {forbidden:,}"
-        yield "--left-out lists these layouts with the reasons. Variants that need even more memory were not planned."
+        yield "--left-out lists these layouts with the reasons. Variants that need even more memory were not evaluated."
         return
     groups: dict[str, list[LeftOut]] = {}
     for left in sorted(result.left_out, key=lambda left: left.too_large):
