@@ -14,7 +14,7 @@ class Recompute(Group, origin="Meg", effect="memory"):
     checkpoint_activations: bool | Literal["selective"] = param(False)
     """Keeps only the inputs of every `checkpoint_num_layers` layers and recomputes the rest in the backward pass: about
     a third more computation for far less memory. `selective` keeps the outputs of matrix multiplications and of
-    attention and recomputes norms and activation functions: a few per cent more time, for 50 to 65 % of the memory."""
+    attention and recomputes norms and activation functions: a few per cent more time, for 50 to 65% of the memory."""
 
     checkpoint_num_layers: Count = param(1, megatron="recompute-num-layers")
     """With `checkpoint_activations`, only the input of every N-th layer is stored, where N is this number. A larger N

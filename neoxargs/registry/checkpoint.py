@@ -87,7 +87,7 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
 
     checkpoint_validation_with_forward_pass: bool = param(False, origin="NeoX")
     """Records the loss of a fixed sample in every checkpoint. A run that loads the checkpoint computes this loss again,
-    and stops if the two differ by more than 0.01 % (1 % in 16 bits); different layouts can cause smaller
+    and stops if the two differ by more than 0.01% (1% in 16 bits); different layouts can cause smaller
     differences."""
 
     s3_path: str | None = param(

@@ -22,7 +22,7 @@ class Data(Group, origin="NeoX", effect="data"):
 
     split: str | list[NonNegative] = param("969, 30, 1", origin="Meg", megatron="split", receiver_default=None)
     """Proportions of training, validation and test documents in `data_path` or `text_path`; they need not add up to 1
-    or 100. `949,50,1` gives 94.9 % to training."""
+    or 100. `949,50,1` gives 94.9% to training."""
 
     train_data_paths: Paths | None = param(None, megatron="train-data-path", aliases="train_data_path")
     """Prefixes of the tokenised training datasets, in place of `data_path` and `split`. Set the paths for training,
@@ -53,7 +53,7 @@ class Data(Group, origin="NeoX", effect="data"):
 
     sample_order: Literal["gpt-neox", "megatron-core"] = param("gpt-neox", ours=True)
     """Order of the samples in a dataset: `gpt-neox` shuffles all epochs together; `megatron-core` shuffles the last
-    epoch separately if less than 80 % of it is needed, and sizes the datasets of a blend differently. Set it to the
+    epoch separately if less than 80% of it is needed, and sizes the datasets of a blend differently. Set it to the
     order of the program whose run you continue, so that the run reads the data that it would have read."""
 
     repeat_eval_samples: bool = param(False, ours=True)
