@@ -56,9 +56,12 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     """Divide the writing of each file among data parallel ranks: all of them (`REPLICA`), one per CPU socket (`SOCKET`)
     or one per machine (`MACHINE`). None does not divide it."""
 
-    io_multiplier: Count = param(1)
-    """For measurements only: with a value N above 1, each writing rank writes only 1/N of its share, and the checkpoint
-    is incomplete."""
+    io_multiplier: Count = param(
+        1,
+        effect="not built",
+        refused="each rank would write only a part of its share, and the checkpoints would be incomplete",
+    )
+    """Divides the share of each writing rank by this number; for measurements."""
 
 
 class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, Natural
+from neoxargs.registry.types import Count, Natural, Seed
 
 
 class Training(Group, origin="NeoX", effect="run"):
@@ -49,7 +49,7 @@ class Training(Group, origin="NeoX", effect="run"):
     """Also reports the perplexity per character in evaluations during training, so that runs with different tokenizers
     can be compared. eval.py always reports perplexity per word and per byte."""
 
-    seed: Natural = param(1234, origin="Meg", megatron="seed")
+    seed: Seed = param(1234, origin="Meg", megatron="seed")
     """Seed of all random numbers: initial weights, order of samples, dropout."""
 
     deterministic: bool = param(False, ours=True, megatron="deterministic-mode")

@@ -31,6 +31,7 @@ class Bound(NamedTuple):
 Count = Annotated[int, Bound(ge=1)]
 Layers = Annotated[int, Bound(ge=1, le=10_000)]
 Natural = Annotated[int, Bound(ge=0)]
+Seed = Annotated[int, Bound(ge=0, le=2**32 - 1)]
 Positive = Annotated[float, Bound(gt=0)]
 NonNegative = Annotated[float, Bound(ge=0)]
 Fraction = Annotated[float, Bound(ge=0, le=1)]

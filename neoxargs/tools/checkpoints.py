@@ -260,7 +260,11 @@ def _layout(folder: Path) -> str:
     sizes = [f"{word}{values.get(name, REGISTRY.parameters[name].default)}" for word, name in SIZES.items()]
     stage = values.get("zero_optimization", {}).get("stage")
     ranks = values.get("world_size")
-    return ", ".join([" ".join(sizes), *([f"ZeRO-{stage}"] if stage else []), *([f"{ranks} ranks"] if ranks else [])])
+    return ", ".join([" ".join(sizes), *([f"ZeRO-{stage}"] if stage else []), *([_ranks(ranks)] if ranks else [])])
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank" + "s" * (count != 1)
 
 
 def _content(folder: Path) -> str:

@@ -175,3 +175,10 @@ def test_a_terminal_shows_progress(root, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert main(["checkpoints", str(root), "--verify"]) == 1
     assert "damaged: model.pt has the checksum " in capsys.readouterr().out
+
+
+def test_one_rank_is_not_plural(root, capsys):
+    config = root / "global_step100" / "config.json"
+    config.write_text(config.read_text().replace('"world_size": 4', '"world_size": 1'))
+    main(["checkpoints", str(root)])
+    assert "ZeRO-1, 1 rank  " in capsys.readouterr().out

@@ -250,7 +250,7 @@ def saved_layout(folder: Path) -> str:
     if values is None:
         return "use the layout that the checkpoint was written with"
     sizes = [f"{name} {values.get(name, REGISTRY.parameters[name].default)}" for name in LAYOUT]
-    ranks = [f"{values['world_size']} ranks"] if "world_size" in values else []
+    ranks = [f"{count} rank{'s' * (count != 1)}"] if (count := values.get("world_size")) else []
     return f"use the layout that the checkpoint was written with: {', '.join([*sizes, *ranks])}"
 
 

@@ -172,8 +172,9 @@ class Generator:
             if (count := len(sample.prompt)) + new - 1 > room:
                 start = sample.context[:40] + " …" * (len(sample.context) > 40)
                 yield (
-                    f"warning: the prompt {start!r} has {count} tokens; with up to {new} new tokens (maximum_tokens), "
-                    f"it exceeds the context of {room} tokens, so the model sees only the last {room} tokens"
+                    f"warning: the prompt {start!r} has {count} token{'s' * (count > 1)}; with up to {new} new tokens "
+                    f"(maximum_tokens), it exceeds the context of {room} tokens, so the model sees only the last "
+                    f"{room} tokens"
                 )
 
     @torch.no_grad()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 from neoxargs.launch.processes import interrupts
 from neoxargs.problems import Problem, Problems
@@ -49,6 +52,8 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
 def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
     """Run `work`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"  # otherwise DeepSpeed warns that it found no accelerator
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that partial output is removed
     try:
         interrupts.accept()

@@ -222,6 +222,10 @@ def _import(options: argparse.Namespace) -> None:
     if options.dry_run:
         hint = "remove --dry-run, which lists only GPT-NeoX checkpoints"
         raise Problems(Problem(f"{options.source} is not a GPT-NeoX checkpoint", hint=hint, id="checkpoint-missing"))
+    if not (options.source / "config.json").exists():
+        what = f"{options.source} contains neither a Hugging Face model (config.json) nor a GPT-NeoX checkpoint"
+        hint = "pass the folder that contains config.json, or the folder of a GPT-NeoX checkpoint"
+        raise Problems(Problem(what, hint=hint, id="nothing-to-import"))
     given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
     named = {name: value for name, value in given.items() if value}
     source, final = Import(options.source), options.to.resolve()

@@ -122,3 +122,9 @@ def test_tensor_parallel_sizes_that_fit_are_named() -> None:
     with pytest.raises(Problems) as caught:
         configure("{model_parallel_size: 3, num_attention_heads: 8, hidden_size: 256}", gpus=3)
     assert [p.hint.partition(";")[0] for p in caught.value.problems] == ["set model_parallel_size to 1, 2, 4 or 8"] * 2
+
+
+def test_a_seed_is_one_that_numpy_accepts() -> None:
+    assert configure("seed: 4294967295").training.seed == 2**32 - 1
+    with pytest.raises(Problems, match="from 0 to 4294967295"):
+        configure("seed: 4294967296")

@@ -86,6 +86,7 @@ OTHER: dict[str, Any] = {
     "s3_path": "s3://a/b",
     "peak_theoretical_tflops": 10.0,
     "curriculum_learning.enabled": True,
+    "checkpoint.writer.io_multiplier": 2,
     "sequence_parallel_size": 2,
     "tensor_parallel.autotp_size": 2,
     "weight_quantization.quantized_initialization": {"num_bits": 8},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, exporting, importing, safetensors, tokens
 from neoxargs.train.huggingface.configuration import read
+from neoxargs.train.huggingface.folder import exit_code
 from neoxargs.train.huggingface.safetensors import INDEX, Reader, Spec, Writer
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
@@ -441,3 +443,17 @@ def test_shipped_configurations_have_the_architecture_of_their_name() -> None:
         kind = next(kind for name, kind in kinds.items() if file.name.startswith(name))
         chosen = CHOSEN.get(file.stem)
         assert exporting.choose_family(config, chosen).architecture.startswith(kind), file.name
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert importing.main([str(tmp_path), "--to", str(tmp_path / "new")]) == 1
+    assert f"{tmp_path} contains neither a Hugging Face model (config.json) nor" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_a_gpu_deepspeed_does_not_look_for_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    seen: list[str] = []
+    assert exit_code(lambda _: seen.append(os.environ["DS_ACCELERATOR"]), Namespace()) == 0
+    assert seen == ["cpu"]

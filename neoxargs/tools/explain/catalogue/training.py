@@ -262,6 +262,9 @@ PROBLEMS: dict[str, Entry] = {
         "An option has no effect on the kind of output that `deepy export` was asked to write."
     ),
     "output-folder-unwritable": row("The output folder cannot be written to."),
+    "nothing-to-import": row(
+        "`deepy import` reads Hugging Face models and GPT-NeoX checkpoints; this folder has neither."
+    ),
     "huggingface-unknown-architecture": row(
         "deepy's model has no equivalent of this Hugging Face Transformers architecture."
     ),
