@@ -6,6 +6,8 @@ below is the order in which problems are reported.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from neoxargs.launch.preflight.checkpoints import (
     missing_checkpoint,
     no_checkpoint_to_read,
@@ -64,8 +66,16 @@ def needs(program: Program | None, spec: RunSpec, elsewhere: bool = False) -> li
     if program == "eval":
         data = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config)]
         return [*data, *_checkpoint_to_read(config), *missing_harness(config), *logs]
-    checkpoint = _checkpoint_to_read(config) if program == "generate" else []
-    return [*map(Problem.as_warning, missing_files(config)), *checkpoint, *logs]
+    given = _read_by_generate(config) if program == "generate" else []
+    return [*map(Problem.as_warning, missing_files(config)), *given, *logs]
+
+
+def _read_by_generate(config: Config) -> list[Problem]:
+    """Return what is wrong with the checkpoint and the prompts that generate.py reads."""
+    options = config.generation
+    # A pipe can be read only once, by generate.py itself.
+    from_file = options.text_gen_type == "input-file" and not Path(options.sample_input_file or "").is_fifo()
+    return _checkpoint_to_read(config) + (unreadable_prompts(config, "sample_input_file") if from_file else [])
 
 
 def _checkpoint_to_read(config: Config) -> list[Problem]:
@@ -90,7 +100,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config), *no_document_fits(config)]
-    problems += [*unnamed_files(config), *unreadable_prompts(config), *missing_checkpoint(config)]
+    problems += [*unnamed_files(config), *unreadable_prompts(config, "eval_prompts_file"), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
     checks = (skipped_checkpoints, other_model, other_vocabulary, other_optimizer, other_schedule, changed_training)
     for check in checks:

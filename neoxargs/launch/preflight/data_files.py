@@ -246,12 +246,11 @@ def _absent_tasks(config: Config) -> Iterator[Problem]:
         yield Problem(what, where, hint, id="evaluation-task-folder-missing", about=("eval_tasks_path",))
 
 
-def unreadable_prompts(config: Config) -> list[Problem]:
-    """Return the problem of the prompts that training reads from a file."""
-    path = config.generation.eval_prompts_file
+def unreadable_prompts(config: Config, name: str) -> list[Problem]:
+    """Return the problem of the prompts that are read from the file that a parameter names."""
     try:
-        if path:
-            read_prompts("eval_prompts_file", path, config.place("eval_prompts_file"))
+        if path := config.get(name):
+            read_prompts(name, path, config.place(name))
     except Problems as found:
         return found.problems
     return []

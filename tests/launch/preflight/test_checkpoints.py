@@ -214,3 +214,12 @@ def test_generate_warns_if_it_reads_the_model_that_a_run_started_from(capsys, st
         assert main(["generate.py", "a.yml", "--set", f"load={folder}"]) == 0
         assert "checkpoint-unread" not in capsys.readouterr().err
     assert len(started) == 3
+
+
+def test_generate_reports_a_missing_prompt_file_before_the_start(capsys, started):
+    Path("out/global_step20").mkdir(parents=True)
+    assert main(["generate.py", "a.yml", "-i", "absent.txt"]) == 1
+    assert "error: sample_input_file (absent.txt) cannot be read: " in capsys.readouterr().err
+    assert not started
+    Path("prompts.txt").write_text("once upon a time\n")
+    assert main(["generate.py", "a.yml", "-i", "prompts.txt"]) == 0

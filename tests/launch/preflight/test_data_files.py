@@ -220,11 +220,11 @@ def test_tokenizers_that_read_the_same_vocabulary_from_different_files(tmp_path)
 
 def test_prompts_of_a_file_are_read_before_the_start(tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
-    (absent,) = unreadable_prompts(config(eval_prompts_file=str(file)))
+    (absent,) = unreadable_prompts(config(eval_prompts_file=str(file)), "eval_prompts_file")
     assert (absent.id, absent.where) == ("prompt-file-unreadable", HERE) and "No such file" in absent.what
     file.write_text(" \n\n")
-    (empty,) = unreadable_prompts(config(eval_prompts_file=str(file)))
+    (empty,) = unreadable_prompts(config(eval_prompts_file=str(file)), "eval_prompts_file")
     assert (empty.id, empty.what) == ("prompt-file-empty", f"eval_prompts_file ({file}) contains no prompts")
     file.write_text("def f(\n\n  Once upon \n")
-    assert unreadable_prompts(config(eval_prompts_file=str(file))) == []
+    assert unreadable_prompts(config(eval_prompts_file=str(file)), "eval_prompts_file") == []
     assert read_prompts("eval_prompts_file", str(file)) == ["def f(", "Once upon"]
