@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +45,8 @@ def ends_incomplete(path: Path) -> bool:
     except ValueError:
         return True
     return False
+
+
+def is_cross_entropy(step: Mapping[str, Any]) -> bool:
+    """Return whether the loss of a step is the mean over tokens, not over preference pairs."""
+    return "train/reward_acc" not in step

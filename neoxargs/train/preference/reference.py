@@ -7,6 +7,7 @@ run reads further pairs, the weights from before the first step are loaded once 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -32,6 +33,9 @@ from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.samples.gpt_neox import BlendSamples
 from neoxargs.train.samples.pairs import Pairs
 
+#: Seconds between two lines about the progress.
+INTERVAL = 30.0
+
 
 def prepare(
     config: Config, built: Pipelined | Plain, data: Loader, mesh: Mesh, saver: Checkpoints, progress: Progress
@@ -43,13 +47,11 @@ def prepare(
     saver.references = data.references
     if config.post_training.dpo_reference_free:
         data.references.ignore()
-    if saver.last:
+    elif saver.last:
         recorded = read(saver.last)
         data.references.restore(recorded.tables)
         saver.initial = recorded.initial
     if pairs := missing(data):
-        if dist.get_rank() == 0:
-            print(f"computing the reference log-probabilities of {len(pairs):,} pairs", flush=True)
         reference = Reference(built, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
         with _reference_model(config, built, saver, len(pairs)):
             reference.compute(pairs)
@@ -110,10 +112,15 @@ class Reference:
     def compute(self, pairs: list[Pair]) -> None:
         """Compute the log-probabilities of these pairs, on all data parallel ranks together."""
         at_once = self.micro_batch * self.mesh.data.size * self.scorer.in_flight
+        _say(f"computing the reference log-probabilities of {len(pairs):,} pairs")
+        said = time.monotonic()
         with paused(self.built):
             for start in range(0, len(pairs), at_once):
                 self.progress.long(f"the reference model on pair {start + 1} of {len(pairs)}")
                 self._compute(pairs[start : start + at_once])
+                if time.monotonic() - said > INTERVAL:
+                    said = time.monotonic()
+                    _say(f"reference log-probabilities: {start + at_once:,} of {len(pairs):,} pairs")
 
     def _compute(self, pairs: list[Pair]) -> None:
         # Full micro batches on every rank: the last pair again where there are too few.
@@ -133,6 +140,11 @@ class Reference:
     def _batches(self, micro_batches: list[list[Pair]]) -> Iterator[Batch]:
         for chosen in micro_batches:
             yield collate([pair.pairs[pair.number] for pair in chosen])
+
+
+def _say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
 
 
 def missing(data: Loader) -> list[Pair]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neoxargs.run_metrics import FILE, read
+from neoxargs.run_metrics import FILE, is_cross_entropy, read
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 
@@ -21,7 +21,8 @@ class LossCurve(Tracker):
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw the rows of a metrics file to `path`; write nothing if they contain no step."""
-    steps = [(row["step"], row["loss"]) for row in rows if row["event"] == "step" and row["loss"] is not None]
+    finite = [row for row in rows if row["event"] == "step" and row["loss"] is not None]
+    steps = [(row["step"], row["loss"]) for row in finite]
     if not steps:
         return
     figure = _figure()
@@ -36,7 +37,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     if entropy is not None:
         axes.axhline(entropy, linestyle=":", color="gray", label="unigram entropy")
     axes.set_xlabel("iteration")
-    axes.set_ylabel("loss (nats per token)")
+    axes.set_ylabel("loss (nats per token)" if is_cross_entropy(finite[-1]) else "loss")
     axes.grid(alpha=0.25)
     axes.legend()
     figure.savefig(path)

@@ -11,7 +11,7 @@ from typing import Any
 from neoxargs.created_files import replace_text
 from neoxargs.html_page import html_page
 from neoxargs.line_chart import STYLE, Chart, Point, Series, centred, draw
-from neoxargs.run_metrics import FILE, read
+from neoxargs.run_metrics import FILE, is_cross_entropy, read
 from neoxargs.train.track import answers
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
@@ -104,7 +104,8 @@ def _loss(rows: Rows, steps: Rows) -> Chart:
         series.append(Series(split, split, points, dots=True))
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     level = ("unigram entropy", entropy) if entropy is not None else None
-    return Chart("Loss", "nats per token", series, floats=True, level=level)
+    unit = "nats per token" if is_cross_entropy(steps[-1]) else "of preference pairs"
+    return Chart("Loss", unit, series, floats=True, level=level)
 
 
 def _tasks(rows: Rows) -> list[Chart]:
@@ -133,8 +134,7 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
     if held_out:
         loss = held_out[-1]["loss"]
         tiles.append(("validation loss", f"{loss:.4f}"))
-        # The loss of preference pairs is not the mean of a log-probability.
-        if "train/reward_acc" not in last:
+        if is_cross_entropy(last):
             tiles.append(("perplexity", f"{math.exp(min(loss, 50)):.4g}"))
     speeds = sorted(row["tokens_per_second"] for row in steps)
     tiles += [

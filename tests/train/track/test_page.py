@@ -65,3 +65,11 @@ def test_a_page_of_ten_thousand_steps_is_small() -> None:
 
 def test_no_page_without_a_step(tmp_path: Path) -> None:
     assert page([{"event": "start", "step": 0}], "done", [], tmp_path) == ""
+
+
+def test_a_run_on_preference_pairs_shows_rewards_in_place_of_the_perplexity() -> None:
+    rewards = {"train/reward_acc": 0.75, "train/margins": 0.5}
+    text = page([{**row, **rewards} if row["event"] == "step" else row for row in rows(9)], "done", [], Path("x"))
+    assert "75.0%" in text and "Reward margin" in text and "of preference pairs" in text
+    assert "perplexity" not in text and "nats per token" not in text
+    assert "perplexity" in page(rows(9), "done", [], Path("x"))
