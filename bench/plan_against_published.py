@@ -7,8 +7,8 @@ Each row that train.py could run is planned (bench/published_rows.py maps it, an
 ratio planned / measured is summarised by source, memory and throughput apart, with the verdicts: published
 out-of-memory runs that the plan foresees, and runs that ran although the plan calls them too large.
 
-Whole sources are set aside: no assumption was chosen by looking at their errors. Which ones is decided by a hash of
-the source's name (`is_set_aside`), written before any error was computed.
+Whole sources are held out: no assumption was chosen by looking at their errors. Which ones is decided by a hash of
+the source's name (`is_held_out`), written before any error was computed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EMPTY = dict.fromkeys(
     ("source_repo", "path", "model", *RUN, "kv_heads", "ffn", "vocab", "dp", "measured_kind", "measured_value", "note"),
     "",
 )
-FIT, SET_ASIDE = "fit", "set aside"
+TUNED_ON, HELD_OUT = "tuned on", "held out"
 #: Sections of a page that hold a score: of the figures that the assumptions were chosen with, and of later ones.
 SECTIONS = ("score", "afterwards")
 
@@ -110,7 +110,7 @@ def source_of(row: Row) -> str:
     return "/".join([row["source_repo"], *parts])
 
 
-def is_set_aside(source: str) -> bool:
+def is_held_out(source: str) -> bool:
     """Whether a source is not looked at when assumptions are chosen: a third of all, by the hash of the name."""
     return hashlib.sha256(source.encode()).digest()[0] % 3 == 2
 
@@ -224,11 +224,11 @@ def _planned_speed(row: Row, plan: Plan) -> float:
 def table(score: Score) -> Iterator[str]:
     """Yield the lines of the score in Markdown."""
     compared = f"{len(score.comparisons):,} figures and {_ooms(score)} out-of-memory runs"
-    yield f"{score.rows:,} rows, of which {compared} are compared with a plan."
+    yield f"Of {score.rows:,} rows, {compared} were compared with a plan."
     yield ""
-    yield "| source | | figure | n | median planned / measured | middle 80 % | within 15 % | within 25 % |"
+    yield "| source | | figure | n | median planned / measured | middle 80% | within 15% | within 25% |"
     yield "|---|---|---|--:|--:|--:|--:|--:|"
-    for part in (SET_ASIDE, FIT):
+    for part in (HELD_OUT, TUNED_ON):
         for kind in (MEMORY, SPEED):
             chosen = [each for each in score.comparisons if each.kind == kind and _part(each.source) == part]
             if chosen:
@@ -241,7 +241,7 @@ def table(score: Score) -> Iterator[str]:
     yield ""
     yield "| verdicts | out of memory | foreseen | ran | called too large |"
     yield "|---|--:|--:|--:|--:|"
-    for part in (SET_ASIDE, FIT):
+    for part in (HELD_OUT, TUNED_ON):
         chosen_runs = [each for each in score.outcomes if _part(each.source) == part]
         failed, ran = [r for r in chosen_runs if not r.ran], [r for r in chosen_runs if r.ran]
         yield (f"| {part} | {len(failed)} | {sum(not r.fits for r in failed)} | {len(ran)} | "
@@ -258,7 +258,7 @@ def _ooms(score: Score) -> int:
 
 
 def _part(source: str) -> str:
-    return SET_ASIDE if is_set_aside(source) else FIT
+    return HELD_OUT if is_held_out(source) else TUNED_ON
 
 
 def _line(name: str, part: str, kind: str, chosen: Sequence[Comparison]) -> str:
@@ -269,11 +269,11 @@ def _line(name: str, part: str, kind: str, chosen: Sequence[Comparison]) -> str:
 
 
 def _within(ratios: Sequence[float], error: float) -> str:
-    return f"{sum(abs(ratio - 1) <= error for ratio in ratios) / len(ratios):.0%}".replace("%", " %")
+    return f"{sum(abs(ratio - 1) <= error for ratio in ratios) / len(ratios):.0%}"
 
 
 def misses(score: Score) -> Iterator[str]:
-    """Yield the rows that are off by more than 15 % (memory) or 25 % (throughput), and the wrong verdicts."""
+    """Yield the rows that are off by more than 15% (memory) or 25% (throughput), and the wrong verdicts."""
     limits = {MEMORY: 0.15, SPEED: 0.25}
     for each in sorted(score.comparisons, key=lambda each: each.ratio):
         if abs(each.ratio - 1) > limits[each.kind]:
@@ -286,9 +286,9 @@ def misses(score: Score) -> Iterator[str]:
 
 
 def as_json(score: Score) -> dict[str, object]:
-    aside = {each.source: is_set_aside(each.source) for each in (*score.comparisons, *score.outcomes)}
-    figures = [asdict(each) | {"ratio": each.ratio, "set_aside": aside[each.source]} for each in score.comparisons]
-    runs = [asdict(each) | {"set_aside": aside[each.source]} for each in score.outcomes]
+    held_out = {each.source: is_held_out(each.source) for each in (*score.comparisons, *score.outcomes)}
+    figures = [asdict(each) | {"ratio": each.ratio, "held_out": held_out[each.source]} for each in score.comparisons]
+    runs = [asdict(each) | {"held_out": held_out[each.source]} for each in score.outcomes]
     return {"rows": score.rows, "figures": figures, "runs": runs, "left_out": dict(score.left_out)}
 
 

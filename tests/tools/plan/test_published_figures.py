@@ -90,14 +90,14 @@ def test_verdicts_of_runs(bench: ModuleType) -> None:
     assert [(run.ran, run.fits) for run in outcomes] == [(False, False), (True, True), (False, True)]
 
 
-def test_sources_are_whole_and_a_third_is_set_aside(bench: ModuleType) -> None:
+def test_sources_are_whole_and_a_third_is_held_out(bench: ModuleType) -> None:
     golden = {**ROW, "path": "tests/functional_tests/test_cases/gpt/a/golden.json"}
     log, line = {**ROW, "path": "experiments/gpt2/run-1.out"}, {**ROW, "path": "docs/page.md:17"}
     assert [bench.source_of(row).removeprefix(f"{ROW['source_repo']}/") for row in (golden, log, line)] == [
         "tests/functional_tests", "experiments/gpt2", "docs/page.md",
     ]  # fmt: skip
-    aside = sum(bench.is_set_aside(f"source {number}") for number in range(300))
-    assert 70 < aside < 130
+    held_out = sum(bench.is_held_out(f"source {number}") for number in range(300))
+    assert 70 < held_out < 130
 
 
 AFTERWARDS = ROOT / "tests" / "reference" / "published_afterwards.tsv"

@@ -276,7 +276,7 @@ def table() -> str:
             for predicted, real in zip(expected[:4], held[:4], strict=True)
         )
         off = 100 * (expected.activations / held.activations - 1)
-        lines.append(f"| {name} | {exact} | {expected.activations:,} | {held.activations:,} | {off:+.1f} % |")
+        lines.append(f"| {name} | {exact} | {expected.activations:,} | {held.activations:,} | {off:+.1f}% |")
     return "\n".join(lines)
 
 
