@@ -99,7 +99,7 @@ def test_the_help_of_a_script_describes_only_the_options_that_it_reads(capsys):
         with pytest.raises(SystemExit):
             main([script, "--help"])
         shown[script] = " ".join(capsys.readouterr().out.split())
-    assert "--prompt TEXT text to continue" in shown["generate.py"]
+    assert "--prompt TEXT prompt for the model to continue" in shown["generate.py"]
     options = ("--prompt", "--autotuning", "--eval_results_prefix", "--hostfile")
     assert [option in shown["eval.py"] for option in options] == [False, False, True, True]
     assert all(option in shown["my_script.py"] for option in options)

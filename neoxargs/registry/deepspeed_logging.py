@@ -34,7 +34,7 @@ class TensorboardMonitor(Group, origin="DSC", effect="log", section="tensorboard
     """DeepSpeed's own TensorBoard files."""
 
     enabled: bool = param(False)
-    """Write TensorBoard event files; needs the `tensorboard` package."""
+    """Write TensorBoard event files; needs the tensorboard package."""
 
     output_path: str = param("")
     """Folder for the event files; empty means a folder in the working directory."""
@@ -47,7 +47,7 @@ class WandbMonitor(Group, origin="DSC", effect="log", section="wandb"):
     """DeepSpeed's own Weights & Biases run."""
 
     enabled: bool = param(False)
-    """Log to Weights & Biases; needs the `wandb` package."""
+    """Log to Weights & Biases; needs the wandb package."""
 
     group: str | None = param(None)
     """Name of the group of runs to which this run belongs."""
@@ -77,7 +77,7 @@ class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
     COMET_ environment variables."""
 
     enabled: bool = param(False)
-    """Log to Comet; needs the `comet_ml` package."""
+    """Log to Comet; needs the comet_ml package."""
 
     samples_log_interval: Count = param(100)
     """Number of samples between two log entries."""

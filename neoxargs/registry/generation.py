@@ -34,8 +34,8 @@ class Generation(Group, origin="NeoX", effect="generation"):
     """Text that ends an interactive prompt, a line break by default."""
 
     prompt: str | None = param(None, ours=True)
-    """Prompt that every generated text continues; on the command line, `--prompt "..."`. If it is not set, generation
-    starts without a prompt."""
+    """Prompt for the model to continue; on the command line, `--prompt "..."`. If it is not set, generation starts
+    without a prompt."""
 
     num_samples: Natural = param(1)
     """Number of samples to generate, each as a continuation of `prompt` if it is set."""
