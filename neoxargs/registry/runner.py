@@ -9,6 +9,8 @@ from neoxargs.registry.types import Bound, Count, Natural, NonNegative, Port
 
 #: How many of something to use; -1 takes all there are.
 OrAll = Literal[-1] | Count
+#: -1 if it is not set.
+NodeRank = Annotated[int, Bound(ge=-1)]
 
 
 class Runner(Group, origin="DSL", effect="launcher"):
@@ -59,7 +61,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
     no_ssh_check: bool = param(False)
     """Do not check before the launch whether the machines in `hostfile` answer over ssh."""
 
-    node_rank: Annotated[int, Bound(ge=-1)] = param(-1)
+    node_rank: NodeRank = param(-1)
     """Number of this machine, counted from 0. Required with `no_ssh`, and read only then."""
 
     ssh_port: Port | None = param(None)

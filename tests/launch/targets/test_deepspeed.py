@@ -160,7 +160,7 @@ def test_the_launcher_is_told(text: str, flags: list[str]) -> None:
     "parameter", [p for p in REGISTRY.parameters.values() if "runner" in p.to], ids=lambda p: p.name
 )
 def test_the_launchers_parser_reads_every_flag(parameter: Parameter) -> None:
-    numeric = parameter.annotation in ("OrAll", "Port", "Port | None")
+    numeric = parameter.annotation in ("OrAll", "NodeRank", "Port", "Port | None")
     value = 4 if numeric else other_value(parameter) or "words"
     config = configured(f"{parameter.name}: {json.dumps(value)}", "launcher: slurm" if parameter.name in WORDS else "")
     read = parse_args([*runner_flags(config), "train.py"])
