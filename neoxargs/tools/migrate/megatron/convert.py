@@ -98,7 +98,7 @@ def _read(command: Sequence[Word], script: Script, choose: int | None) -> Readin
     """Read all flags of a command, those of the launcher before the program first."""
     program = index_of_program([word.text for word in command])
     reading = Reading(options_of(command[program + 1 :]))
-    before = takewhile(lambda word: not word.text.startswith("--"), command[program + 1 :] if program > 0 else ())
+    before = takewhile(lambda word: not word.text.startswith("--"), command[program + 1 :] if program >= 0 else ())
     leave_further_flags(reading, [*before], script.unset)
     launcher = read_launcher(reading, command[: max(program, 0)])
     for name in FUSIONS:  # before the other flags, some of which turn a fusion off

@@ -15,7 +15,7 @@ from neoxargs.tools.migrate.shell.words import Word
 
 _UNKNOWN = re.compile(rf"\$\{{[^}}]*\}}|{SUM.pattern}|{COMMAND.pattern}|\$\([^)]*\)|\$\w+")
 #: Names of variables that contain flags rather than the value of one.
-_FLAGS = re.compile(r"arg|flag|opts|option|extra", re.IGNORECASE)
+_FLAGS = re.compile(r"args|flags|opts|options|extra", re.IGNORECASE)
 
 
 def unset_variables(options: Iterable[Option], unset: Container[str]) -> Iterator[Problem]:
