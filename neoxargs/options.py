@@ -37,11 +37,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         _, found, words = message.partition("unrecognized arguments: ")
-        unknown = next((word for word in words.split() if word.startswith("-")), "") if found else ""
-        after = words.partition(unknown)[2].split() if unknown else []
-        option, _, value = unknown.partition("=")
-        value = value or next((word for word in after[:1] if not word.startswith("-")), "VALUE")
-        hint = self._instead_of(option, value) if unknown else ""
+        given = re.search(r"(?:^|\s)(-[^\s=]*)(?:=|\s+(?!-))?(\S*)", words) if found else None
+        hint = self._instead_of(given[1], given[2] or "VALUE") if given else ""
         super().error(f"{message}; {hint}" if hint else message)
 
     def _instead_of(self, option: str, value: str) -> str:

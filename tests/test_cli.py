@@ -531,7 +531,8 @@ def test_the_data_command_passes_its_arguments_on(folder):
     [
         (["train.py", "my.yml", "--dry_run"], "write --dry-run"),
         (["train.py", "my.yml", "--train_iters", "20"], "write --set train_iters=20"),
-        (["check", "my.yml", "--train-iters=3"], "write --set train_iters=3"),
+        (["check", "my.yml", "--train-iters", "--json", "--jsn"], "write --set train_iters=VALUE"),
+        (["check", "my.yml", "stray", "--train-iters=3"], "write --set train_iters=3"),
         (["plan", "my.yml", "--serach"], "did you mean --search?"),
     ],
 )

@@ -256,8 +256,8 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     """ZenFlow: the GPU updates the few important gradient columns immediately, and the CPU updates the others later.
     The presence of the section turns it on; it is made for `offload_optimizer.device: cpu`."""
 
-    topk_ratio: Annotated[float, Bound(gt=0, le=1)] = param(0.1)
-    """Fraction of gradient columns that are treated as important; below 1."""
+    topk_ratio: Annotated[float, Bound(gt=0, lt=1)] = param(0.1)
+    """Fraction of gradient columns that are treated as important."""
 
     select_strategy: Literal["auto", "step", "epoch"] = param("auto")
     """Unit of `select_interval`; `auto` means every epoch. Because DeepSpeed cannot see train.py's epochs, `auto` and

@@ -75,6 +75,8 @@ COMPANIONS = {
         "data_efficiency: {data_sampling: {dynamic_batching: {max_tokens: 100}}}"
     ),
     "fp16.": "{precision: fp16, zero_stage: 1}",
+    "zero_optimization.zenflow.select_strategy": "zero_optimization: {zenflow: {select_interval: 4}}",
+    "zero_optimization.zenflow.select_interval": "zero_optimization: {zenflow: {select_strategy: epoch}}",
     "zero_optimization.offload_param.device": "zero_optimization: {stage: 3, offload_param: {nvme_path: /tmp}}",
     "zero_optimization.offload_optimizer.": "zero_optimization: {stage: 3, offload_optimizer: {nvme_path: /tmp}}",
 }

@@ -147,3 +147,44 @@ def nvme_offload_needs_nvme_path(
             advice = f"set {section}.nvme_path to a folder on the NVMe drive"
             return refuse(what, advice, about=[f"{section}.device", f"{section}.nvme_path"])
     return None
+
+
+@check
+def zenflow_interval_has_a_unit(
+    zero_optimization__zenflow__select_strategy: str,
+    zero_optimization__zenflow__select_interval: int | str,
+    sections: Collection[str],
+) -> Finding | None:
+    """select_interval counts steps or epochs, and only select_strategy says which. If one of the two is auto and the
+    other is not, DeepSpeed stops every rank when it builds the engine.
+
+        zero_optimization: {stage: 2, zenflow: {select_interval: 4}}
+    """
+    strategy, interval = zero_optimization__zenflow__select_strategy, zero_optimization__zenflow__select_interval
+    if "zero_optimization.zenflow" not in sections or (strategy == "auto") == (interval == "auto"):
+        return None
+    names = ["zero_optimization.zenflow.select_strategy", "zero_optimization.zenflow.select_interval"]
+    what = f"{names[0]} ({strategy}) and {names[1]} ({interval}) must both be auto, or neither"
+    advice = "set select_interval to a number" if interval == "auto" else "set select_strategy to step or epoch"
+    return refuse(what, f"{advice}, or remove both", names)
+
+
+@check
+def zenflow_updates_between_selections(
+    zero_optimization__zenflow__select_strategy: str,
+    zero_optimization__zenflow__select_interval: int | str,
+    zero_optimization__zenflow__update_interval: int | str,
+    sections: Collection[str],
+) -> Finding | None:
+    """The gradients of the unimportant columns are applied at least once before the columns are chosen again. If
+    update_interval is longer than select_interval, DeepSpeed stops every rank when it builds the engine.
+
+        zero_optimization: {stage: 2, zenflow: {select_strategy: step, select_interval: 2, update_interval: 4}}
+    """
+    select, update = zero_optimization__zenflow__select_interval, zero_optimization__zenflow__update_interval
+    by_steps = "zero_optimization.zenflow" in sections and zero_optimization__zenflow__select_strategy == "step"
+    if not by_steps or isinstance(select, str) or isinstance(update, str) or update <= select:
+        return None
+    names = ["zero_optimization.zenflow.update_interval", "zero_optimization.zenflow.select_interval"]
+    what = f"{names[0]} ({update}) must be at most {names[1]} ({select})"
+    return refuse(what, f"set update_interval to {select} or less", names)

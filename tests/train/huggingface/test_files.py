@@ -184,6 +184,13 @@ def test_llama_refuses_what_only_other_families_have(name: str) -> None:
     assert found.about == (name,)
 
 
+@pytest.mark.parametrize("name", ["Gemma2ForCausalLM", "Gemma3ForCausalLM"])
+def test_gemma_refuses_longrope(name: str) -> None:
+    changed = {**OURS[name], "rope_scaling.rope_type": "longrope"}
+    (found,) = FAMILIES[name].obstacles(small(**changed))
+    assert found.about == ("rope_scaling.rope_type",)
+
+
 class TestCheckpoints:
     """Checkpoints that cannot be exported."""
 

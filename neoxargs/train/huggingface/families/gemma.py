@@ -62,6 +62,8 @@ def _scalar(config: Config) -> float:
 SCALAR = Setting(
     "query_pre_attn_scalar", ("softmax_scale",), 256, _scalar, lambda value: {"softmax_scale": float(value) ** -0.5}
 )
+#: The kinds of scaled positions that can be exported.
+SCALED = ("linear", "yarn", "llama3")
 SIZES = {"hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8, "intermediate_size": 9216}
 SHARED = (
     kv_heads(4), head_width(256), weight_tying(True), activation("hidden_activation", "gelu_pytorch_tanh", gated=True),
@@ -72,14 +74,15 @@ SHARED = (
 def _settings(*others: Setting, longest: int) -> tuple[Setting, ...]:
     """Return the settings of LLaMA with those of Gemma instead, and more."""
     replaced = {row.key for row in (*SHARED, *others)} | {"hidden_act"}
-    rows = decoder_settings(("linear", "yarn", "llama3"), max_position_embeddings=longest, **SIZES)
+    rows = decoder_settings(SCALED, max_position_embeddings=longest, **SIZES)
     # Gemma's rows instead of LLaMA's rows for the same keys; `hidden_act` is replaced by `hidden_activation`.
     return (*(row for row in rows if row.key not in replaced), *SHARED, *others)
 
 
 OF_GEMMA = {"norm_placement": "both", "apply_layernorm_1p": True, "use_bias_in_mlp": False}
 GEMMA_DEMANDS = (
-    *DEMANDS, *requires(OF_GEMMA),
+    *(demand for demand in DEMANDS if demand.ours != "rope_scaling.rope_type"), *requires(OF_GEMMA),
+    only("rope_scaling.rope_type", "default", *SCALED),
     Demand(
         "embedding_multiplier",
         # With a tolerance, because a user may have written a rounded root.
@@ -132,7 +135,7 @@ GEMMA3 = Family(
         row
         for row in _settings(
             rotary_base(f"{FULL_ROPE}.rope_theta", ("rope_theta",))._replace(default=1e6),
-            *rope_scaling(FULL_ROPE, "linear", "yarn", "llama3"),
+            *rope_scaling(FULL_ROPE, *SCALED),
             Setting(
                 f"{LOCAL_ROPE}.rope_theta", ("rope_local_base_freq",), 10000.0, _local_base,
                 lambda value: {"rope_local_base_freq": int(value)} if value == int(value) else None,
