@@ -88,10 +88,8 @@ def _run_command(words: list[str]) -> int:
         return _print_problems(problems, words)
     except KeyboardInterrupt as stop:
         return interrupts.report("no rank was running" if words[0].endswith(".py") else "", stop)
-    except BrokenPipeError:  # `deepy ... | head`
-        # Otherwise, flushing stdout at the end of the process would raise the same error again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:
+        return interrupts.reader_gone()
     except OSError as error:  # for example a file name that is too long, or an I/O error
         if not isinstance(error.filename, str):
             raise

@@ -5,12 +5,13 @@ A test compares the counts with the trainer's tokenizers (`neoxargs/train/data/t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 #: 256 byte values and an end-of-document token.
 BYTE_LEVEL = 257
@@ -28,11 +29,55 @@ PADDING = "<|padding|>"
 
 def vocabulary_size(tokenizer_type: str | None, vocab_file: str | None) -> int | None:
     """Return the number of tokens before padding, or None if it cannot be known without the tokenizer."""
-    count = _COUNTS.get(tokenizer_type or "")
     try:
-        return count(vocab_file) if count else None
+        return _counted(tokenizer_type or "", vocab_file, _stamp(vocab_file))
     except (OSError, ValueError, TypeError, AttributeError):
         return None  # a missing or malformed file is reported where the tokenizer is loaded
+
+
+@lru_cache(maxsize=8)
+def _counted(tokenizer_type: str, vocab_file: str | None, stamp: object) -> int | None:
+    """Count the tokens, once for each version of a file, because several checks need the number."""
+    count = _COUNTS.get(tokenizer_type)
+    return count(vocab_file) if count else None
+
+
+def _stamp(vocab_file: str | None) -> object:
+    """Return what changes when the file does."""
+    if not vocab_file or not (file := tokenizer_file(vocab_file)).is_file():
+        return None
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+class VocabularyHashes(NamedTuple):
+    """What identifies the vocabulary of a tokenizer; "" for tokenizers without a file."""
+
+    vocab_file_hash: str = ""
+    vocabulary_hash: str = ""
+    """Of the tokens with their ids, which are the same in files that are formatted differently."""
+
+
+def vocabulary_hashes(tokenizer_type: str, vocab_file: str | None) -> VocabularyHashes:
+    """Return the hashes of a tokenizer's vocabulary, as far as it has a file that can be read."""
+    of_file = vocab_file_hash(vocab_file)
+    try:
+        ids = _IDS[tokenizer_type](_json(str(tokenizer_file(vocab_file or ""))))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # SentencePiece, or a malformed file
+        return VocabularyHashes(of_file, of_file)
+    return VocabularyHashes(of_file, _hash(json.dumps(ids, sort_keys=True).encode()))
+
+
+def vocab_file_hash(vocab_file: str | None) -> str:
+    """Return the hash of a vocabulary file; "" if there is no such file."""
+    try:
+        return _hash(tokenizer_file(vocab_file or "").read_bytes())
+    except OSError:
+        return ""
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def padded_vocab_size(vocab_size: int, divisible_by: int, model_parallel_size: int) -> int:
@@ -73,6 +118,15 @@ def _tokens(tree: Any) -> set[str]:
     vocabulary = tree["model"].get("vocab")  # a dictionary, or pairs of token and score for Unigram models
     names = vocabulary if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
     return {*names, *(token["content"] for token in tree.get("added_tokens") or ())}
+
+
+def _ids(tree: Any) -> dict[str, int]:
+    """Return token -> id of a tokenizer.json or vocab.json."""
+    if "model" not in tree:
+        return dict(tree)
+    vocabulary = tree["model"]["vocab"]
+    ids = vocabulary if isinstance(vocabulary, dict) else {token: i for i, (token, _) in enumerate(vocabulary)}
+    return {**ids, **{token["content"]: token["id"] for token in tree.get("added_tokens") or ()}}
 
 
 def _sentencepiece(vocab_file: str | None) -> int | None:
@@ -151,4 +205,10 @@ _COUNTS: dict[str, Callable[[str | None], int | None]] = {
     "HFGPT2Tokenizer": _hf_gpt2,
     "SPMTokenizer": _sentencepiece,
     "TiktokenTokenizer": lambda name: TIKTOKEN.get(name or ""),
+}
+
+_IDS: dict[str, Callable[[Any], dict[str, int]]] = {
+    "GPT2BPETokenizer": dict,
+    "HFTokenizer": _ids,
+    "HFGPT2Tokenizer": _ids,
 }

@@ -6,9 +6,11 @@ Each sequence is one document in the files that GPT-NeoX's tools and `deepy data
 from __future__ import annotations
 
 import json
+import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from neoxargs.record import Record
 
@@ -22,6 +24,8 @@ HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
 ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 #: Type code -> numpy's name of the type.
 _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+#: Type code -> its letter in the format of `struct`.
+_LETTERS: dict[int, Literal["B", "b", "h", "i", "q", "H"]] = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
 #: The label of a token that does not count toward the loss.
 IGNORED = -100
 
@@ -59,25 +63,59 @@ class Tokenised(NamedTuple):
 
     tokenizer_type: str
     vocab_size: int
+    vocab_file_hash: str
+    vocabulary_hash: str
+    """See `sizes.vocab.VocabularyHashes`; "" in records of earlier versions."""
 
 
 def tokenised_by(prefix: str) -> Tokenised | None:
     """Return the tokenizer of a token file; None if another program wrote the file."""
     try:
         recorded = json.loads(Path(prefix + ".json").read_text(encoding="utf-8"))
-        return Tokenised(str(recorded["tokenizer_type"]), int(recorded["vocab_size"]))
+        hashes = [str(recorded.get(name, "")) for name in ("vocab_file_hash", "vocabulary_hash")]
+        return Tokenised(str(recorded["tokenizer_type"]), int(recorded["vocab_size"]), *hashes)
     except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+class Extent(NamedTuple):
+    """The size of a token file."""
+
+    sequences: int
+    tokens: int
+
+
+def extent(prefix: str) -> Extent | None:
+    """Return the size of a token file from its header; None if a file is missing or not in this format."""
+    try:
+        head = _header(prefix)
+        return Extent(head[3], os.stat(prefix + ".bin").st_size // ITEM_SIZES[head[2]]) if head else None
+    except OSError:
         return None
 
 
 def begins_with_label(prefix: str) -> bool:
     """Return whether one of the first token ids is -100, as in label files, in which it stands for a prompt."""
-    with open(prefix + ".idx", "rb") as idx, open(prefix + ".bin", "rb") as ids:
+    return IGNORED in first_ids(prefix, 1 << 12)
+
+
+def first_ids(prefix: str, count: int) -> Sequence[int]:
+    """Return the first token ids, without numpy."""
+    head = _header(prefix)
+    if head is None:
+        return ()
+    size = ITEM_SIZES[head[2]]
+    with open(prefix + ".bin", "rb") as ids:
+        data = ids.read(count * size)
+    return memoryview(data[: len(data) // size * size]).cast(_LETTERS[head[2]])
+
+
+def _header(prefix: str) -> tuple[Any, ...] | None:
+    """Return magic, version, type code, and numbers of sequences and document ends; None in another format."""
+    with open(prefix + ".idx", "rb") as idx:
         head = idx.read(HEADER.size)
-        # Labels are written as int32, the type that can hold both -100 and every token id.
-        if len(head) < HEADER.size or not head.startswith(MAGIC) or HEADER.unpack(head)[2] != 4:  # int32
-            return False
-        return any(number == IGNORED for (number,) in struct.iter_unpack("<i", ids.read(1 << 14)))
+    known = len(head) == HEADER.size and head.startswith(MAGIC) and HEADER.unpack(head)[2] in ITEM_SIZES
+    return HEADER.unpack(head) if known else None
 
 
 def documents(prefix: str) -> int | None:

@@ -12,8 +12,18 @@ from pathlib import Path
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
-from neoxargs.sizes.vocab import SAME_VOCABULARY, has_format
-from neoxargs.token_files.index import HEADER, IGNORED, ITEM_SIZES, MAGIC, begins_with_label, tokenised_by
+from neoxargs.sizes.model import vocabulary_rows
+from neoxargs.sizes.vocab import SAME_VOCABULARY, has_format, vocab_file_hash, vocabulary_hashes, vocabulary_size
+from neoxargs.token_files.index import (
+    HEADER,
+    IGNORED,
+    ITEM_SIZES,
+    MAGIC,
+    Tokenised,
+    begins_with_label,
+    first_ids,
+    tokenised_by,
+)
 from neoxargs.token_files.sources import blend, is_weight
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
@@ -23,6 +33,9 @@ SUFFIXES = (".bin", ".idx")
 #: More missing token files of one parameter are one problem.
 MANY_MISSING = 3
 STDLIB = "python-stdlib"
+#: Number of token ids at the beginning of a file that are compared with the size of the embedding.
+EXAMINED = 1 << 17
+SAME_TOKENIZER = "use the tokenizer that tokenised the data, or tokenise the text again"
 
 #: The parameters that name the datasets of the splits; those of the preferred and of the rejected answers begin with
 #: `pos_` and `neg_`.
@@ -111,8 +124,13 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     idx, size = Path(prefix + ".idx"), Path(prefix + ".bin").stat().st_size
     with idx.open("rb") as file:
         head = file.read(HEADER.size)
-        if len(head) < HEADER.size or not head.startswith(MAGIC):
-            return  # another program's format
+        if not head and not size:
+            return
+        if not head.startswith(MAGIC) or len(head) < HEADER.size:
+            what = f"{name}: {idx} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
+            hint = "the file is incomplete or of another program; copy it again, or tokenise the text again"
+            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
+            return
         _, _, code, count, ends = HEADER.unpack(head)
         # Of each sequence a 4-byte length and an 8-byte offset, of each document an 8-byte number.
         expected = HEADER.size + 12 * count + 8 * ends
@@ -141,16 +159,42 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
     if "_label_" in name:  # not made by a tokenizer
         return
-    place, tokenizer, made_by = config.source(name).where, config.tokenizer.tokenizer_type, tokenised_by(prefix)
     if begins_with_label(prefix):
         what = f"{name}: {prefix} is a label file: it contains {IGNORED}, which is not a token"
         own = prefix.removesuffix("_label")
         hint = f"did you mean {own}?" if own != prefix and os.path.exists(f"{own}.bin") else ""
-        yield Problem(what, place, hint, id="labels-as-data", about=(name,))
-    elif made_by and made_by.tokenizer_type != tokenizer and not {made_by.tokenizer_type, tokenizer} <= SAME_VOCABULARY:
-        what = f"{name}: {prefix} was tokenised by {made_by.tokenizer_type}, but tokenizer_type is {tokenizer}"
+        yield Problem(what, config.source(name).where, hint, id="labels-as-data", about=(name,))
+    elif made_by := tokenised_by(prefix):
+        yield from _other_tokenizer(config, name, prefix, made_by)
+    elif (rows := vocabulary_rows(config)) and (largest := max(first_ids(prefix, EXAMINED), default=0)) >= rows:
+        what = f"{name}: {prefix} contains token id {largest}, but the embedding has only {rows:,} rows"
+        yield Problem(what, config.source(name).where, SAME_TOKENIZER, id="data-other-tokenizer", about=(name,))
+
+
+def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
+    kind, hint = config.tokenizer.tokenizer_type, SAME_TOKENIZER
+    if made_by.tokenizer_type != kind and not {made_by.tokenizer_type, kind} <= SAME_VOCABULARY:
+        why = f"by {made_by.tokenizer_type}, but tokenizer_type is {kind}"
         hint = f"set tokenizer_type: {made_by.tokenizer_type}, or tokenise the text again"
-        yield Problem(what, place, hint, id="data-other-tokenizer", about=(name, "tokenizer_type"))
+    else:
+        why = _other_vocabulary(config, made_by)
+    if why:
+        what, about = f"{name}: {prefix} was tokenised {why}", (name, "tokenizer_type")
+        yield Problem(what, config.source(name).where, hint, id="data-other-tokenizer", about=about)
+
+
+def _other_vocabulary(config: Config, made_by: Tokenised) -> str:
+    """Return how the vocabulary of a token file differs from that of the configuration, or ""."""
+    kind, file = config.tokenizer.tokenizer_type, config.tokenizer.vocab_file
+    recorded = made_by.vocab_file_hash if made_by.tokenizer_type == kind else ""
+    if recorded and vocab_file_hash(file) in (recorded, ""):
+        return ""
+    size = vocabulary_size(kind, file)
+    if size is not None and size != made_by.vocab_size:
+        return f"with a vocabulary of {made_by.vocab_size:,} tokens, but the tokenizer's vocabulary has {size:,}"
+    if recorded and vocabulary_hashes(kind, file).vocabulary_hash != made_by.vocabulary_hash:
+        return f"with a different vocabulary than that of vocab_file ({file})"
+    return ""
 
 
 def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:

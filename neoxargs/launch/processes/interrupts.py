@@ -1,7 +1,11 @@
-"""Ctrl-C (SIGINT) and SIGTERM: one line instead of a traceback or of nothing, also while a program imports modules."""
+"""Ctrl-C (SIGINT) and SIGTERM: one line instead of a traceback or of nothing, also while a program imports modules.
+
+The same for a pipe whose reader has ended.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -54,3 +58,10 @@ def report(what: str = "", stop: KeyboardInterrupt | None = None) -> int:
     by = " by SIGTERM" if terminated else ""
     print(f"deepy: interrupted{by}" + (f"; {what}" if what else ""), file=sys.stderr, flush=True)
     return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
+
+
+def reader_gone() -> int:
+    """Discard what is still to be printed after a BrokenPipeError (`deepy ... | head`); return the exit code."""
+    # Otherwise, flushing stdout at the end of the process would raise the same error again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

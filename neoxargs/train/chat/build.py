@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 
 from neoxargs.problems import Problem, Problems, close_matches, listed, printable, shortened
+from neoxargs.sizes.vocab import vocabulary_hashes
 from neoxargs.train.chat import sources, tokenizer_folder
 from neoxargs.train.chat.conversation import SHAREGPT_ROLES, DropReason
 from neoxargs.train.chat.recipe import IGNORED, ChatRecipe
 from neoxargs.train.chat.worker import Encoded, Encoder, Found, Sample, encode
 from neoxargs.train.data import indexed
-from neoxargs.train.data.build import identity, sidecar, write_json
+from neoxargs.train.data.build import identity
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.parallel import worker_count
+from neoxargs.train.data.record import label_prefix, refuse_other_files, sidecar, write_json
 
 #: Version of the output; increase it when the same conversations and recipe would give different files.
 FORMAT = 2
@@ -69,6 +71,9 @@ class Summary:
     vocab_size: int
     fingerprint: str
     """Hash of the files, the template and the recipe (see `fingerprint`)."""
+    vocab_file_hash: str = ""
+    vocabulary_hash: str = ""
+    """See `VocabularyHashes`; earlier versions recorded neither."""
 
 
 @dataclass
@@ -105,6 +110,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
     Raises Problems if files are missing or have malformed lines, the tokenizer or the template cannot be used, or no
     conversation is left.
     """
+    refuse_other_files(prefix)
     files = sources.find(texts)
     # One time for all workers and conversations, so that the result does not depend on when each was rendered.
     now = datetime.now()
@@ -138,10 +144,6 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
             writer.finish()
     write_json(sidecar(prefix), asdict(summary))
     return summary, totals.sample
-
-
-def label_prefix(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + "_label")
 
 
 def _nothing_left(texts: Sequence[str], recipe: ChatRecipe, totals: _Totals) -> Problem:
@@ -220,6 +222,7 @@ def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint:
         tokenizer_type=recipe.tokenizer.tokenizer_type,
         vocab_size=encoder.tokenizer.vocab_size,
         fingerprint=fingerprint,
+        **vocabulary_hashes(recipe.tokenizer.tokenizer_type, recipe.tokenizer.vocab_file)._asdict(),
     )
 
 

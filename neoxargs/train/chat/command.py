@@ -21,6 +21,7 @@ from neoxargs.train.data.build import as_flags
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.functions import SOURCES
 from neoxargs.train.data.neox_flags import add_neox_chat_flags, add_neox_flags, inputs, refused
+from neoxargs.train.data.record import wrong_prefix
 from neoxargs.train.data.tokenizer import BUILDERS
 
 
@@ -106,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(as_flags(str(problems)), file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `deepy data --chat ... | head`
+        return interrupts.reader_gone()
     except KeyboardInterrupt:
         return interrupts.report(f"{args.output_prefix} has not been written")
     return 0
@@ -123,12 +126,12 @@ def _run(args: argparse.Namespace) -> None:
         style = report.TERMINAL if sys.stdout.isatty() else report.PLAIN
         statistics = report.summary_text(summary, args.output_prefix, time.perf_counter() - started)
         done = f"{report.sample_text(sample, style)}\n{statistics}"
-    print(json.dumps(asdict(summary), indent=1) if args.json else done)
+    print(json.dumps(asdict(summary), indent=1) if args.json else done, flush=True)
 
 
 def _recipe(args: argparse.Namespace) -> ChatRecipe:
     """Return the recipe of the options; raise Problems if they contradict each other."""
-    problems = [*refused(args), *_contradictions(args)]
+    problems = [*refused(args), *_contradictions(args), *wrong_prefix(args.output_prefix)]
     if problems:
         raise Problems(problems)
     roles = args.train_on or ([args.generation_role] if args.generation_role else ["assistant"])

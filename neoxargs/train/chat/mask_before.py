@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.chat.recipe import IGNORED
 from neoxargs.train.data import indexed
+from neoxargs.train.data.record import label_prefix, sidecar
 from neoxargs.train.data.tokenizer import Ids
 
 
@@ -34,27 +35,27 @@ def write(prefix: Path, delimiter: tuple[int, ...], fingerprint: str) -> None:
     """Write `<prefix>_label` for a token file. fingerprint: of the token file, which the labels repeat."""
     tokens = indexed.read(prefix)
     bounds = np.concatenate(([0], np.cumsum(tokens.lengths, dtype=np.int64)))
-    writer = indexed.Writer(_labels(prefix), np.int32)
+    writer = indexed.Writer(label_prefix(prefix), np.int32)
     try:
         for first, last in pairwise(tokens.ends.tolist()):
             # A document may be several sequences, across which the delimiter is searched.
             labels = masked(np.array(tokens.ids[bounds[first] : bounds[last]], dtype=np.int32), delimiter)
             lengths = tokens.lengths[first:last].tolist()
             writer.add(labels, lengths, [False] * (len(lengths) - 1) + [True])
-        _record(prefix).unlink(missing_ok=True)
+        sidecar(label_prefix(prefix)).unlink(missing_ok=True)
         writer.finish()
     finally:
         writer.discard()
-    _record(prefix).write_text(json.dumps(_made_from(delimiter, fingerprint)) + "\n")
+    sidecar(label_prefix(prefix)).write_text(json.dumps(_made_from(delimiter, fingerprint)) + "\n")
 
 
 def is_up_to_date(prefix: Path, delimiter: tuple[int, ...], fingerprint: str) -> bool:
     """Whether the labels are those of the delimiter in the token file with this fingerprint."""
     try:
-        made_from = json.loads(_record(prefix).read_text())
+        made_from = json.loads(sidecar(label_prefix(prefix)).read_text())
     except (OSError, ValueError):
         return False
-    return indexed.exists(_labels(prefix)) and made_from == _made_from(delimiter, fingerprint)
+    return indexed.exists(label_prefix(prefix)) and made_from == _made_from(delimiter, fingerprint)
 
 
 def masked(ids: Ids, delimiter: tuple[int, ...]) -> Ids:
@@ -71,11 +72,3 @@ def masked(ids: Ids, delimiter: tuple[int, ...]) -> Ids:
 
 def _made_from(delimiter: tuple[int, ...], fingerprint: str) -> dict[str, object]:
     return {"mask_before_token": list(delimiter), "fingerprint": fingerprint}
-
-
-def _labels(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + "_label")
-
-
-def _record(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + "_label.json")

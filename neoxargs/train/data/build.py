@@ -14,23 +14,23 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neoxargs.created_files import replace_text
 from neoxargs.launch.processes import interrupts
 from neoxargs.problems import Problem, Problems
+from neoxargs.sizes.vocab import vocabulary_hashes
 from neoxargs.train.chat import mask_before
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.train.data.parallel import worker_count
+from neoxargs.train.data.record import label_prefix, refuse_other_files, sidecar, write_json, wrong_prefix
 from neoxargs.train.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 
 #: Version of the output; increase it when the same text and recipe would give different files.
@@ -54,6 +54,9 @@ class Summary:
     vocab_size: int
     fingerprint: str
     """Hash of the text files and the recipe (see `fingerprint`)."""
+    vocab_file_hash: str = ""
+    vocabulary_hash: str = ""
+    """See `VocabularyHashes`; earlier versions recorded neither."""
 
 
 def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None = None) -> Summary:
@@ -62,13 +65,14 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
     workers: number of processes; None chooses one per core, fewer for little text.
     Raises Problems if text is missing, empty or unreadable, or the tokenizer cannot be built.
     """
+    refuse_other_files(prefix)
     tokenizer, files = _tokenizer_and_files(recipe, texts)
     total = sum(file.stat().st_size for file in files)
     writer = indexed.Writer(prefix, stored_type(tokenizer.vocab_size))
     counts, text_bytes = np.zeros(tokenizer.vocab_size, dtype=np.int64), 0
     try:
         with Meter(total, f"tokenising {total / 1e6:.1f} MB") as meter:
-            for chunk in encode(text.documents(files), recipe, worker_count(total, workers)):
+            for chunk in encode(text.documents(files, recipe.json_key), recipe, worker_count(total, workers)):
                 writer.add(chunk.ids, chunk.lengths, chunk.last)
                 counts += np.bincount(chunk.ids, minlength=tokenizer.vocab_size)
                 text_bytes += chunk.text_bytes
@@ -121,6 +125,7 @@ def _summary(
         tokenizer_type=recipe.tokenizer_type,
         vocab_size=len(counts),
         fingerprint=fingerprint,
+        **vocabulary_hashes(recipe.tokenizer_type, recipe.vocab_file)._asdict(),
     )
 
 
@@ -155,7 +160,9 @@ def fingerprint(files: Sequence[Path], recipe: Recipe) -> str:
     """Hash of the recipe and of the names, sizes and modification times of the text and tokenizer files."""
     made_from = [identity(file) for file in files]
     tokenizer = [identity(Path(file)) for file in (recipe.vocab_file, recipe.merge_file) if file]
-    content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe)])
+    # Named because earlier versions read these files as plain text.
+    lines = [file.name for file in files if file.suffix == ".json" and text.is_json_lines(file, recipe.json_key)]
+    content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe), *lines])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -167,21 +174,12 @@ def identity(file: Path) -> tuple[str, int, int]:
     return str(file.resolve()), status.st_size, status.st_mtime_ns
 
 
-def sidecar(prefix: Path) -> Path:
-    """Return the path of the record beside a token file."""
-    return prefix.with_name(prefix.name + ".json")
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file that appears under its name only once it is complete."""
-    replace_text(path, json.dumps(values, indent=1) + "\n")
-
-
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data",
         description="Tokenise text, and write a token file (.bin and .idx) for `data_path`.",
-        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or the full text of any other file. "
+        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or of a .json file "
+        "with one object per line, or the full text of any other file. "
         "For conversations, with labels for instruction tuning, see: deepy data --chat --help",
     )
     add = parser.add_argument
@@ -238,10 +236,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     try:
         interrupts.accept()
-        if problems := refused(args):
+        if problems := [*refused(args), *_wrong_options(args)]:
             raise Problems(problems)
         existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
         delimiter = mask_before.parse(args.mask_before_token) if args.mask_before_token else ()
+        if delimiter:
+            refuse_other_files(label_prefix(prefix))
         summary = existing or build(texts, recipe, prefix, args.workers)
         if delimiter and not (existing and mask_before.is_up_to_date(prefix, delimiter, summary.fingerprint)):
             mask_before.write(prefix, delimiter, summary.fingerprint)
@@ -251,10 +251,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return interrupts.report(f"{prefix} has not been written")
     if existing:
-        print(f"{prefix} is up to date: {existing.tokens:,} tokens, from the same text with the same tokenizer")
+        done = f"{prefix} is up to date: {existing.tokens:,} tokens, from the same text with the same tokenizer"
     else:
-        print(summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter)))
+        done = summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter))
+    return _print(done)
+
+
+def _print(done: str) -> int:
+    """Print the result, and return the exit code."""
+    try:
+        print(done, flush=True)
+    except BrokenPipeError:  # `deepy data ... | head`
+        return interrupts.reader_gone()
     return 0
+
+
+def _wrong_options(args: argparse.Namespace) -> Iterator[Problem]:
+    if args.workers is not None and args.workers < 1:
+        hint = "remove --workers to use one process per core"
+        yield Problem(f"--workers ({args.workers}) must be at least 1", hint=hint, id="data-option-invalid")
+    yield from wrong_prefix(args.output_prefix)
 
 
 def as_flags(message: str) -> str:

@@ -84,7 +84,7 @@ def _work(chunk: list[Raw]) -> Encoded:
 
 def _encode(chunk: list[Raw], recipe: Recipe, tokenizer: Tokenizer) -> Encoded:
     texts = [decode(raw, recipe.json_key) for raw in chunk]
-    problems = [text for text in texts if isinstance(text, Problem)]
+    wrong = [(raw, text) for raw, text in zip(chunk, texts, strict=True) if isinstance(text, Problem)]
     nonempty = [(raw, text) for raw, text in zip(chunk, texts, strict=True) if isinstance(text, str) and text]
     pieces = tokenizer.tokenize_batch([text for _, text in nonempty])
     last = [raw.last for raw, _ in nonempty]
@@ -98,8 +98,16 @@ def _encode(chunk: list[Raw], recipe: Recipe, tokenizer: Tokenizer) -> Encoded:
         last=last,
         size=sum(raw.size for raw in chunk),
         text_bytes=sum(_utf8_length(text) for _, text in nonempty),
-        problems=problems,
+        problems=_one_per_plain_file(wrong),
     )
+
+
+def _one_per_plain_file(wrong: list[tuple[Raw, Problem]]) -> list[Problem]:
+    """Return the problems without those of further pieces of the same file, which have the same cause."""
+    first: dict[object, Problem] = {}
+    for raw, problem in wrong:
+        first.setdefault(raw.path if raw.line is None else (raw.path, raw.start), problem)
+    return list(first.values())
 
 
 def _concatenate(pieces: list[Ids], vocab_size: int) -> NDArray[np.generic]:

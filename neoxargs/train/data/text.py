@@ -1,6 +1,7 @@
 """Documents from text files: find the files, locate the documents in them, decode each document.
 
-A document is one line of a JSON-lines file, or all of any other file. A long plain file is cut into pieces at line
+A document is one line of a JSON-lines file, or all of any other file. A file that ends in .json counts as JSON lines if
+it has one object per line, as in Megatron-LM's examples. A long plain file is cut into pieces at line
 ends: Megatron shuffles and splits whole sequences, so an uncut large file could neither be tokenised in parallel nor
 be divided into train, validation and test.
 
@@ -39,12 +40,16 @@ SKIPPED_FOLDERS = {
 }
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+#: Those of them that are not compressed, and .json.
+PLAIN_LINES = (".jsonl", ".json")
 #: Endings of the files that are read from a folder. A file given by name or pattern may have any other ending.
 FOLDER_ENDINGS = (*JSON_LINES, ".txt", ".text", ".md", ".rst", ".py")
 #: Endings that are refused before reading; other files that are not UTF-8 are refused when they are decoded.
 BINARY_ENDINGS = (".bin", ".idx", ".gz", ".zst", ".xz", ".zip", ".tar", ".parquet", ".arrow", ".npy", ".pt", ".pdf")
 
 KIB, MIB = 1 << 10, 1 << 20
+#: A longer line at the beginning of a .json file is not read to find out whether it is a document.
+MAX_FIRST_LINE = 64 * MIB
 
 
 class Raw(NamedTuple):
@@ -133,11 +138,29 @@ def _binary(file: Path) -> Problem:
     return Problem(f"{file} is not a text file", hint=hint, id="text-binary")
 
 
-def documents(files: Sequence[Path]) -> Iterator[Raw]:
-    """Yield every document of the files, long plain files in pieces."""
+def documents(files: Sequence[Path], key: str = "text") -> Iterator[Raw]:
+    """Yield every document of the files, long plain files in pieces. key: where a JSON line has its text."""
     piece = piece_size(sum(file.stat().st_size for file in files))
     for file in files:
-        yield from _lines(file) if file.name.endswith(JSON_LINES) else _pieces(file, piece)
+        yield from _lines(file) if is_json_lines(file, key) else _pieces(file, piece)
+
+
+def is_json_lines(file: Path, key: str) -> bool:
+    """Whether each line of a file is a document; in a .json file, its first two lines decide."""
+    if file.suffix != ".json":
+        return file.name.endswith(JSON_LINES)
+    with open(file, "rb") as disk:
+        # Limited, because a file of another kind may be a single long line.
+        first, second = (_object(disk.readline(MAX_FIRST_LINE)) for _ in range(2))
+    return first is not None and (second is not None or key in first)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def piece_size(total: int) -> int:
@@ -153,7 +176,7 @@ def _lines(file: Path) -> Iterator[Raw]:
         done = 0
         for number, line in enumerate(_unpacked(file, disk), start=1):
             # Of a compressed file, how much the decompressor has read so far.
-            now = done + len(line) if file.suffix == ".jsonl" else disk.tell()
+            now = done + len(line) if file.suffix in PLAIN_LINES else disk.tell()
             if line.strip():
                 yield Raw(str(file), number, now - done, line)
             done = now
@@ -161,7 +184,7 @@ def _lines(file: Path) -> Iterator[Raw]:
 
 def _unpacked(file: Path, disk: BinaryIO) -> Iterator[bytes]:
     """Yield the file's lines, decompressed; raise Problems if the archive is damaged."""
-    if file.suffix == ".jsonl":
+    if file.suffix in PLAIN_LINES:
         yield from disk
         return
     import zstandard
@@ -245,6 +268,8 @@ def _plain(raw: Raw) -> str | Problem:
         # A byte order mark stands at the beginning of a file only.
         return data.decode("utf-8-sig" if raw.start == 0 else "utf-8")
     except UnicodeDecodeError as error:
+        if b"\0" in data:  # which no encoding of text but UTF-16 and UTF-32 contains
+            return _binary(Path(raw.path))
         return _not_utf8(raw.path, raw.start + error.start, data[error.start])
 
 
@@ -265,10 +290,20 @@ def json_tree(raw: Raw, line: bytes) -> Any | Problem:
     except UnicodeDecodeError as error:
         return _not_utf8(f"{raw.path}:{raw.start}", error.start, line[error.start])
     except ValueError as error:
-        column = getattr(error, "colno", 1)
-        return Problem(
-            f"invalid JSON: {getattr(error, 'msg', error)}", where=place(raw, line, column), id="text-line-not-json"
-        )
+        return _not_json(error, place(raw, line, getattr(error, "colno", 1)))
+
+
+def _not_json(error: ValueError, where: Place) -> Problem:
+    reason = str(getattr(error, "msg", error)).removesuffix(" at")  # followed by the position
+    hint = "each line must be one complete JSON object"
+    if reason == "Invalid control character":
+        hint = "inside a string, write a line break as \\n and a tab as \\t"
+    return Problem(
+        f"this line is not valid JSON: {reason[:1].lower()}{reason[1:]}",
+        where=where,
+        hint=hint,
+        id="text-line-not-json",
+    )
 
 
 def _text_under(tree: Any, key: str) -> str | None:

@@ -13,6 +13,7 @@ from neoxargs.launch.preflight.data_files import missing_files, read_prompts, un
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
+from neoxargs.sizes.vocab import vocabulary_hashes
 from neoxargs.train.data import indexed
 from tests.support.finetuning import token_file
 
@@ -28,8 +29,8 @@ def config(**values: object) -> Config:
 @pytest.fixture
 def data(tmp_path: Path) -> str:
     """A folder with the token files `a_text_document` and, half of them, `b`."""
-    for name in ("a_text_document.bin", "a_text_document.idx", "b.bin"):
-        (tmp_path / name).touch()
+    token_file(tmp_path / "a_text_document", [[7]])
+    (tmp_path / "b.bin").touch()
     return f"{tmp_path}/"
 
 
@@ -175,6 +176,7 @@ def test_a_run_without_data_is_reported():
         ("bin", 5, "tokens.bin has 5 bytes, but should have 20 according to its .idx file"),
         ("bin", 21, "tokens.bin has 21 bytes, but should have 20 according to its .idx file"),
         ("idx", 60, "tokens.idx has 60 bytes, but should have 82 according to its header"),
+        ("idx", 0, "tokens.idx is not a Megatron index, which starts with MMIDIDX"),
         ("bin", 20, None),
     ],
 )
@@ -204,7 +206,7 @@ def test_labels_in_place_of_text(tmp_path):
 )
 def test_data_of_another_tokenizer(tmp_path, recorded, other):
     token_file(tmp_path / "data", [[7, 8, 9]])
-    (tmp_path / "data.json").write_text(json.dumps({"tokenizer_type": recorded, "vocab_size": 9} if recorded else {}))
+    (tmp_path / "data.json").write_text(json.dumps({"tokenizer_type": recorded, "vocab_size": 257} if recorded else {}))
     found = missing_files(config(data_path=f"{tmp_path}/data"))
     told = f"data_path: {tmp_path}/data was tokenised by {recorded}, but tokenizer_type is ByteLevelTokenizer"
     assert [problem.what for problem in found] == [told] * other
@@ -216,6 +218,40 @@ def test_tokenizers_that_read_the_same_vocabulary_from_different_files(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
     kind = {"tokenizer_type": "HFTokenizer", "vocab_file": f"{tmp_path}/tokenizer.json"}
     assert not missing_files(config(data_path=f"{tmp_path}/data", **kind))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sentence"),
+    [
+        (["a", "b", "c"], None),
+        (["b", "a", "c"], "with a different vocabulary than that of vocab_file ({}/tokenizer.json)"),
+        (["a", "b"], "with a vocabulary of 3 tokens, but the tokenizer's vocabulary has 2"),
+    ],
+)
+def test_data_of_another_vocabulary(tmp_path, tokens, sentence):
+    def write_tokenizer(tokens, indent=None):
+        tree = {"model": {"vocab": {token: number for number, token in enumerate(tokens)}}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(tree, indent=indent))
+        return {"tokenizer_type": "HFTokenizer", "vocab_file": f"{tmp_path}/tokenizer.json"}
+
+    kind = write_tokenizer(["a", "b", "c"])
+    hashes = vocabulary_hashes(*kind.values())._asdict()
+    token_file(tmp_path / "data", [[0, 1, 2]])
+    (tmp_path / "data.json").write_text(json.dumps({"tokenizer_type": "HFTokenizer", "vocab_size": 3, **hashes}))
+    assert not missing_files(config(data_path=f"{tmp_path}/data", **kind))
+    write_tokenizer(tokens, indent=1)  # which alone changes the file's hash
+    found = missing_files(config(data_path=f"{tmp_path}/data", **kind))
+    expected = f"data_path: {tmp_path}/data was tokenised {sentence}".format(tmp_path)
+    assert [problem.what for problem in found] == [expected] * (sentence is not None)
+
+
+def test_token_ids_beyond_the_embedding(tmp_path):
+    token_file(tmp_path / "data", [[7, 384, 9]])
+    settings = {"data_path": f"{tmp_path}/data", "make_vocab_size_divisible_by": 128}
+    (found,) = missing_files(config(**settings))
+    assert found.what == f"data_path: {tmp_path}/data contains token id 384, but the embedding has only 384 rows"
+    token_file(tmp_path / "data", [[7, 383, 9]])
+    assert not missing_files(config(**settings))
 
 
 def test_prompts_of_a_file_are_read_before_the_start(tmp_path: Path) -> None:

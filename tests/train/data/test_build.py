@@ -107,6 +107,21 @@ def test_paragraph_lists_other_keys_and_empty_documents(tmp_path, megatron) -> N
     assert read_back(megatron, tmp_path / "data") == ["one\n\ntwo", "three"]
 
 
+@pytest.mark.parametrize(
+    ("content", "documents"),
+    [
+        ('{"text": "first"}\n{"text": "second"}\n', ["first", "second"]),
+        ('{"text": "only"}\n', ["only"]),
+        ('{"name": "settings"}', ['{"name": "settings"}']),
+        ('{\n "text": "pretty"\n}\n', ['{\n "text": "pretty"\n}\n']),
+    ],
+)
+def test_a_json_file_with_one_object_per_line_is_read_as_json_lines(tmp_path, megatron, content, documents) -> None:
+    (tmp_path / "x.json").write_text(content)
+    build.build([str(tmp_path / "x.json")], BYTES, tmp_path / "data")
+    assert read_back(megatron, tmp_path / "data") == documents
+
+
 def test_a_long_file_is_one_document_in_sequences_cut_at_line_ends(tmp_path, megatron) -> None:
     document = "".join(f"line {i} é\n  indented\n\n" for i in range(3000))
     (tmp_path / "long.txt").write_text(document)
@@ -266,13 +281,36 @@ class TestProblems:
         (self.folder / "x.jsonl").write_bytes(b'{"text": "a"}\n{"text": "caf\xe9"}\n')
         assert f"{self.folder}/x.jsonl:2 is not UTF-8: byte 0xe9 at offset 13" in self.what(self.folder / "x.jsonl")
 
+    def test_a_binary_file_without_a_known_ending_is_reported_once(self, monkeypatch) -> None:
+        monkeypatch.setattr(text, "piece_size", lambda total: 64)
+        (self.folder / "x.dat").write_bytes(b"\x00\x9b\n" * 100)
+        told = self.what(self.folder / "x.dat")
+        assert told.count("error:") == 1 and "x.dat is not a text file [text-binary]" in told
+        (self.folder / "x.dat").write_bytes(b"caf\xe9\n" * 100)
+        assert self.what(self.folder / "x.dat").count("[text-not-utf8]") == 1
+
+    def test_a_line_break_inside_a_string(self) -> None:
+        path = self.folder / "x.jsonl"
+        path.write_text('{"text": "a\n"}\n')
+        assert "this line is not valid JSON: invalid control character [" in self.what(path)
+        assert r"inside a string, write a line break as \n and a tab as \t" in self.what(path)
+
+    @pytest.mark.parametrize("name", ["corpus.json", "tokenizer.json"])
+    def test_a_record_never_replaces_a_file_of_another_program(self, name) -> None:
+        path, prefix = self.folder / name, self.folder / name.removesuffix(".json")
+        path.write_text('{"text": "a"}\n')
+        with pytest.raises(Problems, match="exists and was not written by deepy data") as caught:
+            build.build([str(path)], BYTES, prefix)
+        assert caught.value.problems[0].id == "data-record-exists"
+        assert path.read_text() == '{"text": "a"}\n' and list(self.folder.iterdir()) == [path]
+
     @pytest.mark.parametrize("workers", [1, 2])
     def test_lines_that_are_not_what_they_should_be(self, workers) -> None:
         path = self.folder / "x.jsonl"
         path.write_text('{"text": "a"}\n{"text": }\n[1]\n{"body": "b"}\n')
         assert self.what(path, workers=workers) == (
-            f"{path}:2:10: error: invalid JSON: Expecting value [text-line-not-json]\n"
-            f'  2 | {{"text": }}\n    |          ^\n\n'
+            f"{path}:2:10: error: this line is not valid JSON: expecting value [text-line-not-json]\n"
+            f'  2 | {{"text": }}\n    |          ^\n  = each line must be one complete JSON object\n\n'
             f"{path}:3:1: error: this line is not a JSON object [text-line-not-an-object]\n"
             f'  3 | [1]\n    | ^\n  = write {{"text": "..."}}\n\n'
             f'{path}:4:1: error: this line has no text under the key "text" [text-line-without-key]\n'
@@ -356,6 +394,32 @@ class TestCommandLine:
         arguments = ["--text-path", "absent", "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", "x"]
         assert build.main(arguments) == 1
         assert capsys.readouterr().err.startswith("error: absent does not exist")
+
+    @pytest.mark.parametrize(
+        ("option", "hint"), [("--workers=0", "remove --workers"), ("--output-prefix=x.bin", "write --output-prefix x")]
+    )
+    def test_options_that_cannot_be_meant(self, tmp_path, capsys, option, hint) -> None:
+        (tmp_path / "x.txt").write_text("a")
+        arguments = [str(tmp_path / "x.txt"), "--tokenizer-type=ByteLevelTokenizer", "--output-prefix", "x", option]
+        assert build.main(arguments) == 1
+        problem = capsys.readouterr().err
+        assert "[data-option-invalid]" in problem and hint in problem
+
+    def test_output_that_nobody_reads(self, tmp_path) -> None:
+        (tmp_path / "x.txt").write_text("a")
+        command = [
+            sys.executable,
+            "-m",
+            build.__name__,
+            "x.txt",
+            "--tokenizer-type=ByteLevelTokenizer",
+            "--output-prefix=x",
+        ]
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(writing)
+        assert (done.returncode, "Error" in done.stderr) == (1, False)
 
     def test_no_torch_is_loaded(self) -> None:
         program = "import sys, neoxargs.train.data.build; sys.exit('torch' in sys.modules)"

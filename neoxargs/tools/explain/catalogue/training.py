@@ -48,6 +48,11 @@ PROBLEMS: dict[str, Entry] = {
         "The data was tokenised with a different tokenizer. The configured tokenizer maps the same token ids to "
         "different text, so the trained model would generate meaningless text."
     ),
+    "data-record-exists": row(
+        "deepy data writes a record of the token file to PREFIX.json. There is already a file of this name that deepy "
+        "data did not write, for example the corpus or the tokenizer."
+    ),
+    "data-option-invalid": row("An option of deepy data has a value that it cannot have."),
     "data-part-empty": row(
         "The split, or `allow_chopped: false`, leaves too few documents for training, validation or test data."
     ),
@@ -75,9 +80,9 @@ PROBLEMS: dict[str, Entry] = {
     "text-empty": row("All documents are empty, so there are no tokens to train on."),
     "text-not-utf8": row("The file is not UTF-8, so its characters would be decoded wrongly."),
     "text-not-decompressible": row("A compressed file is damaged or truncated."),
-    "text-line-not-json": row("Every line of a .jsonl file must be a JSON object; this line is not JSON."),
+    "text-line-not-json": row("Every line of a JSON-lines file must be a JSON object; this line is not JSON."),
     "text-line-not-an-object": row(
-        "Every line of a .jsonl file must be a JSON object; this line is another JSON value, such as a list."
+        "Every line of a JSON-lines file must be a JSON object; this line is another JSON value, such as a list."
     ),
     "text-line-without-key": row("The JSON object on this line has no text under the configured key."),
     "tokenizer-unknown": row("There is no tokenizer with this name."),
