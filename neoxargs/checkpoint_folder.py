@@ -33,6 +33,7 @@ PREFIX = "global_step"
 LATEST = "latest"
 FILES = "files.json"
 CONFIG = "config.json"
+DATA = "data.json"
 BASE = "base.json"
 WRITING = ".writing-"
 REMOVING = ".removing-"
@@ -211,6 +212,14 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
+
+
+def token_files(checkpoint: Path) -> dict[str, str]:
+    """Return the prefixes of the token files of the run that wrote a checkpoint, with their digests."""
+    try:
+        return dict(json.loads((checkpoint / DATA).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def lists_weights(checkpoint: Path) -> bool:

@@ -5,6 +5,7 @@ Each sequence is one document in the files that GPT-NeoX's tools and `deepy data
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -92,6 +93,18 @@ def extent(prefix: str) -> Extent | None:
         return Extent(head[3], os.stat(prefix + ".bin").st_size // ITEM_SIZES[head[2]]) if head else None
     except OSError:
         return None
+
+
+def digest(prefix: str) -> str:
+    """Return a hash of the sizes and the beginnings of both files; "" if they cannot be read."""
+    found = hashlib.sha256()
+    try:
+        for ending in (".idx", ".bin"):
+            with open(prefix + ending, "rb") as file:
+                found.update(b"%d " % os.fstat(file.fileno()).st_size + file.read(1 << 18))
+    except OSError:
+        return ""
+    return found.hexdigest()[:16]
 
 
 def begins_with_label(prefix: str) -> bool:

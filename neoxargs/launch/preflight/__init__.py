@@ -16,7 +16,13 @@ from neoxargs.launch.preflight.checkpoints import (
 )
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files, unreadable_prompts
 from neoxargs.launch.preflight.disk_space import folder_problems, unwritable_folders
-from neoxargs.launch.preflight.documents import no_document_fits, unpaired_answers, wrong_labels
+from neoxargs.launch.preflight.documents import (
+    empty_splits,
+    no_document_fits,
+    shorter_than_a_sample,
+    unpaired_answers,
+    wrong_labels,
+)
 from neoxargs.launch.preflight.frozen_model import frozen_model_problems
 from neoxargs.launch.preflight.hardware import (
     fp16_without_support,
@@ -38,6 +44,7 @@ from neoxargs.launch.preflight.resumed_model import (
     changed_training,
     checkpoint_to_read,
     loaded_checkpoint,
+    other_data,
     other_model,
     other_optimizer,
     skipped_checkpoints,
@@ -100,10 +107,11 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config), *no_document_fits(config)]
+    problems += [*empty_splits(config), *shorter_than_a_sample(config)]
     problems += [*unnamed_files(config), *unreadable_prompts(config, "eval_prompts_file"), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
     checks = (skipped_checkpoints, other_model, other_vocabulary, other_optimizer, other_schedule, changed_training)
-    for check in checks:
+    for check in (*checks, other_data):
         problems += check(config, checkpoint)
     problems += frozen_model_problems(config, checkpoint)
     if config.checkpoint.load:

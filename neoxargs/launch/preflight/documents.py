@@ -13,7 +13,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, label_pairs
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
-from neoxargs.token_files.sources import sources
+from neoxargs.token_files.sources import Source, sources
 
 #: The parameters that name tokenised training data.
 TOKEN_FILES = ("data_path", "train_data_paths", "pos_train_data_paths")
@@ -23,6 +23,40 @@ HINTS = {
     "length": "write one label for each token of every document",
     "label": "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
 }
+
+
+def empty_splits(config: Config) -> Iterator[Problem]:
+    """Yield the problem of each split without a document, from the headers of the token files."""
+    chosen = {} if config.data.text_path else sources(config.data, config.post_training)
+    for part, named in chosen.items():
+        if (part == "train" or config.training.eval_iters) and (files := _without_documents(named)):
+            what = f"the {part} split is empty: there are too few documents in {files}"
+            hint, about = "change split, or add documents", ("data_path", "split")
+            problem = Problem(what, config.place("split"), hint, id="data-part-empty", about=about)
+            yield problem if part == "train" else problem.as_warning()
+
+
+def _without_documents(chosen: Sequence[Source]) -> str:
+    """Return the files of a split and their numbers of documents if none is left for it, otherwise ""."""
+    found = [(source, size.sequences) for source in chosen if (size := index.extent(source.prefix))]
+    shares = [source.share.sequences(count) for source, count in found]
+    if len(found) < len(chosen) or any(share.stop > share.start for share in shares):
+        return ""
+    return ", ".join(f"{source.prefix} ({count:,})" for source, count in found)
+
+
+def shorter_than_a_sample(config: Config) -> Iterator[Problem]:
+    """Yield a warning for each dataset that is repeated within a sample."""
+    data, window = config.data, config.shape.seq_length + 1
+    joined = data.pack_impl == "packed" and not data.text_path
+    chosen = sources(data, config.post_training) if joined else {}
+    for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
+        size = index.extent(prefix)
+        if size and size.tokens < window:
+            what = f"{prefix} has {size.tokens:,} tokens, fewer than one sample ({window:,} tokens)"
+            hint, about = "use more text, or set a smaller seq_length", ("data_path", "seq_length")
+            place = config.place("data_path")
+            yield Problem(what, place, hint, severity="warning", id="data-too-short", about=about)
 
 
 def wrong_labels(config: Config) -> Iterator[Problem]:

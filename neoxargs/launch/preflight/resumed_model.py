@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neoxargs import checkpoint_folder
-from neoxargs.problems import Problem
+from neoxargs.problems import Problem, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes.optimizer_state import state_type
 from neoxargs.sizes.trained import is_frozen
+from neoxargs.token_files.index import digest
 
 if TYPE_CHECKING:
     from neoxargs.launch.checkpoint_changes import Change
@@ -69,6 +70,20 @@ def other_optimizer(config: Config, checkpoint: Path | None) -> Iterator[Problem
         hint = "set no_load_optim: true to start with a fresh optimizer state"
         place, about = config.place("optimizer.type") or config.place("load"), ("load", "optimizer.type")
         yield Problem(what, place, hint, id="checkpoint-other-optimizer", about=about)
+
+
+def other_data(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """Yield a warning about token files with other contents than when the checkpoint was written."""
+    if checkpoint is None or config.checkpoint.finetune:
+        return
+    recorded = checkpoint_folder.token_files(checkpoint)
+    other = [prefix for prefix, old in recorded.items() if old and digest(prefix) not in ("", old)]
+    if other:
+        what = f"the contents of {listed(other, 'and')} have changed since the checkpoint to be loaded ({checkpoint})"
+        hint = "restore the old files to continue the same run; with other data, samples are repeated or left out"
+        about = ("data_path", "load")
+        place = config.place("load")
+        yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
 
 
 def _changes(config: Config, checkpoint: Path | None) -> list[Change]:

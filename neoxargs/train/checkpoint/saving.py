@@ -26,6 +26,8 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.trained import is_frozen
+from neoxargs.token_files import index
+from neoxargs.token_files.sources import sources
 from neoxargs.train.checkpoint import commit, expert_files, inventory
 from neoxargs.train.checkpoint.host_copies import HostCopies
 from neoxargs.train.checkpoint.random_states import random_file, random_state
@@ -237,10 +239,16 @@ def _is_elsewhere(weight: nn.Parameter) -> bool:
 
 
 def _write_config(files: RankFiles, config: Config) -> None:
-    """Write the run's configuration: config.json for programs that need only the checkpoint, config.yml for people."""
+    """Write the run's configuration: config.json for programs that need only the checkpoint, config.yml for people.
+
+    data.json has the digests of the token files, by which a continued run notices other data under the same name.
+    """
     values = train_values(config)
     files.text(json.dumps(values, indent=1), files.part / checkpoint_folder.CONFIG)
     files.text(yaml.safe_dump(values, sort_keys=False), files.part / "config.yml")
+    prefixes = {source.prefix for chosen in sources(config.data, config.post_training).values() for source in chosen}
+    digests = {prefix: index.digest(prefix) for prefix in sorted(prefixes)}
+    files.text(json.dumps(digests, indent=1), files.part / checkpoint_folder.DATA)
 
 
 def _is_shared(save: str | None, hosts: list[str]) -> Problem:

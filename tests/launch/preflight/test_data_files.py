@@ -214,7 +214,7 @@ def test_data_of_another_tokenizer(tmp_path, recorded, other):
 
 def test_tokenizers_that_read_the_same_vocabulary_from_different_files(tmp_path):
     token_file(tmp_path / "data", [[7, 8, 9]])
-    (tmp_path / "data.json").write_text('{"tokenizer_type": "GPT2BPETokenizer", "vocab_size": 9}')
+    (tmp_path / "data.json").write_text('{"tokenizer_type": "GPT2BPETokenizer", "vocab_size": 0}')
     (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
     kind = {"tokenizer_type": "HFTokenizer", "vocab_file": f"{tmp_path}/tokenizer.json"}
     assert not missing_files(config(data_path=f"{tmp_path}/data", **kind))

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from neoxargs.launch.preflight.data_files import missing_files
-from neoxargs.launch.preflight.documents import no_document_fits, unpaired_answers, wrong_labels
+from neoxargs.launch.preflight.documents import (
+    empty_splits,
+    no_document_fits,
+    shorter_than_a_sample,
+    unpaired_answers,
+    wrong_labels,
+)
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
@@ -121,3 +127,19 @@ def test_the_two_answers_of_a_pair_have_the_same_prompt(tmp_path: Path) -> None:
     assert found(**paths, **own) == [(what, hint)]
     what = f"neg_valid_data_paths: {fewer} has 1 documents, but {chosen} has 2"
     assert found(pos_valid_data_paths=[chosen], neg_valid_data_paths=[fewer]) == [(what, hint)]
+
+
+def test_splits_without_documents_and_too_short_datasets(tmp_path: Path) -> None:
+    text = token_file(tmp_path / "text", [[1] * 3])
+    found = config(data_path=text, split="969, 30, 1", seq_length=4, eval_iters=1)
+    problems = list(empty_splits(found))
+    assert [(problem.severity, problem.what) for problem in problems] == [
+        ("warning", f"the {part} split is empty: there are too few documents in {text} (1)")
+        for part in ("validation", "test")
+    ]
+    assert [problem.what for problem in shorter_than_a_sample(found)] == [
+        f"{text} has 3 tokens, fewer than one sample (5 tokens)"
+    ]
+    assert list(shorter_than_a_sample(config(data_path=text, seq_length=2))) == []
+    empty = token_file(tmp_path / "empty", [])
+    assert [problem.severity for problem in empty_splits(config(data_path=empty, eval_iters=0))] == ["error"]

@@ -12,6 +12,7 @@ from neoxargs.launch.preflight import fit_of_checkpoint
 from neoxargs.launch.preflight.resumed_model import (
     changed_training,
     loaded_checkpoint,
+    other_data,
     other_model,
     other_optimizer,
     skipped_checkpoints,
@@ -20,7 +21,9 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
+from neoxargs.token_files.index import digest
 from tests.support import smallest
+from tests.support.finetuning import token_file
 
 
 def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
@@ -208,3 +211,16 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path: Path, theirs: str, 
     config = resolved(tmp_path, text)
     found = [problem.id for problem in other_optimizer(config, loaded_checkpoint(config))]
     assert found == ["checkpoint-other-optimizer"] * refused
+
+
+def test_token_files_with_other_contents_are_a_warning(tmp_path: Path) -> None:
+    text = token_file(tmp_path / "text", [[1, 2, 3]])
+    checkpoint = tmp_path / "global_step1"
+    checkpoint.mkdir()
+    (checkpoint / "data.json").write_text(json.dumps({text: digest(text), "absent": "0"}))
+    config = resolved(tmp_path)
+    assert list(other_data(config, checkpoint)) == []
+    token_file(tmp_path / "text", [[1, 2, 4]])
+    [problem] = other_data(config, checkpoint)
+    assert (problem.severity, problem.id) == ("warning", "checkpoint-training-changed")
+    assert problem.what.startswith(f"the contents of {text} have changed since the checkpoint to be loaded (")

@@ -53,6 +53,10 @@ PROBLEMS: dict[str, Entry] = {
         "data did not write, for example the corpus or the tokenizer."
     ),
     "data-option-invalid": row("An option of deepy data has a value that it cannot have."),
+    "data-too-short": row(
+        "Samples are cut from the joined documents. A dataset with fewer tokens than one sample is repeated within "
+        "every sample, so the model learns these tokens by heart."
+    ),
     "data-part-empty": row(
         "The split, or `allow_chopped: false`, leaves too few documents for training, validation or test data."
     ),
