@@ -18,7 +18,7 @@ from neoxargs.problems import listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
 from neoxargs.sizes.layout import Layout
-from neoxargs.sizes.model import parameters, vocabulary_rows
+from neoxargs.sizes.model import mlp_width, parameters, vocabulary_rows
 from neoxargs.sizes.samples import sequences_per_batch
 from neoxargs.sizes.trained import is_frozen, trained_parameters
 from neoxargs.sizes.vocab import vocabulary_size
@@ -171,8 +171,8 @@ def _lines(spec: RunSpec, width: int, cut: bool = True) -> Iterator[tuple[str, s
 def _model(config: Config) -> Iterator[str]:
     shape, tokenizer = config.shape, config.tokenizer
     yield (
-        f"{shape.num_layers} layers, hidden {shape.hidden_size}, {shape.num_attention_heads} heads, "
-        f"sequence {shape.seq_length}, {config.embedding.pos_emb} positions"
+        f"{shape.num_layers} layers, hidden {shape.hidden_size}, feed-forward {mlp_width(shape, config.mlp)}, "
+        f"{shape.num_attention_heads} heads, sequence {shape.seq_length}, {config.embedding.pos_emb} positions"
     )
     size, rows = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file), vocabulary_rows(config)
     if rows is None:

@@ -16,6 +16,7 @@ from neoxargs.resolve.rules import (
     finetuning,
     frozen_model,
     lora,
+    mlp,
     model,
     moe,
     mup,
@@ -33,8 +34,8 @@ from neoxargs.resolve.rules import (
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
-    parallel, batch, model, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations, data,
-    finetuning, checkpoint,
+    parallel, batch, model, mlp, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations,
+    data, finetuning, checkpoint,
     runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model,
 )  # fmt: skip
 

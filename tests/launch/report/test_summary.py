@@ -148,7 +148,7 @@ def test_a_report_describes_a_run_without_places() -> None:
     found = dict(summary.describe(complete(draft([Text("small.yml", SMALL)]), 8)))
     assert found["ranks"] == "8 = tensor 2 x pipeline 2 x data 2"
     assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens per step"
-    assert found["model"].startswith("4 layers, hidden 256, 8 heads, sequence 256")
+    assert found["model"].startswith("4 layers, hidden 256, feed-forward 1024, 8 heads, sequence 256")
     assert found["precision"] == "fp32"
 
 
