@@ -19,10 +19,12 @@ NOT_FOR_CHECK = {
 
 
 @pytest.fixture(scope="module")
-def loaded() -> set[str]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The modules in a process that has checked the quickstart."""
+    elsewhere = f"save={tmp_path_factory.mktemp('save')}"  # a folder with an earlier run's checkpoint is an error
     program = (
-        "import sys; from neoxargs.cli import main; code = main(['check', 'configs/quickstart.yml'])\n"
+        "import sys; from neoxargs.cli import main\n"
+        f"code = main(['check', 'configs/quickstart.yml', '--set', '{elsewhere}'])\n"
         "print('\\n'.join(sys.modules), file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=os.environ, capture_output=True, text=True)
@@ -37,7 +39,7 @@ def test_a_check_loads_neither_torch_nor_anything_else_that_takes_long(loaded):
 
 
 def test_a_command_ends_after_its_exit_handlers_without_freeing_modules(tmp_path):
-    elsewhere = f"save={tmp_path}"  # check warns of an earlier run
+    elsewhere = f"save={tmp_path}"
     program = (
         "import atexit, sys\n"
         "class Freed:\n    __del__ = lambda self: print('freed')\n"
@@ -52,9 +54,9 @@ def test_a_command_ends_after_its_exit_handlers_without_freeing_modules(tmp_path
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_output_that_cannot_be_written_is_an_error():
+def test_output_that_cannot_be_written_is_an_error(tmp_path):
     with open("/dev/full", "w") as full:
-        words = [sys.executable, "deepy.py", "check", "configs/quickstart.yml"]
+        words = [sys.executable, "deepy.py", "check", "configs/quickstart.yml", "--set", f"save={tmp_path}"]
         done = subprocess.run(words, cwd=ROOT, env=os.environ, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "No space left on device" in done.stderr

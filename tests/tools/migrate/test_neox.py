@@ -285,7 +285,7 @@ def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
         ),
         ("moe_glu: true\nnum_experts: 4\n", "my.yml:8:1", "moe_glu (true) has no counterpart in neox-2026"),
         ("hiden-size: 4\n", "my.yml:8:1", "hiden-size is not a parameter"),
-        ("save: 1\nseed: x\n", "my.yml:9:7", 'seed ("x") must be a whole number, at least 0'),
+        ("save: 1\nseed: x\n", "my.yml:9:7", 'seed ("x") must be a whole number, from 0 to 4294967295'),
         ("a: b: c\n", "my.yml:8:5", "this line has a second `: `"),
         ("adam-beta1: 0.8\noptimizer: {type: SGD}\n", "my.yml:8:1", "adam_beta1 (0.8) has no counterpart in neox-2026"),
     ],
