@@ -131,16 +131,6 @@ def _header(prefix: str) -> tuple[Any, ...] | None:
     return HEADER.unpack(head) if known else None
 
 
-def documents(prefix: str) -> int | None:
-    """Return the number of documents of a token file, from its header; None if it is missing or in another format."""
-    idx = Path(prefix + ".idx")
-    if not idx.is_file():
-        return None
-    with idx.open("rb") as file:
-        head = file.read(HEADER.size)
-    return HEADER.unpack(head)[3] if len(head) == HEADER.size and head.startswith(MAGIC) else None
-
-
 def _lengths(idx: Path) -> tuple[str, NDArray[Any]] | None:
     """Return numpy's name of the type of the token ids, and the lengths of the sequences."""
     import numpy as np

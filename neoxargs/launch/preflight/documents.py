@@ -15,8 +15,6 @@ from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
 from neoxargs.token_files.sources import Source, sources
 
-#: The parameters that name tokenised training data.
-TOKEN_FILES = ("data_path", "train_data_paths", "pos_train_data_paths")
 HINTS = {
     "pair": "write both files from the same prompts, so that document i of one belongs to document i of the other",
     "documents": "write both files from the same documents, in the same order",
@@ -90,10 +88,10 @@ def unpaired_answers(config: Config) -> Iterator[Problem]:
 
 def _other_documents(chosen: str, rejected: str) -> str:
     """Return that the numbers of documents differ, or ""; missing files are reported elsewhere."""
-    counts = index.documents(chosen), index.documents(rejected)
-    if None in counts or counts[0] == counts[1]:
+    ours, theirs = index.extent(chosen), index.extent(rejected)
+    if ours is None or theirs is None or ours.sequences == theirs.sequences:
         return ""
-    return f"{rejected} has {counts[1]:,} documents, but {chosen} has {counts[0]:,}"
+    return f"{rejected} has {theirs.sequences:,} documents, but {chosen} has {ours.sequences:,}"
 
 
 def _other_prompt(paths: tuple[str, str], labels: tuple[str, str]) -> str:
@@ -112,7 +110,9 @@ def _other_prompt(paths: tuple[str, str], labels: tuple[str, str]) -> str:
 def no_document_fits(config: Config) -> Iterator[Problem]:
     """Yield the error of `allow_chopped: false` with only documents that are longer than a sample."""
     data, prompt = config.data, prompt_length(config.soft_prompt)
-    if data.allow_chopped or data.pack_impl == "packed" or not any(map(config.get, TOKEN_FILES)):
+    leaves_out = not data.allow_chopped and data.pack_impl != "packed"
+    chosen = sources(data, config.post_training)["train"] if leaves_out else []
+    if not chosen:
         return
     try:
         from neoxargs.token_files.documents import documents_of
@@ -121,7 +121,7 @@ def no_document_fits(config: Config) -> Iterator[Problem]:
         yield _skipped("the documents that allow_chopped: false leaves out are not counted", ["allow_chopped"])
         return
     window = window_of(config.shape.seq_length, prompt)
-    found = [documents_of(source, window) for source in sources(data, config.post_training)["train"]]
+    found = [documents_of(source, window) for source in chosen]
     lengths = [each.lengths for each in found if each is not None]
     counts = [len(each) for each in lengths]
     if len(lengths) < len(found) or not sum(counts):
