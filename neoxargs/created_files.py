@@ -25,6 +25,6 @@ def replace_text(path: Path, text: str) -> None:
     try:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
-    except OSError:
+    except BaseException:  # also Ctrl-C and SIGTERM
         part.unlink(missing_ok=True)
         raise

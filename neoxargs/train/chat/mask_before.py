@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.chat.recipe import IGNORED
 from neoxargs.train.data import indexed
-from neoxargs.train.data.record import label_prefix, sidecar
+from neoxargs.train.data.record import label_prefix, sidecar, write_json
 from neoxargs.train.data.tokenizer import Ids
 
 
@@ -46,7 +46,7 @@ def write(prefix: Path, delimiter: tuple[int, ...], fingerprint: str) -> None:
         writer.finish()
     finally:
         writer.discard()
-    sidecar(label_prefix(prefix)).write_text(json.dumps(_made_from(delimiter, fingerprint)) + "\n")
+    write_json(sidecar(label_prefix(prefix)), _made_from(delimiter, fingerprint))
 
 
 def is_up_to_date(prefix: Path, delimiter: tuple[int, ...], fingerprint: str) -> bool:

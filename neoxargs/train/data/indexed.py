@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from array import array
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +34,14 @@ class Writer:
         prefix.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(prefix)
         self._parts = [_partial_file(prefix, os.getpid(), ending) for ending in ("bin", "idx")]
-        self._bin = open(self._parts[0], "wb")  # noqa: SIM115 - closed by finish and discard
         self.lengths = array("i")
         self.ends = array("q", [0])
         """Document boundaries: 0, then, for each document, the number of sequences up to its end."""
+
+    @cached_property
+    def _bin(self) -> BinaryIO:
+        """The file of token ids. Created by the first `add`, when a signal already leads to `discard`."""
+        return open(self._parts[0], "wb")  # closed by finish and discard
 
     def add(self, ids: NDArray[np.generic], lengths: list[int], last: list[bool]) -> None:
         """Append sequences, concatenated in `ids`; `last` marks those that end a document. Empty ones are dropped."""

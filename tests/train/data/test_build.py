@@ -213,7 +213,7 @@ class TestWholeOrNotAtAll:
         pipe = tmp_path / "x.jsonl"
         os.mkfifo(pipe)
         regular = tmp_path / "a.jsonl"
-        regular.write_bytes(lines(DOCUMENTS))
+        regular.write_bytes(lines(["some words"] * parallel.CHUNK_DOCUMENTS))  # one chunk is written before the pipe
         program = (
             "import sys; from pathlib import Path; from neoxargs.train.data import build, text\n"
             "text.find = lambda texts: [Path(t) for t in texts]\nsys.exit(build.main(sys.argv[1:]))"
@@ -227,6 +227,15 @@ class TestWholeOrNotAtAll:
         assert len(names) == left and all(".part." in name for name in names)
         build.build([str(regular)], BYTES, tmp_path / "out" / "data")
         assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["data.bin", "data.idx", "data.json"]
+
+    def test_no_file_exists_before_a_signal_would_remove_it(self, tmp_path) -> None:
+        """A signal may arrive between the construction of the writer and the `try` that discards it."""
+        writer = indexed.Writer(tmp_path / "out" / "data", np.uint16)
+        assert list((tmp_path / "out").iterdir()) == []
+        writer.add(np.arange(3, dtype=np.uint16), [3], [True])
+        assert len(list((tmp_path / "out").iterdir())) == 1
+        writer.discard()
+        assert list((tmp_path / "out").iterdir()) == []
 
     def wait_for(self, condition) -> None:
         end = time.monotonic() + 60
