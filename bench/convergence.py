@@ -135,7 +135,7 @@ def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int)
     batches = windows(texts[0], rank, config)
     for _ in range(steps):
         trained.train_step(batches)
-    loss = trained.evaluate(windows(texts[1], rank, config), 30)
+    loss = trained.evaluate(windows(texts[1], rank, config), 30).loss
     mesh.destroy_groups()
     return float(loss)
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 FILE = "metrics.jsonl"
+#: Measures of preference training: the shares of the pairs in which the preferred answer has the larger reward, and the
+#: differences of the rewards.
+ACCURACIES, MARGINS = ("reward_acc",), ("margins",)
 #: No row is longer, in bytes.
 LONGEST_LINE = 1_000_000
 
@@ -49,4 +52,10 @@ def ends_incomplete(path: Path) -> bool:
 
 def is_cross_entropy(step: Mapping[str, Any]) -> bool:
     """Return whether the loss of a step is the mean over tokens, not over preference pairs."""
-    return "train/reward_acc" not in step
+    return not rewards(step, "train/")
+
+
+def rewards(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the accuracy and the margin of the rewards in preference training; none for other losses."""
+    words = {**dict.fromkeys(ACCURACIES, "reward accuracy"), **dict.fromkeys(MARGINS, "reward margin")}
+    return {what: row[prefix + name] for name, what in words.items() if prefix + name in row}

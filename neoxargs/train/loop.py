@@ -29,7 +29,7 @@ from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Track
 
 if TYPE_CHECKING:
     from neoxargs.train.characters import CharacterCounter
-    from neoxargs.train.engine.steps import Result
+    from neoxargs.train.engine.steps import HeldOut, Result
     from neoxargs.train.questions import Questions
 
 #: The id of the problem that a checkpoint cannot be written.
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
     def train_step(self, batches: Batches) -> Result: ...
 
-    def evaluate(self, batches: Batches, count: int) -> float: ...
+    def evaluate(self, batches: Batches, count: int) -> HeldOut: ...
 
     def learning_rate(self) -> float: ...
 
@@ -209,10 +209,9 @@ class Loop:
         batches, characters = self.data.held_out(split, number), self.characters
         if characters:
             batches = characters.counted(batches)
-        loss = self.engine.evaluate(batches, self.training.eval_iters)
-        evaluation = Evaluation(
-            self.position.iteration, split, loss, characters.perplexity(loss) if characters else None
-        )
+        loss, reports = self.engine.evaluate(batches, self.training.eval_iters)
+        per_character = characters.perplexity(loss) if characters else None
+        evaluation = Evaluation(self.position.iteration, split, loss, per_character, reports)
         self._notify(lambda tracker: tracker.on_eval(evaluation))
 
     def _ask(self, everything: bool = False) -> None:

@@ -39,7 +39,7 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
     for name, trial in trials.items():
         training = Training(trial)
         results = [training.engine.train_step(training.batches) for _ in range(steps)]
-        held_out = training.engine.evaluate(training.micro_batches(0), 2)
+        held_out = training.engine.evaluate(training.micro_batches(0), 2).loss
         outcomes[name] = Losses([result.loss for result in results], [result.grad_norm for result in results], held_out)
         mesh.destroy_groups()
     return outcomes

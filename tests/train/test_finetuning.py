@@ -111,7 +111,7 @@ def scored(sizes: dict[str, int]) -> tuple[float, float, float]:
         starts = torch.tensor([0] * begin + [begin] * (16 - begin)).expand(MICRO_BATCH, -1)
         return None if found is None else ((*next(found), starts) for _ in range(count))
 
-    losses = [training.engine.evaluate(batches(begin), 1) for begin in (7, 0)]
+    losses = [training.engine.evaluate(batches(begin), 1).loss for begin in (7, 0)]
     found = Scorer(training.engine, training.mesh, MICRO_BATCH).run(batches(7), count)
     logs = [-float(logs.mean()) for _, logs, _ in found]
     return losses[0], sum(logs) / len(logs) if logs else losses[0], losses[1]

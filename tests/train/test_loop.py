@@ -18,7 +18,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
-from neoxargs.train.engine.steps import Result
+from neoxargs.train.engine.steps import HeldOut, Result
 from neoxargs.train.loop import Loop, save_iterations
 from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track import Answers, Evaluation, Outcome, Step, TaskResults, Tracker
@@ -58,9 +58,9 @@ class Engine:
         given = self.losses.get(self.steps, (float(self.steps), False))
         return given if isinstance(given, Result) else Result(given[0], None, given[1])
 
-    def evaluate(self, batches: Any, count: int) -> float:
+    def evaluate(self, batches: Any, count: int) -> HeldOut:
         assert count == 2
-        return 1.0
+        return HeldOut(1.0, {})
 
 
 class Data:

@@ -80,7 +80,7 @@ def on_a_rank(trials: dict[str, Trial]) -> dict[str, Any]:
             if asks:
                 answers[name] = run.ask()
             steps = [run.engine.train_step(run.batches)]
-            held_out = run.engine.evaluate(run.micro_batches(0), 1)
+            held_out = run.engine.evaluate(run.micro_batches(0), 1).loss
             if asks:
                 run.ask()
             steps.append(run.engine.train_step(run.batches))

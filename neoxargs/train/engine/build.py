@@ -66,7 +66,7 @@ def build(
         expert=mesh.expert,
         widths=mup.widths(config),
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),
-        losses=AddedLosses({**experts.series(config), **preference.series(config)}),
+        losses=AddedLosses(experts.terms(config), preference.measures(config)),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():

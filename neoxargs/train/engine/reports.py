@@ -1,8 +1,8 @@
 """Optional reports of a step, per weight, with the series names of GPT-NeoX.
 
 The series are `gradient_norms/…`, `pct_grad_zeros/…`, `parameter_norms/…`, `optimizer_state_norms/…` and
-`train/noise_scale`. Norms are 2-norms over the full, unsharded weight on every layout. What layers add to the loss is
-always reported.
+`train/noise_scale`. Norms are 2-norms over the full, unsharded weight on every layout. What layers add to the loss, and
+what it measures besides, is always reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class StepReporter:
 
         Every rank must call this, because norms are summed over the ranks.
         """
-        values, self.values = self.values | self.losses.means(self.mesh, self.engine.device), {}
+        means = self.losses.of_step(self.mesh, self.engine.device)
+        # Those of layers have full names.
+        added = {f"train/{name}" if name in self.losses.measures else name: value for name, value in means.items()}
+        values, self.values = self.values | added, {}
         if self.options.log_param_norm:
             values |= self._norms("parameter_norms", self.holdings.values())
         if self.options.log_optimizer_states:
@@ -50,6 +53,14 @@ class StepReporter:
                 norms = self._norms("optimizer_state_norms", shards)
                 values |= {f"{name}_{key}": value for name, value in norms.items()}
         return {} if skipped else values
+
+    def before_evaluation(self) -> None:
+        """Prepare for the forward passes of an evaluation."""
+        self.losses.begin_evaluation()
+
+    def after_evaluation(self) -> dict[str, float]:
+        """Return what the loss measured: name -> mean, equal on every rank. Collective."""
+        return self.losses.of_evaluation(self.mesh, self.engine.device)
 
     def _report_gradients(self) -> None:
         gradients, scale = self.holdings.gradients(), self.holdings.loss_scale

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,14 @@ class Result:
     """Optional reports: series name -> value (see reports.py)."""
 
 
+class HeldOut(NamedTuple):
+    """Result of an evaluation; equal on every rank."""
+
+    loss: float
+    reports: dict[str, float]
+    """What the loss measures besides its value: name -> mean."""
+
+
 class Pipelined:
     """Steps on the pipeline engine (1F1B schedule)."""
 
@@ -66,9 +74,9 @@ class Pipelined:
         self.reporter.before_step()
         return _result(self.deepspeed, self.deepspeed.train_batch(self._inputs(batches)), self.reporter)
 
-    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
-        """Mean loss over `count` batches of `train_batch_size` samples."""
-        return self.mean_loss(batches, count * self.deepspeed.gradient_accumulation_steps())
+    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> HeldOut:
+        """Return the means over `count` batches of `train_batch_size` samples."""
+        return _held_out(self, batches, count)
 
     def mean_loss(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Mean loss over `count` micro batches of each data parallel rank, without dropout."""
@@ -115,9 +123,9 @@ class Plain:
         patches.monitor_loss(self.deepspeed, result.loss)
         return result
 
-    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
-        """Mean loss over `count` batches of `train_batch_size` samples."""
-        return self.mean_loss(batches, count * self.deepspeed.gradient_accumulation_steps())
+    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> HeldOut:
+        """Return the means over `count` batches of `train_batch_size` samples."""
+        return _held_out(self, batches, count)
 
     @torch.no_grad()
     def mean_loss(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
@@ -179,6 +187,12 @@ def to_device(batch: MicroBatch, device: torch.device) -> tuple[LayerInput, Tens
     """Copy a micro batch, and return the first layer's input and the labels. From pinned memory, it does not wait."""
     tokens, labels, *starts = (tensor.to(device, non_blocking=True) for tensor in batch[:3] if tensor is not None)
     return pack(tokens, starts[0] if starts else None), labels
+
+
+def _held_out(built: Pipelined | Plain, batches: Iterator[MicroBatch] | None, count: int) -> HeldOut:
+    built.reporter.before_evaluation()
+    loss = built.mean_loss(batches, count * built.deepspeed.gradient_accumulation_steps())
+    return HeldOut(loss, built.reporter.after_evaluation())
 
 
 def _learning_rate(engine: Any) -> float:

@@ -10,7 +10,7 @@ have different tokens, which they send to each other (exchange.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -149,7 +149,6 @@ class Residual(nn.Module):
         return experts * shares[..., :1] + self.dense(x) * shares[..., 1:]  # type: ignore[no-any-return]
 
 
-def series(config: Config) -> Mapping[str, int]:
-    """Return the terms that the layers add to the loss, and the number of layers that add each."""
-    layers = len(layers_with_experts(config))
-    return dict.fromkeys((BALANCE, Z, LOAD), layers) if layers else {}
+def terms(config: Config) -> tuple[str, ...]:
+    """Return the names of the terms that the layers add to the loss."""
+    return (BALANCE, Z, LOAD) if layers_with_experts(config) else ()

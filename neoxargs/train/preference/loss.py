@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.resolve.config import Config
-from neoxargs.train.kernels.added_losses import AddedLosses, Term
+from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import Loss, Readout, Targets, Vocabulary
 from neoxargs.train.parallel.make import Make
 
-#: What is reported of every step, under GPT-NeoX's names. Log-probabilities are sums over an answer, in nats, means
-#: over the pairs; rewards are beta x (policy - reference). `chosen_pos` is the policy's, not only the chosen answer's.
-SERIES = (
-    "train/ref_pos", "train/ref_neg", "train/chosen_pos", "train/chosen_neg", "train/chosen_rewards",
-    "train/rejected_rewards", "train/margins", "train/reward_acc",
+#: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs. Log-probabilities are sums
+#: over an answer, in nats; rewards are beta x (policy - reference). `chosen_pos` and `chosen_neg` are the policy's.
+MEASURES = (
+    "ref_pos", "ref_neg", "chosen_pos", "chosen_neg", "chosen_rewards", "rejected_rewards", "margins", "reward_acc",
 )  # fmt: skip
 
 
@@ -41,10 +39,9 @@ class PreferenceLoss(Loss):
         policy = self.log_probabilities(readout, labels).sum(1)
         ratios = self.beta * (policy - reference)
         chosen, rejected = ratios.chunk(2)
-        loss = -F.logsigmoid(chosen - rejected).mean()
         values = (*reference.chunk(2), *policy.chunk(2), chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0)
-        terms = {name: Term(value.detach().mean(), 0.0) for name, value in zip(SERIES, values, strict=True)}
-        return self.reports.add(loss, terms)
+        self.reports.measure({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
+        return -F.logsigmoid(chosen - rejected).mean()
 
 
 def loss_of(config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
@@ -56,6 +53,6 @@ def loss_of(config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
     return PreferenceLoss(**fields, beta=options.dpo_beta, reports=make.losses)
 
 
-def series(config: Config) -> Mapping[str, int]:
-    """Return the names of what the loss reports; each comes from one place of the model."""
-    return dict.fromkeys(SERIES, 1) if config.post_training.train_impl == "dpo" else {}
+def measures(config: Config) -> tuple[str, ...]:
+    """Return the names of what the loss reports besides its value."""
+    return MEASURES if config.post_training.train_impl == "dpo" else ()

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from neoxargs import run_metrics
 from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 
@@ -43,7 +44,9 @@ class Console(Tracker):
         perplexity = f" | perplexity {math.exp(min(evaluation.loss, 50)):.4g}" if self.run.has_perplexity else ""
         if evaluation.character_perplexity is not None:
             perplexity += f" | perplexity per character {evaluation.character_perplexity:.4g}"
-        self._say(f"{evaluation.split} after iteration {evaluation.iteration} | loss {evaluation.loss:.4f}{perplexity}")
+        rewards = "".join(f" | {what} {value:.4g}" for what, value in run_metrics.rewards(evaluation.reports).items())
+        loss = f"loss {evaluation.loss:.4f}{perplexity}{rewards}"
+        self._say(f"{evaluation.split} after iteration {evaluation.iteration} | {loss}")
 
     def on_tasks(self, results: TaskResults) -> None:
         for task, values in results.values.items():

@@ -63,6 +63,7 @@ class Metrics(Tracker):
         row: dict[str, Any] = {"split": evaluation.split, "loss": evaluation.loss}
         if evaluation.character_perplexity is not None:
             row["character_perplexity"] = evaluation.character_perplexity
+        row |= {f"{evaluation.split}/{name}": value for name, value in evaluation.reports.items()}
         self._write("evaluation", evaluation.iteration, row)
 
     def on_tasks(self, results: TaskResults) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from neoxargs.created_files import replace_text
 from neoxargs.html_page import html_page
 from neoxargs.line_chart import STYLE, Chart, Point, Series, centred, draw
-from neoxargs.run_metrics import FILE, is_cross_entropy, read
+from neoxargs.run_metrics import ACCURACIES, FILE, is_cross_entropy, read
 from neoxargs.train.track import answers
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
@@ -73,9 +73,9 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
     name = folder.resolve().name
     charts = [draw(_loss(rows, steps), 1140, 340)]
     charts += [
-        draw(Chart(title, unit, [Series(title, "train", points)]))
+        draw(Chart(title, unit, _curves(rows, steps, column, title)))
         for column, (title, unit) in CHARTS.items()
-        if (points := _points(steps, column))
+        if _points(steps, column)
     ]
     charts += [draw(chart) for chart in _tasks(rows)]
     content = CONTENT.format(
@@ -93,6 +93,14 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
 
 def _points(rows: Rows, column: str) -> list[Point]:
     return [(row["step"], row[column]) for row in rows if row.get(column) is not None]
+
+
+def _curves(rows: Rows, steps: Rows, column: str, title: str) -> list[Series]:
+    """Return the curve of a column, and that of evaluations, if they have the same measure."""
+    kind, _, name = column.partition("/")
+    held_out = _points(rows, f"validation/{name}") if kind == "train" else []
+    validation = [Series("validation", "validation", held_out, dots=True)] if held_out else []
+    return [Series("training" if held_out else title, "train", _points(steps, column)), *validation]
 
 
 def _loss(rows: Rows, steps: Rows) -> Chart:
@@ -130,10 +138,11 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
     # The mean of the last 2 % of the steps, because the loss of a single step is noisy.
     recent = steps[-max(1, len(steps) // 50) :]
     tiles += [("training loss", f"{loss:.4f}") for loss in _mean(recent, "loss")]
-    tiles += [("reward accuracy", f"{accuracy:.1%}") for accuracy in _mean(recent, "train/reward_acc")]
+    tiles += _accuracies(recent, "train/")
     if held_out:
         loss = held_out[-1]["loss"]
         tiles.append(("validation loss", f"{loss:.4f}"))
+        tiles += _accuracies(held_out[-1:], "validation/")
         if is_cross_entropy(last):
             tiles.append(("perplexity", f"{math.exp(min(loss, 50)):.4g}"))
     speeds = sorted(row["tokens_per_second"] for row in steps)
@@ -143,6 +152,12 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
         ("time in training steps", duration(last["elapsed"])),
     ]
     return tiles
+
+
+def _accuracies(rows: Rows, prefix: str) -> list[tuple[str, str]]:
+    """Return label and value of the mean reward accuracy, if there is one."""
+    label = "validation accuracy" if prefix == "validation/" else "reward accuracy"
+    return [(label, f"{mean:.1%}") for name in ACCURACIES for mean in _mean(rows, prefix + name)]
 
 
 def _mean(rows: Rows, column: str) -> list[float]:

@@ -66,13 +66,15 @@ class Evaluation:
     loss: float
     character_perplexity: float | None = None
     """With `char_level_ppl`, the perplexity per character."""
+    reports: Mapping[str, float] = field(default_factory=dict)
+    """What the loss measures besides its value, such as `reward_acc`: name -> mean."""
 
     @property
     def series(self) -> dict[str, float]:
         """The values by GPT-NeoX's names."""
         more = self.character_perplexity
         values = {"lm_loss": self.loss, **({} if more is None else {"lm_loss_char_lvl_ppl": more})}
-        return {f"{self.split}/{name}": value for name, value in values.items()}
+        return {f"{self.split}/{name}": value for name, value in {**values, **self.reports}.items()}
 
 
 @dataclass(frozen=True)

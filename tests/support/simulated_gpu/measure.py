@@ -48,6 +48,6 @@ def _measure(trial: Trial) -> Measured:
     results = [training.engine.train_step(training.batches) for _ in range(STEPS - 1)]
     with recorded() as waits:
         results.append(training.engine.train_step(training.batches))
-    held_out = training.engine.evaluate(training.micro_batches(0), 2)
+    held_out = training.engine.evaluate(training.micro_batches(0), 2).loss
     losses = Losses([result.loss for result in results], [result.grad_norm for result in results], held_out)
     return Measured(losses, list(waits))

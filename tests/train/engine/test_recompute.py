@@ -64,7 +64,7 @@ def observe(trials: dict[str, Trial]) -> dict[str, Seen]:
         with Spies() as spies, contextlib.redirect_stdout(io.StringIO()) as output:
             built = Training(trial)
             results = [built.engine.train_step(built.batches)]
-            held_out = built.engine.evaluate(built.micro_batches(0), 2)
+            held_out = built.engine.evaluate(built.micro_batches(0), 2).loss
             results.append(built.engine.train_step(built.batches))
         losses, norms = [result.loss for result in results], [result.grad_norm for result in results]
         lines = [line for line in output.getvalue().splitlines() if "recomputed" in line]

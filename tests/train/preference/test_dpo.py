@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from neoxargs import run_metrics
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.token_files.sources import sources
@@ -34,7 +35,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 DESCENT = {
     "optimizer": f"{{type: SGD, params: {{lr: {preference.RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
     "gradient_clipping": 0.0, "weight_decay": 0.0, "train_batch_size": PAIRS, "train_micro_batch_size_per_gpu": 2,
-    "train_iters": 3, "eval_iters": 0, "finetune": "true",
+    "train_iters": 3, "eval_iters": 1, "finetune": "true",
 }  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None
     MODELS.setdefault("Llama", Case("Llama", {}))
     model = made("Llama")
     ours = imported(tmp_path, model)
-    expected = preference.steps_of_dpo(model, preference.written(tmp_path, PAIRS, SEQ), 3)
+    expected = preference.steps_of_dpo(model, preference.written(tmp_path, PAIRS, SEQ), 4)
 
     def of(name: str, ranks: int = 1, **more: Any) -> Config:
         values = {**preference.settings(tmp_path), **DESCENT, "load": ours, "run_dir": tmp_path / name, **more}
@@ -53,9 +54,23 @@ def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None
 
     run_ranks(trained, 1, [of("one process")])
     run_ranks(trained, 2, [of(name, 2, **sizes) for name, sizes in LAYOUTS.items()], timeout=300)
+    alone = held_out(tmp_path / "one process")
     for name in ("one process", *LAYOUTS):
-        assert losses(tmp_path / name) == pytest.approx(expected, abs=3e-6), name
+        assert losses(tmp_path / name) == pytest.approx(expected[:3], abs=3e-6), name
+        assert held_out(tmp_path / name) == pytest.approx(alone, abs=3e-5), name
+    # After the third step, on the same pairs.
+    assert alone["loss"] == pytest.approx(expected[3], abs=3e-6)
+    assert 0.5 < alone["validation/reward_acc"] <= 1
+    assert alone["validation/margins"] == pytest.approx(
+        alone["validation/chosen_rewards"] - alone["validation/rejected_rewards"], abs=1e-5
+    )
     assert expected[0] == pytest.approx(math.log(2)) and expected[2] < expected[0] - 0.01
+
+
+def held_out(folder: Path) -> dict[str, float]:
+    """Return the loss and the measures of the last evaluation of a run."""
+    row = [row for row in run_metrics.read(folder / run_metrics.FILE) if row["event"] == "evaluation"][-1]
+    return {name: value for name, value in row.items() if name == "loss" or name.startswith("validation/")}
 
 
 def run(folder: Path, save: Path, iterations: int, text: str = "", **values: Any) -> Config:

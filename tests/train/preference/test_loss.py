@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary
-from neoxargs.train.preference.loss import SERIES, PreferenceLoss
+from neoxargs.train.preference.loss import MEASURES, PreferenceLoss
 from neoxargs.train.process.mesh import ALONE, Mesh
 
 VOCABULARY, PAIRS, BETA = Vocabulary(11, 16), 3, 0.7
@@ -21,8 +21,7 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     labels = torch.randint(0, 11, (2 * PAIRS, 5))
     labels[:, :2] = IGNORED
     reference = torch.randn(2 * PAIRS)
-    reports = AddedLosses(dict.fromkeys(SERIES, 1))
-    reports.begin_step(1.0, 1)
+    reports = AddedLosses(measures=MEASURES)
     loss = PreferenceLoss(VOCABULARY, beta=BETA, reports=reports)(Readout(hidden, weight), (labels, reference))
 
     logs = F.linear(hidden, weight[:11]).log_softmax(-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
@@ -33,11 +32,11 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     theirs = torch.autograd.grad(expected, [hidden, weight])
     torch.testing.assert_close(torch.autograd.grad(loss, [hidden, weight]), theirs)
 
-    means = reports.means(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
-    assert list(means) == list(SERIES)
-    assert means["train/margins"] == pytest.approx(float(margins.detach().mean()), rel=1e-5)
-    assert means["train/reward_acc"] == float((margins > 0).float().mean())
-    assert means["train/ref_neg"] == pytest.approx(float(reference[PAIRS:].mean()), rel=1e-5)
+    means = reports.of_evaluation(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
+    assert list(means) == list(MEASURES)
+    assert means["margins"] == pytest.approx(float(margins.detach().mean()), rel=1e-5)
+    assert means["reward_acc"] == pytest.approx(float((margins > 0).float().mean()))
+    assert means["ref_neg"] == pytest.approx(float(reference[PAIRS:].mean()), rel=1e-5)
 
 
 def test_labels_without_reference_give_the_cross_entropy() -> None:

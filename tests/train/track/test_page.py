@@ -72,4 +72,8 @@ def test_a_run_on_preference_pairs_shows_rewards_in_place_of_the_perplexity() ->
     text = page([{**row, **rewards} if row["event"] == "step" else row for row in rows(9)], "done", [], Path("x"))
     assert "75.0%" in text and "Reward margin" in text and "of preference pairs" in text
     assert "perplexity" not in text and "nats per token" not in text
+    held_out = {"event": "evaluation", "step": 9, "split": "validation", "loss": 0.5, "validation/reward_acc": 0.625}
+    more = page([*({**row, **rewards} for row in rows(9)), held_out], "done", [], Path("x"))
+    assert "<b>62.5%</b><span>validation accuracy</span>" in more
+    assert re.findall(r"(\w+) after iteration 9: 0.625", more) == ["validation"]
     assert "perplexity" in page(rows(9), "done", [], Path("x"))

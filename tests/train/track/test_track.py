@@ -327,3 +327,17 @@ def test_a_service_that_is_not_installed_is_a_problem(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(Problems, match="needs the Python package wandb"):
         WandbTracker(Wandb(), {})
+
+
+def test_an_evaluation_reports_what_the_loss_measures(tmp_path: Path) -> None:
+    lines: list[str] = []
+    measured = Evaluation(2, "validation", 0.5, reports={"reward_acc": 0.625, "margins": 1.5, "ref_pos": -3.0})
+    record, console = Metrics(tmp_path / run_metrics.FILE), Console(1, lines.append)
+    for tracker in (record, console):
+        tracker.on_start(replace(run(tmp_path), has_perplexity=False))
+        tracker.on_eval(measured)
+    record.file.close()
+    assert lines == ["validation after iteration 2 | loss 0.5000 | reward accuracy 0.625 | reward margin 1.5"]
+    row = list(run_metrics.read(tmp_path / run_metrics.FILE))[-1]
+    assert row["validation/reward_acc"] == 0.625 and row["validation/ref_pos"] == -3
+    assert measured.series["validation/margins"] == 1.5
