@@ -10,11 +10,13 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from neoxargs.sizes.kinds import block_name
+
 if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
     from neoxargs.resolve.config import Config
 
-#: Class names of the pipeline's layers, which `pipe_partition_method: type:…` matches.
-BEFORE, BLOCK, AFTER = ("TokenEmbedding", "PositionEmbedding"), "TransformerBlock", ("FinalNorm", "OutputLayer")
+#: Class names of the pipeline's layers before and after the blocks, which `pipe_partition_method: type:…` matches.
+BEFORE, AFTER = ("TokenEmbedding", "PositionEmbedding"), ("FinalNorm", "OutputLayer")
 
 
 def stages(pipe_parallel_size: int) -> int:
@@ -64,7 +66,7 @@ def layers_of_stages(config: Config) -> list[range] | None:
     if method == "uniform":
         bounds = _even(len(BEFORE) + layers + len(AFTER), stages)
         return [range(*(min(max(bound - len(BEFORE), 0), layers) for bound in pair)) for pair in bounds]
-    if method.startswith("type:") and _counts_blocks_only(method.removeprefix("type:")):
+    if method.startswith("type:") and _counts_blocks_only(config, method.removeprefix("type:")):
         return [range(*pair) for pair in _even(layers, stages)]
     return None
 
@@ -76,7 +78,13 @@ def _even(items: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
-def _counts_blocks_only(pattern: str) -> bool:
+def pipeline_layers(config: Config) -> list[str]:
+    """Return the class names of the pipeline's layers, in order."""
+    return [*BEFORE, *(block_name(config, layer) for layer in range(config.shape.num_layers)), *AFTER]
+
+
+def _counts_blocks_only(config: Config, pattern: str) -> bool:
+    """Whether a pattern matches all blocks, and no other layer of the pipeline."""
     # DeepSpeed searches the pattern anywhere in the name of a class, and ignores case.
-    matching = [name for name in (*BEFORE, BLOCK, *AFTER) if re.search(pattern, name.lower())]
-    return matching == [BLOCK]
+    matches = [bool(re.search(pattern, name.lower())) for name in pipeline_layers(config)]
+    return matches == [False] * len(BEFORE) + [True] * config.shape.num_layers + [False] * len(AFTER)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from neoxargs.registry.model import Attention, Mlp, Norm, Shape
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import attention_layers, has_attention, layer_kind
+from neoxargs.sizes.recurrent import RECURRENCES
 from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
 
 #: Activations that multiply two projections, gate and value.
@@ -39,7 +41,8 @@ def mlp_width(shape: Shape, mlp: Mlp) -> int:
 
 def has_experts(config: Config, layer: int) -> bool:
     """Whether the feed-forward of a layer is a mixture of experts."""
-    return config.moe.moe_num_experts > 1 and layer % config.moe.moe_expert_interval == 0
+    chosen = config.moe.moe_num_experts > 1 and layer % config.moe.moe_expert_interval == 0
+    return chosen and has_attention(config, layer)
 
 
 def layers_with_experts(config: Config) -> list[int]:
@@ -80,13 +83,11 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
     used = weights_of_layers(shape)
     first_uses = [used.index(index) for index in set(used)]
-    layers = len(first_uses)
-    norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)
     if config.soft_prompt.enabled:
         tables += config.soft_prompt.num_tokens
     relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
-    inside = sum(matrices_of_layer(config, layer, active) + _biases(config, layer) for layer in first_uses)
-    return tables * shape.hidden_size + relative + norms + inside
+    inside = sum(matrices_of_layer(config, layer, active) + _vectors_of_layer(config, layer) for layer in first_uses)
+    return tables * shape.hidden_size + relative + norm_size(config) + inside
 
 
 def flops_per_token(config: Config, rows: int) -> float:
@@ -94,15 +95,18 @@ def flops_per_token(config: Config, rows: int) -> float:
 
     6 x parameters of the matrix products (4 x if they are frozen; adapters are not counted) + 12 x layers x heads x
     head dimension x sequence for the two products of attention (Chowdhery et al. 2022, "PaLM", appendix B). As in
-    Megatron, attention is counted as if it were not causal.
+    Megatron, attention is counted as if it were not causal. A recurrence counts three times, once for the forward pass.
     """
-    shape = config.shape
+    shape, attention = config.shape, attention_layers(config)
     in_layers = sum(matrices_of_layer(config, layer, active=True) for layer in range(shape.num_layers))
     matrices = in_layers + rows * shape.hidden_size
     # 2 in the forward pass, 2 for the gradients of the inputs, and 2 for those of the weights, which a frozen model
     # lacks.
     frozen = config.lora.rank or config.soft_prompt.enabled
-    return (4.0 if frozen else 6.0) * matrices + 12.0 * shape.num_layers * attention_width(shape) * shape.seq_length
+    scores = 12.0 * len(attention) * attention_width(shape) * shape.seq_length
+    recurrent = [layer_kind(config, layer) for layer in set(range(shape.num_layers)) - set(attention)]
+    recurrences = 3.0 * sum(RECURRENCES[kind].operations(config) for kind in recurrent)
+    return (4.0 if frozen else 6.0) * matrices + scores + recurrences
 
 
 def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
@@ -110,6 +114,8 @@ def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
 
     active: count only those experts that process a token.
     """
+    if not has_attention(config, layer):
+        return RECURRENCES[layer_kind(config, layer)].matrices(config)
     hidden = config.shape.hidden_size
     attention = hidden * (qkv_rows(config) + attention_width(config.shape))
     network = hidden * (mlp_rows(config) + mlp_width(config.shape, config.mlp))
@@ -124,6 +130,14 @@ def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
 def has_dense_network(config: Config) -> bool:
     """Whether the layers with experts have a dense network in parallel, with two rows that weigh both."""
     return config.moe.moe_type == "deepspeed" and config.moe.moe_use_residual
+
+
+def _vectors_of_layer(config: Config, layer: int) -> int:
+    """Return the elements of one layer's norms and biases, and whatever else is not the matrix of a product."""
+    if not has_attention(config, layer):
+        recurrence = RECURRENCES[layer_kind(config, layer)]
+        return recurrence.others(config) + recurrence.norms(config) * norm_size(config)
+    return _biases(config, layer) + norms_of_block(config) * norm_size(config) + head_norms_size(config)
 
 
 def _biases(config: Config, layer: int) -> int:
@@ -194,7 +208,7 @@ def mlp_norm_options(config: Config) -> Norm:
 
 
 def norms_of_block(config: Config) -> int:
-    """Return the number of norms per layer; with gpt_j_tied, attention and MLP share one."""
+    """Return the number of norms per layer with attention; with gpt_j_tied, attention and MLP share one."""
     if config.attention.gpt_j_residual and config.attention.gpt_j_tied:
         return 1
     return 2 * norms_before(config.norm) + 2 * norms_after(config.norm)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import has_attention
 from neoxargs.sizes.model import attention_width, matrices_of_layer, mlp_width
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.attention import unfused_share
@@ -41,13 +42,15 @@ def stage_operations(config: Config, stage: Stage, rows: int) -> Operations:
     tensor, hidden, layers = sizes.tensor, config.shape.hidden_size, len(stage.layers)
     of_layers = sum(matrices_of_layer(config, layer, active=True) for layer in stage.layers)
     linear = 2 * sizes.tokens * (of_layers // max(layers, 1)) // tensor
+    with_attention = sum(has_attention(config, layer) for layer in stage.layers)
     attention = 4 * sizes.tokens * config.shape.seq_length * attention_width(config.shape) // tensor
     groups = recomputed_groups(config, layers)
-    forward = 2 * layers if groups else layers
+    times = 2 if groups else 1  # of each forward pass
     last = 2 * sizes.tokens * hidden * mlp_width(config.shape, config.mlp) // tensor
     return Operations(
-        linear=(forward + 2 * layers) * linear - (groups * last if skips_last_product(config) else 0),
+        linear=(times + 2) * layers * linear - (groups * last if skips_last_product(config) else 0),
         # `attention` is two products; a backward pass has five, or four where the scores are stored.
-        attention=forward * attention + round(layers * attention * (5 - unfused_share(config)) / 2),
+        attention=times * with_attention * attention
+        + round(with_attention * attention * (5 - unfused_share(config)) / 2),
         vocabulary=6 * sizes.tokens * rows // tensor * hidden if stage.last else 0,
     )

@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import attention_layers
 from neoxargs.sizes.model import (
     attention_width,
     head_dim,
     layer_window,
+    matrices_of_layer,
     mlp_rows,
     mlp_width,
     qkv_rows,
@@ -23,7 +25,7 @@ from neoxargs.sizes.samples import sequences_per_micro_batch
 from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
-from neoxargs.tools.plan.memory import experts
+from neoxargs.tools.plan.memory import experts, recurrent
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.traffic import passes
 
@@ -84,8 +86,26 @@ def _by_generation(name: str, device: Device) -> str:
     return f"{name}_volta" if device.generation == VOLTA else f"{name}_hopper" if device.generation >= HOPPER else name
 
 
-def layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time, Time]:
-    """Return the time of a transformer layer: of its forward pass, and of forward and backward pass."""
+def layer_time(sizes: ActivationSizes, device: Device, layer: int) -> tuple[Time, Time]:
+    """Return the time of a layer: of its forward pass, and of forward and backward pass."""
+    if recurrence := recurrent.memory(sizes.config, layer):
+        return _recurrent_time(sizes, device, matrices_of_layer(sizes.config, layer), recurrence)
+    return _attention_layer_time(sizes, device)
+
+
+def _recurrent_time(
+    sizes: ActivationSizes, device: Device, elements: int, recurrence: recurrent.Memory
+) -> tuple[Time, Time]:
+    """Return the time of a layer whose matrices have this many elements; its recurrence moves more than it computes."""
+    rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
+    once = 2.0 * sizes.tokens * elements / sizes.tensor / rates.products
+    forward, backward = recurrence.moved(sizes)
+    return Time(once, 0.0, forward / rates.memory), Time(
+        _products_of(sizes.config) * once, 0.0, (forward + backward) / rates.memory
+    )
+
+
+def _attention_layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time, Time]:
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
     attention = _attention(sizes, rates)
     once = _products(sizes, rates)
@@ -174,7 +194,7 @@ def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
         forward = 2 * product / (rates.products * _alignment(head_dim(config.shape))) + moved / 3
         both = 6 * product / (rates.products * _alignment(head_dim(config.shape))) + moved
         return forward, both + (forward if sizes.assumed.unfused_attention == COMPUTED_AGAIN else 0.0)
-    windows = [layer_window(config.attention, layer) or length for layer in range(config.shape.num_layers)]
+    windows = [layer_window(config.attention, layer) or length for layer in attention_layers(config)]
     visible = sum(min(0.5, window / length) for window in windows) / len(windows)
     return FUSED_FORWARD * product * visible / rates.attention, FUSED * product * visible / rates.attention
 

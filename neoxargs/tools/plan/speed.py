@@ -7,9 +7,11 @@ Sources: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's op
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import has_attention, layer_kind
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
 from neoxargs.sizes.samples import sequences_per_batch
@@ -119,12 +121,19 @@ def estimate_speed(
 
 def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:
     """Seconds of one micro batch on a rank of this stage, forward and backward."""
-    forward, both = layer_time(sizes, device)
-    layer = both.total + _recomputation(forward.total, sizes, device)
-    return len(stage.layers) * layer + (loss_time(sizes, rows // sizes.tensor, device).total if stage.last else 0.0)
+    kinds = Counter(layer_kind(config, layer) for layer in stage.layers)
+    first = {layer_kind(config, layer): layer for layer in reversed(stage.layers)}
+    layers = sum(count * _layer_time(first[kind], sizes, device) for kind, count in kinds.items())
+    return layers + (loss_time(sizes, rows // sizes.tensor, device).total if stage.last else 0.0)
 
 
-def _recomputation(forward: float, sizes: ActivationSizes, device: Device) -> float:
+def _layer_time(layer: int, sizes: ActivationSizes, device: Device) -> float:
+    """Seconds of a layer, forward and backward, recomputation included."""
+    forward, both = layer_time(sizes, device, layer)
+    return both.total + _recomputation(forward.total, layer, sizes, device)
+
+
+def _recomputation(forward: float, layer: int, sizes: ActivationSizes, device: Device) -> float:
     """Seconds of recomputing a layer: its forward pass (Chen et al. 2016, arXiv:1604.06174).
 
     Selective recomputation reads and writes as much as it computes again.
@@ -132,6 +141,8 @@ def _recomputation(forward: float, sizes: ActivationSizes, device: Device) -> fl
     chosen = sizes.config.recompute.checkpoint_activations
     if chosen is True:
         return forward
+    if not has_attention(sizes.config, layer):
+        return 0.0
     return 2 * selectively_recomputed(sizes) / (device.bandwidth * sizes.assumed.bandwidth) if chosen else 0.0
 
 

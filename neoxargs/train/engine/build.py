@@ -127,7 +127,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),
         # Not the token embedding: its inputs are integers without gradients, and DeepSpeed's checkpoint function then
         # computes no gradients of its weights.
-        checkpointable_layers=["PositionEmbedding", "FinalNorm", *{block.__name__ for block in BLOCKS.values()}],
+        checkpointable_layers=["PositionEmbedding", "FinalNorm", *BLOCKS],
     )
     tie_relative_bias(module)
     adapters.attach(module, config, make)

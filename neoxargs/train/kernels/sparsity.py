@@ -17,6 +17,7 @@ from torch import Tensor
 
 from neoxargs.registry.model import Shape
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import layer_kind
 from neoxargs.train.kernels.sdpa import causal_mask
 from neoxargs.train.process.mesh import Axis
 
@@ -65,12 +66,6 @@ def layer_pattern(config: Config, layer: int, seed: int) -> Pattern | None:
     settings: Mapping[str, Any] = config.attention.sparsity_config or {}
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     return _pattern(kind, config.shape, f"{seed} {layer}", chosen)
-
-
-def layer_kind(config: Config, layer: int) -> str:
-    """Return the layer's kind in `attention_config`."""
-    given = "attention_config" in config.values
-    return str(config.attention.attention_config[layer]) if given else "global"
 
 
 def _pattern(kind: str, shape: Shape, seed: str, settings: Mapping[str, Any]) -> Pattern:

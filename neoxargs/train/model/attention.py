@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import layer_kind
 from neoxargs.sizes.model import attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.train.kernels import flex
 from neoxargs.train.kernels.rotary import Angles, rotate_heads
 from neoxargs.train.kernels.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
-from neoxargs.train.kernels.sparsity import layer_kind, layer_pattern, token_mask, window_mask
+from neoxargs.train.kernels.sparsity import layer_pattern, token_mask, window_mask
 from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes

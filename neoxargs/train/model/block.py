@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import ATTENTION_BLOCK, block_name
 from neoxargs.sizes.model import has_experts, mlp_norm_options, norms_after, norms_before
 from neoxargs.train.experts.layer import Experts
 from neoxargs.train.kernels.fused import DropoutAdd
@@ -89,13 +90,10 @@ class TransformerBlock(nn.Module):
         return leave_region(self.add(self.mlp(normed), attended), self.tensor, self.shards)
 
 
-#: Kind of a layer in `attention_config` -> the class of its block, for both engines.
-BLOCKS: dict[str, type[nn.Module]] = dict.fromkeys(
-    ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer"), TransformerBlock
-)
+#: Class name -> the class of a block, for both engines.
+BLOCKS: dict[str, type[nn.Module]] = {ATTENTION_BLOCK: TransformerBlock}
 
 
 def block_class(config: Config, layer: int) -> type[nn.Module]:
     """Return the class of a layer's block. It is made from the configuration, a `Make`, the layer and the rpe bias."""
-    kinds = config.get("attention_config") or ["global"] * config.shape.num_layers
-    return BLOCKS[kinds[layer]]
+    return BLOCKS[block_name(config, layer)]

@@ -10,11 +10,12 @@ are not stored: flash attention (Dao et al. 2022, arXiv:2205.14135) stores one f
 from __future__ import annotations
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import has_attention
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.lora import targets
 from neoxargs.sizes.model import GATED, mlp_width, norms_after, norms_of_block
 from neoxargs.tools.plan.assumptions import SINGLE
-from neoxargs.tools.plan.memory import experts
+from neoxargs.tools.plan.memory import experts, recurrent
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.attention import alibi_number, attention
 from neoxargs.tools.plan.memory.norms import inside_norm, stores_input_only
@@ -30,17 +31,19 @@ def is_selective(config: Config) -> bool:
     return config.recompute.checkpoint_activations == "selective"
 
 
-def block(sizes: ActivationSizes) -> int:
-    """Bytes that one layer stores, its input included."""
-    return _block(sizes, is_selective(sizes.config))
+def block(sizes: ActivationSizes, layer: int) -> int:
+    """Bytes that a layer stores, its input included."""
+    if recurrence := recurrent.memory(sizes.config, layer):
+        return recurrence.stored(sizes)
+    return _attention_block(sizes, is_selective(sizes.config))
 
 
 def selectively_recomputed(sizes: ActivationSizes) -> int:
-    """Bytes of one layer that selective recomputation computes again in the backward pass."""
-    return _block(sizes, False) - block(sizes)
+    """Bytes of a layer with attention that selective recomputation computes again in the backward pass."""
+    return _attention_block(sizes, False) - _attention_block(sizes, is_selective(sizes.config))
 
 
-def _block(sizes: ActivationSizes, selective: bool) -> int:
+def _attention_block(sizes: ActivationSizes, selective: bool) -> int:
     config = sizes.config
     norms, after = norms_of_block(config), 2 * norms_after(config.norm)
     parallel = config.attention.gpt_j_residual
@@ -74,7 +77,7 @@ def checkpoint(sizes: ActivationSizes) -> int:
 def stored(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes that one micro batch occupies between its forward and its backward pass on this stage."""
     checkpoints = _checkpoints(sizes.config, stage)
-    total = checkpoints * checkpoint(sizes) if checkpoints else len(stage.layers) * block(sizes)
+    total = checkpoints * checkpoint(sizes) if checkpoints else sum(block(sizes, layer) for layer in stage.layers)
     return total + _tables(sizes, stage) + _first_and_last_layers(sizes, stage, recomputed=bool(checkpoints))
 
 
@@ -92,15 +95,26 @@ def _tables(sizes: ActivationSizes, stage: Stage) -> int:
 def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes of the activations that the backward pass recomputes at a time."""
     if is_selective(sizes.config):
-        return _mlp(sizes, False) - _mlp(sizes, True) if stage.layers else 0
+        return _mlp(sizes, False) - _mlp(sizes, True) if _has_attention(sizes, stage) else 0
     if not _checkpoints(sizes.config, stage):
         return 0
-    layers = min(sizes.config.recompute.checkpoint_num_layers, len(stage.layers))
-    return layers * block(sizes) - sizes.stream  # the input of the first of them is the checkpoint
+    size, blocks = sizes.config.recompute.checkpoint_num_layers, [block(sizes, layer) for layer in stage.layers]
+    groups = [sum(blocks[start : start + size]) for start in range(0, len(blocks), size)]
+    return max(groups, default=sizes.stream) - sizes.stream  # the input of the first of them is the checkpoint
 
 
-def transient(sizes: ActivationSizes) -> int:
-    """Bytes in addition to what a layer stores, when its backward pass needs the most.
+def _has_attention(sizes: ActivationSizes, stage: Stage) -> bool:
+    return any(has_attention(sizes.config, layer) for layer in stage.layers)
+
+
+def transient(sizes: ActivationSizes, stage: Stage) -> int:
+    """Bytes in addition to what the layers of a stage store, when the backward pass of one of them needs the most."""
+    of_recurrent = recurrent.transient(sizes, stage.layers)
+    return max(of_recurrent, _attention_transient(sizes)) if _has_attention(sizes, stage) else of_recurrent
+
+
+def _attention_transient(sizes: ActivationSizes) -> int:
+    """Bytes in addition to what a layer with attention stores, when its backward pass needs the most.
 
     That is either at the end of recomputation, or in feed-forward, when the gradient of the activation's output
     replaces what the layer after it stored, and that of its input comes on top: of both halves if it is gated. Unfused
@@ -122,14 +136,14 @@ def transient(sizes: ActivationSizes) -> int:
     return max(output + gradients, _end_of_recomputation(sizes))
 
 
-def at_the_end_of_a_layer(sizes: ActivationSizes) -> int:
+def at_the_end_of_a_layer(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes besides what a layer stores when its forward pass ends: with `selective`, outputs are held until then.
 
     The layer is about to sum what leaves attention and feed-forward; tensor parallel ranks of a parallel residual sum
     both first. Otherwise, they add a bias to the sum over the ranks, which is a new tensor, as is that with dropout.
     """
     config, several = sizes.config, sizes.tensor > 1
-    if not is_selective(config):
+    if not (is_selective(config) and _has_attention(sizes, stage)):
         return 0
     parallel, dropped = config.attention.gpt_j_residual, bool(config.regularization.hidden_dropout)
     summed = (1 + several) if parallel else 0

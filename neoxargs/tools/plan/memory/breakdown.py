@@ -141,7 +141,7 @@ def _construction(held: ModelStates, zero_init: bool) -> Bytes:
 def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     """The forward pass of the last micro batch in flight, which needs most in its last layer or in the loss."""
     stored = _stored(sizes, held.stage)
-    layer = {"activations": stored + activations.at_the_end_of_a_layer(sizes), "logits": 0}
+    layer = {"activations": stored + activations.at_the_end_of_a_layer(sizes, held.stage), "logits": 0}
     loss = {
         "activations": stored + activations.at_the_loss(sizes, held.stage),
         "logits": logits(sizes, held.stage)["forward"],
@@ -153,7 +153,7 @@ def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
 
 def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     stage = held.stage
-    moving = activations.recomputed(sizes, stage) + activations.transient(sizes)
+    moving = activations.recomputed(sizes, stage) + activations.transient(sizes, stage)
     moving += activations.kept_output(sizes, stage)
     # the pipeline engine reduces gradients after its last backward pass
     buckets = 0 if held.pipelined else states.buckets(held)
@@ -174,7 +174,7 @@ def _evaluation(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     """Evaluation keeps no activations but those of the layer that is computed, and no gradients of the loss."""
     gathered = states.gathered_weights(held) + _pipe_buffers(held, sizes)
     return _steady(held) | {
-        "activations": activations.block(sizes) if held.stage.layers else 0,
+        "activations": max((activations.block(sizes, layer) for layer in held.stage.layers), default=0),
         "logits": logits(sizes, held.stage)["evaluation"],
         "buffers": gathered,
     }

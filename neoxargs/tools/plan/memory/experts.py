@@ -8,6 +8,7 @@ the imbalance of the routing, or with `enable_expert_tensor_parallelism` each ra
 from __future__ import annotations
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import attention_layers
 from neoxargs.sizes.model import has_dense_network, layers_with_experts
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 
@@ -19,8 +20,8 @@ INDEX = 8
 
 
 def share(config: Config) -> float:
-    """Return the share of the layers that have experts."""
-    return len(layers_with_experts(config)) / config.shape.num_layers
+    """Return the share of the layers with attention that have experts."""
+    return len(layers_with_experts(config)) / max(1, len(attention_layers(config)))
 
 
 def common_networks(config: Config) -> int:

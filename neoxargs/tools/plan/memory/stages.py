@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.layout import AFTER, BEFORE, BLOCK, Layout, layers_of_stages
+from neoxargs.sizes.layout import BEFORE, Layout, layers_of_stages, pipeline_layers
 from neoxargs.sizes.model import weights_of_layers
 from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.memory import weights
@@ -53,7 +53,7 @@ def pipeline_stages(config: Config, rows: int) -> list[Stage]:
 def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
     """Return part -> number of parameters of the whole model; replicated and tied weights count once."""
     layers = weights.blocks(config, range(config.shape.num_layers))
-    weights_held = [*_embeddings(config, rows), *layers, weights.final_norm(config)]
+    weights_held = [*_embeddings(config, rows), *layers, weights.norm(config)]
     weights_held += weights.relative_table(config)
     weights_held += weights.beside_frozen_model(config, range(config.shape.num_layers), first=True)
     if config.embedding.no_weight_tying:
@@ -66,7 +66,7 @@ def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout)
     weights_held = [*(_embeddings(config, rows) if first else []), *weights.blocks(config, layers)]
     weights_held += weights.relative_table(config) if layers else []
     if last:
-        weights_held.append(weights.final_norm(config))
+        weights_held.append(weights.norm(config))
         if config.embedding.no_weight_tying or not first:  # the first and the last stage each hold a tied table
             weights_held.append(Weight("output", rows * config.shape.hidden_size))
     beside = weights.beside_frozen_model(config, layers, first)
@@ -108,17 +108,16 @@ def _costs(config: Config, rows: int) -> list[int]:
     With `parameters`, DeepSpeed counts those of each layer, and a tied table on both ends.
     """
     method = config.parallel.pipe_partition_method.lower()
-    names = [*BEFORE, *[BLOCK] * config.shape.num_layers, *AFTER]
     if method.startswith("type:"):
         pattern = method.removeprefix("type:")
-        return [int(bool(re.search(pattern, name.lower()))) for name in names]
+        return [int(bool(re.search(pattern, name.lower()))) for name in pipeline_layers(config)]
     tensor, expert = Layout.of(config).tensor, config.parallel.moe_expert_parallel_size
     table = weights.token_table(config, rows).on_rank(tensor)
     positions = sum(weight.on_rank(tensor) for weight in weights.position_table(config))
     used = weights_of_layers(config.shape)
     layers = [weights.block(config, used.index(index)) for index in used]
     blocks = [sum(weight.on_rank(tensor, expert) for weight in layer) for layer in layers]
-    return [table, positions, *blocks, weights.final_norm(config).numel, table]
+    return [table, positions, *blocks, weights.norm(config).numel, table]
 
 
 @lru_cache(maxsize=16)

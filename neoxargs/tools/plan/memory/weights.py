@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import has_attention, layer_kind
 from neoxargs.sizes.lora import Target, targets
 from neoxargs.sizes.model import (
     attention_width,
@@ -25,6 +26,7 @@ from neoxargs.sizes.model import (
     qkv_rows,
     weights_of_layers,
 )
+from neoxargs.sizes.recurrent import RECURRENCES
 
 #: Part of the model: the experts of which each token is processed by some.
 EXPERTS = "experts"
@@ -47,6 +49,10 @@ class Weight:
 
 def block(config: Config, layer: int) -> list[Weight]:
     """Return the weights of one transformer layer."""
+    if not has_attention(config, layer):
+        recurrence = RECURRENCES[layer_kind(config, layer)]
+        inside = [Weight("recurrent", tensor.numel, tensor.sharded) for tensor in recurrence.tensors(config)]
+        return [*inside, *[norm(config)] * recurrence.norms(config)]
     feed_forward = _experts(config) if has_experts(config, layer) else _mlp(config)
     return [*_attention(config), *feed_forward, *_norms(config)]
 
@@ -77,7 +83,8 @@ def relative_table(config: Config) -> list[Weight]:
     return [Weight("positions", config.embedding.rpe_num_buckets * config.shape.num_attention_heads)]
 
 
-def final_norm(config: Config) -> Weight:
+def norm(config: Config) -> Weight:
+    """Return a norm over the residual stream: of a layer, or the one after the last layer."""
     return Weight("norms", norm_size(config), sharded=False)
 
 
@@ -138,4 +145,4 @@ def _pair(part: str, rows: int, inner: int, hidden: int, biased: tuple[bool, boo
 def _norms(config: Config) -> list[Weight]:
     sharded = config.norm.qk_layernorm_scope == "all_heads"
     in_attention = [Weight("norms", head_norms_size(config), sharded)] if config.norm.use_qk_layernorm else []
-    return [Weight("norms", norm_size(config), sharded=False)] * norms_of_block(config) + in_attention
+    return [norm(config)] * norms_of_block(config) + in_attention
