@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 from neoxargs.launch import preflight
@@ -19,6 +19,7 @@ from neoxargs.launch.launchers.command import command
 from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.preflight import secrets
 from neoxargs.launch.preflight.data_files import certainly_missing
+from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_data
 from neoxargs.launch.prepare import compile_ops, load_tasks, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.processes import interrupts
 from neoxargs.launch.processes.run_lock import RunLock, lock_run
@@ -30,7 +31,9 @@ from neoxargs.launch.targets.megatron_unsupported import dropped_settings
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.record import replace
 from neoxargs.request import Request
+from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import Unresolved
+from neoxargs.token_files.index import digest
 
 #: Raises Problems if the run does not fit in the memory of its devices.
 CheckMemory = Callable[[Script, RunSpec], None]
@@ -143,7 +146,7 @@ def prepare(script: Script, spec: RunSpec) -> int:
     # Not of a requeued job: the time of its first record tells which checkpoints are its own (`restarts.requeued`).
     if script.program not in ("generate", "eval") and not is_requeued(os.environ):
         write_record(config)
-    if script.program != "generate" and (failed := tokenise(config, environ)):
+    if script.program != "generate" and (failed := _tokenise(script, config, environ)):
         return failed
     if script.program == "train" and (failed := load_tasks(config, resources, environ, say)):
         return failed
@@ -153,6 +156,16 @@ def prepare(script: Script, spec: RunSpec) -> int:
         write_lock(config, script.path)  # after the token files exist, whose digests it contains
     compile_ops(config, resources, environ, say)
     return 0
+
+
+def _tokenise(script: Script, config: Config, environ: Mapping[str, str]) -> int:
+    """Tokenise text; warn if the text has changed, because the checks before this saw the old tokens."""
+    prefix = str(config.get("data_path"))
+    before = digest(prefix)
+    failed = tokenise(config, environ)
+    if script.program == "train" and not failed and digest(prefix) != before:
+        warn(list(other_data(config, loaded_checkpoint(config))))
+    return failed
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from neoxargs.cli import main
 from neoxargs.launch.processes.run import Ended
+from neoxargs.token_files.index import digest
 from tests.support import smallest
+from tests.support.finetuning import token_file
 
 MODEL = smallest.YAML + "tokenizer_type: ByteLevelTokenizer\ndata_path: tokens\n"
 
@@ -73,3 +76,32 @@ def test_what_is_shown_for_another_machine_does_not_depend_on_the_packages_of_th
             shown[missing, bool(more)] = capsys.readouterr()
     assert shown[True, True] == shown[False, True]
     assert "training needs torch" in shown[True, False].err
+
+
+@pytest.mark.parametrize(("ids", "told"), [([1, 2, 4], True), ([1, 2, 3], False)])
+def test_a_text_that_has_changed_since_the_checkpoint_is_told(
+    ids: list[int],
+    told: bool,
+    tmp_path: Path,
+    calls: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The launcher tokenises it again, after all other checks."""
+    Path("a.txt").touch()
+    tokens = str(tmp_path / "runs/data/text")
+    Path("my.yml").write_text(
+        smallest.YAML + "tokenizer_type: ByteLevelTokenizer\ntext_path: a.txt\nrun_dir: runs\nload: ."
+    )
+    Path(tokens).parent.mkdir(parents=True)
+    token_file(Path(tokens), [[1, 2, 3]])
+    Path("global_step1").mkdir()
+    Path("global_step1/data.json").write_text(json.dumps({"runs/data/text": digest(tokens)}))
+
+    def tokenise(*_: object) -> int:
+        token_file(Path(tokens), [ids])
+        return 0
+
+    monkeypatch.setattr("neoxargs.launch.main.tokenise", tokenise)
+    assert main(["train.py", "my.yml"]) == 0
+    assert ("the contents of a.txt have changed since the checkpoint" in capsys.readouterr().err) == told

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neoxargs import checkpoint_folder
 from neoxargs.problems import Problem, listed
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.data import path_list
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes.optimizer_state import state_type
 from neoxargs.sizes.trained import is_frozen
@@ -79,9 +80,12 @@ def other_data(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     recorded = checkpoint_folder.token_files(checkpoint)
     other = [prefix for prefix, old in recorded.items() if old and digest(prefix) not in ("", old)]
     if other:
-        what = f"the contents of {listed(other, 'and')} have changed since the checkpoint to be loaded ({checkpoint})"
+        # Of text, the token file is only a copy, which deepy writes again when the text changes.
+        texts = path_list(config.data.text_path) if other == [config.get("data_path")] else []
+        name, files = ("text_path", texts) if texts else ("data_path", other)
+        what = f"the contents of {listed(files, 'and')} have changed since the checkpoint to be loaded ({checkpoint})"
         hint = "restore the old files to continue the same run; with other data, samples are repeated or left out"
-        about = ("data_path", "load")
+        about = (name, "load")
         place = config.place("load")
         yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
 
