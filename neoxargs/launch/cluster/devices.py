@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from itertools import takewhile
@@ -47,3 +48,8 @@ def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
 def installed_devices(dev: Path = Path("/dev")) -> int:
     """Return the number of NVIDIA GPUs; the driver creates a file /dev/nvidia<number> for each."""
     return sum(1 for entry in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", entry.name))
+
+
+def host_memory() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

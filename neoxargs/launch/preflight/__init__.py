@@ -15,7 +15,7 @@ from neoxargs.launch.preflight.checkpoints import (
     unread_checkpoint,
 )
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files, unreadable_prompts
-from neoxargs.launch.preflight.disk_space import folder_problems, unwritable_folders
+from neoxargs.launch.preflight.disk_space import folder_problems, index_problems, unwritable_folders
 from neoxargs.launch.preflight.documents import (
     empty_splits,
     no_document_fits,
@@ -100,7 +100,9 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
 
 def training_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine, and why it may not save its checkpoints."""
-    return [*machine_problems(spec), *overwritten_checkpoint(spec.config), *folder_problems(spec.config)]
+    config = spec.config
+    folders = [*folder_problems(config), *index_problems(config, spec.resources.remote)]
+    return [*machine_problems(spec), *overwritten_checkpoint(config), *folders]
 
 
 def machine_problems(spec: RunSpec) -> list[Problem]:

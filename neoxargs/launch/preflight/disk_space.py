@@ -1,4 +1,4 @@
-"""Check that `save` and `run_dir` are writable, and that the disk has space for the checkpoints of the run."""
+"""Check that `save` and `run_dir` are writable, and that there is space for checkpoints and index files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,40 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.launch.cluster.devices import host_memory
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import vocabulary_rows
 from neoxargs.sizes.optimizer_state import moments
 from neoxargs.sizes.trained import trained_parameters
+
+#: Index files of the samples: where each begins and its place in the order; in passes over documents, only the latter.
+INDEX_BYTES, PASSES_BYTES = 12, 10
+
+
+def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
+    """Yield the problem of a run so long that the index files of its samples fit into neither memory nor disk.
+
+    Rank 0 writes them before the first step. remote: whether that is on another machine, with other memory.
+    """
+    samples, run_dir = config.training.train_iters * config.batch.train_batch_size, config.logging.run_dir
+    size = samples * (INDEX_BYTES if config.data.pack_impl == "packed" else PASSES_BYTES)
+    free = shutil.disk_usage(_nearest_existing(Path(run_dir))).free
+    memory = size if remote else host_memory()
+    if size <= min(free, memory) or _written_index(run_dir) >= size:
+        return
+    lacks = f"the disk of run_dir ({run_dir}) has {_size(free)} free"
+    lacks = f"this machine has {_size(memory)} of memory" if memory < size else lacks
+    what = f"train_iters ({config.training.train_iters:,}) needs the order of {samples:,} samples, which is computed "
+    what += f"before the first step and takes {_size(size)} of memory and disk, but {lacks}"
+    hint = "set train_iters to the number of steps that the run will make"
+    about = ("train_iters", "train_batch_size", "run_dir")
+    yield Problem(what, config.place("train_iters"), hint, id="sample-order-too-large", about=about)
+
+
+def _written_index(run_dir: str) -> int:
+    """Return the size of the index files that earlier runs in this folder have written."""
+    return sum(path.stat().st_size for path in Path(run_dir, "data", "index").glob("*.npy"))
 
 
 def folder_problems(config: Config) -> list[Problem]:

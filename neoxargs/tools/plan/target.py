@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from neoxargs.launch.cluster.devices import host_memory
 from neoxargs.launch.report.summary import MAX_GPUS_PER_MACHINE
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem
@@ -80,11 +81,6 @@ def _local_memory(options: PlanOptions, device: Device) -> int | None:
     if options.device or device.kind != "cpu":
         return None
     return host_memory()
-
-
-def host_memory() -> int:
-    """Return the bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _cpu(ranks: int) -> Device:

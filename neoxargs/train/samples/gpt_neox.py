@@ -23,8 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neoxargs.text import format_duration
 from neoxargs.token_files.index import IGNORED
 from neoxargs.train.data.loader import Samples
+
+#: From so many samples on, the wait for their order is announced.
+MANY_SAMPLES, SECONDS_PER_SAMPLE = 10_000_000, 3e-7
 
 Integers = NDArray[np.integer[Any]]
 Arrays = dict[str, Integers]
@@ -112,11 +116,19 @@ def source_samples(
     lengths = file.sequence_lengths
 
     def build() -> Arrays:
+        announce(samples)
         return source_order(lengths, sequences, samples, seq_length, seed)
 
     key = ["source", identity, sequences.start, sequences.stop, samples, seq_length, seed]
     arrays = cached(cache, key, ("documents", "starts", "order"), build)
     return SourceSamples(file, arrays["documents"], arrays["starts"], arrays["order"], masked)
+
+
+def announce(samples: int) -> None:
+    """Print that an order is computed, if that takes longer than a few seconds."""
+    if samples >= MANY_SAMPLES:
+        seconds = format_duration(samples * SECONDS_PER_SAMPLE)
+        print(f"computing the order of {samples:,} samples, once, which takes about {seconds}", flush=True)
 
 
 def source_order(lengths: Integers, sequences: slice, samples: int, seq_length: int, seed: int) -> Arrays:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from neoxargs.train.data.loader import Samples
-from neoxargs.train.samples.gpt_neox import Arrays, BlendSamples, cached
+from neoxargs.train.samples.gpt_neox import Arrays, BlendSamples, announce, cached
 
 
 def in_passes(sources: Sequence[Samples], samples: int, seed: int, cache: Path) -> BlendSamples:
@@ -24,6 +24,7 @@ def in_passes(sources: Sequence[Samples], samples: int, seed: int, cache: Path) 
     sizes = [len(source) for source in sources]
 
     def build() -> Arrays:
+        announce(samples)
         # All samples, one source after the other, which each pass permutes.
         source = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
         index = np.concatenate([np.arange(size) for size in sizes])

@@ -109,3 +109,22 @@ def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
     assert f"error: {problem.what}" in capsys.readouterr().err
     assert main(["check", "a.yml", "--gpus", "1"]) == 0
     assert "/proc" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "disk", "memory", "lack"),
+    [
+        ("", 1e13, 1e13, None),
+        ("", 1e9, 1e13, "the disk of run_dir (runs) has 1 GB free"),
+        ("", 1e13, 1e9, "this machine has 1 GB of memory"),
+        ("pack_impl: unpacked\n", 11e9, 1e13, None),
+    ],
+)
+def test_the_order_of_samples_has_space(tmp_path, monkeypatch, text, disk, memory, lack):
+    """A billion samples take 12 GB, or 10 GB of whole documents."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=disk))
+    monkeypatch.setattr(disk_space, "host_memory", lambda: memory)
+    made = config(f"{text}gradient_accumulation_steps: 5e7\nrun_dir: runs\n", tmp_path)
+    found = [problem.what for problem in disk_space.index_problems(made, remote=False)]
+    assert [what.rpartition("but ")[2] for what in found] == [lack] * (lack is not None)
+    assert list(disk_space.index_problems(made, remote=True)) == [] or disk == 1e9

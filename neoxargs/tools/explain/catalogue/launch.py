@@ -166,6 +166,10 @@ PROBLEMS: dict[str, Entry] = {
         "The disk has space for the first checkpoint, but not for all the checkpoints that the run will keep. The "
         "run would fail when it saves a later checkpoint."
     ),
+    "sample-order-too-large": row(
+        "Before the first step, rank 0 shuffles the samples of the whole run and writes their order to the run folder. "
+        "The order of a run of so many steps does not fit into memory or on the disk."
+    ),
     "cpu-without-fp16": row("This machine's CPU cannot compute in fp16; every rank would fail in its first step."),
     "fp32-without-tf32": Entry(
         "With TF32 enabled, Ampere and later GPUs multiply fp32 matrices up to eight times as fast. A run with neither "
