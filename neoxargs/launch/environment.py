@@ -38,7 +38,7 @@ class Variable(NamedTuple):
     def __str__(self) -> str:
         """Return the value and the origin; a secret value is masked."""
         value = "***" if SECRET.search(self.name) else self.value
-        advice = f"; not passed on to other hosts: {self.not_passed_on}" if self.not_passed_on else ""
+        advice = f"; not passed on to other hosts; {self.not_passed_on}" if self.not_passed_on else ""
         return f"{value}  ({self.origin}{advice})"
 
 

@@ -200,7 +200,8 @@ class SparsePruningShared(
     """snip_momentum: number of steps between two prunings."""
 
     block_pattern: str = param("4x1")
-    """snip_momentum: shape of the blocks that are set to zero together, or `N:M` for N of every M weights."""
+    """snip_momentum: shape of the blocks that are set to zero together, or `N:M` to set N of every M
+    weights to zero."""
 
     dense_ratio: Fraction = param(0.1)
     """snip_momentum: fraction of weights to keep, above 0 and below 1."""

@@ -15,8 +15,8 @@ class Precision(Group, origin="Meg", effect="engine"):
     precision: Literal["fp32", "fp16", "bf16", "bfloat16", "float32", "float", "float16", "half"] = param(
         derived=True, origin="NeoX"
     )
-    """Data type in which the model computes: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`;
-    torch's names for the others are accepted too. If not set, it follows the `fp16` and `bf16` sections; without them,
+    """Data type in which the model computes: `fp32`, `fp16` (needs loss scaling) or `bf16`; torch's names
+    (`bfloat16`, ...) are accepted too. If not set, it follows the `fp16` and `bf16` sections; without them,
     it is fp32."""
 
     float32_matmul_precision: Literal["highest", "high", "medium"] = param(

@@ -29,7 +29,7 @@ def test_ranks_on_this_machine_inherit_all_of_the_shell():
 
 
 def test_other_machines_get_what_deepspeed_exports(env_file):
-    left = "; not passed on to other hosts: "
+    left = "; not passed on to other hosts; "
     assert lines(REMOTE, "pdsh") == [
         f"HF_TOKEN *** ({env_file})",
         "NCCL_DEBUG INFO (this shell)",

@@ -178,9 +178,7 @@ def _on_hosts(
         selection["num_gpus"] = str(filters.num_gpus)
         fewer = [host for host in hosts if pool[host] < filters.num_gpus]
         if fewer:
-            what = (
-                f"num_gpus ({filters.num_gpus}) is more than the number of slots in {path} for {listed(fewer, 'and')}"
-            )
+            what = f"num_gpus ({filters.num_gpus}) is more than the number of slots of {listed(fewer, 'and')} in {path}"
             what += f"; {filters.num_gpus} ranks are started on each host"
             warnings.append(_warning("num-gpus-above-slots", what, filters.where, "num_gpus"))
         hosts = {host: list(range(filters.num_gpus)) for host in hosts}

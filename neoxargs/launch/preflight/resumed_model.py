@@ -47,7 +47,8 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
         return
     found = [change for change in _changes(config, checkpoint) if change.level == "training"]
     if found:
-        what = f"the configuration has changed since the checkpoint to be loaded ({checkpoint}): {_listed(found)}"
+        since = f"since the checkpoint to be loaded ({checkpoint}) was saved"
+        what = f"the configuration has changed {since}: {_listed(found)}"
         hint = "set the old values to continue the same run; `deepy diff` compares all values of two runs"
         about = (*(change.name for change in found), "load")
         place = config.place("load")

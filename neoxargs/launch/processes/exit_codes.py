@@ -56,7 +56,8 @@ def _killed(evidence: Evidence) -> str:
     peak = f"the peak memory of this rank was {evidence.peak_memory / 1e9:.1f} GB"
     if evidence.memory_kills > 0:
         return f"{{name}}: the host ran out of memory and the system killed the process; {peak}"
-    return f"{{name}}: killed by a user or a job scheduler, or out of memory (not confirmed by the system); {peak}"
+    causes = "by a user, by a job scheduler, or because the host ran out of memory (no record of it was found)"
+    return f"{{name}}: killed {causes}; {peak}"
 
 
 def _bus_error(evidence: Evidence) -> str:

@@ -57,7 +57,7 @@ def plugin_value_problems(config: Config) -> Iterator[Problem]:
     """Yield errors for values that a plugin added to a parameter's choices; only the plugin's script supports them."""
     for name, values in WIDENED.items():
         if (value := config.get(name)) in values and name != "launcher":  # a plugin's launcher starts train.py
-            what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not supported by train.py"
+            what = f"train.py does not support {name}: {yaml_form(value)}, a value that plugin {values[value]} adds"
             hint = f"launch the plugin's own script instead of train.py, or set {name} to a built-in value"
             yield Problem(what, config.place(name), hint, id="not-built", about=(name,))
 

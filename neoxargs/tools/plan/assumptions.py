@@ -127,7 +127,7 @@ class Assumptions:
         -1,
         "bytes",
         "memory per gradient",
-        "by default, what DeepSpeed's optimizer uses for the precision and ZeRO stage",
+        "by default, determined by DeepSpeed's optimizer, the precision and the ZeRO stage",
     )
     optimizer_bytes: float = assume(
         -1, "bytes", "memory for the master weight and moments, per parameter",

@@ -34,7 +34,7 @@ class Result:
     loss: float
     grad_norm: float | None
     skipped: bool
-    """Whether the weights were not updated: fp16 gradients overflowed, or the step diverged."""
+    """True if the weights were not updated, because fp16 gradients overflowed or the step diverged."""
     overflowed: bool = False
     """Whether an fp16 overflow was the reason; the loss scale is then lowered."""
     reports: dict[str, float] = field(default_factory=dict)

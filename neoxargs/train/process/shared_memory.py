@@ -233,7 +233,8 @@ def _await(other: socket.socket) -> None:
         with torch.profiler.record_function("shared memory: wait for another rank"):
             notice = other.recv(1)
     except TimeoutError:
-        raise Lost(f"shared memory: timed out after {other.gettimeout():.0f} s without an answer") from None
+        waited = f"has not answered for {other.gettimeout():.0f} s"
+        raise Lost(f"shared memory: another rank of this host {waited}") from None
     except ConnectionError as error:
         raise Lost(f"shared memory: {error.strerror}") from None
     # An empty read means that the other end is closed.

@@ -110,7 +110,7 @@ def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
         ("A=(1 2)\nA[1]=3\na ${A[@]}", ["`A[1]=3` is not evaluated, so A has the value that it had before"]),
         ("L=1\nread L\nL=2\na $L", []),
         ("read L\na $L", []),
-        ("[ -f x ] && L=1\na $L", ["L is set although the condition `[ -f x ]` before it is unknown"]),
+        ("[ -f x ] && L=1\na $L", ["the condition `[ -f x ]` cannot be evaluated; L is set as if it were true"]),
         ("cd x && L=1\na $L", []),
         ("X=1\nread X\nC='a $X'\nbash -c \"$C --b 1 --c 2\"",
          ["`read X` is not evaluated, so X has the value that it had before"]),

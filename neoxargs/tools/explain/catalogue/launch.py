@@ -64,8 +64,8 @@ PROBLEMS: dict[str, Entry] = {
         "ValueError on every host."
     ),
     "too-many-ranks": row(
-        "The number of ranks is impossibly large. Probably, the number of hosts, the number of slots or a parallel "
-        "size has too many digits."
+        "The number of ranks is impossibly large. The number of hosts, the number of slots or a parallel size "
+        "probably has too many digits."
     ),
     "hosts-not-known": row(
         "The job scheduler chooses the hosts when the job starts, so the hosts cannot be checked earlier."

@@ -243,7 +243,11 @@ def recompute(reading: Reading, option: Option) -> None:
     if option.text == "full":
         reading.set("checkpoint_activations", True)
     else:
-        reading.leave_out(option, "deepy's fused attention does not store attention scores, so none are recomputed")
+        selective_recompute(reading, option)
+
+
+def selective_recompute(reading: Reading, option: Option) -> None:
+    reading.leave_out(option, "deepy's fused attention does not store attention scores, so none are recomputed")
 
 
 def method(reading: Reading, option: Option) -> None:

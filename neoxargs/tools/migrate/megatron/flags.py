@@ -114,6 +114,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "adam-eps": _renamed("optimizer.params.eps"),
     "clip-grad": _renamed("gradient_clipping"),
     "recompute-granularity": computed_flags.recompute,
+    "recompute-activations": computed_flags.selective_recompute,
     "recompute-method": computed_flags.method,
     "recompute-num-layers": _renamed("checkpoint_num_layers"),
     "checkpoint-activations": _sets("checkpoint_activations", True),

@@ -72,7 +72,7 @@ REASONS = {
         use-grouped-gemm-* moe-grouped-gemm moe-use-grouped-tensor moe-single-grouped-* moe-*fusion* moe-permute-*
         moe-token-dispatcher-type moe-enable-deepep moe-deepep-* moe-flex-* moe-hybridep-* moe-ncclep-* moe-paged-*
         moe-combine-bwd-dtype moe-dispatch-fwd-dtype moe-shared-expert-overlap moe-*glu-interleave-size
-        moe-layer-recompute ep-overlap-* recompute-activations recompute-modules mhc-recompute-layer-num
+        moe-layer-recompute ep-overlap-* recompute-modules mhc-recompute-layer-num
         cpu-offloading-* *activation-offload* fine-grained-* offload-modules min-offloaded-tensor-size
         delta-offload-bytes-across-pp-ranks optimizer-offload-fraction no-pin-cpu-* use-precision-aware-optimizer
         main-*-dtype exp-avg*-dtype reuse-grad-buf-* batch-invariant-* *clone-scatter-output-*

@@ -181,7 +181,7 @@ class _Reader(Assignments):
             what = f"{name} changes in each iteration of a loop, of which only the first is read"
             self.doubts[name].append(self.doubt(what, f"write {name}=VALUE instead of the loop, and migrate again"))
         if self.test and self.status is None and self.separator in ("&&", "||"):
-            what = f"{name} is set although the condition `{self.test}` before it is unknown"
+            what = f"the condition `{self.test}` cannot be evaluated; {name} is set as if it were true"
             self.doubts[name].append(self.doubt(what, "set the condition's variables with --var NAME=VALUE"))
 
     def doubt(self, what: str, hint: str) -> Problem:
