@@ -12,7 +12,7 @@ class PostTraining(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only KTO, REINFORCE and reward models use it, and train.py does not support them",
+    no_effect_reason="only REINFORCE and reward models use it, and train.py does not support them",
 ):
     """Objectives of post-training, and the data that only they read."""
 
@@ -20,10 +20,6 @@ class PostTraining(
         "normal",
         effect="model",
         refused={
-            "kto": (
-                "its loss needs rated answers, and deepy reads only pairs of answers; in GPT-NeoX it has failed with a "
-                "NameError since 2025-05-09"
-            ),
             "reinforce": (
                 "a server generates and rates its answers while the model trains, and deepy has no client for one; in "
                 "GPT-NeoX it has failed with a NameError since 2025-05-09"
@@ -31,8 +27,8 @@ class PostTraining(
             "rm": "a reward model has a head with one output, and deepy trains only models that predict tokens",
         },
         instead=(
-            "use train_impl: dpo, or export the model to Hugging Face's format with `deepy export`, and continue with "
-            "TRL's KTOTrainer, RLOOTrainer or RewardTrainer"
+            "use train_impl: dpo or kto, or export the model to Hugging Face's format with `deepy export`, and "
+            "continue with TRL's RLOOTrainer or RewardTrainer"
         ),
     )
     """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
@@ -48,18 +44,18 @@ class PostTraining(
     """Computes DPO's loss without a reference model, as if that model had no preference. Otherwise, the reference model
     is the model before the first step; its log-probabilities are computed then, and stored in the checkpoints."""
 
-    kto_beta: NonNegative = param(0.1)
+    kto_beta: NonNegative = param(0.1, effect="model")
     """How strongly KTO (Ethayarajh et al. 2024) holds the policy to the reference model; with a larger value, the
     policy stays closer."""
 
-    kto_fp32: bool = param(True)
-    """Computes KTO's log-probabilities in fp32."""
+    kto_fp32: bool = param(True, effect="model")
+    """Computes KTO's log-probabilities from logits in fp32; if false, from logits in the model's precision."""
 
-    kto_desirable_weight: NonNegative = param(1.0)
-    """Weight of desirable samples in KTO's loss."""
+    kto_desirable_weight: NonNegative = param(1.0, effect="model")
+    """Weight of desirable answers, those with a positive reward, in KTO's loss."""
 
-    kto_undesirable_weight: NonNegative = param(1.0)
-    """Weight of undesirable samples in KTO's loss."""
+    kto_undesirable_weight: NonNegative = param(1.0, effect="model")
+    """Weight of undesirable answers, those with a negative reward, in KTO's loss."""
 
     z_loss: NonNegative = param(0.0, effect="model")
     """Weight of a penalty on the squared logarithm of the softmax's denominator, which keeps logits from drifting
@@ -79,13 +75,14 @@ class PostTraining(
     reinforce_leave_one_out: bool = param(False)
     """Uses the mean reward of a prompt's other samples as the baseline (RLOO)."""
 
-    train_reward_data_paths: Paths | None = param(None)
-    """Prefixes of the reward files of `train_data_paths`, for KTO."""
+    train_reward_data_paths: Paths | None = param(None, effect="data")
+    """Prefixes of the reward files of `train_data_paths`, for KTO: one number per document, positive for a desirable
+    answer and negative for an undesirable one. It multiplies `kto_beta`."""
 
-    valid_reward_data_paths: Paths | None = param(None)
+    valid_reward_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the reward files of `valid_data_paths`, for KTO."""
 
-    test_reward_data_paths: Paths | None = param(None)
+    test_reward_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the reward files of `test_data_paths`, for KTO."""
 
     pos_train_data_paths: Paths | None = param(None, effect="data")

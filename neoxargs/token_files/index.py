@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
 #: Those of Megatron; 6 and 7 are floating point types, which no token ids have.
 ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 #: Type code -> numpy's name of the type.
-_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 #: Type code -> its letter in the format of `struct`.
 _LETTERS: dict[int, Literal["B", "b", "h", "i", "q", "H"]] = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
 #: The label of a token that does not count toward the loss.
@@ -43,12 +43,15 @@ class TokenFile(Record):
     """The token ids of all sequences, memory-mapped."""
 
 
-def read(prefix: str) -> TokenFile | None:
-    """Return a token file, or None if one of its two files is missing or not in this format."""
+def read(prefix: str, types: Mapping[int, str] = TYPES) -> TokenFile | None:
+    """Return a token file, or None if one of its two files is missing or not in this format.
+
+    types: type code -> numpy's name of the type, of all types that the file may have.
+    """
     import numpy as np
 
     idx, ids = Path(prefix + ".idx"), Path(prefix + ".bin")
-    found = _lengths(idx) if idx.is_file() and ids.is_file() else None
+    found = _lengths(idx, types) if idx.is_file() and ids.is_file() else None
     if found is None:
         return None
     kind, lengths = found
@@ -131,7 +134,7 @@ def _header(prefix: str) -> tuple[Any, ...] | None:
     return HEADER.unpack(head) if known else None
 
 
-def _lengths(idx: Path) -> tuple[str, NDArray[Any]] | None:
+def _lengths(idx: Path, types: Mapping[int, str]) -> tuple[str, NDArray[Any]] | None:
     """Return numpy's name of the type of the token ids, and the lengths of the sequences."""
     import numpy as np
 
@@ -141,4 +144,4 @@ def _lengths(idx: Path) -> tuple[str, NDArray[Any]] | None:
             return None
         _, _, code, count, _ = HEADER.unpack(head)
         lengths: NDArray[Any] = np.fromfile(file, "<i4", count)
-    return (_TYPES[code], lengths) if code in _TYPES and len(lengths) == count else None
+    return (types[code], lengths) if code in types and len(lengths) == count else None

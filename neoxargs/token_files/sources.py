@@ -44,6 +44,7 @@ class Source(NamedTuple):
     weight: how often, relative to the other sources of the split; None means its number of tokens.
     labels: prefix of its label file.
     rejected: for preference pairs, the source of the rejected answers; this one then has the chosen answers.
+    rewards: for KTO, prefix of its reward file.
     """
 
     prefix: str
@@ -51,6 +52,7 @@ class Source(NamedTuple):
     weight: float | None = None
     labels: str | None = None
     rejected: Source | None = None
+    rewards: str | None = None
 
     @property
     def files(self) -> list[str]:
@@ -72,12 +74,19 @@ def sources(data: Data, answers: PostTraining) -> dict[Part, list[Source]]:
             part: [Source(prefix, share, weight) for prefix, weight in blend(data.data_path)] if share else []
             for part, share in zip(PARTS, shares, strict=True)
         }
-    lists = (
-        (data.train_data_paths, data.train_data_weights, data.train_label_data_paths),
-        (data.valid_data_paths, data.valid_data_weights, data.valid_label_data_paths),
-        (data.test_data_paths, data.test_data_weights, data.test_label_data_paths),
+    return {part: _split(data, answers, split) for part, split in zip(PARTS, SPLITS, strict=True)}
+
+
+def _split(data: Data, answers: PostTraining, split: str) -> list[Source]:
+    """Return the sources of the lists of paths of a split."""
+    paths, weights, labels = (
+        getattr(data, f"{split}_{kind}") for kind in ("data_paths", "data_weights", "label_data_paths")
     )
-    return {part: _listed(*settings) for part, settings in zip(PARTS, lists, strict=True)}
+    found = _listed(paths, weights, labels)
+    if answers.train_impl != "kto":
+        return found
+    rewards = [name for name, _ in blend(getattr(answers, f"{split}_reward_data_paths") or ())]
+    return [source._replace(rewards=name) for source, name in zip(found, rewards, strict=True)]
 
 
 def _pairs(data: Data, answers: PostTraining, split: str) -> list[Source]:

@@ -76,15 +76,17 @@ def for_evaluation(config: Config) -> Config:
             hint = "set data_path or text_path to compute perplexity, or eval_tasks to run lm_eval tasks"
         about = ("eval_iters" if given else "data_path", "eval_tasks")
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
-    return for_generation(_preferred_answers(config) if config.data.dataset_impl == "pairwise" else config)
+    return for_generation(_without_preferences(config))
 
 
-def _preferred_answers(config: Config) -> Config:
-    """Return the configuration that reads only the preferred answers of preference pairs, whose loss is measured."""
-    source = Source("derived", text="only the loss of the preferred answers is measured")
-    changes = {f"{split}_{kind}data_paths": config.get(f"pos_{split}_{kind}data_paths")
-               for split in SPLITS for kind in ("", "label_")}  # fmt: skip
-    values = {**changes, "dataset_impl": "gpt2", "train_impl": "normal"}
+def _without_preferences(config: Config) -> Config:
+    """Return the configuration that measures the loss of answers; of preference pairs, that of the preferred ones."""
+    source = Source("derived", text="the loss of answers is measured, of pairs only that of the preferred ones")
+    values = {"train_impl": "normal"}
+    if config.data.dataset_impl == "pairwise":
+        values |= {f"{split}_{kind}data_paths": config.get(f"pos_{split}_{kind}data_paths")
+                   for split in SPLITS for kind in ("", "label_")}  # fmt: skip
+        values["dataset_impl"] = "gpt2"
     changed = {name: Value(value, source) for name, value in values.items()}
     return Config(config.values | changed, config.sections, config.warnings, config.dialect)
 

@@ -67,7 +67,7 @@ def run(arguments: RankArguments) -> None:
     with starting_from_text(trained.deepspeed, config, tokenizer, mesh):
         position = saver.load()
     progress = _progress(config)
-    if config.post_training.train_impl == "dpo":
+    if config.post_training.train_impl in reference.NEEDED_BY:
         reference.prepare(config, trained, data, mesh, saver, progress)
     run = _described_run(config, process.world_size, position.iteration, vocabulary.padded)
     trackers = _trackers(config, run.folder) if process.main else []

@@ -13,7 +13,7 @@ from neoxargs.train.data import indexed
 IGNORED = -100
 
 
-def token_file(prefix: Path, documents: Sequence[Sequence[int]], stored: type[np.generic] = np.int32) -> str:
+def token_file(prefix: Path, documents: Sequence[Sequence[float]], stored: type[np.generic] = np.int32) -> str:
     """Write documents to a token file and return its prefix."""
     writer = indexed.Writer(prefix, stored)
     for ids in documents:

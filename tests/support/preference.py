@@ -1,11 +1,14 @@
-"""Preference pairs for tests, and DPO on them written with transformers."""
+"""Preference pairs and rated answers for tests, and DPO and KTO on them written with transformers."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +16,8 @@ from torch import Tensor
 from tests.support.finetuning import IGNORED, drawn, token_file
 
 BETA, RATE = 0.5, 0.1
+#: Of desirable and of undesirable answers.
+WEIGHTS = 1.5, 0.75
 
 
 class Answers(NamedTuple):
@@ -63,15 +68,90 @@ def settings(folder: Path) -> dict[str, Any]:
     return values
 
 
+def rated(folder: Path, count: int, longest: int, stored: type[np.generic] = np.float32) -> Answers:
+    """Write both answers of pairs as the documents of one file, in turns, with their rewards; return them.
+
+    stored: type of the rewards in their file; int32 is that of GPT-NeoX's tool.
+    """
+    return _rated(folder, written(folder, count, longest), rewards_of(2 * count), stored)
+
+
+def learnable_rated(folder: Path, count: int, longest: int, stored: type[np.generic]) -> Answers:
+    """Write answers of which the desirable ones consist of one token, and the undesirable ones of another."""
+    return _rated(folder, learnable(folder, count, longest), [1.0, -1.0] * count, stored)
+
+
+def _rated(folder: Path, pairs: Pairs, rewards: Sequence[float], stored: type[np.generic]) -> Answers:
+    both = Answers(*([row for turn in zip(*rows, strict=True) for row in turn] for rows in zip(*pairs, strict=True)))
+    token_file(folder / "rated", both.documents)
+    token_file(folder / "rated_label", both.labels)
+    token_file(folder / "rated_reward", [[reward] for reward in rewards], stored)
+    return both
+
+
+def rewards_of(count: int) -> list[float]:
+    """Return the rewards of documents, of which every other one is undesirable."""
+    return [(-1.0 if index % 2 else 1.0) * (1 + index % 3) for index in range(count)]
+
+
+def settings_of_kto(folder: Path) -> dict[str, Any]:
+    """Return the settings of training on all rated answers of the folder."""
+    values: dict[str, Any] = {
+        "data_path": "null", "train_impl": "kto", "pack_impl": "unpacked", "kto_beta": BETA,
+        "kto_desirable_weight": WEIGHTS[0], "kto_undesirable_weight": WEIGHTS[1],
+    }  # fmt: skip
+    for split in ("train", "valid", "test"):
+        for kind in ("", "_label", "_reward"):
+            values[f"{split}{kind}_data_paths"] = folder / f"rated{kind}"
+    return values
+
+
+def steps_of_kto(model: Any, documents: Answers, steps: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """Train transformers' model by gradient descent; return the loss of each step.
+
+    steps: the documents of each micro batch of each step.
+    """
+    rewards = rewards_of(len(documents.documents))
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    with torch.no_grad():
+        before = _log_probabilities(model, documents)
+
+    def loss_of(chosen: Sequence[int]) -> Tensor:
+        policy = _log_probabilities(model, Answers(*([part[index] for index in chosen] for part in documents)))
+        ratios = policy - before[list(chosen)]
+        half, terms = len(chosen) // 2, []
+        for place, index in enumerate(chosen):
+            others = ratios[half:] if place < half else ratios[:half]
+            divergence = sum(max(float(ratio), 0.0) for ratio in others.detach()) / half
+            value = torch.sigmoid(BETA * rewards[index] * (ratios[place] - divergence))
+            terms.append(WEIGHTS[0 if rewards[index] > 0 else 1] * (1 - value))
+        return torch.stack(terms).mean()
+
+    return _descent(optimizer, [partial(_mean, loss_of, micro_batches) for micro_batches in steps])
+
+
+def _mean(loss_of: Callable[[Sequence[int]], Tensor], micro_batches: Sequence[Sequence[int]]) -> Tensor:
+    return torch.stack([loss_of(chosen) for chosen in micro_batches]).mean()
+
+
 def steps_of_dpo(model: Any, pairs: Pairs, count: int) -> list[float]:
     """Train transformers' model by gradient descent on all pairs at once; return the losses."""
     reference, optimizer = copy.deepcopy(model), torch.optim.SGD(model.parameters(), RATE)
     with torch.no_grad():
         before = [_log_probabilities(reference, answers) for answers in pairs]
-    losses = []
-    for _ in range(count):
+
+    def loss() -> Tensor:
         chosen, rejected = (_log_probabilities(model, answers) for answers in pairs)
-        loss = -F.logsigmoid(BETA * ((chosen - before[0]) - (rejected - before[1]))).mean()
+        return -F.logsigmoid(BETA * ((chosen - before[0]) - (rejected - before[1]))).mean()
+
+    return _descent(optimizer, [loss] * count)
+
+
+def _descent(optimizer: torch.optim.Optimizer, steps: Sequence[Callable[[], Tensor]]) -> list[float]:
+    """Take a step with each of these functions of the weights; return the losses."""
+    losses = []
+    for loss_of in steps:
+        loss = loss_of()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

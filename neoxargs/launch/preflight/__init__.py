@@ -22,6 +22,7 @@ from neoxargs.launch.preflight.documents import (
     shorter_than_a_sample,
     unpaired_answers,
     wrong_labels,
+    wrong_rewards,
 )
 from neoxargs.launch.preflight.frozen_model import frozen_model_problems
 from neoxargs.launch.preflight.hardware import (
@@ -108,8 +109,8 @@ def training_problems(spec: RunSpec) -> list[Problem]:
 def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
-    problems = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config), *no_document_fits(config)]
-    problems += [*empty_splits(config), *shorter_than_a_sample(config)]
+    problems = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config), *wrong_rewards(config)]
+    problems += [*no_document_fits(config), *empty_splits(config), *shorter_than_a_sample(config)]
     problems += [*unnamed_files(config), *unreadable_prompts(config, "eval_prompts_file"), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
     checks = (skipped_checkpoints, other_model, other_vocabulary, other_optimizer, other_schedule, changed_training)

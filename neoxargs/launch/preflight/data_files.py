@@ -42,9 +42,12 @@ SAME_TOKENIZER = "use the tokenizer that tokenised the data, or tokenise the tex
 TOKEN_FILES = tuple(
     f"{answer}{split}_{kind}" for answer in ANSWERS for kind in ("data_paths", "label_data_paths") for split in SPLITS
 )
-
+#: The parameters that name their rewards.
+REWARD_FILES = tuple(f"{split}_reward_data_paths" for split in SPLITS)
 #: The parameters that name training data.
 TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
+REWARDS_HINT = "deepy data --chat --reward-key KEY writes a token file together with its rewards"
+REWARDS_HINT = "deepy data --chat --reward-key KEY writes a token file together with its rewards"
 LABELS_HINT = "deepy data --chat writes a token file together with its labels"
 #: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
 LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
@@ -81,7 +84,7 @@ def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
 def _token_files(config: Config) -> Iterator[Problem]:
     if not config.data.text_path:
         yield from _datasets(config, "data_path", prefixes(config.get("data_path")))
-    for name in TOKEN_FILES:
+    for name in (*TOKEN_FILES, *(REWARD_FILES if config.post_training.train_impl == "kto" else ())):
         yield from _datasets(config, name, path_list(config.get(name)))
 
 
@@ -157,7 +160,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
 
 def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
-    if "_label_" in name:  # not made by a tokenizer
+    if "_label_" in name or name in REWARD_FILES:  # not made by a tokenizer
         return
     if begins_with_label(prefix):
         what = f"{name}: {prefix} is a label file: it contains {IGNORED}, which is not a token"
@@ -216,6 +219,10 @@ def _similar_file(prefix: str) -> str:
 def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
     if len(paths := prefix.split()) > 1 and all("/" in path or is_weight(path) for path in paths):
         return f"to blend datasets, write a list: [{', '.join(paths)}]"
+    if name in REWARD_FILES:
+        return REWARDS_HINT
+    if name in REWARD_FILES:
+        return REWARDS_HINT
     labels = name if name.endswith("_label_data_paths") else name.replace("_data_paths", "_label_data_paths")
     return LABELS_HINT if labels != "data_path" and config.get(labels) else _creation_hint(config, prefix)
 

@@ -5,6 +5,7 @@ They need numpy, which a machine that only checks may lack, and whose import tak
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
@@ -17,6 +18,7 @@ from neoxargs.token_files.sources import Source, sources
 
 HINTS = {
     "pair": "write both files from the same prompts, so that document i of one belongs to document i of the other",
+    "reward": "write the reward file together with the token file: deepy data --chat --reward-key KEY",
     "documents": "write both files from the same documents, in the same order",
     "length": "write one label for each token of every document",
     "label": "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
@@ -84,6 +86,29 @@ def unpaired_answers(config: Config) -> Iterator[Problem]:
             if what := _other_documents(*paths) or _other_prompt(paths, own):
                 place = config.place(names[1])
                 yield Problem(f"{names[1]}: {what}", place, HINTS["pair"], id="pairs-do-not-match", about=names[::-1])
+
+
+def wrong_rewards(config: Config) -> Iterator[Problem]:
+    """Yield a problem for each reward file that does not fit its token file; missing files are reported elsewhere."""
+    for split in SPLITS if config.post_training.train_impl == "kto" else ():
+        names = f"{split}_reward_data_paths", f"{split}_data_paths"
+        for own, prefix in label_pairs(*map(config.get, names)):
+            if (size := index.extent(prefix)) and (what := _wrong_rewards(own, size.sequences)):
+                place = config.place(names[0])
+                yield Problem(
+                    f"{names[0]}: {own} {what}", place, HINTS["reward"], id="rewards-do-not-match", about=names
+                )
+
+
+def _wrong_rewards(prefix: str, documents: int) -> str:
+    """Return what is wrong with a reward file that exists, or ""."""
+    try:
+        from neoxargs.token_files import rewards
+    except ImportError:
+        return ""
+    exists = all(os.path.exists(prefix + ending) for ending in (".bin", ".idx"))
+    found = rewards.read(prefix, documents) if exists else ""
+    return found if isinstance(found, str) else ""
 
 
 def _other_documents(chosen: str, rejected: str) -> str:

@@ -6,7 +6,7 @@ Plain text that fits the terminal's width; a terminal gets the same text with co
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.launch.cluster.hosts import Resources
@@ -267,10 +267,16 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
     yield f"{shorten(source, 3 * 66 if cut else None)}{tokens}"  # about three lines
     labels = [f"labels {', '.join(path_list(data.train_label_data_paths))}"] if data.train_label_data_paths else []
     packing = [f"samples of whole documents ({data.pack_impl})"] if data.pack_impl != "packed" else []
-    if labels or packing:
-        yield "; ".join([*labels, *packing])
+    rewards = [f"rewards {', '.join(path_list(paths))}"] if (paths := _rewards(config)) else []
+    if labels or rewards or packing:
+        yield "; ".join([*labels, *rewards, *packing])
     if data.data_path:
         yield f"split {data.split} into training, validation and test"
+
+
+def _rewards(config: Config) -> Sequence[str] | str | None:
+    options = config.post_training
+    return options.train_reward_data_paths if options.train_impl == "kto" else None
 
 
 def _run(config: Config) -> Iterator[str]:

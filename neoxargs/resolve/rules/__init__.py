@@ -24,6 +24,8 @@ from neoxargs.resolve.rules import (
     optimizer,
     parallel,
     precision,
+    preference,
+    rewards,
     rotary,
     runtime,
     schedule,
@@ -35,7 +37,7 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
     parallel, batch, model, mlp, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations,
-    data, finetuning, checkpoint,
+    data, finetuning, preference, rewards, checkpoint,
     runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model,
 )  # fmt: skip
 

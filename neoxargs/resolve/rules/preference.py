@@ -1,4 +1,4 @@
-"""Preference training: pairs of answers, and what cannot be combined with its loss."""
+"""Pairs of a preferred and a rejected answer, for preference training."""
 
 from __future__ import annotations
 
@@ -68,8 +68,13 @@ def pairs_have_data(dataset_impl: str, pos_train_data_paths: Paths, neg_train_da
     return refuse(what, advice + "of the rejected answers", ["dataset_impl", *absent])
 
 
-def check_pairs(split: str, preferred: Paths, rejected: Paths, labels: Paths, other_labels: Paths) -> Finding | None:
+def check_pairs(
+    dataset_impl: str, split: str, preferred: Paths, rejected: Paths, labels: Paths, other_labels: Paths
+) -> Finding | None:
     """Refuse lists of different lengths, and labels for only one of the two answers. split: train, valid or test."""
+    # Without one of the two for training, `pairs_have_data` says so.
+    if dataset_impl != "pairwise" or (split == "train" and not (path_list(preferred) and path_list(rejected))):
+        return None
     counts = {
         f"pos_{split}_data_paths": len(path_list(preferred)),
         f"neg_{split}_data_paths": len(path_list(rejected)),
@@ -89,6 +94,7 @@ def check_pairs(split: str, preferred: Paths, rejected: Paths, labels: Paths, ot
 
 @check
 def train_pairs_match(
+    dataset_impl: str,
     pos_train_data_paths: Paths,
     neg_train_data_paths: Paths,
     pos_train_label_data_paths: Paths,
@@ -104,11 +110,12 @@ def train_pairs_match(
         neg_train_data_paths: [c]
     """
     labels = pos_train_label_data_paths, neg_train_label_data_paths
-    return check_pairs("train", pos_train_data_paths, neg_train_data_paths, *labels)
+    return check_pairs(dataset_impl, "train", pos_train_data_paths, neg_train_data_paths, *labels)
 
 
 @check
 def valid_pairs_match(
+    dataset_impl: str,
     pos_valid_data_paths: Paths,
     neg_valid_data_paths: Paths,
     pos_valid_label_data_paths: Paths,
@@ -127,11 +134,12 @@ def valid_pairs_match(
         pos_valid_label_data_paths: a_label
     """
     labels = pos_valid_label_data_paths, neg_valid_label_data_paths
-    return check_pairs("valid", pos_valid_data_paths, neg_valid_data_paths, *labels)
+    return check_pairs(dataset_impl, "valid", pos_valid_data_paths, neg_valid_data_paths, *labels)
 
 
 @check
 def test_pairs_match(
+    dataset_impl: str,
     pos_test_data_paths: Paths,
     neg_test_data_paths: Paths,
     pos_test_label_data_paths: Paths,
@@ -148,30 +156,4 @@ def test_pairs_match(
         neg_test_data_paths: b
     """
     labels = pos_test_label_data_paths, neg_test_label_data_paths
-    return check_pairs("test", pos_test_data_paths, neg_test_data_paths, *labels)
-
-
-@check
-def dpo_has_its_own_loss(
-    train_impl: str, loss_average: str, char_level_ppl: bool, soft_prompt_tuning__enabled: bool
-) -> Finding | None:
-    """DPO's loss is a mean over pairs of answers. It has no mean over tokens and no perplexity, and deepy computes it
-    only for models without a soft prompt.
-
-        train_impl: dpo
-        dataset_impl: pairwise
-        pack_impl: unpacked
-        pos_train_data_paths: preferred
-        neg_train_data_paths: rejected
-        char_level_ppl: true
-    """
-    refused = {
-        "loss_average": loss_average == "tokens",
-        "char_level_ppl": char_level_ppl,
-        "soft_prompt_tuning.enabled": soft_prompt_tuning__enabled,
-    }
-    names = [name for name, is_set in refused.items() if is_set]
-    if train_impl != "dpo" or not names:
-        return None
-    what = f"{listed(names, 'and')} cannot be combined with train_impl (dpo)"
-    return refuse(what, f"remove {listed(names, 'and')}", ["train_impl", *names])
+    return check_pairs(dataset_impl, "test", pos_test_data_paths, neg_test_data_paths, *labels)

@@ -304,6 +304,12 @@ SWITCHED_OFF = (
     SwitchedOff("weighted_sampler_alpha", {"weight_by_num_documents": OFF}, "weight_by_num_documents is off"),
     SwitchedOff("dpo_*", {"train_impl": IsNot(("dpo",))}, "train_impl is not dpo", "set train_impl: dpo"),
     SwitchedOff(
+        "kto_* train_reward_data_paths valid_reward_data_paths test_reward_data_paths",
+        {"train_impl": IsNot(("kto",))},
+        "train_impl is not kto",
+        "set train_impl: kto",
+    ),
+    SwitchedOff(
         "pos_train_* pos_valid_* pos_test_* neg_*",
         {"dataset_impl": IsNot(("pairwise",))},
         "dataset_impl is not pairwise",
@@ -311,8 +317,8 @@ SWITCHED_OFF = (
     ),
     SwitchedOff(
         "z_loss fp16_lm_cross_entropy eod_mask_loss",
-        {"train_impl": Is(("dpo",))},
-        "DPO's loss is no cross entropy of single tokens",
+        {"train_impl": Is(("dpo", "kto"))},
+        "the loss of preference training is no cross entropy of single tokens",
     ),
     SwitchedOff("lora.*", {"lora.rank": OFF}, "lora.rank is 0", "set lora.rank, for example lora: {rank: 16}"),
     # The run and its checkpoints

@@ -33,7 +33,7 @@ MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
 TRAINING_VALUES: dict[str, tuple[Any, ...]] = {
     "optimizer.type": OPTIMIZERS,
     "optimizer.params.comm_backend_name": ("nccl", "gloo"),
-    "train_impl": ("normal", "dpo"),
+    "train_impl": ("normal", "dpo", "kto"),
     "dataset_impl": ("gpt2", "pairwise"),
 }
 #: Supported attention layers. `global` and `flash` compute the same; torch chooses the kernel.

@@ -1,4 +1,5 @@
-"""Conversations to token files: `<prefix>.bin` and `.idx` with the tokens, `<prefix>_label` with the labels.
+"""Conversations to token files: `<prefix>.bin` and `.idx` with the tokens, `<prefix>_label` with the labels, and with
+`--reward-key` `<prefix>_reward` with the rewards.
 
 `<prefix>.json` records what they were made from, so that `--if-missing` can tell whether they are up to date, and the
 statistics that are printed. Tokens and labels are int32, so the files are byte for byte those of GPT-NeoX's tool.
@@ -29,7 +30,7 @@ from neoxargs.train.data import indexed
 from neoxargs.train.data.build import identity
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.parallel import worker_count
-from neoxargs.train.data.record import label_prefix, refuse_other_files, sidecar, write_json
+from neoxargs.train.data.record import label_prefix, refuse_other_files, reward_prefix, sidecar, write_json
 
 #: Version of the output; increase it when the same conversations and recipe would give different files.
 FORMAT = 2
@@ -71,6 +72,8 @@ class Summary:
     vocab_size: int
     fingerprint: str
     """Hash of the files, the template and the recipe (see `fingerprint`)."""
+    rewards: dict[str, int] | None = None
+    """Number of conversations with a reward that is positive, negative, or 0; None without rewards."""
     vocab_file_hash: str = ""
     vocabulary_hash: str = ""
     """See `VocabularyHashes`; earlier versions recorded neither."""
@@ -79,6 +82,7 @@ class Summary:
 @dataclass
 class _Totals:
     lengths: array[int] = field(default_factory=lambda: array("i"))
+    rewards: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     trained: int = 0
     roles: Counter[str] = field(default_factory=Counter)
@@ -98,6 +102,7 @@ class _Totals:
         if chunk.empty_answers:
             self.empty_answers = chunk.empty_answers.after(self.empty_answers)
         self.roles += chunk.roles
+        self.rewards.update("positive" if reward > 0 else "negative" if reward else "zero" for reward in chunk.rewards)
         self.unknown_roles += chunk.unknown_roles
         self.notes += chunk.notes
         self.sample = self.sample or chunk.sample
@@ -118,8 +123,8 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
     size, totals = sum(file.stat().st_size for file in files), _Totals()
     with ExitStack() as stack:
         writers = []
-        for path in (prefix, label_prefix(prefix)):
-            writers.append(indexed.Writer(path, np.int32))
+        for path, stored in _files(recipe, prefix).items():
+            writers.append(indexed.Writer(path, stored))
             stack.callback(writers[-1].discard)
         meter = stack.enter_context(Meter(size, f"tokenising {size / 1e6:.1f} MB"))
         chunks = encode(sources.conversations(files), encoder, now, worker_count(size, workers))
@@ -128,9 +133,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
             # Read on past the first problem, so that a file with few mistakes can be corrected at once.
             if len(totals.problems) >= MAX_PROBLEMS:
                 break
-            last = [True] * len(chunk.lengths)
-            for writer, values in zip(writers, (chunk.ids, chunk.labels), strict=True):
-                writer.add(values, chunk.lengths, last)
+            _add(writers, chunk)
             meter.advance(chunk.size)
         if totals.problems:
             complete = next(chunks, None) is None
@@ -144,6 +147,20 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
             writer.finish()
     write_json(sidecar(prefix), asdict(summary))
     return summary, totals.sample
+
+
+def _files(recipe: ChatRecipe, prefix: Path) -> dict[Path, type[np.generic]]:
+    """Return the prefix of each file to write, and the type of its numbers."""
+    rewards = {reward_prefix(prefix): indexed.REWARD} if recipe.reward_key else {}
+    return {prefix: np.int32, label_prefix(prefix): np.int32, **rewards}
+
+
+def _add(writers: Sequence[indexed.Writer], chunk: Encoded) -> None:
+    last = [True] * len(chunk.lengths)
+    for writer, values in zip(writers, (chunk.ids, chunk.labels), strict=False):
+        writer.add(values, chunk.lengths, last)
+    if len(writers) > 2:
+        writers[2].add(np.array(chunk.rewards, indexed.REWARD), [1] * len(last), last)
 
 
 def _nothing_left(texts: Sequence[str], recipe: ChatRecipe, totals: _Totals) -> Problem:
@@ -222,6 +239,7 @@ def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint:
         tokenizer_type=recipe.tokenizer.tokenizer_type,
         vocab_size=encoder.tokenizer.vocab_size,
         fingerprint=fingerprint,
+        rewards=dict(sorted(totals.rewards.items(), reverse=True)) if recipe.reward_key else None,
         **vocabulary_hashes(recipe.tokenizer.tokenizer_type, recipe.tokenizer.vocab_file)._asdict(),
     )
 
@@ -232,7 +250,7 @@ def up_to_date(texts: Sequence[str], recipe: ChatRecipe, prefix: Path) -> Summar
         summary = Summary(**json.loads(sidecar(prefix).read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    complete = indexed.exists(prefix) and indexed.exists(label_prefix(prefix))
+    complete = all(map(indexed.exists, _files(recipe, prefix)))
     return summary if complete and summary.fingerprint == fingerprint(sources.find(texts), recipe) else None
 
 

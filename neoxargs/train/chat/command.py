@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _add_tokenizer(parser)
     _add_masks(parser)
     _add_lengths(parser)
+    _add_rewards(parser)
     add_neox_flags(parser)
     add_neox_chat_flags(parser)
     return parser
@@ -94,6 +95,13 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
         help="what to do with conversations of more than --max-length tokens (default: %(default)s)")  # fmt: skip
 
 
+def _add_rewards(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("rewards, for KTO").add_argument
+    add("--reward-key", metavar="KEY", help="also write PREFIX_reward.bin and .idx, with the number under KEY of each "
+        "line: how good its last answer is")  # fmt: skip
+    add("--binary-reward", action="store_true", help="read true and false under --reward-key, and write 1 and -1")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `deepy data --chat`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
     args = parser().parse_args(argv)
@@ -146,6 +154,8 @@ def _recipe(args: argparse.Namespace) -> ChatRecipe:
         tool_calls=args.tool_calls,
         max_length=args.max_length,
         overlong=args.overlong,
+        reward_key=args.reward_key,
+        binary_reward=args.binary_reward,
     )
 
 
@@ -158,6 +168,7 @@ def _contradictions(args: argparse.Namespace) -> list[Problem]:
         "--mask-by marks trains on what the template marks, so --train-on and --no-tool-calls have no effect": (
             args.mask_by == "marks" and (args.train_on or not args.tool_calls)
         ),
+        "--binary-reward needs --reward-key": args.binary_reward and not args.reward_key,
         "--overlong needs --max-length": args.overlong != "keep" and args.max_length is None,
         f"--max-length ({args.max_length}) must be at least 1": args.max_length is not None and args.max_length < 1,
         f"--workers ({args.workers}) must be at least 1": args.workers is not None and args.workers < 1,

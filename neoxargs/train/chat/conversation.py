@@ -6,6 +6,7 @@ A new form needs an entry in MESSAGES or QUESTIONS.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -125,6 +126,24 @@ def read(row: Row, form: Form) -> Conversation:
     if not messages:
         raise Dropped("empty")
     return Conversation(messages, given, _variables(row))
+
+
+def reward(row: Row, key: str, binary: bool) -> float:
+    """Return the reward of a row; raise Rejected. binary: it is true or false, which stands for 1 or -1."""
+    if key not in row:
+        raise Rejected(f'this line has no "{key}"', keys_of(row))
+    value = row[key]
+    if isinstance(value, list) and len(value) == 1:  # GPT-NeoX's tool reads lists, too
+        value = value[0]
+    if binary:
+        if value not in (True, False):  # 1 and 0 equal them
+            raise Rejected(f'"{key}" must be true or false, but is {json.dumps(value)}', "remove --binary-reward")
+        return 1.0 if value else -1.0
+    if isinstance(value, bool):
+        raise Rejected(f'"{key}" must be a number, but is {json.dumps(value)}', "add --binary-reward")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise Rejected(f'"{key}" must be a number, but is {json.dumps(value)}')
+    return float(value)
 
 
 def _question(row: Row, key: str) -> list[Message]:

@@ -33,3 +33,7 @@ class ChatRecipe:
     """Train on the turns that call tools."""
     max_length: int | None = None
     overlong: Overlong = "keep"
+    reward_key: str | None = None
+    """The key of a line's reward, for KTO; None writes no rewards."""
+    binary_reward: bool = False
+    """The reward is true or false, which stands for 1 or -1."""

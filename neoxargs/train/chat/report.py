@@ -80,6 +80,7 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("roles", _roles(summary)),
         ("tokens", f"{summary.tokens:,}, of which {summary.trained_tokens:,} ({share:.1%}) are trained"),
         ("length", _lengths(summary)),
+        *_rewards(summary),
         *_overlong(summary),
         *_split_markers(summary),
         *_dropped(summary),
@@ -88,6 +89,7 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("time", f"{seconds:.1f} s"),
         ("to use them", f'train_data_paths: ["{prefix}"]'),
         ("", f'train_label_data_paths: ["{prefix}_label"]'),
+        *([("", f'train_reward_data_paths: ["{prefix}_reward"]')] if summary.rewards else []),
     ]  # fmt: skip
     return "\n".join(_row(name, value) for name, value in rows)
 
@@ -113,6 +115,11 @@ def _overlong(summary: Summary) -> list[tuple[str, str]]:
     count = summary.longer_than_max
     first = f" (first: {summary.dropped['too long']['first']})" if "too long" in summary.dropped else ""
     return [("too long", f"{_conversations(count)} longer than {summary.max_length:,} tokens, {done}{first}")]
+
+
+def _rewards(summary: Summary) -> list[tuple[str, str]]:
+    counts = summary.rewards
+    return [("rewards", ", ".join(f"{count:,} {sign}" for sign, count in counts.items()))] if counts else []
 
 
 def _roles(summary: Summary) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.train.chat import tokenizer_folder
-from neoxargs.train.chat.conversation import Conversation, Dropped, DropReason, Form, Rejected, read
+from neoxargs.train.chat.conversation import Conversation, Dropped, DropReason, Form, Rejected, Row, read, reward
 from neoxargs.train.chat.masks import Marked, Span, marked
 from neoxargs.train.chat.recipe import IGNORED, ChatRecipe
 from neoxargs.train.chat.template import Template, TemplateError
@@ -57,6 +57,8 @@ class Encoded:
     labels: Ids = field(default_factory=lambda: np.empty(0, np.int32))
     lengths: list[int] = field(default_factory=list)
     """Number of tokens in each conversation that is kept."""
+    rewards: list[float] = field(default_factory=list)
+    """The reward of each conversation that is kept, if they have rewards."""
     uncut: list[int] = field(default_factory=list)
     """Number of tokens in each conversation before it was cut or dropped because of its length."""
     problems: list[Problem] = field(default_factory=list)
@@ -104,23 +106,24 @@ class Encoder:
         """Return the tokens and labels of a chunk of lines, in order; problems of lines are returned, not raised."""
         # Rendered one by one, then tokenised in one call, which is faster.
         result = Encoded(sum(raw.size for raw in chunk))
-        rendered: list[tuple[Raw, Marked]] = []
+        rendered: list[tuple[Raw, Marked, list[float]]] = []
         for raw in chunk:
             try:
-                rendered.append((raw, self._render(raw, result)))
+                rendered.append((raw, *self._render(raw, result)))
             except Dropped as dropped:
                 result.drop(dropped, raw)
             except _BadLine as bad:
                 result.problems.append(bad.problem)
-        labelled = self.tokenizer.label([text for _, text in rendered], self.recipe.tokenizer.append_eod)
+        labelled = self.tokenizer.label([text for _, text, _ in rendered], self.recipe.tokenizer.append_eod)
         kept: list[Labelled] = []
-        for (raw, conversation), tokens in zip(rendered, labelled, strict=True):
+        for (raw, conversation, rewards), tokens in zip(rendered, labelled, strict=True):
             try:
                 fitting = self._fitting(tokens, result)
             except Dropped as dropped:
                 result.drop(dropped, raw)
                 continue
             kept.append(fitting)
+            result.rewards += rewards
             self._count_notes(conversation, tokens, result)
             if conversation.empty_answers:
                 result.empty_answers = _first_found(raw).after(result.empty_answers)
@@ -130,7 +133,8 @@ class Encoder:
         result.lengths = [len(tokens.ids) for tokens in kept]
         return result
 
-    def _render(self, raw: Raw, result: Encoded) -> Marked:
+    def _render(self, raw: Raw, result: Encoded) -> tuple[Marked, list[float]]:
+        """Return the text of a line and its reward, if lines have rewards; raise _BadLine or Dropped."""
         line = raw.line or b""
         row = text.json_tree(raw, line)
         if isinstance(row, Problem):
@@ -139,15 +143,19 @@ class Encoder:
         if not isinstance(row, dict):
             raise _BadLine(Problem("this line is not a JSON object", where=where, id="text-line-not-an-object"))
         try:
-            conversation = read(row, self.forms[raw.path])
+            conversation, rewards = read(row, self.forms[raw.path]), self._rewards(row)
         except Rejected as error:
             raise _BadLine(Problem(str(error), where=where, hint=error.advice, id="chat-line-malformed")) from error
         result.roles.update(message["role"] for message in conversation.messages)
         template = self._template(conversation)
         try:
-            return marked(conversation, template, self.recipe)
+            return marked(conversation, template, self.recipe), rewards
         except TemplateError as error:
             raise _BadLine(_template_problem(error, template, where)) from error
+
+    def _rewards(self, row: Row) -> list[float]:
+        key = self.recipe.reward_key
+        return [reward(row, key, self.recipe.binary_reward)] if key else []
 
     def _template(self, conversation: Conversation) -> Template:
         name = "tool_use" if "tools" in conversation.variables and "tool_use" in self.templates else "default"

@@ -69,7 +69,7 @@ class Saver:
     leads: whether this rank prepares and commits the folder that its files are in; rank 0 always does.
     beside: the ranks whose files are in the same folder.
     forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
-    references: the reference log-probabilities of the run's preference pairs.
+    references: the reference log-probabilities of preference training.
     initial: the checkpoint whose weights the run began with (`finetune`); None if they were random or a frozen model's.
     """
 

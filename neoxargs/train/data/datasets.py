@@ -24,7 +24,7 @@ from neoxargs.registry.data import Data
 from neoxargs.registry.training import Training
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.trained import prompt_length
-from neoxargs.token_files import index
+from neoxargs.token_files import index, rewards
 from neoxargs.token_files.labels import other_lengths
 from neoxargs.token_files.packing import joined_samples
 from neoxargs.token_files.sources import PARTS, Part, Source, sources
@@ -36,6 +36,7 @@ from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.samples import gpt_neox, megatron_core, whole_documents
 from neoxargs.train.samples.pairs import Pairs
 from neoxargs.train.samples.passes import in_passes
+from neoxargs.train.samples.rated import Rated
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class Sampling:
     files: dict[str, Any] = field(default_factory=dict)
     """Prefix -> open token file."""
     references: References = field(default_factory=References)
-    """The reference model's log-probabilities of preference pairs."""
+    """The reference model's log-probabilities in preference training."""
 
 
 def build_datasets(
@@ -178,7 +179,7 @@ def _answers(part: Sequence[Source]) -> Iterator[Source]:
 def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
     """Raise Problems unless every token file is intact, fits its labels, and has this vocabulary size (if it has a
     summary)."""
-    problems = list(_other_labels(chosen))
+    problems = [*_other_labels(chosen), *_wrong_rewards(chosen)]
     for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in _answers(part)):
         if damage := indexed.damage(Path(prefix)):
             hint = f"tokenise the text again: deepy data TEXT --output-prefix {prefix}"
@@ -210,6 +211,16 @@ def _other_labels(chosen: Mapping[Part, Sequence[Source]]) -> Iterator[Problem]:
             hint = "write both files from the same documents"
             about = ("train_label_data_paths", "train_data_paths")
             yield Problem(f"{labels} {found.text}", hint=hint, id="labels-do-not-match", about=about)
+
+
+def _wrong_rewards(chosen: Mapping[Part, Sequence[Source]]) -> Iterator[Problem]:
+    """Yield a problem for each reward file that is damaged or belongs to other documents."""
+    rated = {(source.prefix, source.rewards) for part in chosen.values() for source in part if source.rewards}
+    for prefix, own in sorted(rated):
+        text = index.read(prefix)
+        if text is not None and isinstance(wrong := rewards.read(own, len(text.lengths)), str):
+            about = ("train_reward_data_paths", "train_data_paths")
+            yield Problem(f"{own} {wrong}", hint=rewards.HINT, id="rewards-do-not-match", about=about)
 
 
 def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampling) -> Samples | None:
@@ -271,8 +282,8 @@ def _source_samples(source: Source, sampling: Sampling, samples: int) -> Samples
     return replace(built, labels=_labels(source, sampling))
 
 
-def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSamples | Pairs:
-    """Return the samples of whole documents of a source, or of its pairs of documents, each once."""
+def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSamples | Pairs | Rated:
+    """Return the samples of whole documents of a source, of its pairs or of its rated documents, each once."""
     data = sampling.data
     assert data.pack_impl != "packed"
     packing = whole_documents.Packing(
@@ -281,6 +292,11 @@ def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSam
     chosen = whole_documents.document_samples(
         _file(source.prefix, sampling), _labels(source, sampling), source, packing, _identity(source), sampling.cache
     )
+    if source.rewards is not None:
+        found = rewards.read(source.rewards, len(chosen.file.sequence_lengths))
+        # `_require_token_files` has refused others.
+        assert not isinstance(found, str)
+        return Rated.of(chosen, found, sampling.references)
     if source.rejected is None:
         return chosen
     files = _file(source.rejected.prefix, sampling), _labels(source.rejected, sampling)

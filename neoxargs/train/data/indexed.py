@@ -21,6 +21,8 @@ from neoxargs.token_files.index import HEADER, MAGIC
 VERSION = 1
 #: Type of the token ids -> its code in the header.
 CODES: dict[type[np.generic], int] = {np.uint16: 8, np.int32: 4}
+#: The type of rewards, and its code in GPT-NeoX; in megatron-core, it stands for float64.
+REWARD, REWARD_CODE = np.float32, 6
 
 
 class Writer:
@@ -62,7 +64,8 @@ class Writer:
         self._bin.close()
         lengths = np.array(self.lengths, dtype=np.int32)
         sizes = lengths.astype(np.int64) * np.dtype(self.stored).itemsize
-        header = HEADER.pack(MAGIC, VERSION, CODES[self.stored], len(lengths), len(self.ends))
+        code = REWARD_CODE if self.stored is REWARD else CODES[self.stored]
+        header = HEADER.pack(MAGIC, VERSION, code, len(lengths), len(self.ends))
         with open(self._parts[1], "wb") as idx:
             idx.write(header)
             # Lengths in tokens, offsets in bytes, document boundaries: the three arrays after the header.

@@ -36,14 +36,16 @@ class Batch(NamedTuple):
     starts: Tensor | None = None
     """(batch, seq), int64: the position at which each token's document begins; None if documents are not separated."""
     reference: Tensor | None = None
-    """(batch): the reference model's log-probability of each sequence, if the samples are preference pairs. The chosen
-    answers then come first, followed by the rejected ones in the same order."""
+    """(batch): the reference model's log-probability of each sequence, in preference training. Of pairs, the chosen
+    answers come first, followed by the rejected ones in the same order."""
+    rewards: Tensor | None = None
+    """(batch): the reward of each sequence, for KTO."""
 
 
 class Samples(Protocol):
     """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq), and perhaps `starts`, as in `Batch`.
 
-    A preference pair has them as (2, seq), and `reference` (2).
+    A preference pair has them as (2, seq), and `reference` (2). A rated answer also has `reference` and `rewards`, ().
     """
 
     def __len__(self) -> int: ...
@@ -66,7 +68,7 @@ class Loader:
     prompt: int = 0
     """Number of positions at the beginning of every sample that a soft prompt occupies."""
     references: References = field(default_factory=References)
-    """The reference model's log-probabilities of preference pairs."""
+    """The reference model's log-probabilities in preference training."""
 
     def train(self, consumed: int) -> Iterator[Batch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
@@ -156,13 +158,13 @@ def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> 
 def collate(samples: list[Mapping[str, Tensor]]) -> Batch:
     """Stack samples, each (seq), to a micro batch (batch, seq); of pairs, (2, seq), first all chosen answers."""
     rows = {name: torch.stack([sample[name] for sample in samples]) for name in _FIELDS if name in samples[0]}
-    if "reference" in rows:
+    if rows["tokens"].dim() == 3:
         rows = {name: values.transpose(0, 1).flatten(0, 1) for name, values in rows.items()}
     labels = rows["labels"].masked_fill_(rows["loss_mask"] == 0, IGNORED)
-    return Batch(rows["tokens"], labels, rows.get("starts"), rows.get("reference"))
+    return Batch(rows["tokens"], labels, rows.get("starts"), rows.get("reference"), rows.get("rewards"))
 
 
-_FIELDS = ("tokens", "labels", "loss_mask", "starts", "reference")
+_FIELDS = ("tokens", "labels", "loss_mask", "starts", "reference", "rewards")
 
 
 class _Endless(torch.utils.data.Sampler[Any]):

@@ -13,8 +13,6 @@ from neoxargs.problems import Problem
 REFUSED = {
     "ftfy": "deepy does not change the text; run ftfy on the files first",
     "for_rm": "deepy does not train reward models",
-    "reward_key": "deepy does not train on rewards",
-    "binary_reward": "deepy does not train on rewards",
 }
 
 
@@ -35,9 +33,7 @@ def add_neox_chat_flags(parser: argparse.ArgumentParser) -> None:
     hidden = argparse.SUPPRESS
     add = parser.add_argument
     add("--generation-role", help=hidden)
-    add("--reward-key", help=hidden)
-    for flag in ("--for-rm", "--binary-reward"):
-        add(flag, action="store_true", help=hidden)
+    add("--for-rm", action="store_true", help=hidden)
 
 
 def inputs(args: argparse.Namespace) -> list[str]:

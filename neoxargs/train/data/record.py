@@ -24,6 +24,11 @@ def label_prefix(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + "_label")
 
 
+def reward_prefix(prefix: Path) -> Path:
+    """Return the prefix of the reward file that belongs to a token file."""
+    return prefix.with_name(prefix.name + "_reward")
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file that appears under its name only once it is complete."""
     replace_text(path, json.dumps(values, indent=1) + "\n")

@@ -43,7 +43,7 @@ from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.schedule import build_schedule
 from neoxargs.train.parallel.make import Make, VocabEmbedding
 from neoxargs.train.parallel.pipeline import count_weights, layers, named_weights, tie_relative_bias
-from neoxargs.train.preference import loss as preference
+from neoxargs.train.preference import objective
 from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
 
@@ -66,7 +66,7 @@ def build(
         expert=mesh.expert,
         widths=mup.widths(config),
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),
-        losses=AddedLosses(experts.terms(config), preference.measures(config)),
+        losses=AddedLosses(experts.terms(config), objective.measures(config)),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
@@ -121,7 +121,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         count_weights,
         layers=layers(config, vocabulary, make),
         topology=topology,
-        loss_fn=preference.loss_of(config, vocabulary, make),
+        loss_fn=objective.loss_of(config, vocabulary, make),
         partition_method=config.parallel.pipe_partition_method,
         activation_checkpoint_interval=recompute.checkpoint_interval(config.recompute),
         activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),

@@ -22,7 +22,7 @@ from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Axis, Mesh
 
 #: (tokens, labels), each (batch, seq), or these with the other fields of `Batch` of the loader.
-MicroBatch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+MicroBatch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 #: What DeepSpeed's engines take: the input of the first layer, and the labels.
 Inputs = tuple[LayerInput, Targets]
 
@@ -158,18 +158,16 @@ class Feed:
         """Yield the inputs of the engine. With `by_token`, those of a whole step are read ahead. Collective then."""
         if not self.by_token:
             # This exhausts the batches, so the loop below ends at once.
-            yield from (self._with_reference(batch) for batch in batches)
+            yield from (self._with_rewards(batch) for batch in batches)
         copied = (to_device(batch, self.engine.device) for batch in batches)
         while step := list(islice(copied, self.engine.gradient_accumulation_steps())):
             yield from self._weighted(step)
 
-    def _with_reference(self, batch: MicroBatch) -> Inputs:
-        """Copy a micro batch; of preference pairs, the targets include the reference log-probabilities."""
+    def _with_rewards(self, batch: MicroBatch) -> Inputs:
+        """Copy a micro batch; in preference training, the targets include reference log-probabilities and rewards."""
         tokens, labels = to_device(batch, self.engine.device)
-        reference = batch[3] if len(batch) > 3 else None
-        if reference is None:
-            return tokens, labels
-        return tokens, (labels, reference.to(self.engine.device, non_blocking=True))
+        more = [tensor.to(self.engine.device, non_blocking=True) for tensor in batch[3:] if tensor is not None]
+        return tokens, (labels, *more) if more else labels
 
     def _weighted(self, step: list[tuple[LayerInput, Tensor]]) -> Iterator[Inputs]:
         """Give each micro batch the factor by which the mean over micro batches and replicas is that over tokens."""

@@ -27,9 +27,9 @@ from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Label of a token that does not count toward the loss: padding, or removed by a loss mask.
 IGNORED = index.IGNORED
-#: Labels (batch, seq), or the pair of these and what the loss needs besides: the factor on the micro batch's loss (),
-#: or the reference log-probabilities (batch) of preference pairs.
-Targets = Tensor | tuple[Tensor, Tensor]
+#: Labels (batch, seq), or a tuple of these and what the loss needs besides: the factor on the micro batch's loss (), or
+#: the reference log-probabilities (batch) and the rewards (batch) of preference training.
+Targets = Tensor | tuple[Tensor, ...]
 #: Number of logits in one slice, by device: large enough for the matrix product to run at full speed.
 LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
 

@@ -23,7 +23,7 @@ from neoxargs.train.model.init import first_rows, initializer
 from neoxargs.train.model.mup import output_scale, scale_by
 from neoxargs.train.model.norm import norm
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.preference.loss import loss_of
+from neoxargs.train.preference.objective import loss_of
 
 
 class OutputLayer(nn.Module):

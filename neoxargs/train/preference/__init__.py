@@ -1,1 +1,1 @@
-"""Preference training: a model learns which of two answers to a prompt is better."""
+"""Preference training: a model learns which answers to a prompt are better than others."""

@@ -1,4 +1,4 @@
-"""The reference log-probabilities of preference pairs in a checkpoint, and the model that computed them."""
+"""The reference log-probabilities of preference training in a checkpoint, and the model that computed them."""
 
 from __future__ import annotations
 

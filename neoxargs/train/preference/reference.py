@@ -1,8 +1,8 @@
-"""The reference model's log-probabilities of all pairs that a run reads.
+"""The reference model's log-probabilities of all answers that a run reads.
 
 The reference model is the model before its first step. Its log-probabilities are computed with the training engine
 before that step, so no second model takes up memory, and every layout that can train can compute them. Where a resumed
-run reads further pairs, the weights from before the first step are loaded once more.
+run reads further answers, the weights from before the first step are loaded once more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from neoxargs.train.preference.recorded import read
 from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.samples.gpt_neox import BlendSamples
 from neoxargs.train.samples.pairs import Pairs
+from neoxargs.train.samples.rated import Rated
 
+#: The values of `train_impl` that compare with a reference model.
+NEEDED_BY = ("dpo", "kto")
 #: Seconds between two lines about the progress.
 INTERVAL = 30.0
 
@@ -42,23 +45,26 @@ def prepare(
 ) -> None:
     """Fill the tables of the data, from the checkpoint that the run continues or else with the model. Collective.
 
-    Raises Problems if a pair is new and the model before the first step cannot be restored.
+    Raises Problems if a sample is new and the model before the first step cannot be restored.
     """
     saver.references = data.references
-    if config.post_training.dpo_reference_free:
+    options = config.post_training
+    if options.train_impl == "dpo" and options.dpo_reference_free:
         data.references.ignore()
     elif saver.last:
         recorded = read(saver.last)
         data.references.restore(recorded.tables)
         saver.initial = recorded.initial
-    if pairs := missing(data):
+    if samples := missing(data):
         reference = Reference(built, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
-        with _reference_model(config, built, saver, len(pairs)):
-            reference.compute(pairs)
+        with _reference_model(config, built, saver, samples):
+            reference.compute(samples)
 
 
 @contextmanager
-def _reference_model(config: Config, built: Pipelined | Plain, saver: Checkpoints, pairs: int) -> Iterator[None]:
+def _reference_model(
+    config: Config, built: Pipelined | Plain, saver: Checkpoints, samples: list[Unscored]
+) -> Iterator[None]:
     """Let the engine have the weights from before the first step within this; raise Problems if they are lost."""
     has_adapters = saver.initial is not None and recorded_base(saver.initial) is not None
     if saver.last is None:
@@ -71,35 +77,40 @@ def _reference_model(config: Config, built: Pipelined | Plain, saver: Checkpoint
         yield
         saver.load()
     else:
-        raise Problems(_random(saver.last, pairs))
+        raise Problems(_random(saver.last, counted(samples)))
 
 
-def _random(checkpoint: Path, count: int) -> Problem:
-    what = f"load ({checkpoint}): the checkpoint contains no reference log-probabilities of {count:,} pairs of this "
+def _random(checkpoint: Path, samples: str) -> Problem:
+    what = f"load ({checkpoint}): the checkpoint contains no reference log-probabilities of {samples} of this "
     what += "run's data, and the reference model cannot be restored, because it had random weights"
     hint = "use the data and train_iters of the run that wrote the checkpoint, or set finetune: true to start a new "
     hint += "run, with the loaded model as its reference model"
-    about = ("load", "train_iters", "pos_train_data_paths", "finetune")
+    about = ("load", "train_iters", "finetune")
     return Problem(what, hint=hint, id="reference-model-lost", about=about)
 
 
-class Pair(NamedTuple):
-    """A pair of the data, and where its log-probabilities belong."""
+class Unscored(NamedTuple):
+    """A sample of the data, and where its log-probabilities belong."""
 
-    pairs: Pairs
+    samples: Pairs | Rated
     number: int
-    """Its index in `pairs`."""
+    """Its index in `samples`."""
 
     @property
     def place(self) -> tuple[int, int]:
         """What is equal for two samples of the same documents."""
-        return id(self.pairs.references), self.pairs.document(self.number)
+        return id(self.samples.references), self.samples.document(self.number)
 
     @property
     def entry(self) -> Table:
-        """(2), a view."""
-        entry: Table = self.pairs.references[self.pairs.document(self.number)]
+        """(answers), a view."""
+        entry: Table = self.samples.references[self.samples.document(self.number)]
         return entry
+
+
+def counted(samples: list[Unscored]) -> str:
+    """Return the number of samples, in words."""
+    return f"{len(samples):,} {'pairs' if isinstance(samples[0].samples, Pairs) else 'answers'}"
 
 
 class Reference:
@@ -109,37 +120,39 @@ class Reference:
         self.built, self.mesh, self.micro_batch, self.progress = built, mesh, micro_batch, progress
         self.scorer = Scorer(built, mesh, micro_batch)
 
-    def compute(self, pairs: list[Pair]) -> None:
-        """Compute the log-probabilities of these pairs, on all data parallel ranks together."""
+    def compute(self, samples: list[Unscored]) -> None:
+        """Compute the log-probabilities of these samples, on all data parallel ranks together."""
         at_once = self.micro_batch * self.mesh.data.size * self.scorer.in_flight
-        _say(f"computing the reference log-probabilities of {len(pairs):,} pairs")
+        total = counted(samples)
+        _say(f"computing the reference log-probabilities of {total}")
         said = time.monotonic()
         with paused(self.built):
-            for start in range(0, len(pairs), at_once):
-                self.progress.long(f"the reference model on pair {start + 1} of {len(pairs)}")
-                self._compute(pairs[start : start + at_once])
+            for start in range(0, len(samples), at_once):
+                self.progress.long(f"the reference model on sample {start + 1} of {len(samples)}")
+                self._compute(samples[start : start + at_once])
                 if time.monotonic() - said > INTERVAL:
                     said = time.monotonic()
-                    _say(f"reference log-probabilities: {start + at_once:,} of {len(pairs):,} pairs")
+                    _say(f"reference log-probabilities: {start + at_once:,} of {total}")
 
-    def _compute(self, pairs: list[Pair]) -> None:
-        # Full micro batches on every rank: the last pair again where there are too few.
+    def _compute(self, samples: list[Unscored]) -> None:
+        # Full micro batches on every rank: the last sample again where there are too few.
         step = self.micro_batch * self.mesh.data.size
-        padded = [*pairs, *[pairs[-1]] * (-len(pairs) % step)]
+        padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
         starts = range(self.mesh.data.rank * self.micro_batch, len(padded), step)
         micro_batches = [padded[start : start + self.micro_batch] for start in starts]
         batches = self._batches(micro_batches) if reads_data(self.mesh) else None
         scored = self.scorer.run(batches, len(micro_batches))
-        own = [scores.logs.double().sum(1).view(2, -1).T.float() for scores in scored]
+        # (micro batch, answers)
+        own = [scores.logs.double().sum(1).view(-1, self.micro_batch).T.float() for scores in scored]
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, [*zip(starts, own, strict=True)] if self.scorer.reports else [])
         for start, values in chain.from_iterable(found):
-            for pair, value in zip(padded[start:], values, strict=False):
-                pair.entry[:] = value.numpy()
+            for sample, value in zip(padded[start:], values, strict=False):
+                sample.entry[:] = value.numpy()
 
-    def _batches(self, micro_batches: list[list[Pair]]) -> Iterator[Batch]:
+    def _batches(self, micro_batches: list[list[Unscored]]) -> Iterator[Batch]:
         for chosen in micro_batches:
-            yield collate([pair.pairs[pair.number] for pair in chosen])
+            yield collate([sample.samples[sample.number] for sample in chosen])
 
 
 def _say(text: str) -> None:
@@ -147,22 +160,22 @@ def _say(text: str) -> None:
         print(text, flush=True)
 
 
-def missing(data: Loader) -> list[Pair]:
-    """Return every pair of the run's data without log-probabilities, once."""
-    found: dict[tuple[int, int], Pair] = {}
+def missing(data: Loader) -> list[Unscored]:
+    """Return every sample of the run's data without log-probabilities, once."""
+    found: dict[tuple[int, int], Unscored] = {}
     for samples in data.parts.values():
         for index in range(len(samples) if samples is not None else 0):
             assert samples is not None
-            pair = _origin(samples, index)
-            if np.isnan(pair.entry).any():
-                found.setdefault(pair.place, pair)
+            sample = _origin(samples, index)
+            if np.isnan(sample.entry).any():
+                found.setdefault(sample.place, sample)
     return list(found.values())
 
 
-def _origin(samples: Samples, index: int) -> Pair:
-    """Return the pair that is a sample of a blend, or of several passes."""
+def _origin(samples: Samples, index: int) -> Unscored:
+    """Return the sample that is one of a blend, or of several passes."""
     while isinstance(samples, BlendSamples):
         blend = samples
         samples, index = blend.sources[int(blend.source[index])], int(blend.index[index])
-    assert isinstance(samples, Pairs)
-    return Pair(samples, index)
+    assert isinstance(samples, Pairs | Rated)
+    return Unscored(samples, index)

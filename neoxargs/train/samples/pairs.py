@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,12 +24,7 @@ class Pairs:
     @classmethod
     def of(cls, chosen: DocumentSamples, rejected: DocumentSamples, references: References) -> Pairs:
         """Return the pairs, with the table of their reference log-probabilities."""
-        digest = hashlib.sha256()
-        for samples in (chosen, rejected):
-            # Not the paths, so that a run can be continued after its data was moved.
-            digest.update(np.ascontiguousarray(samples.file.sequence_lengths).tobytes())
-        digest.update(str(chosen.packing.window).encode())
-        return cls(chosen, rejected, references.table(digest.hexdigest(), len(chosen.file.sequence_lengths)))
+        return cls(chosen, rejected, references.table((chosen.file, rejected.file), chosen.packing.window))
 
     @property
     def packing(self) -> Packing:
@@ -46,7 +39,7 @@ class Pairs:
 
     def document(self, index: int) -> int:
         """Return the number of a sample's documents in their files."""
-        return int(self.chosen.documents[self.chosen.bounds[index]])
+        return self.chosen.first_document(index)
 
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
         answers = self.chosen[index], self.rejected[index]

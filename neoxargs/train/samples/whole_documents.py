@@ -81,6 +81,10 @@ class DocumentSamples:
         starts = np.repeat(ends, np.diff(ends, append=len(text)))
         return {**sample_of(text, labels, self.packing.masked), "starts": torch.from_numpy(starts[:-1].copy())}
 
+    def first_document(self, index: int) -> int:
+        """Return the number of a sample's first document in the file."""
+        return int(self.documents[self.bounds[index]])
+
     def _length(self, document: int) -> int:
         """Return how many tokens of a document are in its sample."""
         return min(self.packing.window, int(self.file.sequence_lengths[document]))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from neoxargs.launch.preflight.data_files import missing_files
@@ -15,6 +16,7 @@ from neoxargs.launch.preflight.documents import (
     shorter_than_a_sample,
     unpaired_answers,
     wrong_labels,
+    wrong_rewards,
 )
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config
@@ -143,3 +145,20 @@ def test_splits_without_documents_and_too_short_datasets(tmp_path: Path) -> None
     assert list(shorter_than_a_sample(config(data_path=text, seq_length=2))) == []
     empty = token_file(tmp_path / "empty", [])
     assert [problem.severity for problem in empty_splits(config(data_path=empty, eval_iters=0))] == ["error"]
+
+
+@pytest.mark.parametrize(
+    "rewards, what",
+    [
+        ([1.0, -1.0], ""),
+        ([1.0], "has rewards of 1 documents, but the token file has 2"),
+        ([1.0, float("nan")], "has the reward nan in document 1, but rewards must be finite"),
+        ([0.0, 0.0], "has only rewards of 0, from which nothing is learnt"),
+    ],
+)
+def test_rewards_belong_to_the_documents(tmp_path: Path, rewards: list[float], what: str) -> None:
+    text = token_file(tmp_path / "text", [[1, 2], [3]])
+    own = token_file(tmp_path / "reward", [[reward] for reward in rewards], np.float32)
+    paths = {"train_data_paths": text, "train_reward_data_paths": own, "valid_data_paths": [], "test_data_paths": []}
+    problems = list(wrong_rewards(config(train_impl="kto", **paths)))
+    assert [problem.what for problem in problems] == ([f"train_reward_data_paths: {own} {what}"] if what else [])

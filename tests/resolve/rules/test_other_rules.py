@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from neoxargs.problems import Problems
+from neoxargs.resolve import rules
 from neoxargs.resolve.rules.data import path_list, split_proportions
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
 from tests.support.configure import configure
@@ -128,3 +131,8 @@ def test_a_seed_is_one_that_numpy_accepts() -> None:
     assert configure("seed: 4294967295").training.seed == 2**32 - 1
     with pytest.raises(Problems, match="from 0 to 4294967295"):
         configure("seed: 4294967296")
+
+
+def test_every_module_of_rules_is_registered() -> None:
+    modules = {module.stem for module in Path(rules.__file__).parent.glob("*.py") if "\n@check\n" in module.read_text()}
+    assert modules <= {subject.__name__.rpartition(".")[2] for subject in rules.SUBJECTS}

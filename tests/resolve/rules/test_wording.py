@@ -20,6 +20,20 @@ from tests.support.configure import configure
 SNAPSHOT = Path(__file__).with_name("wording.txt")
 NO_BATCH = "train_micro_batch_size_per_gpu"
 
+PAIRS = "train_impl: dpo, dataset_impl: pairwise, pos_train_data_paths: [a], neg_train_data_paths: [b], data_path: null"
+
+
+def rated(**changes: str) -> str:
+    """Return the settings of KTO, with changes."""
+    paths = {
+        f"{split}_{kind}": f"[{name}]"
+        for split in ("train", "valid", "test")
+        for kind, name in (("data_paths", "a"), ("reward_data_paths", "r"))
+    }
+    values = {"train_impl": "kto", "pack_impl": "unpacked", "data_path": "null", **paths, **changes}
+    return f"{{{', '.join(f'{name}: {value}' for name, value in values.items())}}}"
+
+
 CASES = [
     "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
     "{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}",
@@ -191,6 +205,21 @@ CASES = [
     "{pos_emb: rotary, rope_scaling: {rope_type: yarn}}",
     "{pos_emb: rotary, rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 4}}",
     "{pos_emb: rotary, rope_scaling: {rope_type: longrope, short_factor: [1, 1]}}",
+    "{train_impl: dpo, train_data_paths: [a], valid_data_paths: [a], test_data_paths: [a], data_path: null}",
+    "{dataset_impl: pairwise, pack_impl: unpacked, pos_train_data_paths: [a], neg_train_data_paths: [b]}",
+    f"{{{PAIRS}, pack_impl: packed}}",
+    "{train_impl: dpo, dataset_impl: pairwise, pack_impl: unpacked, pos_train_data_paths: [a], data_path: null}",
+    f"{{{PAIRS}, pack_impl: unpacked, pos_train_label_data_paths: [c, d], neg_train_label_data_paths: [c]}}",
+    f"{{{PAIRS}, pack_impl: unpacked, pos_valid_data_paths: [a], neg_valid_data_paths: [b], "
+    "pos_valid_label_data_paths: [c]}",
+    f"{{{PAIRS}, pack_impl: unpacked, neg_test_data_paths: [b]}}",
+    f"{{{PAIRS}, pack_impl: unpacked, loss_average: tokens, char_level_ppl: true}}",
+    "{train_impl: kto, pack_impl: unpacked}",
+    rated(pack_impl="pack_until_overflow"),
+    rated(train_batch_size="null", train_micro_batch_size_per_gpu="3"),
+    rated(train_reward_data_paths="[r, s]"),
+    rated(valid_reward_data_paths="[]"),
+    rated(test_reward_data_paths="[r, s]"),
 ]
 
 

@@ -80,7 +80,7 @@ OTHER: dict[str, Any] = {
     "moe_glu": True,
     "optimizer.type": "Shampoo",
     "optimizer.params.comm_backend_name": "mpi",
-    "train_impl": "rm",
+    "train_impl": "reinforce",
     "train_epochs": 2,
     "dataset_impl": "online",
     "s3_path": "s3://a/b",

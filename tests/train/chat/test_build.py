@@ -9,6 +9,7 @@ import pytest
 import zstandard
 
 from neoxargs.problems import Problems
+from neoxargs.token_files import rewards
 from neoxargs.train.chat import build, command
 from neoxargs.train.chat.recipe import ChatRecipe
 from neoxargs.train.data import parallel
@@ -258,3 +259,22 @@ def test_long_conversations(tmp_path) -> None:
     summary = json.loads((tmp_path / "gone.json").read_text())
     assert summary["dropped"] == {"answer cut off": {"conversations": 1, "first": f"{source}:2"}}
     assert (summary["longer_than_max"], summary["longest"]) == (1, long)
+
+
+def test_rewards_are_written_as_numbers_of_the_conversations_that_are_kept(tmp_path) -> None:
+    """Not as integers, and not those of conversations that are left out."""
+    stars = [0.75, -0.5, 2]
+    kept = [{"messages": CHATS[0], "stars": reward} for reward in stars]
+    left_out = {"messages": [{"role": "user", "content": "Nobody answers."}], "stars": 9}
+    source = tmp_path / "rated.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in [kept[0], left_out, *kept[1:]]))
+    words = source, "--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "chatml", "--reward-key", "stars"
+    run(*words, "--output-prefix", tmp_path / "a", "--workers", 1)
+    run(*words, "--output-prefix", tmp_path / "b", "--workers", 2)
+    assert rewards.read(str(tmp_path / "a_reward"), 3).tolist() == stars
+    for ending in ("bin", "idx"):
+        files = [tmp_path / f"{name}_reward.{ending}" for name in "ab"]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert build.up_to_date([str(source)], replace(BYTES, reward_key="stars"), tmp_path / "a")
+    (tmp_path / "a_reward.idx").unlink()
+    assert not build.up_to_date([str(source)], replace(BYTES, reward_key="stars"), tmp_path / "a")

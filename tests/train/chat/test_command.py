@@ -58,7 +58,14 @@ CASES = (
     "chats.jsonl --tokenizer-path absent --output-prefix out",
     "chats.jsonl --tokenizer-path damaged --output-prefix out",
     "chats.jsonl --tokenizer-path several --output-prefix out",
-    "chats.jsonl --output-prefix out --for-rm --reward-key r --dataset-impl lazy --jsonl-keys a b",
+    "chats.jsonl --output-prefix out --for-rm --dataset-impl lazy --jsonl-keys a b",
+    f"rated.jsonl --chat-template chatml {BYTES} --reward-key stars",
+    f"rated.jsonl --chat-template chatml {BYTES} --reward-key good --binary-reward",
+    f"rated.jsonl --chat-template chatml {BYTES} --reward-key good",
+    f"rated.jsonl --chat-template chatml {BYTES} --reward-key stars --binary-reward",
+    f"rated.jsonl --chat-template chatml {BYTES} --reward-key note",
+    f"chats.jsonl --chat-template chatml {BYTES} --reward-key stars",
+    f"chats.jsonl --chat-template chatml {BYTES} --binary-reward",
     "--chat-template chatml --output-prefix out --tokenizer-type CharLevelTokenizer",
 )  # fmt: skip
 
@@ -77,6 +84,8 @@ def folder(tmp_path, monkeypatch) -> Path:
         "sharegpt.jsonl": [{"conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]},
                            {"conversations": [{"from": "moon", "value": "Hello."}]}],
         "alpaca.jsonl": [{"instruction": "Add.", "input": "1, 2", "output": "3"}],
+        "rated.jsonl": [{"messages": CHATS[0], "stars": stars, "good": stars > 0, "note": None}
+                        for stars in (0.75, -2, 3)],
         "texts.jsonl": [{"text": "only text", "id": 1}],
         "alpaca.json.jsonl": [[{"instruction": "x"}]],
         "list.json": [],

@@ -68,8 +68,8 @@ def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None
 
 
 def held_out(folder: Path) -> dict[str, float]:
-    """Return the loss and the measures of the last evaluation of a run."""
-    row = [row for row in run_metrics.read(folder / run_metrics.FILE) if row["event"] == "evaluation"][-1]
+    """Return the loss and the measures of the last validation of a run."""
+    row = [row for row in run_metrics.read(folder / run_metrics.FILE) if row.get("split") == "validation"][-1]
     return {name: value for name, value in row.items() if name == "loss" or name.startswith("validation/")}
 
 

@@ -28,17 +28,21 @@ PROBLEMS: dict[str, Entry] = {
         "the token at its position. The model would be trained on the wrong tokens, which nobody would notice before "
         "reading the model's answers."
     ),
+    "rewards-do-not-match": row(
+        "A reward file does not have one finite number for each document of its token file, or only zeros. The model "
+        "would learn from the ratings of other answers, or nothing."
+    ),
     "pairs-do-not-match": row(
         "Document i of the preferred answers and document i of the rejected answers must answer the same prompt. If "
         "one file has more documents, or other prompts, the loss would compare answers to different prompts."
     ),
     "initial-checkpoint-missing": row(
-        "A resumed DPO run reads pairs that it has not read before. Their reference log-probabilities are those of the "
-        "weights with which the run began, and the checkpoint with these weights no longer exists."
+        "A resumed DPO or KTO run reads answers that it has not read before. Their reference log-probabilities are "
+        "those of the weights with which the run began, and the checkpoint with these weights no longer exists."
     ),
     "reference-model-lost": row(
-        "A resumed DPO run reads pairs that it has not read before. Their reference log-probabilities are those of the "
-        "weights with which the run began. Those weights were random, so they are in no checkpoint."
+        "A resumed DPO or KTO run reads answers that it has not read before. Their reference log-probabilities are "
+        "those of the weights with which the run began. Those weights were random, so they are in no checkpoint."
     ),
     "labels-as-data": row(
         "A label file has -100 in place of tokens that do not count toward the loss. If the file were used as training "

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary
-from neoxargs.train.preference.loss import MEASURES, PreferenceLoss
+from neoxargs.train.preference.dpo import MEASURES, DpoLoss
 from neoxargs.train.process.mesh import ALONE, Mesh
 
 VOCABULARY, PAIRS, BETA = Vocabulary(11, 16), 3, 0.7
@@ -22,7 +22,7 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     labels[:, :2] = IGNORED
     reference = torch.randn(2 * PAIRS)
     reports = AddedLosses(measures=MEASURES)
-    loss = PreferenceLoss(VOCABULARY, beta=BETA, reports=reports)(Readout(hidden, weight), (labels, reference))
+    loss = DpoLoss(VOCABULARY, beta=BETA, reports=reports)(Readout(hidden, weight), (labels, reference))
 
     logs = F.linear(hidden, weight[:11]).log_softmax(-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     ratios = logs.masked_fill(labels == IGNORED, 0).sum(1) - reference
@@ -43,4 +43,4 @@ def test_labels_without_reference_give_the_cross_entropy() -> None:
     """Samples that are no pairs, such as that of checkpoint_validation_with_forward_pass."""
     torch.manual_seed(0)
     readout, labels = Readout(torch.randn(1, 5, 8), torch.randn(16, 8)), torch.randint(0, 11, (1, 5))
-    assert torch.equal(PreferenceLoss(VOCABULARY)(readout, labels), Loss(VOCABULARY)(readout, labels))
+    assert torch.equal(DpoLoss(VOCABULARY)(readout, labels), Loss(VOCABULARY)(readout, labels))

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.resolve.config import Config
 from neoxargs.train.kernels.added_losses import AddedLosses
-from neoxargs.train.kernels.cross_entropy import Loss, Readout, Targets, Vocabulary
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.kernels.cross_entropy import Loss, Readout, Targets
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs. Log-probabilities are sums
 #: over an answer, in nats; rewards are beta x (policy - reference). `chosen_pos` and `chosen_neg` are the policy's.
@@ -20,7 +18,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
-class PreferenceLoss(Loss):
+class DpoLoss(Loss):
     """-log sigmoid(beta x difference of the log-ratios of chosen and rejected answer), the mean over the pairs.
 
     The log-ratio of an answer is the log-probability of its labels under the model minus that under the reference
@@ -42,17 +40,3 @@ class PreferenceLoss(Loss):
         values = (*reference.chunk(2), *policy.chunk(2), chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0)
         self.reports.measure({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
         return -F.logsigmoid(chosen - rejected).mean()
-
-
-def loss_of(config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
-    """Return the loss that the configuration trains with, for the ranks of `make`."""
-    plain, options = Loss.of(config, vocabulary, make), config.post_training
-    if options.train_impl != "dpo":
-        return plain
-    fields = {**vars(plain), "half": not options.dpo_fp32}
-    return PreferenceLoss(**fields, beta=options.dpo_beta, reports=make.losses)
-
-
-def measures(config: Config) -> tuple[str, ...]:
-    """Return the names of what the loss reports besides its value."""
-    return MEASURES if config.post_training.train_impl == "dpo" else ()

@@ -1,0 +1,27 @@
+"""The loss that `train_impl` selects, and what it measures."""
+
+from __future__ import annotations
+
+from neoxargs.resolve.config import Config
+from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.preference import dpo, kto
+
+MEASURES = {"dpo": dpo.MEASURES, "kto": kto.MEASURES}
+
+
+def loss_of(config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
+    """Return the loss that the configuration trains with, for the ranks of `make`."""
+    plain, options = Loss.of(config, vocabulary, make), config.post_training
+    fields = {**vars(plain), "reports": make.losses}
+    if options.train_impl == "dpo":
+        return dpo.DpoLoss(**{**fields, "half": not options.dpo_fp32}, beta=options.dpo_beta)
+    if options.train_impl == "kto":
+        weights = options.kto_desirable_weight, options.kto_undesirable_weight
+        return kto.KtoLoss(**{**fields, "half": not options.kto_fp32}, beta=options.kto_beta, weights=weights)
+    return plain
+
+
+def measures(config: Config) -> tuple[str, ...]:
+    """Return the names of what the loss measures besides its value."""
+    return MEASURES.get(config.post_training.train_impl, ())
