@@ -190,17 +190,17 @@ def notes(chosen: Sequence[Run]) -> Iterator[str]:
     clipped = [run.folder.name for run in chosen if clips_by_part_of_the_norm(run.there)]
     if summed:
         yield (
-            f"- {', '.join(summed)}: every GPT-NeoX tensor parallel rank adds and updates its own biases, so with "
-            "N ranks an update changes the sum of the biases by N times as much."
+            f"- In {', '.join(summed)}, the losses differ because every GPT-NeoX tensor parallel rank adds and updates "
+            "its own biases. With N ranks, an update therefore changes the sum of the biases N times as much."
         )
     if clipped:
         yield (
-            f"- {', '.join(clipped)}: DeepSpeed's gradient norm leaves out the biases and normalisation layers of "
-            "later stages, so gradients are clipped less than they should be."
+            f"- In {', '.join(clipped)}, the losses differ because DeepSpeed's gradient norm leaves out the biases and "
+            "normalisation layers of later stages. The gradients are therefore clipped less than they should be."
         )
     masked = [run.folder.name for run in chosen if drops_out(run.there)]
     if masked:
-        yield f"- {', '.join(masked)}: the dropout masks differ."
+        yield f"- In {', '.join(masked)}, the losses differ because the dropout masks differ."
 
 
 def drops_out(config: Config) -> bool:

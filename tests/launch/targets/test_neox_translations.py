@@ -116,7 +116,10 @@ DIFFERENCES = [
         lambda theirs, ours, config: theirs is False and ours is NOTHING,
     ),
     Difference("DeepSpeed", "fp16.fp16", "DeepSpeed rejects it", refused_by_deepspeed),
-    Difference("DeepSpeed", "fp16.type", "DeepSpeed rejects it; deepy selects this precision", refused_by_deepspeed),
+    Difference(
+        "DeepSpeed", "fp16.type", "DeepSpeed rejects it; deepy selects the precision that it names",
+        refused_by_deepspeed,
+    ),
     Difference("DeepSpeed", "fp16.min_loss_scale", FP16_WHY, is_bfloat16_section),
     *(Difference("DeepSpeed", f"fp16.{key}", FP16_WHY, is_bfloat16_section) for key in FP16_KEYS),
     Difference("DeepSpeed", "bf16.enabled", FP16_WHY, is_bfloat16_section),
@@ -134,7 +137,7 @@ DIFFERENCES = [
         lambda theirs, ours, config: theirs == 1 and ours == config.parallel.global_num_gpus,
     ),
     Difference("ranks", "rank", "each rank reads it from its environment; GPT-NeoX sends 0 to all", theirs_only),
-    Difference("ranks", "local_rank", "as for `rank`", theirs_only),
+    Difference("ranks", "local_rank", "each rank reads it from its environment", theirs_only),
     Difference(
         "ranks", "sparsity_config", "a missing section and an empty one are equivalent",
         lambda theirs, ours, config: theirs == {} and ours is None,
@@ -200,11 +203,11 @@ DIFFERENCES = [
     # the launcher's flags
     Difference(
         "launcher", "comment",
-        "not a flag of stock DeepSpeed (GPT-NeoX sends it twice); Slurm receives it in launcher_args",
+        "stock DeepSpeed has no such flag; Slurm receives the comment in launcher_args",
         lambda theirs, ours, config: bool(theirs) and ours == [],
     ),
     Difference(
-        "launcher", "launcher_args", "contains the comment of the job",
+        "launcher", "launcher_args", "contains the job's comment, for Slurm",
         lambda theirs, ours, config: theirs == [] and ours == ["--comment=neox"],
     ),
 ]  # fmt: skip

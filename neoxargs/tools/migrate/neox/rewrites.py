@@ -140,7 +140,7 @@ _MOVED = "GPT-NeoX reads this value from DeepSpeed's optimizer section"
 _RETRIEVAL = "a parameter for the BERT and retrieval models, which GPT-NeoX no longer has"
 
 SPECIAL_REWRITES = (
-    Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists each layer's attention type"),
+    Rewrite("sparsity", ANY_VALUE, _sparsity, "replaced by attention_config"),
     Rewrite("mlp_type", "llama", _llama,
             "mlp_type: llama meant a gated activation, no biases and a width of 8/3 x hidden_size"),
     Rewrite("fp16.fp16", ANY_VALUE, {}, "DeepSpeed reads only fp16.enabled, and now rejects this key"),
