@@ -134,7 +134,7 @@ def read(file: Path) -> Any:
 
 def unreadable(file: Path, why: str) -> Problems:
     """Return the problem of a damaged or foreign file."""
-    hint = "copy the checkpoint again from where it was written, or set iteration to choose another checkpoint"
+    hint = "copy the checkpoint again from its original location, or set iteration to choose another checkpoint"
     return Problems(Problem(f"{file} cannot be read: {why}", hint=hint, id="checkpoint-file-damaged", about=("load",)))
 
 

@@ -238,10 +238,11 @@ class RandomLtdSchedule(
     """How much of each sequence the middle layers process, and how this part grows."""
 
     min_value: Count | None = param(None)
-    """Number of tokens that the layers process at the start. Required."""
+    """Number of tokens of each sequence that the layers process when training starts. Required."""
 
     max_value: Count | None = param(None)
-    """Number of tokens that the layers process at the end, usually the sequence length. Required."""
+    """Number of tokens of each sequence that the layers process when the growth ends, usually the sequence length.
+    Required."""
 
     schedule_type: Literal["fixed_linear"] = param("fixed_linear")
     """Shape of the growth; only linear growth is supported."""

@@ -192,10 +192,10 @@ class Compile(
     """For debugging: wait for the GPU after weights are gathered."""
 
     keep_int_input_tensors: bool = param(True)
-    """Compile with the real values of integer inputs instead of fake tensors."""
+    """Compile with the actual values of integer inputs instead of dummy values."""
 
     keep_all_input_tensors: bool = param(False)
-    """Compile with the real values of all inputs."""
+    """Compile with the actual values of all inputs instead of dummy values."""
 
 
 class HybridEngine(

@@ -297,16 +297,16 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """How fast the learning rate falls after the cycle."""
 
     cycle_first_step_size: Count = param(2000, used_by_types=_CYCLE)
-    """Number of steps in which the learning rate rises."""
+    """Number of training steps over which the learning rate rises."""
 
     cycle_second_step_size: Count | None = param(None, used_by_types=_CYCLE)
-    """Number of steps in which the learning rate falls. Default: `cycle_first_step_size`."""
+    """Number of training steps over which the learning rate falls. Default: `cycle_first_step_size`."""
 
     cycle_first_stair_count: Natural = param(0, used_by_types=_CYCLE)
-    """Number of stairs in which the learning rate rises; 0 means a smooth rise."""
+    """Number of discrete steps (stairs) in which the learning rate rises; 0 means a smooth rise."""
 
     cycle_second_stair_count: Natural | None = param(None, used_by_types=_CYCLE)
-    """Number of stairs in which the learning rate falls. Default: `cycle_first_stair_count`."""
+    """Number of discrete steps (stairs) in which the learning rate falls. Default: `cycle_first_stair_count`."""
 
     decay_step_size: Natural = param(0, used_by_types=_CYCLE)
     """Number of steps per decay after the cycle; 0 turns the decay off."""
@@ -327,7 +327,7 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Learning rate at the start: one number for all weights, or one per parameter group."""
 
     lr_range_test_step_size: Count = param(2000, used_by_types=_RANGE)
-    """Number of steps in which the learning rate rises by one increment."""
+    """Number of training steps over which the learning rate rises by one increment."""
 
     lr_range_test_step_rate: NonNegative = param(1.0, used_by_types=_RANGE)
     """Size of an increment, as a fraction of the starting rate."""

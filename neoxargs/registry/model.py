@@ -304,7 +304,7 @@ class Mlp(Group, origin="NeoX", effect="model"):
     """Whether the two projections of the feed-forward layer have biases; Llama's have none."""
 
     use_flashattn_swiglu: bool = param(
-        False, effect="none", no_effect_reason="torch computes SwiGLU, with the same result"
+        False, effect="none", no_effect_reason="torch computes SwiGLU instead, with the same result"
     )
     """Runs `activation: swiglu` through the fused kernel of the flash-attn package. The result is the same."""
 
@@ -384,8 +384,8 @@ class Fusion(Group, origin="Meg", effect="model"):
 
     rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
     """With `pos_emb: rotary`, rotates queries in one kernel and keys in another; torch.compile generates both on a GPU.
-    Results are equal except for rounding. On a CPU, or without Triton and a C compiler, torch's kernels are used, about
-    five for each."""
+    Results are equal except for rounding. On a CPU, or without Triton and a C compiler, torch's own kernels are used:
+    about five for queries and five for keys."""
 
     fused_kernels_build_path: str | None = param(
         None, origin="NeoX", effect="none", no_effect_reason="train.py has no CUDA kernels of its own to compile"

@@ -17,7 +17,7 @@ class Training(Group, origin="NeoX", effect="run"):
 
     train_epochs: Count | None = param(None)
     """Number of passes over the training data, in place of `train_iters`, which is then computed from the number of
-    samples: the run has as many steps as are possible without reading a sample more often than this number. Every pass
+    samples: the run has the largest number of steps in which no sample is read more than this many times. Every pass
     has a different order. Needs token files."""
 
     eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval", receiver_default=None)
@@ -85,8 +85,8 @@ class Training(Group, origin="NeoX", effect="run"):
     distributed_backend: Literal["nccl", "gloo", "mpi"] = param(
         "nccl", origin="Meg", megatron="distributed-backend", effect="launcher"
     )
-    """Library through which ranks communicate: `nccl` for GPUs, `gloo` for CPUs, `mpi`. Without a GPU, `gloo` is used
-    instead of `nccl`."""
+    """Library through which ranks communicate: `nccl` (for GPUs), `gloo` (for CPUs) or `mpi`. Without a GPU, `gloo` is
+    used instead of `nccl`."""
 
     DDP_impl: Literal["local", "torch"] = param(
         "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients"

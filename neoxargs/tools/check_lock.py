@@ -29,7 +29,7 @@ SECTIONS = {
 #: What the difference of a value can do, for a warning.
 WARNINGS: dict[str, str] = {
     "rounding": "the difference can change only rounding", "nothing": "the difference cannot change training",
-    "unread": "no run uses the value",
+    "unread": "the value is not used in training",
 }  # fmt: skip
 
 

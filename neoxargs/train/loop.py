@@ -373,9 +373,8 @@ def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
 
 
 def _unwritten(run_dir: Path, error: OSError) -> Problem:
-    reason = (error.strerror or str(error)).lower()
-    reason = f"{error.filename}: {reason}" if error.filename else reason
-    what = f"run_dir ({run_dir}): metrics or reports cannot be written: {reason}"
+    file, reason = error.filename or "a metrics or report file", (error.strerror or str(error)).lower()
+    what = f"run_dir ({run_dir}): {file} cannot be written: {reason}"
     hint = "free up space on this disk, or set run_dir to a folder that this user can write to"
     return Problem(what, hint=hint, id="run-folder-not-written", about=("run_dir", "on_save_error"))
 

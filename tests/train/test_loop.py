@@ -364,7 +364,7 @@ def test_metrics_that_cannot_be_written(reaction: str, at_end: bool, capsys: pyt
     run = loop(on_save_error=reaction)
     run.trackers.append(Unwritable(at_end))
     if reaction == "stop":
-        with pytest.raises(Problems, match=r"run_dir \(.\): metrics or reports cannot be written: no space left"):
+        with pytest.raises(Problems, match=r"run_dir \(.\): a metrics or report file cannot be written: no space left"):
             run.run()
         return
     assert run.run().iteration == 6

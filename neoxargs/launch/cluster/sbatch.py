@@ -81,7 +81,7 @@ def _assumptions(resources: Resources) -> Iterator[str]:
         names = ",".join(resources.hosts)
         yield f"Slurm chooses the nodes. To use those in the hostfile, add: #SBATCH --nodelist={names}"
     if "ntasks" in _shape(resources):
-        yield "The nodes have different numbers of ranks; Slurm distributes the tasks."
+        yield "The nodes have different numbers of ranks, so Slurm decides how many tasks each node gets."
 
 
 def _ranks(config: Config, deepy: str) -> Iterator[str]:

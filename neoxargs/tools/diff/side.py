@@ -41,7 +41,7 @@ class Side(Record):
     folder: Path | None = None
     """The run folder, which may contain the losses."""
     environment: Mapping[str, Mapping[str, Any]] = {}
-    """The sections of its run.lock.yml: code, packages, hardware, files."""
+    """The sections of the run's run.lock.yml: code, packages, hardware, files."""
 
     def get(self, name: str) -> Any:
         """Return a value; None for one that is derived and that no rule supplies.

@@ -55,8 +55,8 @@ def _words_of_a_name(key: str, files: Sequence[str]) -> Iterator[None]:
         joined = "_".join([key, *files])
         if not (missing and (REGISTRY.find(joined) or keyword_search.by_last_part(normal(joined)))):
             raise
-        what = f"explain: expected a name and existing files, got the words {listed([key, *files], 'and')}"
-        hint = f"write `explain {joined}`"
+        what = f"explain: expected configuration files after {key}, but found no file named {listed(files, 'or')}"
+        hint = f"to explain the parameter {joined}, write `explain {joined}`"
         raise Problems([Problem(what, hint=hint, id="explain-needs-a-name")]) from None
 
 

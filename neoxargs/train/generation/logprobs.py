@@ -38,7 +38,7 @@ class ScoringRow(NamedTuple):
     """A token sequence of which the last tokens are scored."""
 
     ids: list[int]
-    """At most seq_length + 1 tokens."""
+    """The tokens, at most seq_length + 1."""
     scored: int
     """Number of tokens to score."""
 

@@ -277,8 +277,8 @@ def test_the_words_of_a_name_are_suggested_as_one_name(capsys: pytest.CaptureFix
     with pytest.raises(Problems) as raised:
         explain("learning", Request(["rate"]))
     (problem,) = raised.value.problems
-    assert problem.what == "explain: expected a name and existing files, got the words learning and rate"
-    assert problem.hint == "write `explain learning_rate`"
+    assert problem.what == "explain: expected configuration files after learning, but found no file named rate"
+    assert problem.hint == "to explain the parameter learning_rate, write `explain learning_rate`"
     assert "lr" in explain("learning_rate", Request([])).split()
     assert explain("learning rate", Request([])) == explain("learning_rate", Request([]))
     with pytest.raises(Problems, match="there is no such file"):

@@ -447,7 +447,7 @@ def test_a_warm_up_that_cannot_be_converted_has_no_default() -> None:
     ("name", "hint"),
     [("Llama2Tokenizer", "set tokenizer_type: SPMTokenizer in the new file"),
      ("PretrainedFromHF", "set tokenizer_type: HFTokenizer in the new file"),
-     ("NullTokenizer", "in the new file, set tokenizer_type and vocab_file to the tokenizer of the data")],
+     ("NullTokenizer", "in the new file, set tokenizer_type and vocab_file as when the data was tokenised")],
 )  # fmt: skip
 def test_tokenizers_without_a_counterpart(name: str, hint: str) -> None:
     result = convert_script(Text("run.sh", f"python p.py {SIZES} --tokenizer-type {name}"))

@@ -91,5 +91,5 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-variable-from-environment": row(
         "A value comes from an environment variable of this shell and may differ in another shell."
     ),
-    "migrate-expansion-too-long": row("Some of the script's variables refer to each other in a loop."),
+    "migrate-expansion-too-long": row("Some of the script's variables refer to each other in a cycle."),
 }

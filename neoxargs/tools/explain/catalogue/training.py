@@ -272,7 +272,7 @@ PROBLEMS: dict[str, Entry] = {
     # Hugging Face
     "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
     "export-option-not-applicable": row(
-        "An option has no effect on the kind of output that `deepy export` was asked to write."
+        "An option does not apply to the kind of output that the other options of `deepy export` select."
     ),
     "output-folder-unwritable": row("The output folder cannot be written to."),
     "nothing-to-import": row(

@@ -166,7 +166,7 @@ def balance(reading: Reading, option: Option) -> None:
         reading.set_from(option, "moe_aux_loss_coeff")
     else:
         hint = "set moe_aux_loss_coeff in the new file to the weight of aux_loss"
-        reading.leave_to_write(option, "moe_aux_loss_coeff", hint, "train.py supports only one load-balancing loss")
+        reading.leave_to_write(option, "moe_aux_loss_coeff", hint, "train.py has only one kind of load-balancing loss")
 
 
 def _every(interval: int, layers: int) -> list[int]:
@@ -285,7 +285,7 @@ def tokenizer(reading: Reading, option: Option) -> None:
     ours = {theirs: our for our, theirs in reversed(TOKENIZERS.items())}
     name = ours.get(option.text)
     if option.text == "NullTokenizer" and reading.number("vocab-size") != 256:
-        hint = "in the new file, set tokenizer_type and vocab_file to the tokenizer of the data"
+        hint = "in the new file, set tokenizer_type and vocab_file as when the data was tokenised"
         why = "deepy takes the vocabulary size from the tokenizer"
         reading.leave_to_write(option, "tokenizer_type", hint, why)
     elif name is None:

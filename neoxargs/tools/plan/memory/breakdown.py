@@ -36,9 +36,9 @@ class RankMemory:
 
     stage: Stage
     phases: dict[str, Bytes]
-    """Phase -> part -> bytes on the device."""
+    """Bytes on the device, by phase and part."""
     host: Bytes
-    """Part -> bytes in host memory."""
+    """Bytes in host memory, by part."""
 
     @property
     def peak(self) -> int:
