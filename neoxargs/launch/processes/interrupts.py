@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -27,19 +27,33 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
+def heeded(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Return these signals, without SIGHUP if this process ignores it: under `nohup`, a run outlives its terminal."""
+    return [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
+@contextmanager
+def delayed(numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Delay signals to this thread until the end of the block; processes and threads that start in it begin so."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 @contextmanager
 def ignored_by_children() -> Iterator[None]:
     """Delay Ctrl-C until the end of the block. Processes that are started in it ignore Ctrl-C until they end.
 
     Other threads must have Ctrl-C blocked, as those have that started before `accept`: in one of them it would be lost.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocked signals are kept, even if ignored
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with delayed({signal.SIGINT}):  # delayed signals are kept, even if ignored
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def hold() -> None:

@@ -8,6 +8,7 @@ still run after a grace period are killed.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes import failures, lost_ranks
 from neoxargs.launch.processes.exit_codes import signal_name
+from neoxargs.launch.processes.interrupts import heeded
 from neoxargs.launch.processes.process_tree import (
     SessionGuard,
     kill_session,
@@ -62,18 +64,20 @@ def start(
     stop and the end of the run. logs: the folder of the logs and failure records of supervised ranks. lock: the run
     ends at once if another run takes it over.
     """
-    # A session of its own: Ctrl-C on the terminal reaches only this process, and all descendants can be found.
-    process = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
-    guard = SessionGuard(process.pid)
-    run = _Run(process, say, remote, grace, logs, lock)
-    previous: dict[int, Any] = {number: signal.signal(number, run.forward) for number in FORWARDED}
+    run = _Run(say, remote, grace, logs, lock)
+    # Before the launcher starts: a signal at any moment of the start is passed on.
+    previous: dict[int, Any] = {number: signal.signal(number, run.forward) for number in heeded(FORWARDED)}
     try:
+        run.launch(command, environ)
         returncode = run.wait()
         killed = run.end_leftovers()
+    except BaseException:  # nothing else would end the ranks
+        run.kill()
+        raise
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        guard.end()
+        run.close()
     if run.received:  # even if the ranks saved a checkpoint: a script must not continue as after a full run
         return Ended(128 + run.received, asked=True)
     if lock and lock.lost:
@@ -96,33 +100,70 @@ def start(
 class _Run:
     """A launcher and its descendants: one session, in which `mpirun` puts every rank into its own process group."""
 
-    def __init__(
-        self, launcher: subprocess.Popen[bytes], say: Say, remote: bool, grace: float, logs: Path | None,
-        lock: RunLock | None = None,
-    ) -> None:  # fmt: skip
-        self.launcher, self.say, self.remote, self.grace, self.logs = launcher, say, remote, grace, logs
+    launcher: subprocess.Popen[bytes] | None = None
+    guard: SessionGuard | None = None
+
+    def __init__(self, say: Say, remote: bool, grace: float, logs: Path | None, lock: RunLock | None = None) -> None:
+        self.tell, self.remote, self.grace, self.logs = say, remote, grace, logs
         self.lock = lock
         self.received = 0
         self.deadline = float("inf")
 
+    @property
+    def session(self) -> int:
+        assert self.launcher
+        return self.launcher.pid
+
+    def launch(self, command: Command, environ: Mapping[str, str]) -> None:
+        """Start the launcher."""
+        # A session of its own: Ctrl-C on the terminal reaches only this process, and all descendants can be found.
+        self.launcher = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
+        self.guard = SessionGuard(self.session)
+        if self.received:  # perhaps before there was a launcher; a second request changes nothing at its start
+            self._ask_to_stop()
+
+    def close(self) -> None:
+        """Collect the launcher, which has ended or was killed, and end the guard."""
+        if self.launcher:
+            self.launcher.wait()
+        if self.guard:
+            self.guard.end()
+
     def forward(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGINT, SIGTERM and SIGHUP: the first asks the ranks to stop, the second kills them."""
+        # Printed last: a console that takes no more, such as that of `less`, must not delay the signals.
         if self.received:
-            kill_session(self.launcher.pid)
+            self.kill()
             self.say(f"{signal.Signals(number).name}: killed the ranks")
             return
         self.received = number
         self.deadline = time.monotonic() + self.grace
+        self._ask_to_stop()
         self.say(f"{signal.Signals(number).name}: asked the ranks to stop; send the signal again to kill them")
+
+    def say(self, text: str) -> None:
+        # A closed console; or a signal while this process prints, which Python's streams refuse with a RuntimeError.
+        with contextlib.suppress(OSError, RuntimeError):
+            self.tell(text)
+
+    def kill(self) -> None:
+        """Kill the launcher and the ranks, if they exist."""
+        if self.launcher:
+            kill_session(self.session)
+
+    def _ask_to_stop(self) -> None:
+        if not self.launcher:
+            return
         ranks = [] if self.remote else self.ranks()
         for rank in ranks:  # always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt
             send_signal(rank, signal.SIGTERM)
         # Before the ranks exist, and if they run on other hosts, the launcher passes the signal on or ends.
         if not ranks:
-            signal_group(self.launcher.pid, signal.SIGTERM)
+            signal_group(self.session, signal.SIGTERM)
 
     def wait(self) -> int:
         """Wait for the launcher, enforce the deadline, and return the launcher's exit code."""
+        assert self.launcher
         while True:
             # Polled: neither the records of failed ranks nor a lost lock wake this process.
             try:
@@ -130,7 +171,7 @@ class _Run:
             except subprocess.TimeoutExpired:
                 self._check_failures()
                 if time.monotonic() > self.deadline or (self.lock and self.lock.lost):
-                    kill_session(self.launcher.pid)
+                    self.kill()
 
     def _check_failures(self) -> None:
         """Set a deadline once a rank has failed: the others can only wait for it, and not every launcher ends them."""
@@ -141,28 +182,28 @@ class _Run:
         elif self.deadline == float("inf"):
             self.deadline = time.monotonic() + AFTER_A_FAILURE
         elif self.remote and time.monotonic() > self.deadline - AFTER_LAUNCHER_ENDED:
-            signal_group(self.launcher.pid, signal.SIGTERM)  # DeepSpeed's runner then ends the ranks of other hosts
+            signal_group(self.session, signal.SIGTERM)  # DeepSpeed's runner then ends the ranks of other hosts
 
     def end_leftovers(self) -> bool:
         """Wait for the processes that outlive the launcher; return whether they had to be killed."""
         left = self._wait_until_empty(self.deadline - time.monotonic() if self.received else AFTER_LAUNCHER_ENDED)
         if left:
             self.say(f"killing {left} {'process' if left == 1 else 'processes'} that outlived the launcher")
-            kill_session(self.launcher.pid)
+            self.kill()
             self._wait_until_empty(AFTER_LAUNCHER_ENDED)
         return bool(left)
 
     def _wait_until_empty(self, seconds: float) -> int:
         """Return how many processes of the session still run after at most this time."""
         deadline = time.monotonic() + seconds
-        while (left := len(session_members(self.launcher.pid))) and time.monotonic() < deadline:
+        while (left := len(session_members(self.session))) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
 
     def ranks(self) -> list[int]:
         """Return the launcher's grandchildren: the ranks of DeepSpeed's runner, or the supervised ones of others."""
-        table = session_members(self.launcher.pid)
-        launches = {process.pid for process in table if process.parent == self.launcher.pid}
+        table = session_members(self.session)
+        launches = {process.pid for process in table if process.parent == self.session}
         return [process.pid for process in table if process.parent in launches]
 
 

@@ -261,7 +261,8 @@ def test_a_rank_that_gets_ctrl_c_twice_may_still_save(tmp_path):
 def test_restarted_ranks_are_not_stopped(tmp_path):
     """torchrun does that with `launcher_args: --max-restarts=1`; each rank then removes the note on its last end."""
     with subprocess.Popen(["true"]) as launcher:
-        run = _Run(launcher, print, remote=False, grace=1.0, logs=tmp_path)
+        run = _Run(print, remote=False, grace=1.0, logs=tmp_path)
+        run.launcher = launcher
         failures.record_failure(tmp_path, 1, 1, Evidence())
         run._check_failures()
         assert run.deadline < float("inf")

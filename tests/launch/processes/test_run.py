@@ -13,7 +13,8 @@ import pytest
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.cluster.rendezvous import free_port
 from neoxargs.launch.launchers.command import Command, command, runner_flags
-from neoxargs.launch.processes.process_tree import session_members
+from neoxargs.launch.processes import run
+from neoxargs.launch.processes.process_tree import SessionGuard, session_members
 from neoxargs.launch.processes.run import start
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
@@ -118,35 +119,32 @@ def fake(tmp_path: Path):
     return words
 
 
-def signalled(
-    fake_command: Command, folder: Path, number: int, times: int = 1, grace: float = 20.0
-) -> tuple[int, float]:
-    """Exit code and duration of a `start` in a process of its own that gets a signal once its ranks are up."""
+def signalled(fake_command: Command, folder: Path, number: int, times: int = 1, grace: float = 200.0) -> int:
+    """Exit code of a `start` in a process of its own that gets a signal once its ranks are up."""
     process = subprocess.Popen(starting(fake_command, grace), cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    _wait_for(lambda: len(list(folder.glob("up*"))) == 2)
-    begin = time.monotonic()
-    for _ in range(times):
+    _wait_for(lambda: len(_pids(folder)) == 2)
+    for answer in ("asked the ranks to stop", "killed the ranks")[:times]:
         process.send_signal(number)
-        time.sleep(0.3)
-    output, _ = process.communicate(timeout=60)
-    assert "asked the ranks to stop" in output
-    assert ("killed the ranks" in output) == (times > 1)
-    return process.returncode, time.monotonic() - begin
+        assert process.stdout and answer in process.stdout.readline()
+    rest, _ = process.communicate(timeout=200)
+    assert "killed the ranks" not in rest
+    return process.returncode
 
 
-def starting(fake_command: Command, grace: float = 20.0) -> list[str]:
+def starting(fake_command: Command, grace: float = 200.0) -> list[str]:
     """A process that does what deepy.py does to start ranks."""
     program = f"""
 import sys
 from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes.run import start
-sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}).code)
+say = lambda text: print(text, flush=True)
+sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, say, grace={grace}).code)
 """
     return [sys.executable, "-c", program]
 
 
 def _wait_for(condition) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
@@ -157,7 +155,7 @@ def _alive(folder: Path) -> list[int]:
 
 
 def _pids(folder: Path) -> list[int]:
-    return [int(path.read_text()) for path in folder.glob("up*")]
+    return [int(text) for path in folder.glob("up*") if (text := path.read_text())]  # empty: being written
 
 
 def _is_zombie(pid: int) -> bool:
@@ -168,7 +166,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 UP = "import os, pathlib, sys, time, signal\nhere = pathlib.Path(__file__).parent\n"
-WAIT = "(here / f'up{sys.argv[1]}').write_text(str(os.getpid()))\ntime.sleep(90)\n"
+WAIT = "(here / f'up{sys.argv[1]}').write_text(str(os.getpid()))\ntime.sleep(900)\n"
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(0)", 0), ("sys.exit(5)", 5), ("os.kill(os.getpid(), 9)", 137)])
@@ -191,7 +189,7 @@ def test_exit_code_255_is_that_of_ssh_only_if_the_ranks_are_remote(remote, code,
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ranks_without_a_handler_end_at_once(fake, tmp_path, number):
-    code, _ = signalled(fake(UP + WAIT), tmp_path, number)
+    code = signalled(fake(UP + WAIT), tmp_path, number)
     assert code == 128 + number
     assert not _alive(tmp_path)
 
@@ -204,22 +202,21 @@ def stop(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
 """
-    code, _ = signalled(fake(UP + handler + WAIT), tmp_path, signal.SIGINT)
+    code = signalled(fake(UP + handler + WAIT), tmp_path, signal.SIGINT)
     assert code == 128 + signal.SIGINT
     assert [(tmp_path / f"asked{rank}").read_text() for rank in range(2)] == ["x", "x"]
     assert not _alive(tmp_path)
 
 
 def test_ranks_that_ignore_the_signal_are_killed_after_the_grace_period(fake, tmp_path):
-    code, _ = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGTERM, grace=1.0)
+    code = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGTERM, grace=1.0)
     assert code == 128 + signal.SIGTERM
     assert not _alive(tmp_path)
 
 
 def test_a_second_signal_kills(fake, tmp_path):
-    code, seconds = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGINT, times=2)
+    code = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGINT, times=2)
     assert code == 128 + signal.SIGINT
-    assert seconds < 20
     assert not _alive(tmp_path)
 
 
@@ -240,6 +237,60 @@ def test_process_names_do_not_confuse_the_members_of_a_session():
         found = {process.pid for process in session_members(os.getsid(0))}
         other.kill()
     assert {os.getpid(), other.pid} <= found
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, made: Command, moment: str) -> Command:
+    """Let SIGTERM arrive just before the launcher starts, or just after."""
+
+    class Interrupting(Command):
+        def environ(self, inherited):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().environ(inherited)
+
+    class Guard(SessionGuard):
+        def __init__(self, session: int) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            super().__init__(session)
+
+    if moment == "before":
+        return Interrupting(made.words, made.environment)
+    monkeypatch.setattr(run, "SessionGuard", Guard)
+    return made
+
+
+def unheard(text: str) -> None:
+    """A message on a terminal that is closed."""
+    raise BrokenPipeError
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_signal_while_the_launcher_starts_ends_the_run(fake, tmp_path, monkeypatch, moment):
+    """Also if the message about it cannot be printed."""
+    ended = start(interrupting(monkeypatch, fake(UP + WAIT), moment), os.environ, unheard)
+    assert (ended.code, ended.asked) == (128 + signal.SIGTERM, True)
+    assert not _alive(tmp_path)
+
+
+def test_an_error_of_this_process_leaves_no_rank(fake, tmp_path, monkeypatch):
+    def fail(_: object) -> None:
+        if len(_pids(tmp_path)) == 2:
+            raise OSError("the file system of the logs is gone")
+
+    monkeypatch.setattr(run._Run, "_check_failures", fail)
+    with pytest.raises(OSError, match="is gone"):
+        start(fake(UP + WAIT), os.environ, quietly)
+    _wait_for(lambda: not _alive(tmp_path))
+
+
+def test_a_run_under_nohup_outlives_its_terminal(fake, tmp_path):
+    """The first signal that it heeds is SIGTERM."""
+    words = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *starting(fake(UP + WAIT))]
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    _wait_for(lambda: len(_pids(tmp_path)) == 2)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert (process.returncode, output.count("SIGTERM: asked the ranks to stop")) == (128 + signal.SIGTERM, 1)
 
 
 @pytest.mark.parametrize("group", ["", "os.setpgrp()\n", "os.setsid()\n"])
