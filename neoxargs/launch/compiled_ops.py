@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from neoxargs.launch.processes import interrupts
+from neoxargs.launch.processes.process_tree import signal_group
 from neoxargs.problems import Problem, Problems
 
 #: Seconds. Compiling took 30 s to 8 minutes on the machines measured, so one that takes longer does not progress.
@@ -77,16 +79,15 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
     usually = "a few minutes" if op == "async_io" else "30 to 90 s"
     say(f"compiling DeepSpeed's {op} once for this machine, which usually takes {usually} ...")
     begin = time.monotonic()
-    process = subprocess.Popen(
-        # A session of its own, with which ninja and the compilers are killed too.
-        [sys.executable, "-m", "neoxargs.train.process.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
+    process = None
     try:
+        with interrupts.ignored_by_children():
+            process = _start_compilation(op, environ)
         output, _ = process.communicate(timeout=limit)
     # Ctrl-C too: a lock file that stays behind would make every later run wait.
     except BaseException as stop:
-        _kill_compilers(process, environ, op)
+        if process:
+            _kill_compilers(process, environ, op)
         if isinstance(stop, subprocess.TimeoutExpired):
             what = f"the compilation of DeepSpeed's {op} did not finish within {limit:.0f} s and was stopped"
             raise _failure(op, what) from None
@@ -95,6 +96,14 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
         tail = "\n".join(output.strip().splitlines()[-15:])
         raise _failure(op, f"DeepSpeed's {op} does not compile on this machine:\n{tail}")
     say(f"compiled {op} in {time.monotonic() - begin:.0f} s")
+
+
+def _start_compilation(op: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        # A session of its own, with which ninja and the compilers are killed too.
+        [sys.executable, "-m", "neoxargs.train.process.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
 
 
 def lock_holders(lock: Path) -> list[int] | None:
@@ -202,7 +211,7 @@ def _compiler_error(program: str, flags: Iterable[str], environ: Mapping[str, st
 
 
 def _kill_compilers(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
+    signal_group(process.pid, signal.SIGKILL)
     process.communicate()
     for folder in _cache_folders(environ):
         if folder.name == op and not lock_holders(folder / "lock"):

@@ -93,13 +93,15 @@ def load_tasks(config: Config, resources: Resources, environ: Mapping[str, str],
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a step in a process of its own and return its exit code."""
-    with interrupts.ignored_by_children():  # the step is ended by the SIGTERM below, and only deepy reports Ctrl-C
-        process = subprocess.Popen(command, env=dict(environ))
+    process = None
     try:
+        with interrupts.ignored_by_children():  # the step is ended by the SIGTERM below, and only deepy reports Ctrl-C
+            process = subprocess.Popen(command, env=dict(environ))
         return process.wait()
     except BaseException:  # Ctrl-C, SIGTERM: let it end its own processes and remove incomplete files
-        process.terminate()
-        process.wait()
+        if process:
+            process.terminate()
+            process.wait()
         raise
 
 

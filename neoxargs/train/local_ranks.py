@@ -19,6 +19,7 @@ from pathlib import Path
 
 from neoxargs.launch.cluster.devices import device
 from neoxargs.launch.processes.exit_at_once import exit_at_once
+from neoxargs.launch.processes.interrupts import delayed, heeded
 from neoxargs.launch.processes.process_tree import send_signal
 from neoxargs.launch.processes.supervisor import FORWARDED
 from neoxargs.launch.script import Program, program_of
@@ -36,22 +37,24 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     devices = options.devices.split(",")
     program = _imported_program(options.script, options.arguments)
-    ranks = set()
-    for rank in range(len(devices)):
-        variables = _environment(options, rank, devices)
-        words = [options.script, f"{LOCAL_RANK}={rank}", *options.arguments]
-        if program:
-            ranks.add(_fork(program, words, variables))
-        else:
-            # -u: a rank's lines appear when they are printed, although its output is no terminal.
-            ranks.add(os.posix_spawn(sys.executable, [sys.executable, "-u", *words], os.environ | variables))
-    return _Ranks(ranks).wait()
+    with delayed(FORWARDED) as mask:  # until they are passed on to all ranks
+        pids = set()
+        for rank in range(len(devices)):
+            words = [options.script, f"{LOCAL_RANK}={rank}", *options.arguments]
+            pids.add(_start(program, words, _environment(options, rank, devices), mask))
+        ranks = _Ranks(pids)
+    return ranks.wait()
 
 
-def _fork(program: Program, words: list[str], variables: dict[str, str]) -> int:
-    """Run a program in a fork of this process, and return the number of that process."""
+def _start(program: Program | None, words: list[str], variables: dict[str, str], mask: set[int]) -> int:
+    """Run a program in a fork of this process, or a script in a new one; return the number of that process."""
+    if not program:
+        # -u: a rank's lines appear when they are printed, although its output is no terminal.
+        script = [sys.executable, "-u", *words]
+        return os.posix_spawn(sys.executable, script, os.environ | variables, setsigmask=mask)
     if pid := os.fork():
         return pid
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.environ.update(variables)
     sys.argv = words
     exit_at_once(run_program(program, words[1:]))
@@ -152,7 +155,7 @@ class _Ranks:
 
     def __init__(self, pids: set[int]) -> None:
         self.pids = pids
-        for number in FORWARDED:
+        for number in heeded(FORWARDED):
             signal.signal(number, lambda *_: self._send(signal.SIGTERM))
         signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
 

@@ -120,6 +120,7 @@ class Loop:
         if not self.position.iteration and self._has_iterations_left():
             # What the untrained model answers, to compare with.
             self._ask(everything=True)
+        # Until the last checkpoint is complete: a launcher may forward a signal after the ranks have received it.
         with StopRequest(self.device, self.stop_file) as request:
             while self._has_iterations_left() and not reason:
                 # For the supervisor, which ends a rank whose work takes longer than what it has announced.
@@ -138,15 +139,15 @@ class Loop:
                     self._complete(self.saver.finish)
                 if iteration in saves and not reason:
                     self._save()
-        if not reason:
-            # GPT-NeoX evaluates the last iteration twice if its number is a multiple of the interval.
-            self._evaluate("validation", self._intervals())
-            self._evaluate("test")
-            self._ask(everything=True)
-        self._save(last=True)
-        self.progress.long("completing the last checkpoint")
-        self._complete(self.saver.finish, last=True)
-        self.saver.close()
+            if not reason:
+                # GPT-NeoX evaluates the last iteration twice if its number is a multiple of the interval.
+                self._evaluate("validation", self._intervals())
+                self._evaluate("test")
+                self._ask(everything=True)
+            self._save(last=True)
+            self.progress.long("completing the last checkpoint")
+            self._complete(self.saver.finish, last=True)
+            self.saver.close()
         self.progress.done()
         outcome = Outcome(self.position.iteration, reason, self.saver.last)
         # The console, which is first, ends last: it prints where the others wrote.

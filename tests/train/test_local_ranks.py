@@ -16,6 +16,7 @@ from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.train import local_ranks
 from tests.support.configure import configure
 from tests.support.paths import ROOT
+from tests.support.processes import is_running
 
 WAIT = """
 import os, pathlib, signal, sys, time
@@ -41,7 +42,7 @@ def started(folder: Path, script: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 256 - 9)])
 def test_the_first_rank_that_fails_ends_the_others(tmp_path: Path, end: str, code: int) -> None:
     process = started(tmp_path, f"if rank == '0': {end}\ntime.sleep(60)\n")
-    assert process.wait(30) == code
+    assert process.wait(200) == code
     assert (tmp_path / "stopped1").read_text() == "x"
 
 
@@ -74,10 +75,33 @@ def test_a_signal_asks_every_rank_to_stop(tmp_path: Path, number: int) -> None:
     process = started(tmp_path, "time.sleep(60)\n")
     while len(list(tmp_path.glob("up*"))) < 2:
         time.sleep(0.02)
-    time.sleep(0.2)
     process.send_signal(number)
-    assert process.wait(30) == 0
+    assert process.wait(200) == 0
     assert [(tmp_path / f"stopped{rank}").read_text() for rank in range(2)] == ["x", "x"]
+
+
+INTERRUPTED = """
+import os, signal, sys
+from neoxargs.train import local_ranks
+spawn = os.posix_spawn
+def interrupted(*arguments, **options):
+    print(pid := spawn(*arguments, **options), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+os.posix_spawn = interrupted
+sys.exit(local_ranks.main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_while_the_ranks_start_leaves_none(tmp_path: Path) -> None:
+    """It arrives after the start of the first one."""
+    (tmp_path / "script.py").write_text("import time; time.sleep(900)")
+    options = ["--devices=0,1", "--master_addr=127.0.0.1", "--master_port=29999", "script.py"]
+    words, environ = [sys.executable, "-c", INTERRUPTED, *options], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, timeout=200, check=False)
+    assert done.returncode == 256 - signal.SIGTERM
+    assert len(done.stdout.split()) == 2
+    assert not any(map(is_running, map(int, done.stdout.split())))
 
 
 @pytest.mark.parametrize(

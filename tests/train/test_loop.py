@@ -241,6 +241,23 @@ def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: sig
         signal.signal(number, before)
 
 
+def test_a_signal_that_a_launcher_forwards_late_does_not_lose_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one reached the process group; this one arrives while the checkpoint is saved."""
+    run = loop(save="x", exit_interval=4)
+    save = run.saver.save
+
+    def signalled(position: Position) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return save(position)
+
+    monkeypatch.setattr(run.saver, "save", signalled)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        assert run.run() == Outcome(4, "exit_interval", Path("at4"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_run_under_nohup_does_not_stop() -> None:
     class HangUp(Tracker):
         def on_step(self, step: Step) -> None:

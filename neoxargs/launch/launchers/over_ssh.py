@@ -36,15 +36,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(argv)
     port = ["-p", str(options.port)] if options.port else []
-    hosts = [_Host(number, text, port, options.command) for number, text in enumerate(options.host)]
+    requests: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        for host in hosts:
-            host.stop()
+    def note(number: int, frame: FrameType | None) -> None:
+        requests.append(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, forward)
-    return _wait(hosts)
+        signal.signal(number, note)
+    hosts = [_Host(number, text, port, options.command) for number, text in enumerate(options.host)]
+    return _wait(hosts, requests)
 
 
 def remote_script(words: Sequence[str], directory: str, environ: Mapping[str, str]) -> str:
@@ -103,13 +103,18 @@ def _copy(name: str, output: IO[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _wait(hosts: Sequence[_Host]) -> int:
+def _wait(hosts: Sequence[_Host], requests: list[int]) -> int:
+    """Wait for all hosts. requests: the signals so far that ask to stop; their handler adds to it."""
     code, deadline = 0, float("inf")
     while any(host.process.poll() is None for host in hosts):
         failed = next((host.process.returncode for host in hosts if host.process.returncode), 0)
         if failed and not code:
             # The other ranks cannot go on without this host's.
             code, deadline = failed, time.monotonic() + GRACE
+            for host in hosts:
+                host.stop()
+        if requests:
+            requests.clear()
             for host in hosts:
                 host.stop()
         if time.monotonic() > deadline:

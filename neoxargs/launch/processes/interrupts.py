@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
@@ -33,27 +34,45 @@ def heeded(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
 
 
 @contextmanager
-def delayed(numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Delay signals to this thread until the end of the block; processes and threads that start in it begin so."""
+def delayed(numbers: Iterable[signal.Signals]) -> Iterator[set[Any]]:
+    """Delay signals to this thread until the end of the block; processes and threads that start in it begin so.
+
+    Yields the signals that were delayed before, from which a child process can go on with `SIG_SETMASK`.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
-        yield
+        yield mask
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager
 def ignored_by_children() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block. Processes that are started in it ignore Ctrl-C until they end.
+    """Delay Ctrl-C and SIGTERM until the end of the block. Processes that start in it ignore Ctrl-C until they end.
 
-    Other threads must have Ctrl-C blocked, as those have that started before `accept`: in one of them it would be lost.
+    So a process that starts is known to who has to end it. Other threads must have Ctrl-C blocked, as those have that
+    started before `accept`: in one of them it would be lost.
     """
     with delayed({signal.SIGINT}):  # delayed signals are kept, even if ignored
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            yield
+            with _sigterm_noted():
+                yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _sigterm_noted() -> Iterator[None]:
+    """Delay SIGTERM by a handler, which processes that start in the block do not inherit as they would a mask."""
+    noted: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if noted:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def hold() -> None:
@@ -62,7 +81,8 @@ def hold() -> None:
 
 
 def accept() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, immediately if it was pressed since `hold`."""
+    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, immediately if Ctrl-C was pressed since `hold`."""
+    raise_on_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
@@ -72,6 +92,13 @@ def report(what: str = "", stop: KeyboardInterrupt | None = None) -> int:
     by = " by SIGTERM" if terminated else ""
     print(f"deepy: interrupted{by}" + (f"; {what}" if what else ""), file=sys.stderr, flush=True)
     return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
+
+
+def report_step(what: str, stop: KeyboardInterrupt) -> int:
+    """Do the same, but leave the line to deepy if this process is a step of a launch, which ignores Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        return 128 + signal.SIGTERM
+    return report(what, stop)
 
 
 def reader_gone() -> int:

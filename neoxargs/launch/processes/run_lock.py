@@ -15,6 +15,7 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from neoxargs.launch.processes.interrupts import delayed
 from neoxargs.launch.processes.process_tree import HIDDEN, start_time
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
@@ -93,7 +95,8 @@ class RunLock:
         self.thread = threading.Thread(target=self._keep_touching, name="run lock", daemon=True)
 
     def __enter__(self) -> RunLock:
-        self.thread.start()
+        with delayed(signal.valid_signals()):  # none for the thread, or `delayed` could not delay any later
+            self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -244,8 +247,8 @@ def _take(path: Path, me: Holder, break_lock: bool) -> Holder | None:
 def _own_file(path: Path, me: Holder) -> Iterator[Path]:
     """Write a complete file beside the lock, which becomes the lock by a link or by a new name."""
     own = path.with_name(f".{FILE}-{me.token}")
-    own.write_text(json.dumps(asdict(me)), encoding="utf-8")
     try:
+        own.write_text(json.dumps(asdict(me)), encoding="utf-8")
         yield own
     finally:
         own.unlink(missing_ok=True)

@@ -31,6 +31,7 @@ from neoxargs.launch.processes import watch as watching
 from neoxargs.launch.processes.console_filter import ConsoleFilter
 from neoxargs.launch.processes.exit_at_once import exit_at_once
 from neoxargs.launch.processes.exit_codes import Evidence, count_memory_kills
+from neoxargs.launch.processes.interrupts import delayed, heeded
 from neoxargs.launch.processes.run_lock import RunLock
 from neoxargs.launch.processes.watch import Lateness, Watch
 
@@ -64,15 +65,17 @@ def run_supervised(
     # Otherwise both processes would print what is still buffered.
     sys.stdout.flush()
     sys.stderr.flush()
-    supervisor_pid, pid = os.getpid(), os.fork()
-    if not pid:
-        _become_rank(outputs, supervisor_pid, stacks)
-        failures.current_rank = failures.CurrentRank(folder, rank, save, watch)
-        exit_at_once(run())
+    with delayed(FORWARDED) as mask:  # until they are passed on
+        supervisor_pid, pid = os.getpid(), os.fork()
+        if not pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _become_rank(outputs, supervisor_pid, stacks)
+            failures.current_rank = failures.CurrentRank(folder, rank, save, watch)
+            exit_at_once(run())
+        supervisor = _Supervisor(pid, outputs, folder, watch, lock)
     # Appended to, because the rank writes to the same file too (`failures.append_log`).
     with failures.log_file(folder, rank).open("ab", buffering=0) as file, lock or contextlib.nullcontext():
-        supervisor = _Supervisor(pid, outputs, file, folder, watch, lock)
-        code, peak = supervisor.wait()
+        code, peak = supervisor.wait(file)
     if code:
         evidence = Evidence(peak, count_memory_kills() - kills, supervisor.asked_to_stop, supervisor.killed_because())
         failures.record_failure(folder, rank, code, evidence)
@@ -121,10 +124,10 @@ class _Output:
 class _Supervisor:
     """Copies the output of a rank, forwards signals to it and enforces deadlines until it ends."""
 
-    def __init__(
-        self, pid: int, outputs: list[_Output], file: IO[bytes], folder: Path, watch: Watch, lock: RunLock | None
-    ) -> None:
-        self.pid, self.file, self.folder, self.launcher = pid, file, folder, os.getppid()
+    file: IO[bytes]
+
+    def __init__(self, pid: int, outputs: list[_Output], folder: Path, watch: Watch, lock: RunLock | None) -> None:
+        self.pid, self.folder, self.launcher = pid, folder, os.getppid()
         self.lateness, self.lock = Lateness(watch, folder), lock
         self.asked_to_stop, self.deadline = False, float("inf")
         self.outputs = {output.outer: output for output in outputs}
@@ -135,12 +138,15 @@ class _Supervisor:
             self.poll.register(output.outer, select.POLLIN)
             # 0: only errors and the end of the console, which are reported without being asked for.
             self.poll.register(output.console, 0)
-        for number in FORWARDED:
+        for number in heeded(FORWARDED):
             signal.signal(number, self._forward)
 
-    def wait(self) -> tuple[int, int]:
-        """Return the rank's exit code (negative: the signal that ended it) and its peak memory in bytes."""
-        ended = False
+    def wait(self, file: IO[bytes]) -> tuple[int, int]:
+        """Return the rank's exit code (negative: the signal that ended it) and its peak memory in bytes.
+
+        file: the rank's log.
+        """
+        self.file, ended = file, False
         while not ended:
             events = dict(self.poll.poll(500))
             ended = self.process in events

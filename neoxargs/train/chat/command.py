@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -103,9 +102,8 @@ def _add_rewards(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `deepy data --chat`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
+    """Run `deepy data --chat`; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
     args = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that `build` removes its partial files
     try:
         interrupts.accept()
         _run(args)
@@ -117,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:  # `deepy data --chat ... | head`
         return interrupts.reader_gone()
-    except KeyboardInterrupt:
-        return interrupts.report(f"{args.output_prefix} has not been written")
+    except KeyboardInterrupt as stop:
+        return interrupts.report(f"{args.output_prefix} has not been written", stop)
     return 0
 
 

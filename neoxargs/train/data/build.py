@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import json
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -227,9 +226,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `deepy data`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
+    """Run `deepy data`; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
     args = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that `build` removes its partial files
     key = args.jsonl_keys[0] if args.jsonl_keys else args.json_key
     recipe = Recipe(args.tokenizer_type, args.vocab_file, args.merge_file, args.append_eod, key)
     texts, prefix = [*args.texts, *args.text_path, *inputs(args)], Path(args.output_prefix)
@@ -248,8 +246,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Problems as problems:
         print(as_flags(str(problems)), file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return interrupts.report(f"{prefix} has not been written")
+    except KeyboardInterrupt as stop:
+        return interrupts.report_step(f"{prefix} has not been written", stop)
     if existing:
         done = f"{prefix} is up to date: {existing.tokens:,} tokens, from the same text with the same tokenizer"
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,11 +34,6 @@ def output_folder(folder: Path) -> Iterator[Path]:
         if part.exists():  # left by a killed run
             shutil.rmtree(part)
         part.mkdir(parents=True)
-    except OSError as error:
-        raise Problems(
-            Problem(f"--to ({folder}) cannot be written: {error.strerror}", id="output-folder-unwritable")
-        ) from error
-    try:
         yield part
         part.rename(folder)
     except OSError as error:
@@ -51,18 +45,17 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
 
 def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """Run `work`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
+    """Run `work`; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"  # otherwise DeepSpeed warns that it found no accelerator
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that partial output is removed
     try:
         interrupts.accept()
         work(options)
     except Problems as problems:
         print(problems, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return interrupts.report()
+    except KeyboardInterrupt as stop:
+        return interrupts.report(stop=stop)
     return 0
 
 

@@ -207,6 +207,23 @@ def test_a_requested_stop_is_not_a_root_cause(tmp_path):
     assert json.loads((tmp_path / "rank-0.json").read_text())["cause"] == Cause.ASKED_TO_STOP
 
 
+INTERRUPTED = """
+fork = os.fork
+def interrupted():
+    pid = fork()
+    if pid: os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+os.fork = interrupted
+"""
+
+
+def test_a_signal_right_after_the_fork_is_passed_on(tmp_path):
+    program = RANK.replace("def run()", f"{INTERRUPTED}\ndef run()")
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path), "time.sleep(900)"]) as process:
+        assert process.wait(200) == -signal.SIGTERM
+    assert json.loads((tmp_path / "rank-0.json").read_text())["cause"] == Cause.ASKED_TO_STOP
+
+
 def test_a_rank_that_waits_for_a_failed_rank_is_killed_after_a_request_to_stop(tmp_path):
     does = "signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
     failures.record_failure(tmp_path, 1, -9, Evidence())

@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neoxargs import cli
 from neoxargs.launch import prepare
+from neoxargs.launch.processes import interrupts
 from neoxargs.train.data.text import Raw
 from tests.support.paths import ROOT
 
@@ -139,6 +141,45 @@ def test_a_step_before_the_ranks_leaves_the_report_of_ctrl_c_to_deepy(capfd):
     program += "os.kill(os.getpid(), signal.SIGINT); print('lives')"
     assert prepare._run([sys.executable, "-c", program], {**os.environ, "PYTHONPATH": str(ROOT)}) == 0
     assert capfd.readouterr() == ("lives\n", "")
+
+
+@pytest.mark.parametrize("step", [False, True])
+def test_sigterm_while_text_is_tokenised_prints_one_line(tmp_path, step):
+    """A step of a launch leaves it to the launch."""
+    program = """
+import os, signal, sys
+from neoxargs.train.data import build
+def interrupted(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+build.build = interrupted
+sys.exit(build.main(["text.txt", "--output-prefix", "out", "--tokenizer-type", "ByteLevelTokenizer"]))
+"""
+    words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if step else []
+    done = subprocess.run([*words, sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=100, check=False)  # fmt: skip
+    line = "" if step else "deepy: interrupted by SIGTERM; out has not been written\n"
+    assert (done.returncode, done.stderr) == (143, line)
+
+
+def test_sigterm_while_a_step_starts_ends_the_step(tmp_path, monkeypatch):
+    """Before deepy knows its process."""
+    started = []
+
+    class Popen(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(prepare.subprocess, "Popen", Popen)
+    before = signal.getsignal(signal.SIGTERM)
+    interrupts.raise_on_sigterm()
+    try:
+        with pytest.raises(interrupts.Terminated):
+            prepare._run([sys.executable, "-c", "import time; time.sleep(900)"], os.environ)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [step.returncode for step in started] == [-signal.SIGTERM]
 
 
 def test_the_first_import_prints_one_line(tmp_path):

@@ -85,6 +85,18 @@ def test_both_folders_are_locked_until_the_run_ends_also_after_an_error(tmp_path
     assert files(run) == files(save) == []
 
 
+def test_a_signal_while_the_lock_is_written_leaves_no_file(tmp_path, said, monkeypatch):
+    def interrupted(path: Path, *_: Any, **__: Any) -> None:
+        path.touch()
+        raise KeyboardInterrupt
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock_run(config(tmp_path / "run"), os.environ, said.append)
+    assert files(tmp_path / "run") == []
+
+
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, said):
     end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
