@@ -498,9 +498,9 @@ def test_a_run_from_start_to_end(folder):
 def test_a_terminated_run_leaves_no_process(folder):
     pytest.importorskip("deepspeed")
     Path("my_script.py").write_text(SCRIPT)
-    with deepy("my_script.py", *BOTH, "--set", "master_port=29742", SLEEP="100") as process:
-        deadline = time.monotonic() + 120
-        while len(list(folder.glob("rank*"))) < 2:
+    with deepy("my_script.py", *BOTH, "--set", "master_port=29742", SLEEP="900") as process:
+        deadline = time.monotonic() + 250
+        while len([path for path in folder.glob("rank*") if path.read_text()]) < 2:
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)

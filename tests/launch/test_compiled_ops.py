@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -77,7 +76,7 @@ def cache(tmp_path: Path, monkeypatch):
     (tmp_path / "cpu_adam").mkdir()
     (tmp_path / "cpu_adam" / "cpu_adam.so").touch()
     compiled_ops.record_installation(tmp_path / "cpu_adam")
-    monkeypatch.setattr(compiled_ops, "STALE_AFTER", 0)
+    monkeypatch.setattr(compiled_ops, "STALE_AFTER", -1)
     return tmp_path
 
 
@@ -110,49 +109,57 @@ def test_a_stale_lock_is_removed_with_a_message_also_for_an_op_that_is_not_neede
     locks = [cache / "cpu_adam" / "lock", cache / "other" / "lock"]
     for lock in locks:
         lock.touch()
-    time.sleep(0.01)
     said = prepare(cache, ["cpu_adam"])
     assert not any(lock.exists() for lock in locks)
     assert all(any(str(lock) in line and "removed" in line for line in said) for lock in locks)
 
 
 def test_a_recent_lock_may_belong_to_another_machine(cache, monkeypatch):
-    monkeypatch.setattr(compiled_ops, "STALE_AFTER", 1.0)
-    (cache / "cpu_adam" / "lock").touch()
-    begin = time.monotonic()
+    """Until nothing in its folder changes any more."""
+    monkeypatch.setattr(compiled_ops, "STALE_AFTER", 1000)
+    folder = cache / "cpu_adam"
+    (folder / "lock").touch()
+
+    def pass_time(_: float) -> None:
+        for path in folder.iterdir():
+            os.utime(path, (1, 1))
+
+    monkeypatch.setattr(compiled_ops.time, "sleep", pass_time)
     said = prepare(cache, ["cpu_adam"])
-    assert time.monotonic() - begin > 0.5
     assert "waiting" in said[0] and "removed" in said[1]
 
 
 HOLD = """
-import os, sys, time
+import os, sys
 descriptor = os.open(sys.argv[1], os.O_CREAT | os.O_EXCL)
 print("held", flush=True)
-time.sleep(float(sys.argv[2]))
+sys.stdin.read()
 os.remove(sys.argv[1])
 """
 
 
-def hold(lock: Path, seconds: float) -> subprocess.Popen[str]:
-    """A process that holds a lock as torch does."""
-    words = [sys.executable, "-c", HOLD, str(lock), str(seconds)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+def hold(lock: Path) -> subprocess.Popen[str]:
+    """A process that holds a lock as torch does, until its input is closed."""
+    words = [sys.executable, "-c", HOLD, str(lock)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout and process.stdout.readline() == "held\n"
     return process
 
 
-def test_a_lock_held_by_a_running_process_is_waited_for(cache):
+def test_a_lock_held_by_a_running_process_is_waited_for(cache, monkeypatch):
     lock = cache / "cpu_adam" / "lock"
-    with hold(lock, 2.0) as process:
-        assert compiled_ops.lock_holders(lock) == [process.pid]
+    with hold(lock) as process:
+        assert process.stdin and compiled_ops.lock_holders(lock) == [process.pid]
+        monkeypatch.setattr(compiled_ops.time, "sleep", lambda _: process.stdin.close())
+        monkeypatch.setattr(compiled_ops, "STALE_AFTER", 1000)  # the process removes its lock just after it lets it go
         assert len(prepare(cache, ["cpu_adam"])) == 1
+        monkeypatch.undo()
         assert process.wait() == 0
 
 
 def test_waiting_for_a_running_process_has_a_limit(cache):
     lock = cache / "cpu_adam" / "lock"
-    with hold(lock, 60.0) as process:
+    with hold(lock) as process:
         with pytest.raises(Problems, match="has been held for more than 1 s"):
             prepare(cache, ["cpu_adam"], limit=1.0)
         process.kill()

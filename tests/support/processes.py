@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from neoxargs import run_metrics
 from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.data import indexed
@@ -55,10 +56,12 @@ class Ranks:
 
 
 @contextmanager
-def start_ranks(folder: Path, world: int, on: Machine = CPU, program: str = "main", **changes: Any) -> Iterator[Ranks]:
+def start_ranks(
+    folder: Path, world: int, on: Machine = CPU, program: str = "main", pause_after: int = 0, **changes: Any
+) -> Iterator[Ranks]:
     """Start `world` ranks with the TINY configuration and these changes, and kill them when the block ends.
 
-    program: the function of `neoxargs.train` that they run.
+    program: the function of `neoxargs.train` that they run. pause_after: the step after which they do nothing more.
     """
     on.prepare()
     arguments = rank_arguments(folder, world, **changes)
@@ -69,7 +72,7 @@ def start_ranks(folder: Path, world: int, on: Machine = CPU, program: str = "mai
     processes = []
     for rank, log in enumerate(logs):
         own = everywhere | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        call = program, arguments, own, log
+        call = program, arguments, own, log, pause_after
         processes.append(multiprocessing.get_context("forkserver").Process(target=_run, args=call))
         with forked_from(on.preload):
             processes[-1].start()
@@ -95,7 +98,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def _run(program: str, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+def _run(program: str, arguments: list[str], environment: dict[str, str], log: Path, pause_after: int) -> None:
     """train.py, or another of our scripts, in a forked process, which leads a process group of its own."""
     os.setpgrp()
     os.environ.update(environment)
@@ -105,7 +108,22 @@ def _run(program: str, arguments: list[str], environment: dict[str, str], log: P
     multiprocessing.set_start_method("fork", force=True)  # as in train.py: a child of the fork server inherits its own
     from neoxargs import train
 
+    if pause_after:
+        _pause_after(pause_after)
     sys.exit(getattr(train, program)(arguments))
+
+
+def _pause_after(last: int) -> None:
+    from neoxargs.train.loop import Loop
+
+    step = Loop._step
+
+    def step_or_pause(self: Loop, batches: Any) -> None:
+        step(self, batches)
+        while self.position.iteration == last:
+            signal.pause()
+
+    Loop._step = step_or_pause  # type: ignore[method-assign]
 
 
 def rank_arguments(folder: Path, world: int, **changes: Any) -> list[str]:
@@ -132,9 +150,7 @@ def train_on_rank(arguments: list[str]) -> tuple[int, str, str]:
 
 def step_rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of steps in a run's metrics so far."""
-    path = folder / "out" / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [row for row in map(json.loads, lines) if row["event"] == "step"]
+    return [row for row in run_metrics.read(folder / "out" / run_metrics.FILE) if row["event"] == "step"]
 
 
 def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:

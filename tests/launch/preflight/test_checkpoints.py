@@ -134,7 +134,8 @@ def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, mo
 
 
 def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(started, monkeypatch):
-    names = iter(["1", "1", "2"])
+    names, ports = iter(["1", "1", "2"]), iter([20_001, 20_002])  # the system may choose one twice
+    monkeypatch.setattr("neoxargs.launch.cluster.rendezvous.unused_port", lambda: next(ports))
     monkeypatch.setattr("neoxargs.launch.processes.failures.time.strftime", lambda _: next(names))
     for _ in range(2):
         assert main(["train.py", "a.yml", "--set", "save=null"]) == 0

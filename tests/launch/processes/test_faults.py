@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs import checkpoint_folder
+from neoxargs import checkpoint_folder, run_metrics
 from neoxargs.checkpoint_folder import WRITING
 from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
@@ -30,9 +29,7 @@ LONG = {"num_gpus": 2, "model_parallel_size": 2, "train_iters": 100_000, "master
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "out" / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return list(run_metrics.read(folder / "out" / run_metrics.FILE))
 
 
 def has(kind: str, count: int = 1) -> Callable[[Path], bool]:

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,7 +92,7 @@ CHILD = """
 import json, os, sys, time
 for trial in json.load(sys.stdin):
     if trial["name"] == "hangs":
-        time.sleep(60)
+        time.sleep(900)
     if trial["name"] == "dies":
         print("Killed", flush=True)
         os._exit(9)
@@ -108,7 +108,10 @@ def test_no_trial_takes_the_others_with_it(bench: Any, monkeypatch: pytest.Monke
     child.write_text(CHILD)
     monkeypatch.setattr(bench, "CHILD", child)
     names = ["first", "dies", "loses the GPU", "second", "hangs", "late"]
-    rows = bench.run_trials([{"name": name} for name in names], time.monotonic() + 3, {})
+    # When each of the three processes starts, and after the one that hangs.
+    clock = SimpleNamespace(monotonic=iter([0.0, 0.0, 895.0, 901.0]).__next__)
+    monkeypatch.setattr(bench, "time", clock)
+    rows = bench.run_trials([{"name": name} for name in names], 900.0, {})
     assert rows[:4] == [
         {"name": "first"}, {"error": "ended without a result: Killed"}, {"error": "CUDA error: lost"},
         {"name": "second"},

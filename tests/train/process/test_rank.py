@@ -43,7 +43,7 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
 
     # Processes that read ahead change nothing.
     place = {"save": str(killed / "ckpt"), "load": str(killed / "ckpt"), "num_workers": 1}
-    with start_ranks(killed, 2, **place, **STAGES) as run:
+    with start_ranks(killed, 2, pause_after=6, **place, **STAGES) as run:
         wait_for_step(killed, 6)
         workers = [worker for rank in run.processes for worker in readers(rank)]
         run.kill()
