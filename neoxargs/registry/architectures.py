@@ -7,25 +7,31 @@ from typing import Literal
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, Positive
 
+_TORCH_SCAN = "torch computes these layers in chunks of the sequence, with the same result"
 
-class Mamba(
-    Group,
-    origin="NeoX",
-    effect="none",
-    no_effect_reason="it is used only by Mamba layers, which train.py does not support",
-):
+
+class Mamba(Group, origin="NeoX", effect="model"):
     """Mamba state space layers (`attention_config: [[[mamba], all]]`)."""
 
-    mamba_selective_scan_fusion: bool = param(False)
-    """Runs the selective scan of Mamba layers as one CUDA kernel of the mamba-ssm package instead of step by step."""
+    mamba_inner_size: Count = param(derived=True, ours=True)
+    """Width inside of Mamba layers, between their two projections. Must be a multiple of `model_parallel_size`.
+    Default: `intermediate_size` if it is set, otherwise `expansion_factor` x `hidden_size`, with a factor of 2 if that
+    is not set either, as in GPT-NeoX."""
 
-    mamba_causal_conv_fusion: bool = param(False)
-    """Runs the short convolution of Mamba layers through the causal-conv1d package."""
+    mamba_selective_scan_fusion: bool = param(False, effect="none", no_effect_reason=_TORCH_SCAN)
+    """Runs the selective scan of Mamba layers as one CUDA kernel of the mamba-ssm package. The result is the same."""
 
-    mamba_inner_func_fusion: bool = param(False)
-    """Runs everything inside a Mamba layer as one kernel; takes precedence over the two other Mamba fusions."""
+    mamba_causal_conv_fusion: bool = param(False, effect="none", no_effect_reason=_TORCH_SCAN)
+    """Runs the short convolution of Mamba layers through the causal-conv1d package. The result is the same."""
 
-    mamba_selective_fp32_params: bool = param(True)
+    mamba_inner_func_fusion: bool = param(False, effect="none", no_effect_reason=_TORCH_SCAN)
+    """Runs everything inside a Mamba layer as one kernel of the mamba-ssm package. The result is the same."""
+
+    mamba_selective_fp32_params: bool = param(
+        True,
+        effect="none",
+        no_effect_reason="the optimizer has an fp32 copy of every weight, and the scan always computes in fp32",
+    )
     """Keeps the state matrix A and the skip weights D of Mamba layers in fp32, against instability in half precision.
     """
 
@@ -33,7 +39,8 @@ class Mamba(
     """Whether the short convolution of Mamba layers has a bias."""
 
     mamba_use_bias_in_linears: bool = param(False)
-    """Whether the input and output projections of Mamba layers have biases."""
+    """Whether the input and output projections of Mamba layers, and the projection that computes what the scan reads,
+    have biases."""
 
 
 class Rwkv(

@@ -47,8 +47,8 @@ class Shape(Group, origin="Meg", effect="model"):
     Default: `expansion_factor` x `hidden_size` if that factor is set, otherwise 4 x `hidden_size`."""
 
     expansion_factor: Positive | None = param(None, origin="NeoX")
-    """Size of the feed-forward layer as a multiple of `hidden_size`; Mamba layers read it as their inner width. Cannot
-    be combined with `intermediate_size`."""
+    """Size of the feed-forward layer, and of Mamba layers inside, as a multiple of `hidden_size`. Cannot be combined
+    with `intermediate_size`."""
 
     mlp_multiple_of: Count = param(1, origin="NeoX")
     """The feed-forward width is rounded up to a multiple of this number, so that matrix kernels stay aligned."""
@@ -222,10 +222,6 @@ class Attention(Group, origin="NeoX", effect="model"):
         refused={
             "gmlp": _GMLP,
             "amlp": _GMLP,
-            "mamba": (
-                "GPT-NeoX's Mamba supports neither bfloat16 nor evaluation, and with several tensor parallel ranks it "
-                "computes a different function than with one"
-            ),
             "rwkv": (
                 "GPT-NeoX's RWKV passes its state between the samples of a batch instead of between tokens, so no "
                 "token depends on earlier ones"

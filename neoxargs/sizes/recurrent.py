@@ -1,4 +1,4 @@
-"""Weights and operations of recurrent layers, for each kind."""
+"""How weights and operations of a kind of recurrent layer are declared. RECURRENCES in model.py lists the kinds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,3 @@ class Recurrence(NamedTuple):
     def others(self, config: Config) -> int:
         """Return the number of elements of the other weights, except norms of the model's kind."""
         return sum(tensor.numel for tensor in self.tensors(config) if not tensor.multiplies)
-
-
-#: Kind of a recurrent layer -> its sizes.
-RECURRENCES: dict[str, Recurrence] = {}

@@ -25,6 +25,7 @@ from neoxargs.resolve.rules import (
     parallel,
     precision,
     preference,
+    recurrent,
     rewards,
     rotary,
     runtime,
@@ -36,8 +37,8 @@ from neoxargs.resolve.rules import (
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
-    parallel, batch, model, mlp, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations,
-    data, finetuning, preference, rewards, checkpoint,
+    parallel, batch, model, mlp, moe, attention, recurrent, norms, rotary, precision, zero, optimizer, schedule, mup,
+    activations, data, finetuning, preference, rewards, checkpoint,
     runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model,
 )  # fmt: skip
 

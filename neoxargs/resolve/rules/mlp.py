@@ -1,10 +1,10 @@
-"""The width of a gated feed-forward layer, which GPT-NeoX and other programs define differently."""
+"""The feed-forward layer: the width of a gated one, which GPT-NeoX and other programs define differently, and ONNX."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.rule import Finding, check, warn
+from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 from neoxargs.sizes.model import GATED
 
 
@@ -32,3 +32,16 @@ def gated_width_is_a_third(
     advice = f"if each matrix should be {intermediate_size} wide, as in Hugging Face and Megatron-LM, "
     advice += "set exact_mlp_width: true; otherwise, set intermediate_size to a multiple of 3"
     return warn(f"{what}matrices, so that each is {width} wide", advice, ["intermediate_size", "activation"])
+
+
+@check
+def onnx_safe_excludes_bias_gelu_fusion(onnx_safe: bool, bias_gelu_fusion: bool) -> Finding | None:
+    """onnx_safe requests a model that can be exported to ONNX, but the fused kernel of bias_gelu_fusion cannot be
+    exported: the export would fail after training.
+
+        onnx_safe: true
+        bias_gelu_fusion: true
+    """
+    if not (onnx_safe and bias_gelu_fusion):
+        return None
+    return refuse("onnx_safe and bias_gelu_fusion cannot be combined", "remove one of them")

@@ -11,6 +11,7 @@ from neoxargs.problems import did_you_mean
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
 from neoxargs.resolve.rules.shared_findings import divisible_by, fitting_heads, multiple_of, nearest, set_hidden_size
 from neoxargs.resolve.rules.synonyms import Default
+from neoxargs.sizes.kinds import RECURRENT
 
 #: The kinds of layers in `attention_config`.
 LAYER_KINDS = (
@@ -214,14 +215,14 @@ def kv_heads_divide_attention_heads(
     num_attention_heads: int, num_kv_heads: int, attention_config: Sequence[str]
 ) -> Finding | None:
     """With grouped-query attention, every key and value head must serve the same number of query heads, and only
-    `global` and `flash` layers support it. Otherwise the shapes of tensors differ, and every rank stops in its first
-    forward pass.
+    `global` and `flash` attention supports it. Otherwise the shapes of tensors differ, and every rank stops in its
+    first forward pass.
 
         num_kv_heads: 3
     """
     if num_kv_heads == num_attention_heads:
         return None
-    other = next((kind for kind in attention_config if kind not in GROUPED_KINDS), None)
+    other = next((kind for kind in attention_config if kind not in (*GROUPED_KINDS, *RECURRENT)), None)
     if other:
         return refuse(
             f"num_kv_heads ({num_kv_heads}) must equal num_attention_heads ({num_attention_heads}) in {other} layers",
@@ -371,19 +372,6 @@ def post_layernorm_residual_excludes_gpt_j_residual(
         return None
     what = "apply_residual_connection_post_layernorm and gpt_j_residual cannot be combined"
     return refuse(what, "remove one of them")
-
-
-@check
-def onnx_safe_excludes_bias_gelu_fusion(onnx_safe: bool, bias_gelu_fusion: bool) -> Finding | None:
-    """onnx_safe requests a model that can be exported to ONNX, but the fused kernel of bias_gelu_fusion cannot be
-    exported: the export would fail after training.
-
-        onnx_safe: true
-        bias_gelu_fusion: true
-    """
-    if not (onnx_safe and bias_gelu_fusion):
-        return None
-    return refuse("onnx_safe and bias_gelu_fusion cannot be combined", "remove one of them")
 
 
 @check

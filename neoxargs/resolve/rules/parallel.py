@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest
+from neoxargs.sizes.kinds import RECURRENT
 from neoxargs.sizes.layout import ranks_of_replica, stages
 
 
@@ -62,7 +65,7 @@ def gpus_hold_whole_replicas(gpus: int, model_parallel_size: int, pipe_parallel_
 
 @check
 def tensor_parallel_divides_heads(
-    num_attention_heads: int, model_parallel_size: int, hidden_size: int
+    num_attention_heads: int, model_parallel_size: int, hidden_size: int, attention_config: Sequence[str]
 ) -> Finding | None:
     """Every tensor parallel rank must compute the same number of attention heads. Otherwise an assertion in GPT-NeoX
     stops every rank when it builds the first layer.
@@ -71,6 +74,8 @@ def tensor_parallel_divides_heads(
         model_parallel_size: 4
     """
     heads = num_attention_heads
+    if all(kind in RECURRENT for kind in attention_config):
+        return None
     return divisible_by("num_attention_heads", heads, "model_parallel_size", model_parallel_size, hidden_size)
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.model import LAYER_KINDS
+from neoxargs.sizes.kinds import RECURRENT
 
 
 class Is(NamedTuple):
@@ -31,6 +33,16 @@ class IsNot(NamedTuple):
     def holds(self, config: Config, switch: str) -> bool:
         value = config.get(switch)
         return value is not ABSENT and _lower(value) not in self.values
+
+
+class NoneOf(NamedTuple):
+    """Condition: the switch is a list without any of these values."""
+
+    values: tuple[Any, ...]
+
+    def holds(self, config: Config, switch: str) -> bool:
+        value = config.get(switch)
+        return isinstance(value, list) and not set(self.values) & set(value)
 
 
 class Off:
@@ -54,7 +66,7 @@ class SwitchedOff(NamedTuple):
 
     names: str
     """Names separated by spaces; a trailing `*` matches any suffix."""
-    when: Mapping[str, Is | IsNot | Off | NoFastWriter]
+    when: Mapping[str, Is | IsNot | NoneOf | Off | NoFastWriter]
     """Switch -> condition."""
     reason: str
     """The reason; follows "has no effect:" in the message."""
@@ -88,6 +100,8 @@ def _lower(value: Any) -> Any:
 
 
 OFF = Off()
+#: The kinds of layers that consist of attention and a feed-forward network.
+WITH_ATTENTION = tuple(kind for kind in LAYER_KINDS if kind not in RECURRENT)
 _NOT_NVME = Is(("none", "cpu"))
 _NO_ACTIVATIONS = {"checkpoint_activations": OFF}
 _CHECKPOINT_OPTIONS = (
@@ -238,6 +252,14 @@ SWITCHED_OFF = (
         "with prescale_gradients, DeepSpeed divides gradients by the number of ranks instead",
     ),
     # Model
+    SwitchedOff("mamba_*", {"attention_config": NoneOf(("mamba",))}, "attention_config has no mamba layers"),
+    SwitchedOff(
+        "num_kv_heads head_dim attention_dropout attention_softmax_in_fp32 use_bias_in_attn_linear use_bias_in_mlp"
+        " add_qkv_bias activation mlp_multiple_of gpt_j_residual gpt_j_tied use_qk_layernorm sliding_window_width"
+        " softmax_scale attn_logit_softcapping bias_gelu_fusion compile_layers moe_*",
+        {"attention_config": NoneOf(WITH_ATTENTION)},
+        "it is for layers with attention and feed-forward, and attention_config has none",
+    ),
     SwitchedOff(
         "rotary_pct rotary_emb_base rope_local_base_freq rope_scaling.* rope_fusion",
         {"pos_emb": IsNot(("rotary",))},

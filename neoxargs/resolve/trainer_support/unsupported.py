@@ -17,6 +17,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
+from neoxargs.sizes.kinds import RECURRENT
 from neoxargs.sizes.optimizer_state import is_onebit
 
 #: Supported optimizers: ours, those of torch and of DeepSpeed.
@@ -36,8 +37,10 @@ TRAINING_VALUES: dict[str, tuple[Any, ...]] = {
     "train_impl": ("normal", "dpo", "kto"),
     "dataset_impl": ("gpt2", "pairwise"),
 }
-#: Supported attention layers. `global` and `flash` compute the same; torch chooses the kernel.
-ATTENTION_LAYERS = ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
+#: Supported kinds of layers. `global` and `flash` compute the same; torch chooses the kernel.
+LAYERS = (
+    "global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer", *RECURRENT,
+)  # fmt: skip
 
 
 def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
@@ -140,9 +143,9 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
 
 def _other_layers(config: Config) -> Iterator[Problem]:
     kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check reports unknown ones
-    other = sorted(kinds - set(ATTENTION_LAYERS))
+    other = sorted(kinds - set(LAYERS))
     if other:
-        name, hint = "attention_config", f"use {listed(ATTENTION_LAYERS)}"
+        name, hint = "attention_config", f"use {listed(LAYERS)}"
         what = f"attention_config has layer types that train.py does not support: {listed(other, 'and')}; "
         what += reason(REGISTRY.parameters[name], other)
         yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

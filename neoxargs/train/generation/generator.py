@@ -274,7 +274,9 @@ class Generator:
             return padded([[*self.prefix, *row[len(self.prefix) :][-room:]] for row in rows])
         if not cache.started:
             cache.started = True
-            return padded(rows)
+            tokens, last = padded(rows)
+            cache.lengths = last.to(self.model.device) + 1
+            return tokens, last
         newest = torch.tensor([len(row) - 1 for row in rows], device=self.model.device)
         # length: the longest row; `Cache.visible` masks what shorter rows do not have.
         cache.begin(newest.unsqueeze(1), max(map(len, rows)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.kinds import ATTENTION_BLOCK, block_name
+from neoxargs.sizes.kinds import ATTENTION_BLOCK, RECURRENT, block_name
 from neoxargs.sizes.model import has_experts, mlp_norm_options, norms_after, norms_before
 from neoxargs.train.experts.layer import Experts
 from neoxargs.train.kernels.fused import DropoutAdd
@@ -24,6 +24,7 @@ from neoxargs.train.model.norm import norm
 from neoxargs.train.parallel.communicate import leave_region
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import ALONE
+from neoxargs.train.recurrent.mamba import MambaTransformerBlock
 
 #: Whether a layer has experts -> its feed-forward, a module made from the configuration and a `Make`.
 FEED_FORWARD: dict[bool, Callable[[Config, Make], nn.Module]] = {False: FeedForward, True: Experts}
@@ -91,7 +92,10 @@ class TransformerBlock(nn.Module):
 
 
 #: Class name -> the class of a block, for both engines.
-BLOCKS: dict[str, type[nn.Module]] = {ATTENTION_BLOCK: TransformerBlock}
+BLOCKS: dict[str, type[nn.Module]] = {
+    ATTENTION_BLOCK: TransformerBlock,
+    RECURRENT["mamba"]: MambaTransformerBlock,
+}
 
 
 def block_class(config: Config, layer: int) -> type[nn.Module]:

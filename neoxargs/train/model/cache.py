@@ -1,7 +1,7 @@
-"""Cache of attention keys and values, which every layer keeps while text is generated.
+"""Cache of what the layers keep while text is generated: keys and values of attention, or the state of a recurrence.
 
 Rows of a batch may differ in length. The first pass takes prompts padded on the right. Its entries for the padding are
-masked until later tokens overwrite them, in each row at its own position.
+masked until later tokens overwrite them, in each row at its own position. A recurrent layer skips the padding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class Cache:
-    """Keys and values of one batch for all layers of this rank. capacity: maximum number of tokens in a row."""
+    """What the layers of this rank keep of one batch. capacity: maximum number of tokens in a row."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -23,8 +23,11 @@ class Cache:
         """Positions of this pass's tokens, (batch, seq); None in the first pass, where they are 0, 1, 2, ..."""
         self.length = 0
         """Number of cached positions that this pass may attend to, the maximum over all rows."""
-        self.entries: list[tuple[Tensor, Tensor]] = []
-        """Keys and values of each layer, in execution order: (batch, key and value heads, capacity, head_dim)."""
+        self.lengths: Tensor | None = None
+        """Number of tokens in each row of the first pass, (batch)."""
+        self.entries: list[tuple[Tensor, ...]] = []
+        """For each layer, in execution order, keys and values: (batch, key and value heads, capacity, head_dim), or the
+        tensors of a recurrent layer, (batch, ...)."""
         self.next = 0
         """Index in `entries` of the layer that runs next."""
 
@@ -54,9 +57,37 @@ class Cache:
         # Cut to the longest row, so that attention does not read the whole capacity.
         return keys[:, :, : self.length], values[:, :, : self.length]
 
+    def state(self) -> tuple[Tensor, ...] | None:
+        """Return what the recurrent layer that runs next kept in the pass before; None in the first pass."""
+        return None if self.positions is None else self.entries[self.next]
+
+    def keep(self, state: tuple[Tensor, ...]) -> None:
+        """Store what a recurrent layer keeps for the next pass."""
+        if self.positions is None:
+            self.entries.append(state)
+        else:
+            self.entries[self.next] = state
+            self.next += 1
+
+    def padding(self, seq: int) -> Tensor | None:
+        """(batch, seq): the tokens of this pass that are padding; None after the first pass, which has no padding."""
+        if self.positions is not None or self.lengths is None:
+            return None
+        return torch.arange(seq, device=self.lengths.device) >= self.lengths.unsqueeze(1)
+
+    def last(self, x: Tensor, count: int) -> Tensor:
+        """Select the last `count` tokens of each row that are no padding.
+
+        x: (batch, count + tokens of this pass, ...), the tokens of this pass after `count` others.
+        """
+        if self.positions is not None or self.lengths is None:
+            return x[:, -count:]
+        rows = torch.arange(len(x), device=x.device).unsqueeze(1)
+        return x[rows, self.lengths.unsqueeze(1) + torch.arange(count, device=x.device)]
+
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Drop the other rows of the batch."""
-        self.entries = [(keys[list(rows)], values[list(rows)]) for keys, values in self.entries]
+        self.entries = [tuple(tensor[list(rows)] for tensor in entry) for entry in self.entries]
 
     def visible(self, window: int) -> Tensor:
         """(batch, 1, new tokens, length): whether a new token attends to a cached one.

@@ -80,7 +80,7 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
 
 def _decays(name: str, parameter: nn.Parameter) -> bool:
     shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3, the parameter itself is an empty tensor
-    return len(shape) > 1 and not name.endswith(".bias")
+    return len(shape) > 1 and not name.endswith(".bias") and not hasattr(parameter, "no_weight_decay")
 
 
 def _in_host_memory(config: Config) -> bool:

@@ -15,6 +15,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import has_attention
 from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, layer_specs, stage_specs
 from neoxargs.train.kernels.cross_entropy import Readout, Vocabulary
@@ -69,7 +70,8 @@ def _block(config: Config, make: Make, index: int, layer: int, relative: Relativ
             ]
             return module
 
-    block = (block_class(config, layer), config, make.at(f"layers.{index}"), layer, relative)
+    shared = relative if has_attention(config, layer) else None
+    block = (block_class(config, layer), config, make.at(f"layers.{index}"), layer, shared)
     if config.shape.num_unique_layers in (None, config.shape.num_layers):
         return LayerSpec(*block)
     return Shared(f"layers-{index}", *block)

@@ -13,7 +13,7 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.trainer_support.unsupported import (
-    ATTENTION_LAYERS,
+    LAYERS,
     OPTIMIZERS,
     reason,
     supported_values,
@@ -126,9 +126,9 @@ def test_every_refused_choice_has_a_reason(name: str) -> None:
 
 def test_every_refused_layer_and_optimizer_of_torch_has_a_reason() -> None:
     layers = REGISTRY.parameters["attention_config"]
-    assert all(reason(layers, [kind]) for kind in set(LAYER_KINDS) - set(ATTENTION_LAYERS))
+    assert all(reason(layers, [kind]) for kind in set(LAYER_KINDS) - set(LAYERS))
     assert reason(layers, ["gmlp", "amlp"]) == reason(layers, ["gmlp"])
-    assert set(layers.refused) == set(LAYER_KINDS) - set(ATTENTION_LAYERS)
+    assert set(layers.refused) == set(LAYER_KINDS) - set(LAYERS)
     kinds = REGISTRY.parameters["optimizer.type"].refused
     assert not {kind.lower() for kind in kinds} & {kind.lower() for kind in OPTIMIZERS}
 
@@ -190,7 +190,7 @@ def test_the_quickstart_is_supported(path: Path) -> None:
     ("text", "why"),
     [
         ('attention_config: [[["gmlp"], "all"]]', "has no residual connection"),
-        ('attention_config: [[["mamba", "global"], "all"]]', "supports neither bfloat16 nor evaluation"),
+        ('attention_config: [[["rwkv", "mamba"], "all"]]', "no token depends on earlier ones"),
         ('{attention_config: [[["rwkv"], "all"]]}', "between the samples of a batch"),
         ("use_bnb_optimizer: true", "adds a norm to the position embedding"),
         ("serve_model_weights: true", "sends pickles"),

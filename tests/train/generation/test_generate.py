@@ -56,6 +56,10 @@ CACHED = {
         },
     },
     "shared layers": {"num_layers": 4, "num_unique_layers": 2},
+    "mamba": {"attention_config": ["mamba", "global"], "mamba_inner_size": 48},
+    "shared mamba layers": {
+        "num_layers": 4, "num_unique_layers": 2, "attention_config": ["mamba", "global"] * 2, "mamba_inner_size": 48,
+    },
 }  # fmt: skip
 
 

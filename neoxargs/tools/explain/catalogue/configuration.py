@@ -78,7 +78,7 @@ PROBLEMS: dict[str, Entry] = {
     "not-built": row(
         "GPT-NeoX or DeepSpeed supports this value, but deepy's train.py does not. If train.py ignored the value, it "
         "would train a different model. deepy can launch your own script with this value.",
-        'attention_config: [[["mamba"], "all"]]\n',
+        'attention_config: [[["gmlp"], "all"]]\n',
     ),
     "optimizer-unknown": row(
         "Neither deepy nor torch nor DeepSpeed has an optimizer with this name. Every rank would stop when it builds "

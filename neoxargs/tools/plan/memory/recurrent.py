@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import has_attention, layer_kind
+from neoxargs.sizes.mamba import STATE, packed_width
+from neoxargs.tools.plan.assumptions import SINGLE
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.tools.plan.memory.norms import inside_norm
 
 
 class Memory(NamedTuple):
@@ -21,8 +24,47 @@ class Memory(NamedTuple):
     """What kernels besides matrix products read and write, in the forward and in the backward pass."""
 
 
+def _mamba_stored(sizes: ActivationSizes) -> int:
+    """Numbers as wide as the inner channels, per token: what leaves in_proj (2), the convolution, both activations, the
+    scan and the gate, and step sizes in fp32. Activation functions and norm are recomputed if selective.
+    """
+    config, inner = sizes.config, _inner(sizes)
+    selective = config.recompute.checkpoint_activations == "selective"
+    normed = 0 if selective else sizes.stream
+    wide = sizes.tokens * inner * ((5 if selective else 7) * sizes.number_size + SINGLE)
+    packed = sizes.tokens * packed_width(config) * sizes.number_size
+    return sizes.stream + normed + inside_norm(sizes) + sizes.mask + wide + packed + _states(sizes) // CHUNK
+
+
+def _mamba_transient(sizes: ActivationSizes) -> int:
+    """The states of one chunk in the backward pass, with their decays and gradients: fp32 tensors of the same size."""
+    chunk = min(1.0, CHUNK / sizes.config.shape.seq_length)
+    return int(CHUNK_TENSORS * chunk * _states(sizes)) + 4 * sizes.tokens * _inner(sizes) * sizes.number_size
+
+
+def _mamba_moved(sizes: ActivationSizes) -> tuple[int, int]:
+    """Each token's state is read and written by every kernel of the scan; the backward pass computes it again."""
+    forward, backward = STATE_PASSES
+    return forward * _states(sizes), backward * _states(sizes)
+
+
+def _states(sizes: ActivationSizes) -> int:
+    """Bytes of the states of all tokens, which never exist at the same time."""
+    return sizes.tokens * _inner(sizes) * STATE * SINGLE
+
+
+def _inner(sizes: ActivationSizes) -> int:
+    return sizes.config.mamba.mamba_inner_size // sizes.tensor
+
+
+#: Tokens whose states exist at the same time (train/recurrent/scan.py).
+CHUNK = 64
+#: Tensors as large as the states of a chunk, at most, in its backward pass.
+CHUNK_TENSORS = 8
+#: Times that a number of the states is read or written, in the forward and in the backward pass.
+STATE_PASSES = (22, 50)
 #: Kind of a recurrent layer -> its memory.
-MEMORY: dict[str, Memory] = {}
+MEMORY = {"mamba": Memory(_mamba_stored, _mamba_transient, _mamba_moved)}
 
 
 def memory(config: Config, layer: int) -> Memory | None:

@@ -14,6 +14,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import has_attention, layer_kind
 from neoxargs.sizes.lora import Target, targets
 from neoxargs.sizes.model import (
+    RECURRENCES,
     attention_width,
     has_dense_network,
     has_experts,
@@ -26,7 +27,6 @@ from neoxargs.sizes.model import (
     qkv_rows,
     weights_of_layers,
 )
-from neoxargs.sizes.recurrent import RECURRENCES
 
 #: Part of the model: the experts of which each token is processed by some.
 EXPERTS = "experts"
