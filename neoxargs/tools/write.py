@@ -125,7 +125,7 @@ def _write_beside(name: str, content: bytes) -> str:
             file.flush()
             os.fsync(file.fileno())
         _copy_owner_and_mode(target, temporary)
-    except OSError:
+    except BaseException:  # also Ctrl-C, while a slow disk is written to
         os.unlink(temporary)
         raise
     return temporary

@@ -140,25 +140,33 @@ def lock_run(
 
     break_lock: take over the locks of live runs too. launch: see `Holder`.
     """
-    me, taken = Holder.of_this_process(environ, launch), list[Path]()
-    # existing folders first, so that a refused run creates none
-    for name, folder in sorted(locked_folders(config).items(), key=lambda item: not item[1].exists()):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            replaced = _take(folder / FILE, me, break_lock)
-        except _Held as held:
-            release(me, taken)
-            raise Problems([_refusal(config, name, held)]) from None
-        except OSError as error:
-            release(me, taken)
-            what, hint = f"{name} ({folder}): {error.strerror}", f"set {name} to a folder that this user can write to"
-            problem = Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
-            raise Problems([problem]) from error
-        taken.append(folder / FILE)
-        if replaced:
-            why = " (--break-lock)" if break_lock else "; that run has ended"
-            say(f"took over the lock of {_named(replaced)}{why}")
-    return RunLock(me, taken)
+    me, folders = Holder.of_this_process(environ, launch), locked_folders(config)
+    paths = [folder / FILE for folder in folders.values()]
+    try:
+        # existing folders first, so that a refused run creates none
+        for name, folder in sorted(folders.items(), key=lambda item: not item[1].exists()):
+            _lock_folder(config, name, folder, me, say, break_lock)
+    except BaseException:  # also Ctrl-C and SIGTERM
+        release(me, paths)
+        raise
+    return RunLock(me, paths)
+
+
+def _lock_folder(
+    config: Config, name: str, folder: Path, me: Holder, say: Callable[[str], None], break_lock: bool
+) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replaced = _take(folder / FILE, me, break_lock)
+    except _Held as held:
+        raise Problems([_refusal(config, name, held)]) from None
+    except OSError as error:
+        what, hint = f"{name} ({folder}): {error.strerror}", f"set {name} to a folder that this user can write to"
+        problem = Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
+        raise Problems([problem]) from error
+    if replaced:
+        why = " (--break-lock)" if break_lock else "; that run has ended"
+        say(f"took over the lock of {_named(replaced)}{why}")
 
 
 def inherited_lock(config: Config) -> RunLock | None:

@@ -97,6 +97,19 @@ def test_a_signal_while_the_lock_is_written_leaves_no_file(tmp_path, said, monke
     assert files(tmp_path / "run") == []
 
 
+def test_a_signal_right_after_a_lock_is_taken_releases_it(tmp_path, said, monkeypatch):
+    link = run_lock._link
+
+    def interrupted(own: Path, target: Path) -> bool:
+        link(own, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_lock, "_link", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock_run(config(tmp_path / "run"), os.environ, said.append)
+    assert files(tmp_path / "run") == []
+
+
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, said):
     end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:

@@ -163,6 +163,17 @@ def test_files_already_replaced_are_restored_on_an_error(folder: Path, monkeypat
     assert sorted(os.listdir()) == ["my.yml", "other.yml"]
 
 
+def test_ctrl_c_while_a_file_is_written_leaves_nothing_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(folder.iterdir())
+    monkeypatch.setattr("neoxargs.tools.write.os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_all([Text("my.yml", "new")])
+    assert sorted(folder.iterdir()) == before
+
+
 def test_a_read_only_file_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # no file mode stops root
     with pytest.raises(Problems, match=r"my.yml: error: this file cannot be written: permission denied"):
