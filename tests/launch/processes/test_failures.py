@@ -71,7 +71,7 @@ def killed_by(number: signal.Signals) -> str:
 @pytest.mark.parametrize(
     ("does", "code", "why"),
     [
-        (killed_by(signal.SIGKILL), -9, "SIGKILL: killed by a user or a job scheduler, or out of memory"),
+        (killed_by(signal.SIGKILL), -9, "SIGKILL: killed by a user, by a job scheduler, or because the host ran out"),
         (killed_by(signal.SIGBUS), -7, "SIGBUS: usually because /dev/shm is too small ("),
         (killed_by(signal.SIGSEGV), -11, "SIGSEGV: native code crashed"),
         (killed_by(signal.SIGUSR1), -10, "SIGUSR1"),
