@@ -86,7 +86,7 @@ class Row:
     roofline: float
     """Seconds of a micro batch."""
     share: float
-    """Operations of the model, without recomputation, in the roofline time, as a share of the device's peak."""
+    """Operations of the model, without recomputation, in the roofline time, as a fraction of the device's peak."""
 
     @property
     def memory_error(self) -> float:
@@ -311,8 +311,9 @@ def _as_json(row: Row) -> dict[str, Any]:
 def table(rows: Sequence[Row]) -> str:
     """Return the Markdown table of the page."""
     lines = [
-        "| model | layout | stage | activations and logits, GiB: plan | trace | error | TFLOP: plan | trace | error "
-        "| tensor parallel messages: number, size | pipeline messages: number, size | roofline, ms | share of peak |",
+        "| model | layout | stage | planned GiB | traced GiB | error | planned TFLOP | traced TFLOP | error "
+        "| tensor parallel messages (number, size) | pipeline messages (number, size) | roofline, ms "
+        "| fraction of peak |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|---|---|--:|--:|",
     ]
     for row in rows:

@@ -79,7 +79,7 @@ def compare(model: str, layout: str, sets: Sequence[str] = ()) -> Traffic:
 
 def table(rows: Sequence[Traffic]) -> str:
     """Return the Markdown table of the page."""
-    lines = ["| model | layout | passes of a layer: plan | trace | error |", "|---|---|--:|--:|--:|"]
+    lines = ["| model | layout | planned passes | traced passes | error |", "|---|---|--:|--:|--:|"]
     lines += [
         f"| {row.model} | {row.layout} | {row.planned:.1f} | {row.traced:.1f} | {row.error:+.1%} |" for row in rows
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from neoxargs.registry import REGISTRY
@@ -90,4 +91,4 @@ def _short(source: str, limit: int = 60) -> str:
     """Return a source in one line, without the current folder and without the end of a long reason."""
     source = " ".join(source.split()).replace(os.getcwd() + os.sep, "")
     is_reason = source.startswith("derived")
-    return f"{source[: limit - 2]} …" if is_reason and len(source) > limit else source
+    return textwrap.shorten(source, limit, placeholder=" …") if is_reason else source
