@@ -224,7 +224,8 @@ def _planned_speed(row: Row, plan: Plan) -> float:
 def table(score: Score) -> Iterator[str]:
     """Yield the lines of the score in Markdown."""
     compared = f"{len(score.comparisons):,} figures and {_ooms(score)} out-of-memory runs"
-    yield f"Of {score.rows:,} rows, {compared} were compared with a plan."
+    rows = f"{score.rows:,} rows (each states one figure, or whether a run fitted)"
+    yield f"Of {rows}, {compared} were compared with a plan."
     yield ""
     yield "| source | | figure | n | median planned / measured | middle 80% | within 15% | within 25% |"
     yield "|---|---|---|--:|--:|--:|--:|--:|"

@@ -106,8 +106,8 @@ FOREIGN = (
     (r"\bcp ([2-9]|\d\d)|context parallelism ([2-9]|\d\d)", "context parallelism"),
     (r"new megatron-deepspeed", "Ulysses sequence parallelism"),
     (r"virtual pipeline ([2-9]|\d\d)|num-layers-per-virtual|in_pipeline_split", "interleaved pipeline schedule"),
-    (r"no recipe|_frozen_", "value may be older than the flags beside it"),
-    (r"uneven_pipeline", "layers divided by hand"),
+    (r"no recipe|_frozen_", "figure may have been measured with earlier flags than those given"),
+    (r"uneven_pipeline", "layers assigned to stages by hand"),
     (r"async tp", "asynchronous tensor parallelism"),
     (r"defer_embedding_wgrad", "deferred gradients of the output layer"),
 )
