@@ -67,7 +67,8 @@ NORM_PARAMETERS = {
 _ANY_NORM = {theirs: ours for names in NORM_PARAMETERS.values() for theirs, ours in names.items()}
 #: Parts of tensor names that occur only in models that `train.py` cannot load from a GPT-NeoX checkpoint.
 OTHER_MODELS = {
-    "mixer.": "Mamba", "att.": "RWKV", "router": "mixture of experts", "moe": "mixture of experts",
+    "mixer.": "Mamba", "att.": "RWKV, which in GPT-NeoX passes its state between samples instead of tokens",
+    "router": "mixture of experts", "moe": "mixture of experts",
     "experts": "mixture of experts", "soft_embedding": "soft prompt tuning", "rm_linear": "reward model",
     "qk_layernorm": "use_qk_layernorm, whose norm in GPT-NeoX spans all heads of a rank", "sgu": "gMLP",
 }  # fmt: skip
@@ -132,8 +133,9 @@ def locate(contents: Contents) -> Located:
 
 
 def _problems(contents: Contents, blocks: list[int], unknown: list[str]) -> Iterator[Problem]:
-    for name in unknown[:3]:
-        kind = next((kind for part, kind in OTHER_MODELS.items() if part in name), "")
+    # Those that tell the kind of model come first.
+    for name in sorted(unknown, key=lambda name: not _kind(name))[:3]:
+        kind = _kind(name)
         unsupported = f" ({kind}), which train.py cannot load from GPT-NeoX"
         why = unsupported if kind else ", for which deepy's model has no weight"
         what = f"load ({contents.folder}): the checkpoint has a tensor {name}{why}"
@@ -141,6 +143,11 @@ def _problems(contents: Contents, blocks: list[int], unknown: list[str]) -> Iter
     if not unknown and blocks != list(range(2, 2 + len(blocks))):
         what = f"load ({contents.folder}): the transformer layers are not numbered consecutively: {blocks[:8]}"
         yield Problem(what, id="checkpoint-incomplete", about=("load",))
+
+
+def _kind(name: str) -> str:
+    """Return the kind of model that a tensor belongs to, if only that kind has such a tensor."""
+    return next((kind for part, kind in OTHER_MODELS.items() if part in name), "")
 
 
 def _of_embedding(number: int, names: Mapping[str, list[TensorRef]], unknown: list[str]) -> Iterator[tuple[str, Found]]:

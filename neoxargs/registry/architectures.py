@@ -43,22 +43,18 @@ class Mamba(Group, origin="NeoX", effect="model"):
     have biases."""
 
 
-class Rwkv(
-    Group,
-    origin="NeoX",
-    effect="none",
-    no_effect_reason="it is used only by RWKV layers, which train.py does not support",
-):
-    """RWKV layers (`attention_config: [[[rwkv], all]]`)."""
+class Rwkv(Group, origin="NeoX", effect="model"):
+    """RWKV-6 layers (`attention_config: [[[rwkv], all]]`; Peng et al. 2024, arXiv:2404.05892)."""
 
-    dim_att: Count | None = param(None)
-    """Width of RWKV's time-mixing block. Default: `hidden_size`."""
+    dim_att: Count | None = param(None, derived=True)
+    """Width of the time mixing of RWKV layers. Default: `hidden_size`."""
 
-    head_size: Count | None = param(None)
-    """Width of one RWKV head; must divide `dim_att`. Default: 64."""
+    head_size: Count | None = param(None, derived=True)
+    """Width of each head in RWKV layers: `dim_att` / `num_attention_heads`."""
 
-    ffn_dim: Count | None = param(None)
-    """Width of RWKV's channel-mixing block. Default: 3.5 x `hidden_size`, rounded down to a multiple of 32."""
+    ffn_dim: Count | None = param(None, derived=True)
+    """Width of the channel mixing of RWKV layers. Default: 3.5 x `hidden_size`, or `intermediate_size` if that or
+    `expansion_factor` is set, rounded down to a multiple of 32."""
 
 
 class Gmlp(

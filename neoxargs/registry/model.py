@@ -222,10 +222,6 @@ class Attention(Group, origin="NeoX", effect="model"):
         refused={
             "gmlp": _GMLP,
             "amlp": _GMLP,
-            "rwkv": (
-                "GPT-NeoX's RWKV passes its state between the samples of a batch instead of between tokens, so no "
-                "token depends on earlier ones"
-            ),
         },
     )
     """Kind of attention in each layer, as a list of patterns, each with its number of repetitions: `[[[global], 12]]`,

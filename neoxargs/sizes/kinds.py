@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # at run time this would be a circular import, because the ru
 
 #: Kind of a recurrent layer -> the class name of its block. DeepSpeed's pipeline counts layers by class name: with
 #: `transformer` in all of them, the default of `pipe_partition_method` counts layers of every kind.
-RECURRENT = {"mamba": "MambaTransformerBlock"}
+RECURRENT = {"mamba": "MambaTransformerBlock", "rwkv": "RwkvTransformerBlock"}
 #: Class name of the block of all other kinds.
 ATTENTION_BLOCK = "TransformerBlock"
 

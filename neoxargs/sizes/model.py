@@ -10,13 +10,14 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import attention_layers, has_attention, layer_kind
 from neoxargs.sizes.mamba import MAMBA
 from neoxargs.sizes.recurrent import Recurrence
+from neoxargs.sizes.rwkv import RWKV
 from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
 
 #: Activations that multiply two projections, gate and value.
 GATED = ("geglu", "geglu_tanh", "reglu", "swiglu", "bilinear", "glu")
 
 #: Kind of a recurrent layer -> its sizes.
-RECURRENCES: dict[str, Recurrence] = {"mamba": MAMBA}
+RECURRENCES: dict[str, Recurrence] = {"mamba": MAMBA, "rwkv": RWKV}
 
 #: The epsilons of Transformer Engine's LayerNormMLP in GPT-NeoX.
 TE_EPSILONS = {"layernorm_epsilon": 1e-5, "rms_norm_epsilon": 1e-8, "rms_norm_epsilon_under_root": True}

@@ -29,6 +29,7 @@ from neoxargs.resolve.rules import (
     rewards,
     rotary,
     runtime,
+    rwkv,
     schedule,
     soft_prompt,
     transformer_engine,
@@ -37,8 +38,8 @@ from neoxargs.resolve.rules import (
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
-    parallel, batch, model, mlp, moe, attention, recurrent, norms, rotary, precision, zero, optimizer, schedule, mup,
-    activations, data, finetuning, preference, rewards, checkpoint,
+    parallel, batch, model, mlp, moe, attention, recurrent, rwkv, norms, rotary, precision, zero, optimizer, schedule,
+    mup, activations, data, finetuning, preference, rewards, checkpoint,
     runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model,
 )  # fmt: skip
 

@@ -261,6 +261,14 @@ SWITCHED_OFF = (
         "it is for layers with attention and feed-forward, and attention_config has none",
     ),
     SwitchedOff(
+        "dim_att head_size ffn_dim", {"attention_config": NoneOf(("rwkv",))}, "attention_config has no rwkv layers"
+    ),
+    SwitchedOff(
+        "norm_placement apply_residual_connection_post_layernorm output_layer_init_method",
+        {"attention_config": NoneOf(tuple(kind for kind in LAYER_KINDS if kind != "rwkv"))},
+        "rwkv layers have norms and initial values of their own, and attention_config has no other layers",
+    ),
+    SwitchedOff(
         "rotary_pct rotary_emb_base rope_local_base_freq rope_scaling.* rope_fusion",
         {"pos_emb": IsNot(("rotary",))},
         "pos_emb is not rotary",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+#: One tensor, or several.
+Output = TypeVar("Output", Tensor, tuple[Tensor, Tensor])
 
-def from_inputs(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+
+def from_inputs(function: Callable[..., Output], *inputs: Tensor) -> Output:
     """Return `function(*inputs)`, whose backward pass calls it again instead of reading what autograd would store.
 
-    For functions that convert to fp32: their intermediate results take more memory than the inputs, and are computed
-    again at the cost of reading these. The function draws no random numbers and does not communicate.
+    For functions whose intermediate results take more memory than the inputs, such as those that convert to fp32. The
+    function draws no random numbers and does not communicate.
     """
     if torch.compiler.is_compiling():  # the compiler chooses what a compiled layer stores
         return function(*inputs)
@@ -22,17 +25,17 @@ def from_inputs(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 class _FromInputs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, function: Callable[..., Output], *inputs: Tensor) -> Output:
         ctx.function = function
         ctx.save_for_backward(*inputs)
         return function(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[1:]
         # Leaves of a graph of their own: the gradient of this one function is computed, not that of what came before.
         inputs = [x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)]
         with torch.enable_grad():
-            output = ctx.function(*inputs)
-        gradients = iter(torch.autograd.grad(output, [x for x in inputs if x.requires_grad], gradient))
-        return None, *(next(gradients) if want else None for want in wanted)
+            outputs = ctx.function(*inputs)
+        leaves = iter(torch.autograd.grad(outputs, [x for x in inputs if x.requires_grad], gradients))
+        return None, *(next(leaves) if want else None for want in wanted)

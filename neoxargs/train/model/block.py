@@ -25,6 +25,7 @@ from neoxargs.train.parallel.communicate import leave_region
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import ALONE
 from neoxargs.train.recurrent.mamba import MambaTransformerBlock
+from neoxargs.train.recurrent.rwkv import RwkvTransformerBlock
 
 #: Whether a layer has experts -> its feed-forward, a module made from the configuration and a `Make`.
 FEED_FORWARD: dict[bool, Callable[[Config, Make], nn.Module]] = {False: FeedForward, True: Experts}
@@ -95,6 +96,7 @@ class TransformerBlock(nn.Module):
 BLOCKS: dict[str, type[nn.Module]] = {
     ATTENTION_BLOCK: TransformerBlock,
     RECURRENT["mamba"]: MambaTransformerBlock,
+    RECURRENT["rwkv"]: RwkvTransformerBlock,
 }
 
 

@@ -99,6 +99,10 @@ def _beyond_gpt_neox(config: Config) -> Iterator[Problem]:
         if is_of_model and not implied and name not in SAME_MODEL and value != parameter.default:
             what = f"{name} ({yaml_form(value)}) cannot be exported to GPT-NeoX, which has no such parameter"
             yield Problem(what, config.place(name), id="huggingface-not-expressible", about=(name,))
+    if "rwkv" in (config.get("attention_config") or ()):
+        name, what = "attention_config", "RWKV layers cannot be exported to GPT-NeoX, which passes their state between "
+        what += "the samples of a batch instead of between tokens"
+        yield Problem(what, config.place(name), id="huggingface-not-expressible", about=(name,))
 
 
 class _Writer:

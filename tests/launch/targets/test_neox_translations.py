@@ -79,6 +79,7 @@ ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so the 
 ZERO_LIST_WHY = "GPT-NeoX omits the parameter if the ZeRO stage is a list for the autotuner"
 
 BFLOAT16_WHY = "derived from `precision: bfloat16`; GPT-NeoX puts the bf16 section into deepspeed_extra_args"
+RWKV_WHY = "derived for RWKV layers, and checked, before the launch; GPT-NeoX derives it on every rank"
 CODE_WHY = "new: selects the behaviour before or after a change in GPT-NeoX's code"
 
 DIFFERENCES = [
@@ -172,6 +173,10 @@ DIFFERENCES = [
     Difference("ranks", "warmup_from_zero", CODE_WHY, ours_only(lambda config: False)),
     Difference("ranks", "rms_norm_epsilon_under_root", CODE_WHY, ours_only(lambda config: True)),
     Difference("ranks", "exact_mlp_width", "new: derived from te_layernorm_mlp", ours_only(lambda config: True)),
+    *(
+        Difference("ranks", name, RWKV_WHY, ours_only(lambda config, name=name: getattr(config.rwkv, name)))
+        for name in ("dim_att", "head_size", "ffn_dim")
+    ),
     Difference(
         "ranks", "deepspeed_extra_args", BFLOAT16_WHY,
         lambda theirs, ours, config: theirs == {"bf16": {"enabled": True}} and config.bf16.enabled,

@@ -57,6 +57,8 @@ def warnings(text: str) -> list[str]:
         ("norm: rmsnorm\nlayernorm_epsilon: 1e-6", "layernorm_epsilon"),
         ("init_method: small_init\noutput_layer_init_method: wang_init\ninit_method_std: 0.1", "init_method_std"),
         ("gpt_j_tied: true", "gpt_j_tied"),
+        ("head_size: 8", "head_size"),
+        ('attention_config: [[["rwkv"], "all"]]\nnorm_placement: both', "norm_placement"),
         ("param_sharing_style: spaced", "param_sharing_style"),
         ("weighted_sampler_alpha: 0.3", "weighted_sampler_alpha"),
         ("lora: {alpha: 32}", "lora.alpha"),
@@ -146,4 +148,5 @@ def test_reasons_found_in_published_configurations() -> None:
         "use_wandb is off", "pos_emb is not rotary", "with lr_decay_style constant, the learning rate does not decay",
         "train_data_paths, valid_data_paths and test_data_paths already define the splits",
         "it is for layers with attention and feed-forward, and attention_config has none",
+        "rwkv layers have norms and initial values of their own, and attention_config has no other layers",
     }  # fmt: skip

@@ -57,6 +57,7 @@ CACHED = {
     },
     "shared layers": {"num_layers": 4, "num_unique_layers": 2},
     "mamba": {"attention_config": ["mamba", "global"], "mamba_inner_size": 48},
+    "rwkv": {"attention_config": ["rwkv", "rwkv"], "dim_att": 32, "head_size": 8, "ffn_dim": 96},
     "shared mamba layers": {
         "num_layers": 4, "num_unique_layers": 2, "attention_config": ["mamba", "global"] * 2, "mamba_inner_size": 48,
     },

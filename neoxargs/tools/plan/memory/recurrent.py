@@ -9,6 +9,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import has_attention, layer_kind
 from neoxargs.sizes.mamba import STATE, packed_width
 from neoxargs.tools.plan.assumptions import SINGLE
+from neoxargs.tools.plan.memory import rwkv
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.norms import inside_norm
 
@@ -64,7 +65,10 @@ CHUNK_TENSORS = 8
 #: Times that a number of the states is read or written, in the forward and in the backward pass.
 STATE_PASSES = (22, 50)
 #: Kind of a recurrent layer -> its memory.
-MEMORY = {"mamba": Memory(_mamba_stored, _mamba_transient, _mamba_moved)}
+MEMORY = {
+    "mamba": Memory(_mamba_stored, _mamba_transient, _mamba_moved),
+    "rwkv": Memory(rwkv.stored, rwkv.transient, rwkv.moved),
+}
 
 
 def memory(config: Config, layer: int) -> Memory | None:
