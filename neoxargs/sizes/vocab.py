@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ PADDING = "<|padding|>"
 
 
 def vocabulary_size(tokenizer_type: str | None, vocab_file: str | None) -> int | None:
-    """Return the number of tokens before padding, or None if it cannot be known without the tokenizer."""
+    """Return the number of token ids before padding, or None if it cannot be known without the tokenizer."""
     try:
         return _counted(tokenizer_type or "", vocab_file, _stamp(vocab_file))
     except (OSError, ValueError, TypeError, AttributeError):
@@ -86,22 +86,26 @@ def padded_vocab_size(vocab_size: int, divisible_by: int, model_parallel_size: i
     return -(-vocab_size // multiple) * multiple
 
 
+def size_of(ids: Mapping[str, int]) -> int:
+    """Return the number of token ids, given token -> id. A pruned or extended vocabulary leaves out some ids."""
+    return max(len(ids), 1 + max(ids.values(), default=-1))
+
+
 def _entries(vocab_file: str | None) -> int | None:
-    """Count the tokens of a vocab.json, which maps tokens to ids."""
-    return len(_json(vocab_file)) if vocab_file else None
+    """Return the size of a vocab.json, which maps tokens to ids."""
+    return size_of(_ids(_json(vocab_file))) if vocab_file else None
 
 
 def _tokenizer_json(vocab_file: str | None) -> int | None:
-    """Count the tokens of a tokenizer.json: those of its model and added tokens, which can repeat some of them."""
-    return len(_tokens(_json(vocab_file))) if vocab_file and _is_tokenizer_json(vocab_file) else None
+    """Return the size of a tokenizer.json: of its model and its added tokens, which can repeat some of the model's."""
+    return size_of(_ids(_json(vocab_file))) if vocab_file and _is_tokenizer_json(vocab_file) else None
 
 
 def _hf_gpt2(vocab_file: str | None) -> int:
-    """Count the tokens of a tokenizer.json or vocab.json, or of a folder with one; by default GPT-2's."""
+    """Return the size of a tokenizer.json or vocab.json, or of a folder with one; by default GPT-2's."""
     if not vocab_file or not os.path.exists(vocab_file):
         return HF_GPT2
-    tree = _json(str(tokenizer_file(vocab_file)))
-    return len(_tokens(tree) | {PADDING})
+    return size_of(_ids(_json(str(tokenizer_file(vocab_file))), PADDING))
 
 
 def tokenizer_file(path: str) -> Path:
@@ -112,21 +116,22 @@ def tokenizer_file(path: str) -> Path:
     return next((given / name for name in ("tokenizer.json", "vocab.json") if (given / name).exists()), given)
 
 
-def _tokens(tree: Any) -> set[str]:
-    if "model" not in tree:
-        return set(tree)
-    vocabulary = tree["model"].get("vocab")  # a dictionary, or pairs of token and score for Unigram models
-    names = vocabulary if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
-    return {*names, *(token["content"] for token in tree.get("added_tokens") or ())}
+def _ids(tree: Any, *more: str) -> dict[str, int]:
+    """Return token -> id of a tokenizer.json or vocab.json. more: tokens to add to it."""
+    is_vocabulary = "model" not in tree
+    ids = _model_ids(tree if is_vocabulary else tree["model"]["vocab"])
+    added = [] if is_vocabulary else [token["content"] for token in tree.get("added_tokens") or ()]
+    following = len(ids)
+    for token in (*added, *more):
+        # As the library does, which ignores the ids of added tokens in the file.
+        following = max(following, ids.setdefault(token, following) + 1)
+    return ids
 
 
-def _ids(tree: Any) -> dict[str, int]:
-    """Return token -> id of a tokenizer.json or vocab.json."""
-    if "model" not in tree:
-        return dict(tree)
-    vocabulary = tree["model"]["vocab"]
-    ids = vocabulary if isinstance(vocabulary, dict) else {token: i for i, (token, _) in enumerate(vocabulary)}
-    return {**ids, **{token["content"]: token["id"] for token in tree.get("added_tokens") or ()}}
+def _model_ids(vocabulary: Any) -> dict[str, int]:
+    if isinstance(vocabulary, list):  # pairs of token and score, of a Unigram model
+        return {token: id for id, (token, _) in enumerate(vocabulary)}
+    return {token: id for token, id in vocabulary.items() if isinstance(id, int)}  # the library ignores other entries
 
 
 def _sentencepiece(vocab_file: str | None) -> int | None:
@@ -208,7 +213,7 @@ _COUNTS: dict[str, Callable[[str | None], int | None]] = {
 }
 
 _IDS: dict[str, Callable[[Any], dict[str, int]]] = {
-    "GPT2BPETokenizer": dict,
+    "GPT2BPETokenizer": _ids,
     "HFTokenizer": _ids,
     "HFGPT2Tokenizer": _ids,
 }

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems, did_you_mean
-from neoxargs.sizes.vocab import CHAR_LEVEL, PADDING, tokenizer_file
+from neoxargs.sizes.vocab import CHAR_LEVEL, PADDING, size_of, tokenizer_file
 
 Ids = NDArray[np.int32]
 
@@ -76,7 +76,7 @@ class FastTokenizer:
         # A tokenizer.json can limit or pad every text, which transformers ignores unless it is asked to do so.
         inner.no_truncation()
         inner.no_padding()
-        self.vocab_size: int = inner.get_vocab_size(with_added_tokens=True)
+        self.vocab_size: int = size_of(inner.get_vocab(with_added_tokens=True))
         self.eod = _end_of_document(inner.token_to_id, name)
 
     def tokenize(self, text: str) -> list[int]:

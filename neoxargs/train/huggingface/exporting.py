@@ -150,7 +150,7 @@ def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
             yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
     if (available := export.saved.shape("embedding.word_embeddings.weight")[0]) < rows:
         what = f"{subject}: the checkpoint's word embedding has {available} rows, but the exported model needs {rows}"
-        hint = f"pass --vocab-size {available}, or use the tokenizer that the model was trained with"
+        hint = "use the tokenizer that the model was trained with, or a smaller --vocab-size"
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
 
@@ -198,8 +198,13 @@ def prepare(
     """Return what `write` needs.
 
     dtype: None writes the checkpoint's. rows: of the embedding; None writes one per token of the tokenizer.
+    Raises Problems if some of the tokens would have no row.
     """
     tokenizer = build_tokenizer(config.tokenizer)
+    if rows and rows < tokenizer.vocab_size:
+        what = f"--vocab-size ({rows}) is smaller than the tokenizer's vocabulary ({tokenizer.vocab_size} tokens)"
+        hint = "remove --vocab-size to write one row per token"
+        raise Problems(Problem(what, hint=hint, id="export-vocabulary-too-small"))
     sizes = sizes_of(config, rows or tokenizer.vocab_size)
     return Export(config, family, saved, tokenizer, sizes, dtype or saved.dtype)
 

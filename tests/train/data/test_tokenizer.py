@@ -225,3 +225,17 @@ def test_vocabulary_of_hugging_faces_gpt2_needs_both_files(tmp_path) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({"<|endoftext|>": 0}))
     with pytest.raises(Problems, match=r"merges\.txt"):
         build_tokenizer(options("HFGPT2Tokenizer", tmp_path))
+
+
+@pytest.mark.parametrize(("added", "with_padding"), [(None, 4465), ("<x>", 4465), ("b", 4466)])
+def test_ids_that_a_vocabulary_leaves_out_count(tmp_path, added, with_padding) -> None:
+    """The sizes equal those of the tokenizers, whose ids may have holes."""
+    model = {"type": "WordLevel", "vocab": {"<|endoftext|>": 0, "a": 1, "b": 4464}, "unk_token": "a"}
+    options_of_token = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    tokens = [{"id": 3, "content": added} | options_of_token] if added else []
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": tokens, "model": model}))
+    for kind, path, size in (
+        ("HFTokenizer", tmp_path / "tokenizer.json", 4465),
+        ("HFGPT2Tokenizer", tmp_path, with_padding),
+    ):
+        assert vocabulary_size(kind, str(path)) == build_tokenizer(options(kind, path)).vocab_size == size

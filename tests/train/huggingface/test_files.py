@@ -227,7 +227,7 @@ class TestCheckpoints:
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
         rows = "the checkpoint's word embedding has 384 rows, but the exported model needs 512"
         rows += " [checkpoint-too-few-vocabulary-rows]"
-        hint = "pass --vocab-size 384, or use the tokenizer that the model was trained with"
+        hint = "use the tokenizer that the model was trained with, or a smaller --vocab-size"
         assert self.what(more) == f"{here}: {rows}\n  = {hint}"
 
 
@@ -374,6 +374,8 @@ class TestImport:
         assert exporting.main([str(ours / "model.yml"), "--to", str(again), "--vocab-size", "400"]) == 0
         for key, tensor in load_file(again / "model.safetensors").items():
             assert torch.equal(tensor, tensors[key]), key
+        assert exporting.main([str(ours / "model.yml"), "--to", str(theirs.parent / "cut"), "--vocab-size", "5"]) == 1
+        assert not (theirs.parent / "cut").exists()
 
 
 def test_an_unfinished_folder_is_removed(

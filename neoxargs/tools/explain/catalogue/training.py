@@ -271,6 +271,9 @@ PROBLEMS: dict[str, Entry] = {
     "evaluation-task-folder-missing": row("The folder with your own tasks does not exist."),
     # Hugging Face
     "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
+    "export-vocabulary-too-small": row(
+        "The exported model would have no embedding for some of the tokens that its tokenizer returns."
+    ),
     "export-option-not-applicable": row(
         "An option does not apply to the kind of output that the other options of `deepy export` select."
     ),
