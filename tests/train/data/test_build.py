@@ -220,9 +220,13 @@ class TestWholeOrNotAtAll:
         )
         arguments = [regular, pipe, "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", tmp_path / "out/data"]
         process = subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)])
-        self.wait_for(lambda: (tmp_path / "out").exists() and any((tmp_path / "out").iterdir()))
-        process.send_signal(how)
-        process.wait(timeout=30)
+        try:
+            self.wait_for(lambda: (tmp_path / "out").exists() and any((tmp_path / "out").iterdir()))
+            process.send_signal(how)
+            process.wait(timeout=200)
+        finally:
+            process.kill()
+            process.wait()
         names = [p.name for p in (tmp_path / "out").iterdir()]
         assert len(names) == left and all(".part." in name for name in names)
         build.build([str(regular)], BYTES, tmp_path / "out" / "data")
@@ -238,7 +242,7 @@ class TestWholeOrNotAtAll:
         assert list((tmp_path / "out").iterdir()) == []
 
     def wait_for(self, condition) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 200
         while not condition():
             assert time.monotonic() < end
             time.sleep(0.02)
