@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 FILE = "metrics.jsonl"
-#: Measures of preference training: the shares of the pairs in which the preferred answer has the larger reward, and the
-#: differences of the rewards.
-ACCURACIES, MARGINS = ("reward_acc",), ("margins",)
+#: Measures of preference training, the second of each by reward models: the share of the pairs in which the preferred
+#: answer has the larger reward, and the difference of the rewards.
+ACCURACIES, MARGINS = ("reward_acc", "accuracy"), ("margins", "margin")
 #: No row is longer, in bytes.
 LONGEST_LINE = 1_000_000
 
@@ -51,7 +51,7 @@ def ends_incomplete(path: Path) -> bool:
 
 
 def is_cross_entropy(step: Mapping[str, Any]) -> bool:
-    """Return whether the loss of a step is the mean over tokens, not over preference pairs."""
+    """Return whether the loss of a step is the mean over tokens, not that of preference training."""
     return not rewards(step, "train/")
 
 

@@ -38,7 +38,8 @@ REASONS: Mapping[str, tuple[Level, str]] = {
     ),
     "it affects only training, or only the computation of the loss": (
         "training", "seq_length attention_dropout hidden_dropout weight_decay z_loss softmax_over_padding "
-        "moe_aux_loss_coeff moe_z_loss_coeff moe_jitter_eps moe_loss_coeff moe_train_capacity_factor"
+        "moe_aux_loss_coeff moe_z_loss_coeff moe_jitter_eps moe_loss_coeff moe_train_capacity_factor train_impl "
+        "dpo_beta dpo_fp32 dpo_reference_free kto_beta kto_fp32 kto_desirable_weight kto_undesirable_weight"
     ),
     "the weights of a checkpoint replace the initial ones": (
         "apart", "init_method output_layer_init_method init_method_std use_cpu_initialization mup_init_scale"

@@ -12,7 +12,7 @@ class PostTraining(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only REINFORCE and reward models use it, and train.py does not support them",
+    no_effect_reason="only REINFORCE uses it, and train.py does not support it",
 ):
     """Objectives of post-training, and the data that only they read."""
 
@@ -24,11 +24,10 @@ class PostTraining(
                 "a server generates and rates its answers while the model trains, and deepy has no client for one; in "
                 "GPT-NeoX it has failed with a NameError since 2025-05-09"
             ),
-            "rm": "a reward model has a head with one output, and deepy trains only models that predict tokens",
         },
         instead=(
             "use train_impl: dpo or kto, or export the model to Hugging Face's format with `deepy export`, and "
-            "continue with TRL's RLOOTrainer or RewardTrainer"
+            "continue with TRL's RLOOTrainer"
         ),
     )
     """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
@@ -59,8 +58,8 @@ class PostTraining(
 
     z_loss: NonNegative = param(0.0, effect="model")
     """Weight of a penalty on the squared logarithm of the softmax's denominator, which keeps logits from drifting
-    (Chowdhery et al. 2022, "PaLM"). Reported losses exclude it. GPT-NeoX penalises large rewards with it, and only with
-    `train_impl: rm`."""
+    (Chowdhery et al. 2022, "PaLM"). Reported losses exclude it. With `train_impl: rm`, it is the weight of the squared
+    rewards in the loss, as in GPT-NeoX, which uses it for nothing else."""
 
     kl_impl: Literal["abs", "mse", "kl", "full"] = param("mse")
     """Estimate of the divergence from the reference model in REINFORCE: mean absolute (`abs`) or squared (`mse`)

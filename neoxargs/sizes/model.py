@@ -23,6 +23,25 @@ RECURRENCES: dict[str, Recurrence] = {"mamba": MAMBA, "rwkv": RWKV}
 TE_EPSILONS = {"layernorm_epsilon": 1e-5, "rms_norm_epsilon": 1e-8, "rms_norm_epsilon_under_root": True}
 
 
+#: The name of the head of a reward model, which has one output and replaces the output layer.
+REWARD_HEAD = "rm_linear"
+
+
+def is_reward_model(config: Config) -> bool:
+    """Whether the model has a reward in place of the probabilities of tokens."""
+    return config.post_training.train_impl == "rm"
+
+
+def has_own_output(config: Config) -> bool:
+    """Whether the output layer has a weight of its own, which it does not share with the embedding."""
+    return config.embedding.no_weight_tying or is_reward_model(config)
+
+
+def output_rows(config: Config, rows: int) -> int:
+    """Return the rows of the output layer. rows: of the embedding."""
+    return 1 if is_reward_model(config) else rows
+
+
 def weights_of_layers(shape: Shape) -> list[int]:
     """Return for each layer the index of the weights that it uses: 0, 1, 2, ... unless layers share weights."""
     unique, depth = shape.num_unique_layers or shape.num_layers, shape.num_layers
@@ -83,7 +102,7 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
     """
     shape, embedding = config.shape, config.embedding
     # In rows of hidden_size numbers, by which the sum is multiplied at the end.
-    tables = rows * (2 if embedding.no_weight_tying else 1)
+    tables = rows + (output_rows(config, rows) if has_own_output(config) else 0)
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
     used = weights_of_layers(shape)
@@ -104,7 +123,7 @@ def flops_per_token(config: Config, rows: int) -> float:
     """
     shape, attention = config.shape, attention_layers(config)
     in_layers = sum(matrices_of_layer(config, layer, active=True) for layer in range(shape.num_layers))
-    matrices = in_layers + rows * shape.hidden_size
+    matrices = in_layers + output_rows(config, rows) * shape.hidden_size
     # 2 in the forward pass, 2 for the gradients of the inputs, and 2 for those of the weights, which a frozen model
     # lacks.
     frozen = config.lora.rank or config.soft_prompt.enabled

@@ -86,6 +86,12 @@ def neox_labels(
     return tokens, labels
 
 
+def neox_reward_labels(chat: list[Message], tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return tokens and labels by GPT-NeoX's rule for reward models."""
+    tokens = [*tokenizer.apply_chat_template(chat, return_dict=False), *[tokenizer.eos_token_id] * 2]
+    return tokens, [*[IGNORED] * (len(tokens) - 1), tokenizer.eos_token_id]
+
+
 # -- tokenizers ------------------------------------------------------------------------------------------------------
 
 

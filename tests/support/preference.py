@@ -16,6 +16,8 @@ from torch import Tensor
 from tests.support.finetuning import IGNORED, drawn, token_file
 
 BETA, RATE = 0.5, 0.1
+#: ByteLevelTokenizer's end-of-document token.
+END = 256
 #: Of desirable and of undesirable answers.
 WEIGHTS = 1.5, 0.75
 
@@ -132,6 +134,48 @@ def steps_of_kto(model: Any, documents: Answers, steps: Sequence[Sequence[Sequen
 
 def _mean(loss_of: Callable[[Sequence[int]], Tensor], micro_batches: Sequence[Sequence[int]]) -> Tensor:
     return torch.stack([loss_of(chosen) for chosen in micro_batches]).mean()
+
+
+def ended(folder: Path, count: int, longest: int) -> Pairs:
+    """Write pairs as `deepy data --chat --for-rm` does: two end tokens, of which the second has the only label."""
+    return _ended(folder, written(folder, count, longest - 2))
+
+
+def learnable_ended(folder: Path, count: int, longest: int) -> Pairs:
+    return _ended(folder, learnable(folder, count, longest - 2))
+
+
+def _ended(folder: Path, pairs: Pairs) -> Pairs:
+    found = []
+    for name, answers in zip(("pos", "neg"), pairs, strict=True):
+        documents = [[*ids, END, END] for ids in answers.documents]
+        labels = [[*[IGNORED] * (len(ids) - 1), END] for ids in documents]
+        token_file(folder / name, documents)
+        token_file(folder / f"{name}_label", labels)
+        found.append(Answers(documents, labels))
+    return Pairs(*found)
+
+
+def steps_of_a_reward_model(model: Any, pairs: Pairs, penalty: float, count: int) -> tuple[list[float], list[float]]:
+    """Train transformers' model for sequence classification by gradient descent on all pairs at once.
+
+    Returns the losses, and the margins after the last step.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+
+    def rewards(answers: Answers) -> Tensor:
+        """Return the scores at the first end token; the model's own way to find the last token depends on padding."""
+        last = [model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -2] for ids in answers.documents]
+        return model.score(torch.stack(last)).squeeze(-1)  # type: ignore[no-any-return]
+
+    def loss() -> Tensor:
+        chosen, rejected = map(rewards, pairs)
+        bounded = penalty * (chosen.square() + rejected.square()).mean()
+        return bounded - torch.log(torch.sigmoid(chosen - rejected)).mean()
+
+    losses = _descent(optimizer, [loss] * count)
+    with torch.no_grad():
+        return losses, (rewards(pairs.chosen) - rewards(pairs.rejected)).tolist()
 
 
 def steps_of_dpo(model: Any, pairs: Pairs, count: int) -> list[float]:

@@ -46,8 +46,10 @@ from neoxargs.launch.preflight.resumed_model import (
     checkpoint_to_read,
     loaded_checkpoint,
     other_data,
+    other_head,
     other_model,
     other_optimizer,
+    reward_models_write_nothing,
     skipped_checkpoints,
 )
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
@@ -95,6 +97,8 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
     """Return in what the checkpoint that is only read is not the one of this configuration."""
     checkpoint = checkpoint_to_read(config)
     frozen = frozen_model_problems(config, checkpoint, training=False)
+    if no_text := [*reward_models_write_nothing(config), *other_head(config, checkpoint)]:
+        return no_text
     model = [*other_model(config, checkpoint), *other_vocabulary(config, checkpoint)]
     return [*model, *frozen, *unread_checkpoint(config)]
 
@@ -113,7 +117,15 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     problems += [*no_document_fits(config), *empty_splits(config), *shorter_than_a_sample(config)]
     problems += [*unnamed_files(config), *unreadable_prompts(config, "eval_prompts_file"), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
-    checks = (skipped_checkpoints, other_model, other_vocabulary, other_optimizer, other_schedule, changed_training)
+    checks = (
+        skipped_checkpoints,
+        other_head,
+        other_model,
+        other_vocabulary,
+        other_optimizer,
+        other_schedule,
+        changed_training,
+    )
     for check in (*checks, other_data):
         problems += check(config, checkpoint)
     problems += frozen_model_problems(config, checkpoint)

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, label_pairs
+from neoxargs.sizes.model import is_reward_model
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
 from neoxargs.token_files.sources import Source, sources
@@ -83,7 +84,9 @@ def unpaired_answers(config: Config) -> Iterator[Problem]:
         names = f"pos_{split}_data_paths", f"neg_{split}_data_paths"
         labels = label_pairs(*(config.get(f"{answer}_{split}_label_data_paths") for answer in ("pos", "neg")))
         for paths, own in zip_longest(label_pairs(*map(config.get, names)), labels, fillvalue=("", "")):
-            if what := _other_documents(*paths) or _other_prompt(paths, own):
+            # The labels of a reward model do not tell where the prompt ends.
+            other_prompt = "" if is_reward_model(config) else _other_prompt(paths, own)
+            if what := _other_documents(*paths) or other_prompt:
                 place = config.place(names[1])
                 yield Problem(f"{names[1]}: {what}", place, HINTS["pair"], id="pairs-do-not-match", about=names[::-1])
 

@@ -12,6 +12,7 @@ from neoxargs.problems import Problem, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
 from neoxargs.resolve.yaml.nodes import format_node, node_of
+from neoxargs.sizes.model import is_reward_model
 from neoxargs.sizes.optimizer_state import state_type
 from neoxargs.sizes.trained import is_frozen
 from neoxargs.token_files.index import digest
@@ -37,6 +38,31 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
         hint = "the weights were trained with the old values; set those values again unless the change is intended"
         first, also = (places[0], tuple(places[1:])) if places else (None, ())
         yield Problem(what, first, hint, also, "warning", id="checkpoint-model-changed", about=(*names, "load"))
+
+
+def other_head(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """Yield an error if the checkpoint of a reward model is not continued as one, or another as a reward model."""
+    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    if saved is None or (ours := is_reward_model(config)) == (saved.get("train_impl") == "rm"):
+        return
+    if not ours:
+        what, hint = "is of a reward model, which predicts no tokens", "set train_impl: rm, or load another checkpoint"
+    elif not config.checkpoint.finetune:
+        what, hint = "has no reward head", "set finetune: true to train a reward model that begins with its weights"
+    else:
+        return
+    about = ("load", "train_impl")
+    place = config.place("load") or config.place("train_impl")
+    yield Problem(f"load ({checkpoint}): the checkpoint {what}", place, hint, id="checkpoint-other-head", about=about)
+
+
+def reward_models_write_nothing(config: Config) -> Iterator[Problem]:
+    """Yield the error of a reward model in a program that reads what a model predicts."""
+    if is_reward_model(config):
+        what = "train_impl (rm) is a reward model, which predicts no tokens: it cannot generate text, be evaluated on "
+        what += "text, or be exported"
+        hint = "validation during training reports how often the preferred answer has the larger reward"
+        yield Problem(what, config.place("train_impl"), hint, id="reward-model-writes-nothing", about=("train_impl",))
 
 
 def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""KTO: rated answers, and what cannot be combined with the losses of preference training."""
+"""KTO and reward models, and what cannot be combined with the losses of preference training."""
 
 from __future__ import annotations
 
@@ -155,4 +155,31 @@ def preference_training_has_its_own_loss(
     if train_impl == "normal" or not names:
         return None
     what = f"{listed(names, 'and')} cannot be combined with train_impl ({train_impl})"
+    return refuse(what, f"remove {listed(names, 'and')}", ["train_impl", *names])
+
+
+@check
+def reward_models_predict_no_tokens(
+    train_impl: str, lora__rank: int, eod_mask_loss: bool, eval_tasks: list[str] | None, eval_prompts: list[str] | None
+) -> Finding | None:
+    """A reward model has one output in place of the probabilities of tokens. It cannot answer prompts or solve tasks,
+    its reward is read at an end token, and deepy trains all of its weights.
+
+        train_impl: rm
+        dataset_impl: pairwise
+        pack_impl: unpacked
+        pos_train_data_paths: preferred
+        neg_train_data_paths: rejected
+        eval_prompts: [Hello]
+    """
+    refused = {
+        "lora.rank": lora__rank,
+        "eod_mask_loss": eod_mask_loss,
+        "eval_tasks": eval_tasks,
+        "eval_prompts": eval_prompts,
+    }
+    names = [name for name, is_set in refused.items() if is_set]
+    if train_impl != "rm" or not names:
+        return None
+    what = f"{listed(names, 'and')} cannot be combined with train_impl (rm)"
     return refuse(what, f"remove {listed(names, 'and')}", ["train_impl", *names])

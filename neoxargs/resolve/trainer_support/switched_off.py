@@ -345,6 +345,7 @@ SWITCHED_OFF = (
         "dataset_impl is not pairwise",
         "set dataset_impl: pairwise",
     ),
+    SwitchedOff("fp16_lm_cross_entropy", {"train_impl": Is(("rm",))}, "a reward model has no logits"),
     SwitchedOff(
         "z_loss fp16_lm_cross_entropy eod_mask_loss",
         {"train_impl": Is(("dpo", "kto"))},

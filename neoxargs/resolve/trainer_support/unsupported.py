@@ -34,7 +34,7 @@ MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
 TRAINING_VALUES: dict[str, tuple[Any, ...]] = {
     "optimizer.type": OPTIMIZERS,
     "optimizer.params.comm_backend_name": ("nccl", "gloo"),
-    "train_impl": ("normal", "dpo", "kto"),
+    "train_impl": ("normal", "dpo", "kto", "rm"),
     "dataset_impl": ("gpt2", "pairwise"),
 }
 #: Supported kinds of layers. `global` and `flash` compute the same; torch chooses the kernel.

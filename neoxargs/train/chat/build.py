@@ -72,6 +72,8 @@ class Summary:
     vocab_size: int
     fingerprint: str
     """Hash of the files, the template and the recipe (see `fingerprint`)."""
+    for_rm: bool = False
+    """Whether the labels are those of a reward model."""
     rewards: dict[str, int] | None = None
     """Number of conversations with a reward that is positive, negative, or 0; None without rewards."""
     vocab_file_hash: str = ""
@@ -239,6 +241,7 @@ def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint:
         tokenizer_type=recipe.tokenizer.tokenizer_type,
         vocab_size=encoder.tokenizer.vocab_size,
         fingerprint=fingerprint,
+        for_rm=recipe.masking == "reward",
         rewards=dict(sorted(totals.rewards.items(), reverse=True)) if recipe.reward_key else None,
         **vocabulary_hashes(recipe.tokenizer.tokenizer_type, recipe.tokenizer.vocab_file)._asdict(),
     )

@@ -82,6 +82,7 @@ def _add_masks(parser: argparse.ArgumentParser) -> None:
     add("--tool-calls", action=argparse.BooleanOptionalAction, default=True,
         help="train on the turns that call tools (default: on)")  # fmt: skip
     add("--no-mask", action="store_true", help="train on all tokens")
+    add("--for-rm", action="store_true", help="for a reward model: append two end tokens, and train on the second only")
     add("--mask-by", choices=("turns", "marks"), default="turns",
         help="train on whole turns, as GPT-NeoX does, or on the text inside the template's {%% generation %%} blocks, "
         "as transformers does (default: %(default)s)")  # fmt: skip
@@ -146,7 +147,7 @@ def _recipe(args: argparse.Namespace) -> ChatRecipe:
         tokenizer=_tokenizer(args),
         chat_template=args.chat_template,
         json_keys=tuple(keys),
-        masking="none" if args.no_mask else args.mask_by,
+        masking="reward" if args.for_rm else "none" if args.no_mask else args.mask_by,
         train_on=tuple(roles),
         only_last=args.only_last,
         tool_calls=args.tool_calls,
@@ -165,6 +166,17 @@ def _contradictions(args: argparse.Namespace) -> list[Problem]:
         ),
         "--mask-by marks trains on what the template marks, so --train-on and --no-tool-calls have no effect": (
             args.mask_by == "marks" and (args.train_on or not args.tool_calls)
+        ),
+        "--for-rm trains on an end token only, so it cannot be combined with --no-mask, --mask-by marks, "
+        "--no-append-eod, --overlong cut or --reward-key": (
+            args.for_rm
+            and (
+                args.no_mask
+                or args.mask_by == "marks"
+                or not args.append_eod
+                or args.overlong == "cut"
+                or args.reward_key
+            )
         ),
         "--binary-reward needs --reward-key": args.binary_reward and not args.reward_key,
         "--overlong needs --max-length": args.overlong != "keep" and args.max_length is None,

@@ -81,6 +81,8 @@ def marked(conversation: Conversation, template: Template, recipe: ChatRecipe) -
     if recipe.masking == "none":
         text = chat.render(messages)
         return Marked(text, [(0, len(text))])
+    if recipe.masking == "reward":
+        return Marked(chat.render(messages), [])
     trained = [_is_trained(conversation, index, recipe) for index in range(len(messages))]
     empty = [is_empty(message) for message, is_trained in zip(messages, trained, strict=True) if is_trained]
     # Before the checks of empty turns: with marks, the template decides what is trained, and not the roles.

@@ -9,8 +9,9 @@ from neoxargs.train.data.encode import Recipe
 
 #: The label of a token that is not trained: what `train_label_data_paths` and transformers expect.
 IGNORED = -100
-#: How the trained parts of a conversation are found: turn by turn, by the template's generation marks, or everything.
-Masking = Literal["turns", "marks", "none"]
+#: How the trained parts of a conversation are found: turn by turn, by the template's generation marks, or everything;
+#: or only an appended end token, at which a reward model gives its reward.
+Masking = Literal["turns", "marks", "none", "reward"]
 #: What happens to conversations that are longer than `max_length`.
 Overlong = Literal["keep", "drop", "cut"]
 

@@ -42,7 +42,7 @@ def sample_text(sample: Sample, style: Style) -> str:
     """Return the conversation with its trained tokens marked."""
     text, spans = sample.text + sample.end, list(sample.spans)
     if sample.end_trained:  # the last trained range then ends where the text does
-        spans[-1] = (spans[-1][0], len(text))
+        spans = [*spans[:-1], (spans[-1][0] if spans else len(sample.text), len(text))]
     parts, position = [], 0
     for start, end in spans:
         parts += [_lines(text[position:start], None), _lines(text[start:end], style)]
@@ -87,9 +87,7 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         *_empty_answers(summary),
         *(("note", NOTES[name].format(_conversations(count))) for name, count in summary.notes.items()),
         ("time", f"{seconds:.1f} s"),
-        ("to use them", f'train_data_paths: ["{prefix}"]'),
-        ("", f'train_label_data_paths: ["{prefix}_label"]'),
-        *([("", f'train_reward_data_paths: ["{prefix}_reward"]')] if summary.rewards else []),
+        *_parameters(summary, prefix),
     ]  # fmt: skip
     return "\n".join(_row(name, value) for name, value in rows)
 
@@ -115,6 +113,16 @@ def _overlong(summary: Summary) -> list[tuple[str, str]]:
     count = summary.longer_than_max
     first = f" (first: {summary.dropped['too long']['first']})" if "too long" in summary.dropped else ""
     return [("too long", f"{_conversations(count)} longer than {summary.max_length:,} tokens, {done}{first}")]
+
+
+def _parameters(summary: Summary, prefix: str) -> list[tuple[str, str]]:
+    """Return the lines of YAML that use the files."""
+    # Preferred answers, or rejected ones, which need a second run of the command.
+    first = "pos_train" if summary.for_rm else "train"
+    files = {f"{first}_data_paths": prefix, f"{first}_label_data_paths": f"{prefix}_label"}
+    files |= {"train_reward_data_paths": f"{prefix}_reward"} if summary.rewards else {}
+    names = ["to use them", *[""] * 2]
+    return [(name, f'{key}: ["{path}"]') for name, (key, path) in zip(names, files.items(), strict=False)]
 
 
 def _rewards(summary: Summary) -> list[tuple[str, str]]:

@@ -125,6 +125,20 @@ class ChatTokenizer:
         labelled = [_label(c.spans, tokens) for c, tokens in zip(conversations, located, strict=True)]
         return [self._with_end(tokens) for tokens in labelled] if append_end else labelled
 
+    def ended_twice(self, conversations: Sequence[Marked]) -> list[Labelled]:
+        """Return the tokens of conversations for a reward model, each with two end tokens.
+
+        Only the second has a label. It is predicted at the first end token, and there the model gives its reward.
+        """
+        assert self.end is not None
+        found = []
+        for tokens in self._locate([conversation.text for conversation in conversations]):
+            ids = np.append(tokens.ids, np.array([self.end] * 2, np.int32))
+            labels = np.full(len(ids), IGNORED, np.int32)
+            labels[-1] = self.end
+            found.append(Labelled(ids, labels, crossing=False, located=tokens))
+        return found
+
     def _with_end(self, tokens: Labelled) -> Labelled:
         """Append the end token, which is trained if the last token is."""
         if self.end is None or not len(tokens.ids):

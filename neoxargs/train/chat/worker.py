@@ -101,6 +101,10 @@ class Encoder:
         if recipe.masking == "marks" and unmarked:
             what = f"--mask-by marks needs a template with {{% generation %}} marks, but {unmarked[0]} has none"
             raise Problems(Problem(what, hint=_NO_MARKS, id="chat-template-without-marks"))
+        if recipe.masking == "reward" and self.tokenizer.end is None:
+            what = "--for-rm needs an end token, at which the model gives its reward, but the tokenizer has none"
+            hint = "set eos_token in the tokenizer_config.json of --tokenizer-path"
+            raise Problems(Problem(what, hint=hint, id="tokenizer-without-end"))
 
     def encode(self, chunk: list[Raw]) -> Encoded:
         """Return the tokens and labels of a chunk of lines, in order; problems of lines are returned, not raised."""
@@ -114,7 +118,7 @@ class Encoder:
                 result.drop(dropped, raw)
             except _BadLine as bad:
                 result.problems.append(bad.problem)
-        labelled = self.tokenizer.label([text for _, text, _ in rendered], self.recipe.tokenizer.append_eod)
+        labelled = self._labelled([text for _, text, _ in rendered])
         kept: list[Labelled] = []
         for (raw, conversation, rewards), tokens in zip(rendered, labelled, strict=True):
             try:
@@ -132,6 +136,11 @@ class Encoder:
         result.labels = np.concatenate([result.labels, *(tokens.labels for tokens in kept)])
         result.lengths = [len(tokens.ids) for tokens in kept]
         return result
+
+    def _labelled(self, conversations: list[Marked]) -> list[Labelled]:
+        if self.recipe.masking == "reward":
+            return self.tokenizer.ended_twice(conversations)
+        return self.tokenizer.label(conversations, self.recipe.tokenizer.append_eod)
 
     def _render(self, raw: Raw, result: Encoded) -> tuple[Marked, list[float]]:
         """Return the text of a line and its reward, if lines have rewards; raise _BadLine or Dropped."""
@@ -184,6 +193,8 @@ class Encoder:
         result.notes.update(name for name, count in conversation.notes.items() if count)
         result.notes["crossing"] += tokens.crossing
         end = self.tokenizer.end
+        if self.recipe.masking == "reward":
+            return
         if self.recipe.tokenizer.append_eod and end is not None and tokens.ids[-2:].tolist() == [end, end]:
             result.notes["two ends"] += 1
 

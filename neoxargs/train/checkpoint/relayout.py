@@ -16,6 +16,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from neoxargs.problems import Problem, Problems
+from neoxargs.sizes.model import REWARD_HEAD
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.weights_by_name import (
     COMPARE_CONFIG,
@@ -232,7 +233,8 @@ def _mismatches(
     for missing in sorted(needed - set(saved.slices) - set(optional))[:3]:
         what = f"{subject}: the checkpoint does not fit this model: weight {missing} is missing from the checkpoint"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
-    for surplus in sorted(set(saved.slices) - expected)[:3]:
+    replaced = {"output.weight"} if f"{REWARD_HEAD}.weight" in expected else set()
+    for surplus in sorted(set(saved.slices) - expected - replaced)[:3]:
         what = f"{subject}: the checkpoint does not fit this model: the model has no weight {surplus}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
 

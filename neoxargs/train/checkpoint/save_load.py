@@ -19,6 +19,7 @@ from neoxargs.checkpoint_folder import Base
 from neoxargs.launch.preflight.resumed_model import other_optimizer
 from neoxargs.problems import Problem, Problems
 from neoxargs.sizes.lr_schedule import differing
+from neoxargs.sizes.model import REWARD_HEAD, is_reward_model
 from neoxargs.train.checkpoint import base, inventory, relayout
 from neoxargs.train.checkpoint.choose import choose
 from neoxargs.train.checkpoint.inventory import Inventory
@@ -126,10 +127,10 @@ class Checkpoints(Saver):
             divides_experts = self.config.parallel.moe_expert_parallel_size > 1
             if self.base:
                 state = self._load_part(checkpoint, inventories, with_optimizer)
-            elif same_layout and not (gathers or on_nvme or divides_experts):
+            elif same_layout and not (gathers or on_nvme or divides_experts or self._optional()):
                 state = self._load_with_deepspeed(checkpoint, with_optimizer)
             else:
-                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer)
+                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer, self._optional())
         # Checkpoints of other programs, and older ones, do not have the number of samples.
         return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same_layout
 
@@ -147,8 +148,11 @@ class Checkpoints(Saver):
         return relayout.union_over_ranks({name for name, weight in weights.items() if weight.requires_grad})
 
     def _optional(self) -> set[str]:
-        """Return the weights that need not be in the checkpoint: new adapters or a new prompt. Collective."""
-        return self._trained() if self.base and self.options.finetune else set()
+        """Return the weights that need not be in the checkpoint: new adapters, a new prompt or head. Collective."""
+        if not self.options.finetune:
+            return set()
+        head = {f"{REWARD_HEAD}.weight"} if is_reward_model(self.config) else set()
+        return (self._trained() if self.base else set()) | head
 
     def _load_with_deepspeed(self, checkpoint: Path, with_optimizer: bool) -> dict[str, Any]:
         try:

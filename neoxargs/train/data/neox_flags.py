@@ -12,7 +12,6 @@ from neoxargs.problems import Problem
 #: Flag -> why it is refused.
 REFUSED = {
     "ftfy": "deepy does not change the text; run ftfy on the files first",
-    "for_rm": "deepy does not train reward models",
 }
 
 
@@ -33,7 +32,6 @@ def add_neox_chat_flags(parser: argparse.ArgumentParser) -> None:
     hidden = argparse.SUPPRESS
     add = parser.add_argument
     add("--generation-role", help=hidden)
-    add("--for-rm", action="store_true", help=hidden)
 
 
 def inputs(args: argparse.Namespace) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import weights_of_layers
+from neoxargs.sizes.model import REWARD_HEAD, is_reward_model, weights_of_layers
 from neoxargs.train.kernels.cross_entropy import Readout, Targets, Vocabulary
 from neoxargs.train.model.bias import relative_bias
 from neoxargs.train.model.block import block_class
@@ -45,6 +45,19 @@ class OutputLayer(nn.Module):
         return finish(readout_of(hidden, self.weight, self.scale))
 
 
+class RewardHead(nn.Module):
+    """The output layer of a reward model: one output, whose weight every tensor parallel rank has in full."""
+
+    def __init__(self, config: Config, make: Make) -> None:
+        super().__init__()
+        method = initializer(config.init.init_method, config.init, config.shape)
+        self.weight = make.parameter("weight", (1, config.shape.hidden_size), method)
+
+    def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
+        """As of `OutputLayer`."""
+        return finish(readout_of(hidden, self.weight, 1.0))
+
+
 class GPT(nn.Module):
     """Decoder-only transformer: tokens and labels, both (batch, seq) -> loss.
 
@@ -65,9 +78,12 @@ class GPT(nn.Module):
             for index, layer in sorted((index, self.order.index(index)) for index in set(self.order))
         )
         self.final_norm = norm(config.shape.hidden_size, config.norm, make.shards)
-        # The same nn.Parameter object, so that DeepSpeed and checkpoints see one weight.
-        tied = None if config.embedding.no_weight_tying else self.embedding.weight
-        self.output = OutputLayer(config, vocabulary, make.at("output"), tied)
+        if is_reward_model(config):
+            self.rm_linear = RewardHead(config, make.at(REWARD_HEAD))
+        else:
+            # The same nn.Parameter object, so that DeepSpeed and checkpoints see one weight.
+            tied = None if config.embedding.no_weight_tying else self.embedding.weight
+            self.output = OutputLayer(config, vocabulary, make.at("output"), tied)
         self.loss = loss_of(config, vocabulary, make)
         #: Recompute activations in the backward pass in groups of this many layers; 0 keeps all activations.
         self.checkpoint_layers = 0
@@ -89,7 +105,8 @@ class GPT(nn.Module):
             hidden = self._recomputed(run, hidden, bias) if step else run(hidden)
         # Passed as a function because of ZeRO-3, see OutputLayer.forward.
         finish = self.loss.logits if labels is None else lambda readout: self.loss(readout, labels)
-        return self.output(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
+        head = self.rm_linear if hasattr(self, REWARD_HEAD) else self.output
+        return head(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
 
     def _recomputed(self, run: nn.Module, inputs: LayerInput, bias: Tensor | None) -> LayerInput:
         """Run a group of layers with checkpointing.

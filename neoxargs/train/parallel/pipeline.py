@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import has_attention
-from neoxargs.sizes.model import weights_of_layers
+from neoxargs.sizes.model import REWARD_HEAD, is_reward_model, weights_of_layers
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, layer_specs, stage_specs
 from neoxargs.train.kernels.cross_entropy import Readout, Vocabulary
 from neoxargs.train.model.bias import RelativeBias, relative_bias
 from neoxargs.train.model.block import block_class
 from neoxargs.train.model.documents import LayerInput, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
-from neoxargs.train.model.gpt import OutputLayer, readout_of
+from neoxargs.train.model.gpt import OutputLayer, RewardHead, readout_of
 from neoxargs.train.model.norm import norm
 from neoxargs.train.parallel.make import Make, Shapes
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -44,6 +44,9 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     order, relative = weights_of_layers(config.shape), relative_bias(config, make)
     blocks = [_block(config, make, index, order.index(index), relative) for index in order]
     final_norm = LayerSpec(FinalNorm, config, make.shards)
+    if is_reward_model(config):
+        head = LayerSpec(RewardHead, config, make.at(REWARD_HEAD))
+        return [LayerSpec(*token_embedding), positions, *blocks, final_norm, head]
     if config.embedding.no_weight_tying:
         output = LayerSpec(OutputLayer, config, vocabulary, make.at("output"))
         return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]

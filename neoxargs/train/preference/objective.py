@@ -5,9 +5,9 @@ from __future__ import annotations
 from neoxargs.resolve.config import Config
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.preference import dpo, kto
+from neoxargs.train.preference import dpo, kto, reward_model
 
-MEASURES = {"dpo": dpo.MEASURES, "kto": kto.MEASURES}
+MEASURES = {"dpo": dpo.MEASURES, "kto": kto.MEASURES, "rm": reward_model.MEASURES}
 
 
 def loss_of(config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
@@ -19,6 +19,8 @@ def loss_of(config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
     if options.train_impl == "kto":
         weights = options.kto_desirable_weight, options.kto_undesirable_weight
         return kto.KtoLoss(**{**fields, "half": not options.kto_fp32}, beta=options.kto_beta, weights=weights)
+    if options.train_impl == "rm":
+        return reward_model.RewardLoss(**fields)
     return plain
 
 

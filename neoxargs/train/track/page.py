@@ -25,7 +25,10 @@ CHARTS = {
     "tokens_per_second": ("Throughput", "tokens/s"),
     "memory": ("Peak memory on rank 0", "bytes"),
     "train/margins": ("Reward margin", "chosen minus rejected answer"),
-    "train/reward_acc": ("Reward accuracy", "share of the pairs"),
+    "train/margin": ("Reward margin", "preferred minus rejected answer"),
+    "train/reward_acc": ("Reward accuracy", "share of the pairs or answers"),
+    "train/accuracy": ("Reward accuracy", "share of the pairs"),
+    "train/kl": ("Distance from the reference model", "nats per token"),
 }
 #: Maximum number of charts of tasks; metrics.jsonl has the results of all.
 MAX_TASK_CHARTS = 12
@@ -112,7 +115,7 @@ def _loss(rows: Rows, steps: Rows) -> Chart:
         series.append(Series(split, split, points, dots=True))
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     level = ("unigram entropy", entropy) if entropy is not None else None
-    unit = "nats per token" if is_cross_entropy(steps[-1]) else "of preference pairs"
+    unit = "nats per token" if is_cross_entropy(steps[-1]) else "of preference training"
     return Chart("Loss", unit, series, floats=True, level=level)
 
 

@@ -222,6 +222,7 @@ CASES = [
     f"{{{PAIRS}, pack_impl: unpacked, neg_test_data_paths: [b]}}",
     f"{{{PAIRS}, pack_impl: unpacked, loss_average: tokens, char_level_ppl: true}}",
     "{train_impl: kto, pack_impl: unpacked}",
+    f"{{{PAIRS.replace('dpo', 'rm')}, pack_impl: unpacked, eod_mask_loss: true, eval_prompts: [Hello]}}",
     rated(pack_impl="pack_until_overflow"),
     rated(train_batch_size="null", train_micro_batch_size_per_gpu="3"),
     rated(train_reward_data_paths="[r, s]"),

@@ -43,6 +43,8 @@ def test_files_are_those_of_gpt_neox(tmp_path, tokenizer, template) -> None:
     run(source, "--tokenizer-path", tmp_path, "--only-last", "--output-prefix", tmp_path / "last")
     answered = [messages for messages in CHATS if messages[-1]["role"] == "assistant"]
     assert read_pair(tmp_path / "last") == [chat.neox_labels(messages, hf, only_last=True) for messages in answered]
+    run(source, "--tokenizer-path", tmp_path, "--for-rm", "--output-prefix", tmp_path / "rm")
+    assert read_pair(tmp_path / "rm") == [chat.neox_reward_labels(messages, hf) for messages in CHATS]
     run(source, "--tokenizer-path", tmp_path, "--generation-role", "user", "--output-prefix", tmp_path / "user")
     for (tokens, labels), messages in zip(read_pair(tmp_path / "user"), CHATS, strict=True):
         assert tokens == [*hf.apply_chat_template(messages, return_dict=False), hf.eos_token_id]

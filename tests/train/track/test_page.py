@@ -70,7 +70,7 @@ def test_no_page_without_a_step(tmp_path: Path) -> None:
 def test_a_run_on_preference_pairs_shows_rewards_in_place_of_the_perplexity() -> None:
     rewards = {"train/reward_acc": 0.75, "train/margins": 0.5}
     text = page([{**row, **rewards} if row["event"] == "step" else row for row in rows(9)], "done", [], Path("x"))
-    assert "75.0%" in text and "Reward margin" in text and "of preference pairs" in text
+    assert "75.0%" in text and "Reward margin" in text and "of preference training" in text
     assert "perplexity" not in text and "nats per token" not in text
     held_out = {"event": "evaluation", "step": 9, "split": "validation", "loss": 0.5, "validation/reward_acc": 0.625}
     more = page([*({**row, **rewards} for row in rows(9)), held_out], "done", [], Path("x"))

@@ -40,6 +40,18 @@ PROBLEMS: dict[str, Entry] = {
         "A resumed DPO or KTO run reads answers that it has not read before. Their reference log-probabilities are "
         "those of the weights with which the run began, and the checkpoint with these weights no longer exists."
     ),
+    "tokenizer-without-end": row(
+        "A reward model gives its reward at an end token, which `deepy data --chat --for-rm` appends to each "
+        "conversation. The tokenizer has no end token."
+    ),
+    "checkpoint-other-head": row(
+        "A reward model has a head with one output in place of the output layer. A run with the other kind of model "
+        "would have no weights for its last layer."
+    ),
+    "reward-model-writes-nothing": row(
+        "A reward model has one output in place of the probabilities of tokens, so there is no text to generate or to "
+        "evaluate, and Hugging Face's class for text generation cannot load it."
+    ),
     "reference-model-lost": row(
         "A resumed DPO or KTO run reads answers that it has not read before. Their reference log-probabilities are "
         "those of the weights with which the run began. Those weights were random, so they are in no checkpoint."

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import BEFORE, Layout, layers_of_stages, pipeline_layers
-from neoxargs.sizes.model import weights_of_layers
+from neoxargs.sizes.model import has_own_output, weights_of_layers
 from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.memory import weights
 from neoxargs.tools.plan.memory.weights import Weight
@@ -56,8 +56,8 @@ def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
     weights_held = [*_embeddings(config, rows), *layers, weights.norm(config)]
     weights_held += weights.relative_table(config)
     weights_held += weights.beside_frozen_model(config, range(config.shape.num_layers), first=True)
-    if config.embedding.no_weight_tying:
-        weights_held.append(Weight("output", rows * config.shape.hidden_size))
+    if has_own_output(config):
+        weights_held.append(weights.output_layer(config, rows))
     return _sum_by_part(weights_held)
 
 
@@ -67,8 +67,8 @@ def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout)
     weights_held += weights.relative_table(config) if layers else []
     if last:
         weights_held.append(weights.norm(config))
-        if config.embedding.no_weight_tying or not first:  # the first and the last stage each hold a tied table
-            weights_held.append(Weight("output", rows * config.shape.hidden_size))
+        if has_own_output(config) or not first:  # the first and the last stage each hold a tied table
+            weights_held.append(weights.output_layer(config, rows))
     beside = weights.beside_frozen_model(config, layers, first)
     trained = beside if is_frozen(config) else weights_held
     largest = max((weight.numel for weight in weights_held), default=0)
@@ -117,7 +117,7 @@ def _costs(config: Config, rows: int) -> list[int]:
     used = weights_of_layers(config.shape)
     layers = [weights.block(config, used.index(index)) for index in used]
     blocks = [sum(weight.on_rank(tensor, expert) for weight in layer) for layer in layers]
-    return [table, positions, *blocks, weights.norm(config).numel, table]
+    return [table, positions, *blocks, weights.norm(config).numel, weights.output_layer(config, rows).on_rank(tensor)]
 
 
 @lru_cache(maxsize=16)

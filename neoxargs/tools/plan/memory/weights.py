@@ -20,10 +20,12 @@ from neoxargs.sizes.model import (
     has_experts,
     has_qkv_bias,
     head_norms_size,
+    is_reward_model,
     mlp_rows,
     mlp_width,
     norm_size,
     norms_of_block,
+    output_rows,
     qkv_rows,
     weights_of_layers,
 )
@@ -66,6 +68,12 @@ def blocks(config: Config, layers: range) -> list[Weight]:
 
 def token_table(config: Config, rows: int) -> Weight:
     return Weight("embedding", rows * config.shape.hidden_size)
+
+
+def output_layer(config: Config, rows: int) -> Weight:
+    """Return the matrix of the output layer, or the head of a reward model, which is replicated."""
+    rewards = is_reward_model(config)
+    return Weight("output", output_rows(config, rows) * config.shape.hidden_size, sharded=not rewards)
 
 
 def position_table(config: Config) -> list[Weight]:
