@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from neoxargs import run_metrics
+from neoxargs.launch.preflight.resumed_model import other_model
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.token_files.sources import sources
@@ -107,6 +108,13 @@ def test_a_resumed_run_compares_with_the_model_before_the_first_step(base: Path,
     on_two = run(base, tmp_path / "on two", 4, text, load=tmp_path / "parts", iteration=2, tensor=2, eval_iters=0)
     run_ranks(trained, 2, [on_two])
     assert losses(tmp_path / "on two") == pytest.approx(losses(tmp_path / "whole")[2:], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_begins_with_the_weights_of_another_objective(base: Path, tmp_path: Path) -> None:
+    """The launcher does not take the objective, or the strength of its loss, for a part of the model."""
+    config = run(base, tmp_path, 1, load=base / "base", finetune="true")
+    assert list(other_model(config, base / "base" / "global_step2")) == []
 
 
 @pytest.mark.slow
