@@ -52,7 +52,8 @@ examples:
 
 exit codes:
   0 success, 1 problems, 2 invalid command line, 130 interrupted by Ctrl-C, 143 terminated by
-  SIGTERM (a run saves a checkpoint before it exits with 130 or 143); if a rank fails, its exit code
+  SIGTERM (a run saves a checkpoint before it exits with 130 or 143); if a rank fails, the exit
+  code of that rank
 """
 
 

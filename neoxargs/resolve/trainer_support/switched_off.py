@@ -258,7 +258,7 @@ SWITCHED_OFF = (
         " add_qkv_bias activation mlp_multiple_of gpt_j_residual gpt_j_tied use_qk_layernorm sliding_window_width"
         " softmax_scale attn_logit_softcapping bias_gelu_fusion compile_layers moe_*",
         {"attention_config": NoneOf(WITH_ATTENTION)},
-        "it is for layers with attention and feed-forward, and attention_config has none",
+        "attention_config has no layers with attention and feed-forward",
     ),
     SwitchedOff(
         "dim_att head_size ffn_dim", {"attention_config": NoneOf(("rwkv",))}, "attention_config has no rwkv layers"

@@ -151,7 +151,7 @@ MODEL_MODULES = tuple(subject.__name__ for subject in (model, rotary, architectu
 #: parameter, for which every family has a row.
 HARMLESS = (
     "seq_length", "max_position_embeddings", "expansion_factor", "mlp_multiple_of", "exact_mlp_width", "te_mha",
-    "num_unique_layers", "mamba_inner_size",
+    "num_unique_layers",
     "param_sharing_style", "gpt_j_tied", "rotary_pct", "rotary_emb_base", "rpe_num_buckets", "rpe_max_distance",
     "rpe_causal", "opt_pos_emb_offset", "make_vocab_size_divisible_by", "padded_vocab_size", "softmax_over_padding",
     "layernorm_epsilon", "rms_norm_epsilon", "rms_norm_epsilon_under_root", "scalenorm_epsilon", "use_bias_in_norms",

@@ -79,7 +79,7 @@ ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so the 
 ZERO_LIST_WHY = "GPT-NeoX omits the parameter if the ZeRO stage is a list for the autotuner"
 
 BFLOAT16_WHY = "derived from `precision: bfloat16`; GPT-NeoX puts the bf16 section into deepspeed_extra_args"
-RWKV_WHY = "derived for RWKV layers, and checked, before the launch; GPT-NeoX derives it on every rank"
+RWKV_WHY = "for RWKV layers, derived and checked before the launch; GPT-NeoX derives the value on every rank"
 CODE_WHY = "new: selects the behaviour before or after a change in GPT-NeoX's code"
 
 DIFFERENCES = [
@@ -150,6 +150,10 @@ DIFFERENCES = [
     Difference(
         "ranks", "intermediate_size", "derived: 4 x hidden_size if not set",
         ours_only(lambda config: 4 * config.shape.hidden_size),
+    ),
+    Difference(
+        "ranks", "mamba_inner_size", "new: derived from intermediate_size, or from expansion_factor and hidden_size",
+        ours_only(lambda config: config.mamba.mamba_inner_size),
     ),
     Difference(
         "ranks", "gas", "equal to gradient_accumulation_steps",

@@ -147,6 +147,6 @@ def test_reasons_found_in_published_configurations() -> None:
         "no checkpoint is saved because save is not set", "no checkpoint is loaded because load is not set",
         "use_wandb is off", "pos_emb is not rotary", "with lr_decay_style constant, the learning rate does not decay",
         "train_data_paths, valid_data_paths and test_data_paths already define the splits",
-        "it is for layers with attention and feed-forward, and attention_config has none",
+        "attention_config has no layers with attention and feed-forward",
         "rwkv layers have norms and initial values of their own, and attention_config has no other layers",
     }  # fmt: skip
