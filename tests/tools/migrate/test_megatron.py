@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from neoxargs.cli import main
 from neoxargs.launch.targets.megatron import megatron_flags
@@ -466,3 +467,34 @@ def test_loops_whose_result_is_used_are_warnings() -> None:
     script = f"G=8; U=1\nwhile [ $G -lt 99 ]; do G=$((G*2)); U=$((U+1)); done\npython p.py {SIZES} --seed $G"
     (problem,) = convert_script(Text("run.sh", script)).problems
     assert (problem.id, problem.what.split()[0]) == ("migrate-value-uncertain", "G")
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "expected"),
+    [
+        ("--nodes=4\n#SBATCH --ntasks-per-node=8", "srun", [4, 8]),
+        ("-N2 -n 2 # two\n#SBATCH --gres=gpu:a100:4", "srun torchrun --nnodes $SLURM_NNODES", [2, 4]),
+        ("-N 2 -G h100:16", "torchrun --nproc_per_node $SLURM_GPUS_ON_NODE --nnodes 3", [3, 8]),
+        ("--nodes 2 --ntasks-per-node 2 --gpus-per-task=1", "srun", [2, 2]),
+        ("--nodes 1 --gpus-per-node 8", "", [1, 8]),
+        ("--nodes 1-2", "", [None, None]),
+    ],
+)
+def test_the_nodes_of_a_slurm_job(lines: str, launcher: str, expected: list[int | None]) -> None:
+    result = convert_script(Text("job.sh", f"#!/bin/bash\n#SBATCH {lines}\n{launcher} python p.py {SIZES}"))
+    settings = yaml.safe_load(result.text)
+    assert [settings.get("num_nodes"), settings.get("num_gpus")] == expected
+    assert settings.get("launcher") == ("srun" if (expected[0] or 1) > 1 else None)
+    assert "hostfile" not in result.text
+
+
+def test_slurm_options_without_a_parameter_are_listed() -> None:
+    head = "#!/bin/bash\n#SBATCH -A physics -t 4:00:00\n##SBATCH -q low\n#SBATCH --exclusive -p gpu\n"
+    tail = "cd x\n#SBATCH --mem=1\ntorchrun --master_addr $(head -n 1 $NODES) --nnodes 2 "
+    result = convert_script(Text("job.sh", f"{head}#SBATCH -N 2\n{tail} p.py {SIZES}"))
+    assert "account: physics\n" in result.text
+    [problem] = [problem for problem in result.problems if problem.id == "migrate-slurm-option"]
+    assert problem.what == "these options of the Slurm job are left out: --time=4:00:00, --exclusive, --partition=gpu"
+    assert problem.where and problem.where.line == 2
+    # srun needs no address, so it is not asked for.
+    assert "migrate-variable-unset" not in {problem.id for problem in result.problems}

@@ -77,6 +77,10 @@ PROBLEMS: dict[str, Entry] = {
         "A flag and the DeepSpeed JSON of the same script set a parameter to different values."
     ),
     "migrate-flag-without-counterpart": row("A Megatron-LM flag has no equivalent in deepy and is left out."),
+    "migrate-slurm-option": row(
+        "deepy has no settings for a Slurm job's time limit, partition and similar options: they belong to the script "
+        "that is submitted, not to the configuration of the run."
+    ),
     "migrate-branch-read": row(
         "A condition of the script, or the number of iterations of a loop, is unknown; only one branch or iteration "
         "is read."

@@ -25,6 +25,7 @@ from neoxargs.tools.migrate.megatron.open_values import (
     without_remarks,
 )
 from neoxargs.tools.migrate.megatron.reading import OLD_NAMES, Option, Reading, options_of
+from neoxargs.tools.migrate.megatron.slurm import Job, read_job
 from neoxargs.tools.migrate.megatron.unsupported_flags import is_listed, reason
 from neoxargs.tools.migrate.result import Result, new_file
 from neoxargs.tools.migrate.shell.script import Script, read_script
@@ -60,11 +61,13 @@ def convert_script(
     sets. choose: which configuration of a DeepSpeed JSON in the script to read, counted from 1.
     Raises Problems if there is no Megatron-LM command, or if a flag has a wrong value.
     """
+    job = Job(text)
+    given = {**job.variables, **(given or {})}
     script = read_script(text, given)
     from_environ = {name: value for name, value in (environ or {}).items() if name in script.unset}
     # Read again, because these variables can decide branches and contain flags.
     if from_environ:
-        script = read_script(text, {**from_environ, **(given or {})})
+        script = read_script(text, {**from_environ, **given})
     command = max(script.commands, key=_flag_count, default=[])
     # Some scripts print the command that they submit elsewhere.
     if not _flag_count(command):
@@ -74,7 +77,7 @@ def convert_script(
         command = script.variable_flags
     if not _flag_count(command):
         raise Problems([_no_command(text)])
-    reading = _read(command, script, choose)
+    reading = _read(command, script, job, choose)
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
     head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
@@ -94,7 +97,7 @@ def _flag_count(words: Sequence[Word]) -> int:
 # -- the flags of the command ----------------------------------------------------------------------------------------
 
 
-def _read(command: Sequence[Word], script: Script, choose: int | None) -> Reading:
+def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None) -> Reading:
     """Read all flags of a command, those of the launcher before the program first."""
     program = index_of_program([word.text for word in command])
     reading = Reading(options_of(command[program + 1 :]))
@@ -119,8 +122,11 @@ def _read(command: Sequence[Word], script: Script, choose: int | None) -> Readin
     )
     if "train_iters" not in {*reading.settings, *reading.to_write}:
         reading.to_do.append("TODO: set train_iters, which the script does not set.")
+    read_job(reading, job)
     note_hostfile(reading)
     read = [option for option in options if is_read(option.name) or "$" in option.name]
+    if "launcher" in reading.settings:  # srun finds the rendezvous address itself
+        launcher = [option for option in launcher if option.name != "master-addr"]
     reading.problems += unset_variables([*launcher, *read], script.unset)
     return reading
 

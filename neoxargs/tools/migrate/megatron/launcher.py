@@ -57,7 +57,7 @@ def index_of_program(texts: Sequence[str]) -> int:
 def note_hostfile(reading: Reading) -> None:
     """Add a comment that several machines need a hostfile, without which `deepy check` refuses them."""
     nodes, address = (reading.settings.get(name) for name in ("num_nodes", "master_addr"))
-    if nodes is None or nodes.value < 2 or "hostfile" in {*reading.settings, *reading.to_write}:
+    if nodes is None or nodes.value < 2 or {"hostfile", "launcher"} & {*reading.settings, *reading.to_write}:
         return
     reading.to_do.append(f"TODO: set hostfile to a file that lists the {nodes.value} machines (num_nodes).")
     if address and address.value in ("localhost", "127.0.0.1"):
