@@ -32,6 +32,7 @@ def problems(
 ) -> Iterator[Problem]:
     """Return why a launch command cannot be started. words: the command; script: the path of the script in it."""
     launcher = launcher_named(config.runner.launcher)
+    yield from _missing_hostfile(config, resources, launcher, environ)
     # With force_multi, DeepSpeed's runner uses the launcher for a single host too.
     if resources.remote or (config.runner.force_multi and launcher.through_deepspeed):
         yield from _program(config, launcher, environ)
@@ -41,6 +42,25 @@ def problems(
             yield from _unquoted_paths(launcher, script)
         yield from _local_rendezvous(config, resources, launcher)
     yield from _too_long(config, words, launcher.one_word and resources.remote)
+
+
+def _missing_hostfile(
+    config: Config, resources: Resources, launcher: Launcher, environ: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Yield an error if the hostfile of a launcher that reaches other machines is missing.
+
+    Otherwise this is a warning: GPT-NeoX's own configurations name a hostfile that no machine has.
+    """
+    runner = config.runner
+    reaches_others = (launcher.needs_every_slot or launcher.always_remote or runner.force_multi) and not runner.no_ssh
+    absent = any(problem.id == "hostfile-missing" and "hostfile" in problem.about for problem in resources.warnings)
+    if reaches_others and absent:
+        path = environ.get("DLTS_HOSTFILE") or runner.hostfile
+        what = f"launcher {launcher.name} starts ranks on other machines, but the hostfile {path} does not exist"
+        hint = (
+            "create it with one line per machine, such as: node1 slots=8, or remove hostfile to use only this machine"
+        )
+        yield Problem(what, config.place("hostfile"), hint, id="hostfile-missing", about=("hostfile", "launcher"))
 
 
 def _too_long(config: Config, words: Sequence[str], one_word: bool) -> Iterator[Problem]:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.cluster.hosts import Resources, resources
 from neoxargs.launch.launchers import BUILT_IN
 from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.prepare import with_launch
+from neoxargs.registry.runner import Runner
 from neoxargs.resolve import Text
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
@@ -111,3 +112,24 @@ def test_files_that_only_explain_do_not_make_it_too_long():
     for letter, count, kept in (("a", 30_000, True), ("я", 5_000, True), ("я", 30_000, False)):
         config = with_launch(Config({}), "s.py", [Text("my.yml", f"# {letter * count}")])
         assert (config.get("config_files") is not None) == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "warning"),  # as in GPT-NeoX's own configurations
+        ({"force_multi": True}, "error"),
+        ({"launcher": "openmpi"}, "error"),
+        ({"launcher": "ssh"}, "error"),
+        ({"launcher": "ssh", "no_ssh": True}, "warning"),
+        ({"launcher": "openmpi", "hostfile": ""}, "warning"),
+    ],
+)
+def test_a_named_hostfile_that_is_missing_is_an_error_if_the_launcher_needs_it(given: dict[str, Any], expected: str):
+    runner = Runner(**{"hostfile": "/mock_path", **given})
+    found = resources(runner, 1, {"DS_ACCELERATOR": "cpu"})
+    assert [problem.id for problem in found.warnings] == ["hostfile-missing"]
+    more = {"hostfile": runner.hostfile, "force_multi": runner.force_multi, "no_ssh": runner.no_ssh}
+    refused = told(runner.launcher, found, **more)
+    what = f"launcher {runner.launcher} starts ranks on other machines, but the hostfile /mock_path does not exist"
+    assert refused.startswith(what) if expected == "error" else "hostfile" not in refused
