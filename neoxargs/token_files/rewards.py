@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from neoxargs.token_files import index
 
-#: What to do about a file that `read` refuses.
-HINT = "write the reward file together with the token file: deepy data --chat --reward-key KEY"
 #: (documents), float32.
 Rewards = NDArray[np.float32]
 #: The codes of floating point types, which stand for 4 and 8 bytes in GPT-NeoX, and for 8 and 4 in megatron-core.

@@ -16,6 +16,10 @@ PARTS: tuple[Part, ...] = ("train", "validation", "test")
 SPLITS = ("train", "valid", "test")
 
 
+#: How to get the file of `Source.rewards`.
+REWARDS_HINT = "write the reward file together with the token file: deepy data --chat --reward-key KEY"
+
+
 class Share(NamedTuple):
     """A contiguous range of a token file's sequences: one part of those that `proportions` divide it into."""
 

@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, mm_flop
 
 from neoxargs.sizes.model import flops_per_token, parameters
+from neoxargs.tools.plan.memory.stages import parameters_by_part
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from tests.support.small_gpt import SMALL, VOCABULARY, batch, small
@@ -62,6 +63,15 @@ def test_counts_equal_those_of_the_built_model(change: str) -> None:
     with counter, sdpa_kernel(SDPBackend.MATH):  # flash kernels recompute the scores
         model(*batch(2)).backward()
     assert flops_per_token(config, VOCABULARY.padded) == counter.get_total_flops() / (2 * SMALL["seq_length"])
+
+
+@pytest.mark.parametrize("untied", [False, True])
+def test_a_reward_model_has_a_head_in_place_of_the_output_layer(untied: bool) -> None:
+    config = small(train_impl="rm", no_weight_tying=untied)
+    model = GPT(config, VOCABULARY, Make())
+    assert parameters(config, VOCABULARY.padded) == sum(p.numel() for p in model.parameters())
+    assert sum(parameters_by_part(config, VOCABULARY.padded).values()) == parameters(config, VOCABULARY.padded)
+    assert model.rm_linear.weight.shape == (1, config.shape.hidden_size) and not hasattr(model, "output")
 
 
 def _added_in_place(_, a, b, **rest) -> int:

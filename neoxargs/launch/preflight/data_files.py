@@ -24,7 +24,7 @@ from neoxargs.token_files.index import (
     first_ids,
     tokenised_by,
 )
-from neoxargs.token_files.sources import blend, is_weight
+from neoxargs.token_files.sources import REWARDS_HINT, blend, is_weight
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
@@ -46,8 +46,6 @@ TOKEN_FILES = tuple(
 REWARD_FILES = tuple(f"{split}_reward_data_paths" for split in SPLITS)
 #: The parameters that name training data.
 TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
-REWARDS_HINT = "deepy data --chat --reward-key KEY writes a token file together with its rewards"
-REWARDS_HINT = "deepy data --chat --reward-key KEY writes a token file together with its rewards"
 LABELS_HINT = "deepy data --chat writes a token file together with its labels"
 #: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
 LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")

@@ -15,11 +15,10 @@ from neoxargs.resolve.rules.data import ANSWERS, SPLITS, label_pairs
 from neoxargs.sizes.model import is_reward_model
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
-from neoxargs.token_files.sources import Source, sources
+from neoxargs.token_files.sources import REWARDS_HINT, Source, sources
 
 HINTS = {
     "pair": "write both files from the same prompts, so that document i of one belongs to document i of the other",
-    "reward": "write the reward file together with the token file: deepy data --chat --reward-key KEY",
     "documents": "write both files from the same documents, in the same order",
     "length": "write one label for each token of every document",
     "label": "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
@@ -98,9 +97,7 @@ def wrong_rewards(config: Config) -> Iterator[Problem]:
         for own, prefix in label_pairs(*map(config.get, names)):
             if (size := index.extent(prefix)) and (what := _wrong_rewards(own, size.sequences)):
                 place = config.place(names[0])
-                yield Problem(
-                    f"{names[0]}: {own} {what}", place, HINTS["reward"], id="rewards-do-not-match", about=names
-                )
+                yield Problem(f"{names[0]}: {own} {what}", place, REWARDS_HINT, id="rewards-do-not-match", about=names)
 
 
 def _wrong_rewards(prefix: str, documents: int) -> str:

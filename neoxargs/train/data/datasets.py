@@ -27,7 +27,7 @@ from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index, rewards
 from neoxargs.token_files.labels import other_lengths
 from neoxargs.token_files.packing import joined_samples
-from neoxargs.token_files.sources import PARTS, Part, Source, sources
+from neoxargs.token_files.sources import PARTS, REWARDS_HINT, Part, Source, sources
 from neoxargs.train.data import indexed
 from neoxargs.train.data.loader import Loader, Samples
 from neoxargs.train.data.references import References
@@ -220,7 +220,7 @@ def _wrong_rewards(chosen: Mapping[Part, Sequence[Source]]) -> Iterator[Problem]
         text = index.read(prefix)
         if text is not None and isinstance(wrong := rewards.read(own, len(text.lengths)), str):
             about = ("train_reward_data_paths", "train_data_paths")
-            yield Problem(f"{own} {wrong}", hint=rewards.HINT, id="rewards-do-not-match", about=about)
+            yield Problem(f"{own} {wrong}", hint=REWARDS_HINT, id="rewards-do-not-match", about=about)
 
 
 def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampling) -> Samples | None:
