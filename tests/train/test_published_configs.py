@@ -187,3 +187,20 @@ def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
         assert len(steps) == 20, name
         assert sum(steps[-5:]) / 5 < steps[0] - 0.5, name
         assert (tmp_path / name / "global_step20").is_dir(), name
+
+
+@pytest.mark.timeout(560)
+@needs_corpus
+@pytest.mark.slow
+def test_gpt_neox_s_rwkv_trains(tmp_path: Path) -> None:
+    """As published in everything but size: bf16, ZeRO-1, recomputed layers, one pipeline stage, no `dim_att`."""
+    sizes = [
+        item for item in SCALED if item.split("=")[0].startswith(("num_", "hidden", "seq", "train_", "lr_", "tok"))
+    ]
+    places = [f"data_path={text(tmp_path)}", f"run_dir={tmp_path}", "distributed_backend=gloo"]
+    layers = f"attention_config={SCALED_WHERE_WRITTEN['attention_config'].replace('flash', 'rwkv')}"
+    run_ranks(trained, 1, [resolve([NEOX_HEAD / "rwkv/170M.yml"], [*sizes, *places, layers], gpus=1)], timeout=500)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in rows if row["event"] == "step"]
+    assert len(losses) == 20
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.5

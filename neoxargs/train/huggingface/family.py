@@ -159,6 +159,6 @@ HARMLESS = (
     "hidden_dropout", "weight_decay", "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_loss_coeff", "moe_use_residual",
     "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity",
     "qk_layernorm_scope", "window_attn_skip_freq", "rope_local_base_freq",
-    "mamba_inner_size", "mamba_use_bias_in_conv", "mamba_use_bias_in_linears",
+    "mamba_inner_size", "mamba_use_bias_in_conv", "mamba_use_bias_in_linears", "dim_att", "head_size", "ffn_dim",
     *(name for name in REGISTRY.parameters if name.startswith("rope_scaling.") and name != "rope_scaling.rope_type"),
 )  # fmt: skip

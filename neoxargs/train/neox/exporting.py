@@ -44,7 +44,7 @@ from neoxargs.train.parallel.make import TensorShard
 
 STATES = ("exp_avg", "exp_avg_sq")
 #: Parameters of the model that only this package has, and that say how GPT-NeoX computes it, or change no result.
-SAME_MODEL = ("softmax_over_padding", "rms_norm_epsilon_under_root", "compile_layers")
+SAME_MODEL = ("softmax_over_padding", "rms_norm_epsilon_under_root", "compile_layers", "mamba_inner_size")
 
 
 class Target(NamedTuple):

@@ -1,4 +1,4 @@
-"""RWKV models and GPT-NeoX's checkpoints, which belong to another function of the same weights."""
+"""RWKV models and the checkpoints of other programs: GPT-NeoX's belong to another function of the same weights."""
 
 from __future__ import annotations
 
