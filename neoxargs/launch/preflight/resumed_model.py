@@ -71,6 +71,7 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
         return  # iteration 0: a model that was imported
     if not trains_the_same_part(config, checkpoint):
         return
+    yield from lost_reference(config, checkpoint)
     found = [change for change in _changes(config, checkpoint) if change.level == "training"]
     if found:
         since = f"since the checkpoint to be loaded ({checkpoint}) was saved"
@@ -79,6 +80,20 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
         about = (*(change.name for change in found), "load")
         place = config.place("load")
         yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
+
+
+def lost_reference(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """Yield an error if a run continues one without a reference model, but needs the log-probabilities of one."""
+    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    options = config.post_training
+    needed = options.train_impl == "kto" or (options.train_impl == "dpo" and not options.dpo_reference_free)
+    if saved is None or config.checkpoint.finetune or not needed or saved.get("train_impl", "normal") != "normal":
+        return
+    what = f"load ({checkpoint}): the checkpoint contains nothing of a reference model, because its run did not use "
+    what += f"train_impl: {options.train_impl}"
+    hint = "set finetune: true to start a new run, with the loaded model as its reference model"
+    about = ("load", "train_impl", "finetune")
+    yield Problem(what, config.place("load"), hint, id="reference-model-lost", about=about)
 
 
 def trains_the_same_part(config: Config, checkpoint: Path) -> bool:

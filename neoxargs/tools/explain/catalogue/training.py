@@ -54,7 +54,8 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "reference-model-lost": row(
         "A resumed DPO or KTO run reads answers that it has not read before. Their reference log-probabilities are "
-        "those of the weights with which the run began. Those weights were random, so they are in no checkpoint."
+        "those of the weights with which the run began. Those weights were random, so they are in no checkpoint. Or "
+        "the run to be resumed had no reference model, because it did not use DPO or KTO."
     ),
     "labels-as-data": row(
         "A label file has -100 in place of tokens that do not count toward the loss. If the file were used as training "
