@@ -94,8 +94,9 @@ def test_what_cannot_be_counted(tmp_path: Path, values: dict[str, str], problem:
 
 
 def test_a_missing_numpy_is_not_called_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_path = token_file(tmp_path / "text", drawn(40, 30))
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(
         Problems, match=r"because numpy is not installed(.|\n)*run pip install numpy, or set train_iters"
     ):
-        resolved(tmp_path, data_path=token_file(tmp_path / "text", drawn(40, 30)))
+        resolved(tmp_path, data_path=data_path)
