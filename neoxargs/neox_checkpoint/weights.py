@@ -67,7 +67,8 @@ NORM_PARAMETERS = {
 _ANY_NORM = {theirs: ours for names in NORM_PARAMETERS.values() for theirs, ours in names.items()}
 #: Parts of tensor names that occur only in models that `train.py` cannot load from a GPT-NeoX checkpoint.
 OTHER_MODELS = {
-    "mixer.": "Mamba", "att.": "RWKV, which in GPT-NeoX passes its state between samples instead of tokens",
+    "mixer.": "Mamba, whose layers in GPT-NeoX depend on the number of tensor parallel ranks",
+    "att.": "RWKV, which in GPT-NeoX passes its state between samples instead of tokens",
     "router": "mixture of experts", "moe": "mixture of experts",
     "experts": "mixture of experts", "soft_embedding": "soft prompt tuning", "rm_linear": "reward model",
     "qk_layernorm": "use_qk_layernorm, whose norm in GPT-NeoX spans all heads of a rank", "sgu": "gMLP",

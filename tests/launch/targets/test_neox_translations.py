@@ -177,6 +177,10 @@ DIFFERENCES = [
     Difference("ranks", "warmup_from_zero", CODE_WHY, ours_only(lambda config: False)),
     Difference("ranks", "rms_norm_epsilon_under_root", CODE_WHY, ours_only(lambda config: True)),
     Difference("ranks", "exact_mlp_width", "new: derived from te_layernorm_mlp", ours_only(lambda config: True)),
+    Difference(
+        "ranks", "mamba_inner_size", "new: derived from intermediate_size or expansion_factor",
+        ours_only(lambda config: config.mamba.mamba_inner_size),
+    ),
     *(
         Difference("ranks", name, RWKV_WHY, ours_only(lambda config, name=name: getattr(config.rwkv, name)))
         for name in ("dim_att", "head_size", "ffn_dim")

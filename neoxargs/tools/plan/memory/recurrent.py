@@ -26,13 +26,15 @@ class Memory(NamedTuple):
 
 
 def _mamba_stored(sizes: ActivationSizes) -> int:
-    """Numbers as wide as the inner channels, per token: what leaves in_proj (2), the convolution, both activations, the
-    scan and the gate, and step sizes in fp32. Activation functions and norm are recomputed if selective.
+    """Tensors as wide as the inner channels: what leaves in_proj (2 of them), the padded input of the convolution, what
+    leaves the convolution, both activation functions, the scan and the gate, and the step sizes in fp32.
+
+    With `selective`, the outputs of norm and activation functions are not stored.
     """
     config, inner = sizes.config, _inner(sizes)
     selective = config.recompute.checkpoint_activations == "selective"
     normed = 0 if selective else sizes.stream
-    wide = sizes.tokens * inner * ((5 if selective else 7) * sizes.number_size + SINGLE)
+    wide = sizes.tokens * inner * ((6 if selective else 8) * sizes.number_size + SINGLE)
     packed = sizes.tokens * packed_width(config) * sizes.number_size
     return sizes.stream + normed + inside_norm(sizes) + sizes.mask + wide + packed + _states(sizes) // CHUNK
 
