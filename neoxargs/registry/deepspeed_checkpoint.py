@@ -36,7 +36,13 @@ class ParallelWrite(Group, origin="DSC", effect="checkpoint", section="checkpoin
 class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkpoint.writer"):
     """DeepSpeed's fast checkpoint writer. The presence of the section turns it on; it needs the aio operator."""
 
-    type: Literal["FAST", "PYTHON", "MOCK", "fast", "python", "mock"] = param("FAST")
+    type: Literal["FAST", "PYTHON", "MOCK", "fast", "python", "mock"] = param(
+        "FAST",
+        refused={
+            "MOCK": "it writes nothing, so the run would have no checkpoints",
+            "FAST": "below ZeRO stage 3, it writes files whose names DeepSpeed's loader does not look for",
+        },
+    )
     """How files are written: FAST bypasses the page cache, PYTHON writes an ordinary file, MOCK writes nothing and is
     for measurements."""
 

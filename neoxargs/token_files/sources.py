@@ -109,18 +109,27 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
 
     `data_path` is one prefix, several separated by commas, or a list in which a weight may precede each prefix.
     """
-    items = data_path.split(",") if isinstance(data_path, str) else data_path
     pairs: list[tuple[str, float | None]] = []
     weight: float | None = None
-    for item in items:
-        # A weight may be a number or its text, as in Megatron's `0.3 a 0.7 b`.
-        text = str(item).strip()
+    for text in _items(data_path):
         if is_weight(text):
             weight = float(text)
-        elif text:
+        else:
             pairs.append((text, weight))
             weight = None
     return pairs
+
+
+def has_misplaced_weight(data_path: str | Sequence[str | float]) -> bool:
+    """Return whether `data_path` has weights, but not one before each prefix; `blend` then loses some of them."""
+    weights = [is_weight(text) for text in _items(data_path)]
+    return any(weights) and weights != [True, False] * (len(weights) // 2)
+
+
+def _items(data_path: str | Sequence[str | float]) -> list[str]:
+    """Return the entries as text: a weight may be a number or its text, as in Megatron's `0.3 a 0.7 b`."""
+    items = data_path.split(",") if isinstance(data_path, str) else data_path
+    return [text for item in items if (text := str(item).strip())]
 
 
 def is_weight(text: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
+from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes.model import vocabulary_rows
 from neoxargs.sizes.vocab import SAME_VOCABULARY, has_format, vocab_file_hash, vocabulary_hashes, vocabulary_size
 from neoxargs.token_files.index import (
@@ -24,7 +25,7 @@ from neoxargs.token_files.index import (
     first_ids,
     tokenised_by,
 )
-from neoxargs.token_files.sources import REWARDS_HINT, blend, is_weight
+from neoxargs.token_files.sources import REWARDS_HINT, blend, has_misplaced_weight, is_weight
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
@@ -81,9 +82,19 @@ def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
 
 def _token_files(config: Config) -> Iterator[Problem]:
     if not config.data.text_path:
+        yield from _misplaced_weight(config)
         yield from _datasets(config, "data_path", prefixes(config.get("data_path")))
     for name in (*TOKEN_FILES, *(REWARD_FILES if config.post_training.train_impl == "kto" else ())):
         yield from _datasets(config, name, path_list(config.get(name)))
+
+
+def _misplaced_weight(config: Config) -> Iterator[Problem]:
+    """Yield an error if some entries of `data_path` have a weight before them and others do not."""
+    if has_misplaced_weight(config.get("data_path") or ()):
+        what = f"data_path ({format_node(node_of(config.get('data_path')), limit=120)}) must have a weight before each "
+        what += "prefix, or no weights"
+        hint = "write [WEIGHT, PREFIX, WEIGHT, PREFIX], such as data_path: [0.7, web, 0.3, books]"
+        yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
 
 
 def _datasets(config: Config, name: str, paths: list[str]) -> Iterator[Problem]:

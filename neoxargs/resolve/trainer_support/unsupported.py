@@ -36,6 +36,7 @@ TRAINING_VALUES: dict[str, tuple[Any, ...]] = {
     "optimizer.params.comm_backend_name": ("nccl", "gloo"),
     "train_impl": ("normal", "dpo", "kto", "rm"),
     "dataset_impl": ("gpt2", "pairwise"),
+    "checkpoint.writer.type": ("FAST", "PYTHON", "fast", "python"),
 }
 #: Supported kinds of layers. `global` and `flash` compute the same; torch chooses the kernel.
 LAYERS = (
@@ -49,6 +50,8 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     training: False for generate.py, which reads only the parameters of the model.
     """
     rows = supported_values(training)
+    if training and _writes_unreadable_names(config):
+        rows["checkpoint.writer.type"] = ("PYTHON",)
     refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
     problems = [_not_built(config, name, rows[name]) for name in refused]
     problems += _other_layers(config)
@@ -73,6 +76,16 @@ def supported_values(training: bool = True) -> dict[str, tuple[Any, ...]]:
         if parameter.effect == "not built" and (training or parameter.group.__module__ in MODEL_SUBJECTS)
     }
     return (TRAINING_VALUES if training else {}) | defaults
+
+
+def _writes_unreadable_names(config: Config) -> bool:
+    """Return whether DeepSpeed's fast writer is on and adds `-RANK.RANKS` to the names of files.
+
+    DeepSpeed 0.19.6 does so unless ZeRO stage 3 is used (`optimize_dp_state` in its engine).
+    """
+    section = "checkpoint.writer"
+    is_on = section in config.sections or any(name.startswith(f"{section}.") for name in config.values)
+    return is_on and config.zero_optimization.stage != 3
 
 
 def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:

@@ -264,3 +264,22 @@ def test_prompts_of_a_file_are_read_before_the_start(tmp_path: Path) -> None:
     file.write_text("def f(\n\n  Once upon \n")
     assert unreadable_prompts(config(eval_prompts_file=str(file)), "eval_prompts_file") == []
     assert read_prompts("eval_prompts_file", str(file)) == ["def f(", "Once upon"]
+
+
+@pytest.mark.parametrize(
+    ("data_path", "refused"),
+    [
+        ([0.3, "a", 0.7, "b"], False),
+        (["0.3", "a"], False),
+        (["a", "b"], False),
+        ("a,b", False),
+        (["a", 0.3, "b", 0.7], True),
+        (["a", "b", 0.3], True),
+        ([0.3, "a", "b"], True),
+        ([0.3, 0.7, "a", "b"], True),
+        ("0.3,a,0.7", True),
+    ],
+)
+def test_every_prefix_of_a_blend_has_a_weight_or_none(data_path: object, refused: bool) -> None:
+    found = [problem.id for problem in missing_files(config(data_path=data_path))]
+    assert ("data-weight-misplaced" in found) == refused

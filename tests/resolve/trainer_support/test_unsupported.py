@@ -87,6 +87,7 @@ OTHER: dict[str, Any] = {
     "peak_theoretical_tflops": 10.0,
     "curriculum_learning.enabled": True,
     "checkpoint.writer.io_multiplier": 2,
+    "checkpoint.writer.type": "MOCK",
     "sequence_parallel_size": 2,
     "tensor_parallel.autotp_size": 2,
     "weight_quantization.quantized_initialization": {"num_bits": 8},
@@ -95,6 +96,7 @@ _SAMPLING = "data_efficiency.data_sampling"
 _HEADS = "compression_training.head_pruning.shared_parameters"
 BESIDE = {
     "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
+    "checkpoint.writer.io_multiplier": "zero_optimization: {stage: 3}",
     "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
     f"{_HEADS}.enabled": nested(f"{_HEADS}.num_heads", 2),
     f"{_SAMPLING}.curriculum_learning.enabled": nested(f"{_SAMPLING}.curriculum_learning.curriculum_metrics", {"a": 1}),
@@ -114,6 +116,22 @@ def test_what_is_not_supported_is_reported(name: str) -> None:
     assert problem.where
     assert problem.hint
     assert problem.severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("checkpoint: {writer: {decoupled: true}}", True),
+        ("checkpoint: {writer: {type: fast}}\nzero_optimization: {stage: 2}", True),
+        ("checkpoint: {writer: {type: fast}}\nzero_optimization: {stage: 3}", False),
+        ("checkpoint: {writer: {type: PYTHON}}", False),
+        ("", False),
+    ],
+)
+def test_the_fast_writer_needs_zero_stage_3(text: str, refused: bool) -> None:
+    """DeepSpeed's writer adds the number of the rank to the names of files, which its loader does not expect."""
+    found = [problem.what for problem in trainer_problems(configure(text)) if problem.id == "not-built"]
+    assert [what.startswith("checkpoint.writer.type (") for what in found] == [True] * refused
 
 
 @pytest.mark.parametrize("name", supported_values())

@@ -166,6 +166,10 @@ PROBLEMS: dict[str, Entry] = {
         "The disk has space for the first checkpoint, but not for all the checkpoints that the run will keep. The "
         "run would fail when it saves a later checkpoint."
     ),
+    "data-weight-misplaced": row(
+        "A weight in data_path belongs to the prefix after it. If a prefix has no weight, or a weight no prefix, the "
+        "datasets would be mixed in other proportions than intended."
+    ),
     "sample-order-too-large": row(
         "Before the first step, rank 0 shuffles the samples of the whole run and writes their order to the run folder. "
         "The order of a run of so many steps does not fit into memory or on the disk."
