@@ -142,6 +142,10 @@ def launch(words: list[str]) -> int:
     from neoxargs.launch import main as launch_main
 
     request = Request.of(options, neox_overrides(options), words[0])
+    if options.device:
+        from neoxargs.tools.plan.devices import find_device
+
+        find_device(options.device)  # a dry run does not plan, but its command is copied
     if options.dry_run or options.emit:
         return launch_main.show(request, options.emit)
     if options.check_hosts:

@@ -541,3 +541,8 @@ def test_an_unknown_option_says_what_to_write(words: list[str], hint: str, capsy
         main(words)
     assert stop.value.code == 2
     assert capsys.readouterr().err.rstrip().endswith(f"; {hint}")
+
+
+def test_a_dry_run_refuses_an_unknown_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train.py", "small", "-d", "configs", "--dry-run", "--device", "H2OO"]) == 1
+    assert "unknown device: H2OO" in capsys.readouterr().err
