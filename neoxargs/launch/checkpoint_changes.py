@@ -9,18 +9,18 @@ from neoxargs import checkpoint_folder
 from neoxargs.launch.targets.wire_format import config_from_values
 from neoxargs.record import Record
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.registry.continuing import Level, level_of, matters, meaning
-from neoxargs.registry.kinds import kind_of
+from neoxargs.registry.continuing import Level, changes_training, level_of, matters, meaning
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
 from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.sizes.lr_schedule import PARAMETERS as SCHEDULE
 from neoxargs.sizes.model import head_dim, mlp_width
 
-#: Kinds of parameters that decide what a run learns from each step. Others are adapted to where a run is continued.
-OF_TRAINING = ("data", "batch", "optimizer", "seed")
-#: Parameters whose changes other checks report.
-REPORTED_ELSEWHERE = {*SCHEDULE, "tokenizer_type", "vocab_file", "merge_file"}
+#: Parameters whose changes other checks report, or by which the user chooses between two schedules.
+REPORTED_ELSEWHERE = {
+    *SCHEDULE, "lr_decay_fraction", "override_lr_scheduler", "use_checkpoint_lr_scheduler", "tokenizer_type",
+    "vocab_file", "merge_file",
+}  # fmt: skip
 #: Parameters that define a size only together: two ways to write the same size are no difference.
 SIZES: Mapping[str, Callable[[Config], int]] = {
     "head_dim": lambda config: head_dim(config.shape),
@@ -76,9 +76,7 @@ def _settings() -> Iterator[tuple[str, ...]]:
 
 
 def _level(parameter: Parameter) -> Level:
-    if parameter.replaced_by is None and parameter.to and kind_of(parameter) in OF_TRAINING:
-        return "training"
-    return level_of(parameter)
+    return "training" if changes_training(parameter) else level_of(parameter)
 
 
 def _change(config: Config, saved: Config, names: tuple[str, ...]) -> Change | None:

@@ -50,6 +50,10 @@ REASONS: Mapping[str, tuple[Level, str]] = {
     "it matters only through another parameter, which is compared": ("apart", "sparsity base_shapes_file"),
 }  # fmt: skip
 
+#: Kinds of parameters that can change the result, but not what a run learns from a step: the model, which `level_of`
+#: compares; how a run starts and ends; and what train.py does not support.
+NOT_OF_STEPS = ("model", "start", "run", "not built")
+
 #: Parameters, or beginnings of names, whose value matters to weights only with these values of another parameter.
 #: Parameters that a run does not read at all are known elsewhere.
 MATTER_WITH: Mapping[str, tuple[str, Container[Any]]] = {
@@ -72,6 +76,16 @@ def level_of(parameter: Parameter) -> Level:
         return "apart"
     name, levels = parameter.name, _levels()
     return levels.get(name) or levels.get(f"{name.partition('.')[0]}.", "weights")
+
+
+def changes_training(parameter: Parameter) -> bool:
+    """Return whether another value changes what a run learns from a step, or the validation losses of its curve."""
+    kind = kind_of(parameter)
+    if parameter.replaced_by is not None or not parameter.to:
+        return False
+    if kind == "evaluation":
+        return parameter.effect == "data"
+    return IMPACTS[kind] == "result" and kind not in NOT_OF_STEPS
 
 
 def matters(name: str, values: Values) -> bool:

@@ -11,13 +11,14 @@ from typing import Any, Literal, Protocol
 
 from neoxargs.registry.declare import Parameter
 
-#: result: changes weights and losses. rounding: only in the last digits, by other kernels, precision or order of sums.
+#: result: changes weights and losses. rounding: only in the last digits, by other kernels or order of sums.
 #: nothing: neither. unread: neither run reads the parameter.
 Impact = Literal["result", "rounding", "nothing", "unread"]
 
 IMPACTS: dict[str, Impact] = {
     "model": "result", "data": "result", "batch": "result", "optimizer": "result", "schedule": "result",
     "seed": "result", "run": "result", "start": "result", "engine keys": "result", "not built": "result",
+    "loss": "result", "number format": "result",
     "precision": "rounding", "kernels": "rounding", "layout": "rounding", "memory": "rounding", "engine": "rounding",
     "log": "nothing", "files": "nothing", "launch": "nothing", "speed": "nothing", "evaluation": "nothing",
     "sampling": "nothing", "none": "unread",
@@ -31,17 +32,22 @@ EXCEPTIONS = {
     "batch": "train_batch_size",
     "optimizer": "weight_decay gradient_clipping gradient_allreduce_op zero_optimization.zenflow.",
     "seed": "seed",
+    "loss": "loss_average",
     "start": (
         "load finetune iteration no_load_optim no_load_rng load_query_key_value_order checkpoint.load_universal "
         "nebula.enable_nebula_load zero_optimization.load_from_fp32_weights"
     ),
     "run": "autotuning_run autotuning.",
     "engine keys": "deepspeed_extra_args",
+    "number format": (
+        "precision fp16.enabled fp16.fp16_master_weights_and_grads bf16.enabled bf16.bf16_master_weights_and_grads "
+        "bf16.bf16_optimizer_states data_types. float32_matmul_precision optimizer.params.fp32_optimizer_states"
+    ),
     "precision": (
-        "precision fp16. bf16. data_types. loss_scale loss_scale_window min_scale hysteresis fp32_allreduce "
+        "fp16. bf16. loss_scale loss_scale_window min_scale hysteresis fp32_allreduce "
         "fp16_lm_cross_entropy communication_data_type prescale_gradients gradient_predivide_factor "
-        "attention_softmax_in_fp32 apply_query_key_layer_scaling float32_matmul_precision "
-        "optimizer.params.fp32_optimizer_states zero_optimization.zero_quantized_weights "
+        "attention_softmax_in_fp32 apply_query_key_layer_scaling "
+        "zero_optimization.zero_quantized_weights "
         "zero_optimization.zero_quantized_nontrainable_weights zero_optimization.zero_quantized_gradients "
         "zero_optimization.zeropp_loco_param."
     ),

@@ -18,6 +18,7 @@ from neoxargs.sizes.samples import sequences_per_batch
 from neoxargs.train import coord_check
 from neoxargs.train.characters import CharacterCounter
 from neoxargs.train.checkpoint import save_load
+from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint_validation import ForwardPass
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.datasets import build_datasets
@@ -69,7 +70,7 @@ def run(arguments: RankArguments) -> None:
     progress = _progress(config)
     if config.post_training.train_impl in reference.NEEDED_BY:
         reference.prepare(config, trained, data, mesh, saver, progress)
-    run = _described_run(config, process.world_size, position.iteration, vocabulary.padded)
+    run = _described_run(config, process.world_size, position, vocabulary.padded)
     trackers = _trackers(config, run.folder) if process.main else []
     for tracker in trackers:
         tracker.on_start(run)
@@ -117,14 +118,14 @@ def _data(config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Proce
     return data
 
 
-def _described_run(config: Config, ranks: int, start: int, rows: int) -> Run:
-    batch = config.batch.train_batch_size
+def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Run:
     return Run(
         folder=Path(config.logging.run_dir),
         iterations=config.training.train_iters,
-        start=start,
+        start=start.iteration,
         tokens_per_step=sequences_per_batch(config) * config.shape.seq_length,
-        samples_per_step=batch,
+        samples_per_step=config.batch.train_batch_size,
+        samples_before=start.samples,
         ranks=ranks,
         parameters=model.parameters(config, rows),
         flops_per_token=model.flops_per_token(config, rows),

@@ -11,8 +11,8 @@ DONE = Outcome(4, "", Path("ckpt/global_step4"))
 
 
 def run(folder: Path, start: int = 0) -> Run:
-    return Run(folder, 4, start, tokens_per_step=2048, samples_per_step=8, ranks=2, parameters=10**6,
-               flops_per_token=6e6, unigram_entropy=3.5)  # fmt: skip
+    return Run(folder, 4, start, tokens_per_step=2048, samples_per_step=8, samples_before=8 * start, ranks=2,
+               parameters=10**6, flops_per_token=6e6, unigram_entropy=3.5)  # fmt: skip
 
 
 def step(iteration: int, **changes: Any) -> Step:

@@ -113,14 +113,21 @@ def test_weights_match_paths(
 
 
 @check
-def weight_by_num_documents_excludes_weights(weight_by_num_documents: bool, written: Collection[str]) -> Finding | None:
+def weight_by_num_documents_excludes_weights(
+    weight_by_num_documents: bool,
+    train_data_weights: Weights,
+    valid_data_weights: Weights,
+    test_data_weights: Weights,
+    written: Collection[str],
+) -> Finding | None:
     """weight_by_num_documents computes the weight of each dataset from its size. Weights that are set explicitly are
     ignored, so the run does not train on the mixture that they describe.
 
         weight_by_num_documents: true
         train_data_weights: [2, 1]
     """
-    given = [name for name in WEIGHT_NAMES if name in written]
+    weights = (train_data_weights, valid_data_weights, test_data_weights)
+    given = [name for name, values in zip(WEIGHT_NAMES, weights, strict=True) if name in written and values is not None]
     if not weight_by_num_documents or not given:
         return None
     names = " and ".join(given)

@@ -18,6 +18,7 @@ from neoxargs import checkpoint_folder
 from neoxargs.checkpoint_folder import Base
 from neoxargs.launch.preflight.resumed_model import other_optimizer
 from neoxargs.problems import Problem, Problems
+from neoxargs.registry.kinds import DRAWS
 from neoxargs.sizes.lr_schedule import differing
 from neoxargs.sizes.model import REWARD_HEAD, is_reward_model
 from neoxargs.train.checkpoint import base, inventory, relayout
@@ -181,10 +182,20 @@ class Checkpoints(Saver):
         else:
             set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the run's first masks are not repeated
         # Collective, so after the branch that ranks may take differently.
-        if not _on_every_rank(has_file, self.process) and self.process.main:
-            why = "has no RNG states" if same_layout else "was written with a different layout of ranks"
+        if not _on_every_rank(has_file, self.process) and self.process.main and self._draws():
+            why = "has no RNG states" if same_layout else f"was written with {self._other_files(checkpoint)}"
             what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
             print(f"warning: {what}", flush=True)
+
+    def _draws(self) -> bool:
+        return any((self.config.get(name) or 0) > 0 for name in (*DRAWS, "lora.dropout"))
+
+    def _other_files(self, checkpoint: Path) -> str:
+        """Return why the ranks of this run would write other files than those of the checkpoint."""
+        saved = checkpoint_folder.configuration(checkpoint) or {}
+        sizes = ("world_size", "pipe_parallel_size", "model_parallel_size", "moe_expert_parallel_size")
+        same = all(saved.get(name) in (None, self.config.get(name)) for name in sizes)
+        return "a different precision, ZeRO stage or optimizer" if same else "a different layout of ranks"
 
     def _require_same_model(self, checkpoint: Path, layout: Sequence[str]) -> None:
         """Raise Problems unless the checkpoint has this model and optimizer type, and these layout parameters."""

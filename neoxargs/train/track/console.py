@@ -118,7 +118,7 @@ def line(run: Run, window: list[Step]) -> str:
         f"{run.tokens_per_step / seconds:,.0f} tokens/s",
         f"{tflops(run, seconds):.3g} TFLOP/s per rank{_share_of_peak(run, seconds)}",
         f"{duration((run.iterations - last.iteration) * seconds)} left",
-        f"{last.iteration * run.samples_per_step:,} samples",
+        f"{run.samples(last.iteration):,} samples",
     ]
     skipped = sum(step.skipped for step in window)
     return " | ".join(parts + [f"{skipped} {'step' if skipped == 1 else 'steps'} skipped"] * bool(skipped))

@@ -48,7 +48,7 @@ class Metrics(Tracker):
             "tokens_per_second": round(self.run.tokens_per_step / step.seconds, 2),
             "tflops": float(f"{tflops(self.run, step.seconds):.6g}"),
             "elapsed": round(step.elapsed, 4),
-            "samples": step.iteration * self.run.samples_per_step,
+            "samples": self.run.samples(step.iteration),
         }
         if step.grad_norm is not None:
             row["grad_norm"] = _finite(step.grad_norm)

@@ -22,6 +22,8 @@ class Run:
     """Iteration of the checkpoint that the run continues; 0 for a new run."""
     tokens_per_step: int
     samples_per_step: int
+    samples_before: int
+    """Samples consumed up to iteration `start`; before the run was resumed, batches may have had another size."""
     ranks: int
     parameters: int
     flops_per_token: float
@@ -32,6 +34,10 @@ class Run:
     """Loss in nats per token of a model that knows only the frequency of each token; None if unknown."""
     has_perplexity: bool = True
     """Whether the loss is a cross entropy, whose exponential is the perplexity."""
+
+    def samples(self, iteration: int) -> int:
+        """Return the number of samples consumed up to an iteration of this run."""
+        return self.samples_before + (iteration - self.start) * self.samples_per_step
 
 
 @dataclass(frozen=True)

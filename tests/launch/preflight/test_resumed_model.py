@@ -168,6 +168,40 @@ def test_changes_of_training_are_told_in_one_warning(tmp_path: Path) -> None:
     assert of_run(tmp_path, "", f"{TRAINING}finetune: true\n")[2] == []
 
 
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("loss_average: tokens\n", ["loss_average"]),
+        ("precision: bfloat16\n", ["precision"]),
+        ("float32_matmul_precision: high\n", ["float32_matmul_precision"]),
+        ("z_loss: 1e-4\n", ["z_loss"]),
+        ("deepspeed_extra_args: {some_key: 1}\n", ["deepspeed_extra_args"]),
+        ("eval_iters: 3\neval_interval: 5\nmax_skipped_steps: 7\n", []),
+    ],
+)
+def test_whatever_changes_the_result_of_steps_is_told(tmp_path: Path, now: str, expected: list[str]) -> None:
+    errors, model, told = of_run(tmp_path, "", now)
+    assert (errors, model) == ([], [])
+    assert [[name for name in problem.about if name != "load"] for problem in told] == ([expected] if expected else [])
+
+
+VALIDATED = "train_data_paths: [a]\nvalid_data_paths: [b]\ntest_data_paths: [c]\n"
+
+
+def test_other_validation_data_is_told(tmp_path: Path) -> None:
+    [warning] = of_run(tmp_path, VALIDATED, VALIDATED.replace("[b]", "[d]"))[2]
+    assert "valid_data_paths" in warning.what and "train_data_paths" not in warning.what
+
+
+def test_another_objective_is_a_setting_of_training(tmp_path: Path) -> None:
+    now = "train_impl: dpo\ndataset_impl: pairwise\npack_impl: unpacked\n"
+    now += "pos_train_data_paths: [a]\nneg_train_data_paths: [b]\n"
+    assert of_run(tmp_path, "", f"{now}finetune: true\n") == ([], [], [])
+    lost, warning = of_run(tmp_path, "", now)[2]
+    assert (lost.id, lost.severity, warning.id) == ("reference-model-lost", "error", "checkpoint-training-changed")
+    assert [problem.id for problem in of_run(tmp_path, now, "")[2]] == ["checkpoint-training-changed"]
+
+
 def test_an_older_record_without_values_is_not_compared(tmp_path: Path) -> None:
     assert told(tmp_path, "activation: relu\nhidden_dropout: 0.2\n", unknown_name=1) == []
 

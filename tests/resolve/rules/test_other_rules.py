@@ -105,6 +105,10 @@ def test_what_has_no_effect_is_a_warning(text: str) -> None:
     assert len(configure(text).warnings) == 1
 
 
+def test_weights_that_are_removed_are_not_told() -> None:
+    assert not configure("{weight_by_num_documents: true, train_data_weights: null}").warnings
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -23,7 +23,7 @@ DIALECT = "dialect: neox-2026\n"
 FILES = {
     "a.yml": DIALECT + YAML + "train_batch_size: 8\ntext_path: t.txt\n",
     "lr.yml": DIALECT + YAML + "train_batch_size: 8\ntext_path: t.txt\nlr: 0.01\nlog_interval: 3\nmask_prob: 0.3\n",
-    "layout.yml": (DIALECT + YAML + "text_path: t.txt\nmodel_parallel_size: 2\nbf16: {enabled: true}\n").replace(
+    "layout.yml": (DIALECT + YAML + "text_path: t.txt\nmodel_parallel_size: 2\ncheckpoint_activations: true\n").replace(
         "train_micro_batch_size_per_gpu: 2", "train_batch_size: 8"
     ),
     "old.yml": YAML

@@ -40,6 +40,7 @@ FINER = {
         "distributed-backend",
     ),
     "computes it in another precision": ("rounding", "apply-query-key-layer-scaling attention-softmax-in-fp32"),
+    "stores numbers in another format": ("result", "fp16"),
     "adds rows that no token has": ("rounding", "make-vocab-size-divisible-by"),
     "reads the same data in another way": ("nothing", "mmap-warmup num-workers data-impl"),
     "evaluates, or waits for a file": ("nothing", "eval-iters eval-interval adlr-autoresume adlr-autoresume-interval"),

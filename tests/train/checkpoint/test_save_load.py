@@ -233,6 +233,7 @@ def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, 
 
     checkpoints = object.__new__(save_load.Checkpoints)
     checkpoints.process = SimpleNamespace(rank=0, main=True, device="cpu")  # type: ignore[assignment]
+    checkpoints.config = values = {"hidden_dropout": 0.1, "world_size": 1}  # type: ignore[assignment]
     torch.save(random_states.random_state(), tmp_path / random_states.random_file(0))
     monkeypatch.setattr(save_load, "_on_every_rank", lambda value, process: value)
     checkpoints._load_random_state(tmp_path, True, 3)
@@ -242,6 +243,13 @@ def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, 
     assert capsys.readouterr().out == (
         f"warning: {tmp_path} has no RNG states; dropout masks will differ from those of an uninterrupted run\n"
     )
+    for size, why in ((1, "a different precision, ZeRO stage or optimizer"), (2, "a different layout of ranks")):
+        (tmp_path / "config.json").write_text(f'{{"world_size": {size}}}')
+        checkpoints._load_random_state(tmp_path, False, 3)
+        assert f" was written with {why}; dropout masks will differ" in capsys.readouterr().out
+    values["hidden_dropout"] = 0.0
+    checkpoints._load_random_state(tmp_path, False, 3)
+    assert capsys.readouterr().out == ""
 
 
 def test_the_layout_of_a_checkpoint_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from neoxargs import run_metrics
 from neoxargs.problems import Problems
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, metrics
+from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.loss_curve import LossCurve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
@@ -341,3 +341,9 @@ def test_an_evaluation_reports_what_the_loss_measures(tmp_path: Path) -> None:
     row = list(run_metrics.read(tmp_path / run_metrics.FILE))[-1]
     assert row["validation/reward_acc"] == 0.625 and row["validation/ref_pos"] == -3
     assert measured.series["validation/margins"] == 1.5
+
+
+def test_samples_count_on_from_batches_of_another_size(tmp_path: Path) -> None:
+    resumed = replace(run(tmp_path, start=2), samples_before=100)
+    assert [resumed.samples(iteration) for iteration in (2, 4)] == [100, 116]
+    assert "| 116 samples" in console.line(resumed, [step(4)])

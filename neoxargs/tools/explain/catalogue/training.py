@@ -190,8 +190,8 @@ PROBLEMS: dict[str, Entry] = {
         "those in the checkpoint. The weights fit, but were trained with the old values."
     ),
     "checkpoint-training-changed": row(
-        "The run continues with different data, a different batch size, seed or optimizer, or a different "
-        "regularization. Its result is not that of an uninterrupted run."
+        "The run continues with different data, a different batch size, seed, optimizer, precision or loss, or a "
+        "different regularization. Its result is not that of an uninterrupted run."
     ),
     "checkpoint-other-optimizer": row(
         "The checkpoint contains a different optimizer's state, which this optimizer cannot use."
