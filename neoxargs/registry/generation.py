@@ -41,7 +41,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     """Number of samples to generate, each as a continuation of `prompt` if it is set."""
 
     sample_input_file: str | None = param(None)
-    """File of prompts, one per line."""
+    """File of prompts, one per line; empty lines are skipped."""
 
     sample_output_file: str | None = param("samples.txt", aliases="genfile")
     """File that samples are written to, one JSON object per line."""

@@ -47,6 +47,7 @@ def run(arguments: RankArguments) -> None:
     with ExitStack() as files:
         output = None
         if process.main and options.sample_output_file:
+            Path(options.sample_output_file).parent.mkdir(parents=True, exist_ok=True)
             output = files.enter_context(open(options.sample_output_file, "w", encoding="utf-8"))
         generate(generator, prompts(options, process.main), output, process.main)
     destroy_groups()

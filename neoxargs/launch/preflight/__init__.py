@@ -14,8 +14,8 @@ from neoxargs.launch.preflight.checkpoints import (
     overwritten_checkpoint,
     unread_checkpoint,
 )
-from neoxargs.launch.preflight.data_files import missing_files, unnamed_files, unreadable_prompts
-from neoxargs.launch.preflight.disk_space import folder_problems, index_problems, unwritable_folders
+from neoxargs.launch.preflight.data_files import empty_lines, missing_files, unnamed_files, unreadable_prompts
+from neoxargs.launch.preflight.disk_space import folder_problems, index_problems, unwritable_file, unwritable_folders
 from neoxargs.launch.preflight.documents import (
     empty_splits,
     no_document_fits,
@@ -76,8 +76,10 @@ def needs(program: Program | None, spec: RunSpec, elsewhere: bool = False) -> li
     if program == "eval":
         data = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config)]
         return [*data, *_checkpoint_to_read(config), *missing_harness(config), *logs]
-    given = _read_by_generate(config) if program == "generate" else []
-    return [*map(Problem.as_warning, missing_files(config)), *given, *logs]
+    own: list[Problem] = []
+    if program == "generate":
+        own = [*_read_by_generate(config), *unwritable_file(config, "sample_output_file")]
+    return [*map(Problem.as_warning, missing_files(config)), *own, *logs]
 
 
 def _read_by_generate(config: Config) -> list[Problem]:
@@ -85,7 +87,8 @@ def _read_by_generate(config: Config) -> list[Problem]:
     options = config.generation
     # A pipe can be read only once, by generate.py itself.
     from_file = options.text_gen_type == "input-file" and not Path(options.sample_input_file or "").is_fifo()
-    return _checkpoint_to_read(config) + (unreadable_prompts(config, "sample_input_file") if from_file else [])
+    lines = [*unreadable_prompts(config, "sample_input_file"), *empty_lines(config)] if from_file else []
+    return [*_checkpoint_to_read(config), *lines]
 
 
 def _checkpoint_to_read(config: Config) -> list[Problem]:

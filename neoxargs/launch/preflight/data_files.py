@@ -316,6 +316,19 @@ def unreadable_prompts(config: Config, name: str) -> list[Problem]:
     return []
 
 
+def empty_lines(config: Config) -> Iterator[Problem]:
+    """Yield the warning of empty lines in `sample_input_file`: after them, the n-th sample is not that of line n."""
+    path = config.generation.sample_input_file or ""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError):  # a problem of its own, see `unreadable_prompts`
+        return
+    if empty := [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]:
+        numbers = f"empty lines ({listed(empty, 'and', most=3)})"
+        what, about = f"sample_input_file ({path}): {numbers} are skipped, without a sample", ("sample_input_file",)
+        yield Problem(what, config.place(*about), severity="warning", id="prompt-lines-empty", about=about)
+
+
 def read_prompts(name: str, path: str, place: Place | None = None) -> list[str]:
     """Return the prompts in a file, one per line. name: of the parameter. Raises Problems."""
     try:

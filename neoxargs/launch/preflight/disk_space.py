@@ -1,4 +1,4 @@
-"""Check that `save` and `run_dir` are writable, and that there is space for checkpoints and index files."""
+"""Check that the folders and files of a run are writable, and that there is space for checkpoints and index files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from neoxargs.sizes.trained import trained_parameters
 
 #: Index files of the samples: where each begins and its place in the order; in passes over documents, only the latter.
 INDEX_BYTES, PASSES_BYTES = 12, 10
+#: The parameters that name folders that training writes to.
+WRITTEN = ("save", "run_dir", "log_dir", "tensorboard_dir")
 
 
 def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
@@ -44,8 +46,8 @@ def _written_index(run_dir: str) -> int:
 
 
 def folder_problems(config: Config) -> list[Problem]:
-    """Return the problems of the folders `save` and `run_dir`: not writable, or no space for the checkpoints."""
-    save, unwritable = config.checkpoint.save, list(unwritable_folders(config, "save", "run_dir"))
+    """Return the problems of the folders that training writes to: not writable, or no space for the checkpoints."""
+    save, unwritable = config.checkpoint.save, list(unwritable_folders(config, *WRITTEN))
     if unwritable or not save:
         return unwritable
     return list(_too_little_space(config, shutil.disk_usage(_nearest_existing(Path(save))).free))
@@ -60,6 +62,22 @@ def unwritable_folders(config: Config, *names: str) -> Iterator[Problem]:
             yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
 
 
+def unwritable_file(config: Config, name: str) -> Iterator[Problem]:
+    """Yield the problem of a parameter whose file cannot be created or written to."""
+    if not (named := config.get(name)):
+        return
+    path, why = Path(named), ""
+    if os.path.isdir(path):
+        why = "this is a folder"
+    elif not os.path.exists(path):
+        why = why_unwritable(path)
+    elif not os.access(path, os.W_OK):
+        why = "this user has no permission to write to this file"
+    if why:
+        what, hint = f"{name} ({named}): {why}", f"set {name} to a file that this user can write to"
+        yield Problem(what, config.place(name), hint, id="output-file-unwritable", about=(name,))
+
+
 def why_unwritable(folder: Path) -> str:
     """Return why an existing or future folder cannot be written to; empty if it can."""
     parent = _nearest_existing(folder)
@@ -67,7 +85,7 @@ def why_unwritable(folder: Path) -> str:
         return f"{parent} is a file, not a folder"
     if not os.access(parent, os.W_OK | os.X_OK):
         return f"this user has no permission to write to {parent}"
-    if max(len(os.fsencode(part)) for part in folder.parts) > os.pathconf(parent, "PC_NAME_MAX"):
+    if max(len(os.fsencode(part)) for part in folder.absolute().parts) > os.pathconf(parent, "PC_NAME_MAX"):
         return f"a name in this path is longer than the file system of {parent} allows"
     # /proc and /sys are writable for root by their permissions, but files cannot be created there
     if not os.statvfs(parent).f_blocks:

@@ -76,6 +76,9 @@ def test_check_reports_folders_that_the_run_cannot_write_to(capsys):
     Path("file").touch()
     assert main(["check", "a.yml", "--set", "save=file", "--set", "run_dir=file/runs"]) == 1
     assert capsys.readouterr().err.count("is a file, not a folder [folder-not-writable]") == 2
+    assert main(["check", "a.yml", "--set", "log_dir=file/logs", "--set", "tensorboard_dir=file/tb"]) == 1
+    shown = capsys.readouterr().err
+    assert "log_dir (file/logs): " in shown and "tensorboard_dir (file/tb): " in shown
 
 
 @pytest.mark.parametrize(("more", "lost"), [
@@ -224,3 +227,29 @@ def test_generate_reports_a_missing_prompt_file_before_the_start(capsys, started
     assert not started
     Path("prompts.txt").write_text("once upon a time\n")
     assert main(["generate.py", "a.yml", "-i", "prompts.txt"]) == 0
+
+
+def test_generate_warns_of_empty_lines_between_prompts(capsys, started):
+    Path("out/global_step20").mkdir(parents=True)
+    Path("prompts.txt").write_text("once\n\nupon\n \na time\n\n")
+    assert main(["generate.py", "a.yml", "-i", "prompts.txt"]) == 0
+    told = "sample_input_file (prompts.txt): empty lines (2 and 4) are skipped, without a sample [prompt-lines-empty]"
+    assert told in capsys.readouterr().err
+    Path("prompts.txt").write_text("once\nupon\n\n")
+    assert main(["generate.py", "a.yml", "-i", "prompts.txt"]) == 0
+    assert "prompt-lines-empty" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [("file/a.txt", "file is a file, not a folder"), ("folder", "this is a folder"), ("/proc/x", "files cannot be")],
+)
+def test_generate_reports_an_output_that_cannot_be_written_before_the_start(capsys, started, output, why):
+    Path("out/global_step20").mkdir(parents=True)
+    Path("file").touch()
+    Path("folder").mkdir()
+    assert main(["generate.py", "a.yml", "-o", output]) == 1
+    shown = capsys.readouterr().err
+    assert f"sample_output_file ({output}): " in shown and why in shown and "[output-file-unwritable]" in shown
+    assert not started
+    assert main(["generate.py", "a.yml", "-o", "new/a.txt"]) == 0

@@ -161,6 +161,7 @@ def test_names_that_no_file_can_have():
         assert len(missing_files(made)) == 3
         assert [problem.where for problem in missing_checkpoint(config(load=name))] == [HERE]
         assert [problem.where for problem in disk_space.unwritable_folders(config(save="x" * 5000), "save")] == [HERE]
+    assert not list(disk_space.unwritable_folders(config(save="."), "save"))
 
 
 def test_a_run_without_data_is_reported():

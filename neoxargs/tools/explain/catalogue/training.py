@@ -93,6 +93,14 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "text-not-given": row("There is no text to tokenise."),
     "text-missing": row("A text file or folder does not exist."),
+    "text-not-a-file": row(
+        "Text is read from files, because their sizes decide how it is cut and divided among processes. A pipe or "
+        "standard input has no size."
+    ),
+    "text-given-twice": row("The same file was selected more than once. It is tokenised only once."),
+    "text-files-left-out": row(
+        "A folder contains files that are not tokenised, because they do not have the extension of a text file."
+    ),
     "text-folder-empty": row("A folder contains no file with the extension of a text file, such as .txt or .jsonl."),
     "text-pattern-matches-nothing": row(
         "A pattern matches no file; it may contain a mistake or be relative to a different folder."
@@ -275,6 +283,9 @@ PROBLEMS: dict[str, Entry] = {
     "prompt-file-not-given": row("The prompts are to be read from a file, but sample_input_file is not set."),
     "prompt-file-unreadable": row("The prompt file cannot be read."),
     "prompt-file-empty": row("The prompt file contains no prompts."),
+    "prompt-lines-empty": row(
+        "The prompt file has empty lines, which are skipped. The n-th sample therefore does not belong to line n."
+    ),
     "evaluation-without-data": row("There is nothing to evaluate on: neither data nor tasks are configured."),
     "evaluation-task-unknown": row("lm-eval has no task with this name."),
     "evaluation-task-not-loadable": row(
