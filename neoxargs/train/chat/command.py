@@ -16,11 +16,12 @@ from neoxargs.train.chat import report
 from neoxargs.train.chat.build import build, up_to_date
 from neoxargs.train.chat.builtin import BUILT_IN
 from neoxargs.train.chat.recipe import ChatRecipe
-from neoxargs.train.data.build import as_flags
+from neoxargs.train.data.build import as_flags, warn_of_left_out
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.functions import SOURCES
 from neoxargs.train.data.neox_flags import add_neox_chat_flags, add_neox_flags, inputs, refused
 from neoxargs.train.data.record import wrong_prefix
+from neoxargs.train.data.text import JSON_LINES
 from neoxargs.train.data.tokenizer import BUILDERS
 
 
@@ -129,6 +130,7 @@ def _run(args: argparse.Namespace) -> None:
     if summary:
         done = f"{prefix} is up to date: {summary.conversations:,} conversations, written with the same options"
     else:
+        warn_of_left_out([name for name in texts if name not in SOURCES], JSON_LINES)
         summary, sample = build(texts, recipe, prefix, args.workers)
         style = report.TERMINAL if sys.stdout.isatty() else report.PLAIN
         statistics = report.summary_text(summary, args.output_prefix, time.perf_counter() - started)

@@ -240,6 +240,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         delimiter = mask_before.parse(args.mask_before_token) if args.mask_before_token else ()
         if delimiter:
             refuse_other_files(label_prefix(prefix))
+        if not existing:
+            warn_of_left_out(texts)
         summary = existing or build(texts, recipe, prefix, args.workers)
         if delimiter and not (existing and mask_before.is_up_to_date(prefix, delimiter, summary.fingerprint)):
             mask_before.write(prefix, delimiter, summary.fingerprint)
@@ -253,6 +255,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         done = summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter))
     return _print(done)
+
+
+def warn_of_left_out(texts: Sequence[str], endings: tuple[str, ...] = text.FOLDER_ENDINGS) -> None:
+    """Print warnings about given files that are not read."""
+    if warnings := list(text.left_out(texts, endings)):
+        print(Problems(warnings), file=sys.stderr, flush=True)
 
 
 def _print(done: str) -> int:

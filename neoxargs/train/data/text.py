@@ -16,6 +16,7 @@ import json
 import os
 import sysconfig
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -85,6 +86,35 @@ def find(texts: Sequence[str], endings: tuple[str, ...] = FOLDER_ENDINGS) -> lis
     return list(selected)
 
 
+def left_out(texts: Sequence[str], endings: tuple[str, ...] = FOLDER_ENDINGS) -> Iterator[Problem]:
+    """Yield a warning for files that were selected twice, and for each folder with files that are not read."""
+    times = Counter(file for text in texts for file in _files(text, endings))
+    if twice := [str(file) for file, count in times.items() if count > 1]:
+        what = f"given more than once, but tokenised only once: {listed(twice, 'and', most=3)}"
+        yield Problem(what, severity="warning", id="text-given-twice")
+    for text in dict.fromkeys(texts):
+        folder = Path(text).expanduser()
+        if folder.is_dir() and (others := _others(folder, endings)):
+            kinds = (f"{kind} ({count:,})" for kind, count in others.most_common())
+            what, hint = f"the folder {text} has files that are not tokenised: {listed(kinds, 'and', most=5)}", ""
+            if endings == FOLDER_ENDINGS:
+                hint = "to tokenise text files with other extensions, pass a pattern such as 'FOLDER/*.tex'"
+            yield Problem(what, hint=hint, severity="warning", id="text-files-left-out")
+
+
+def _others(folder: Path, endings: tuple[str, ...]) -> Counter[str]:
+    """Count what `_files` leaves out of a folder, by extension; hidden files do not count."""
+    others: Counter[str] = Counter()
+    for path in folder.rglob("*"):
+        if _hidden(path, folder) or path.name.endswith(endings):
+            continue
+        if path.is_file():
+            others[path.suffix or "no extension"] += 1
+        elif path.is_symlink() and path.is_dir():
+            others["links to folders"] += 1
+    return others
+
+
 def _files(text: str, endings: tuple[str, ...]) -> list[Path]:
     if text == STDLIB and ".py" in endings:
         return standard_library()
@@ -121,6 +151,10 @@ def _no_files(text: str, endings: tuple[str, ...]) -> Problem:
         return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
         return Problem(f"the pattern {text} matches no file", id="text-pattern-matches-nothing")
+    if text == "-" or path.exists():
+        what = f"{text} is not a regular file" if text != "-" else "- (standard input) is not supported as text"
+        hint = "write the text to a file and pass that; files that end in .jsonl.gz or .jsonl.zst may stay compressed"
+        return Problem(what, hint=hint, id="text-not-a-file")
     return Problem(f"{text} does not exist", hint=f"pass {_selectable(endings)}", id="text-missing")
 
 

@@ -93,6 +93,18 @@ def test_patterns_and_repeats(tmp_path) -> None:
     assert text.find([named, pattern]) == [files["b.txt"], files["a.txt"], files["c.txt"]]
 
 
+def test_files_that_are_not_tokenised_are_told(tmp_path) -> None:
+    for name in ("a.txt", "b.jsonl.xz", "c.yml", "d.yml", "Makefile", ".hidden"):
+        (tmp_path / name).write_text("text\n")
+    (tmp_path / "link").symlink_to(tmp_path.parent, target_is_directory=True)
+    told = [problem.what for problem in text.left_out([str(tmp_path), str(tmp_path / "a.txt")])]
+    assert told[0] == f"given more than once, but tokenised only once: {tmp_path / 'a.txt'}"
+    assert sorted(told[1].partition(": ")[2].replace(" and ", ", ").split(", ")) == [
+        ".xz (1)", ".yml (2)", "links to folders (1)", "no extension (1)",
+    ]  # fmt: skip
+    assert not list(text.left_out([str(tmp_path / "a.txt"), text.STDLIB]))
+
+
 def test_the_librarys_source_is_the_same_every_time_and_about_ten_megabytes() -> None:
     found = text.find([text.STDLIB])
     assert found == text.find([text.STDLIB]) and found == sorted(found)
@@ -277,6 +289,13 @@ class TestProblems:
             self.what()
             == "error: no text was given [text-not-given]\n  = pass a file, a folder, a pattern, or python-stdlib"
         )
+
+    def test_standard_input_and_pipes(self) -> None:
+        os.mkfifo(self.folder / "pipe")
+        shown = self.what("-", self.folder / "pipe")
+        assert shown.startswith("error: - (standard input) is not supported as text [text-not-a-file]\n")
+        assert f"error: {self.folder}/pipe is not a regular file [text-not-a-file]\n" in shown
+        assert shown.count("write the text to a file") == 2
 
     def test_a_binary_file(self) -> None:
         (self.folder / "x.parquet").write_bytes(b"PAR1")
