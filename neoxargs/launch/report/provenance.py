@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
+from neoxargs.resolve.trainer_support.switched_off import switched_off_by
 from neoxargs.resolve.value import Source
+from neoxargs.sizes.kinds import attention_layers
 
 #: A result of the batch equation. Its rule has equal inputs and results too, but they are not synonyms.
 BATCH = "train_batch_size"
@@ -22,17 +24,26 @@ def overridden(config: Config, cut: bool) -> Iterator[str]:
 
 
 def derived(config: Config, cut: bool) -> Iterator[str]:
-    """Return lines for the values derived from set values, without synonyms of them and without defaults."""
+    """Return lines for the values derived from set values, without synonyms, defaults and those without effect."""
     listed: set[tuple[str, str]] = set()
     for parameter, value in config.items():
         source = value.source
         if source.kind != "derived" or _has_default(config, parameter) or _is_synonym(source):
+            continue
+        if _has_no_effect(config, parameter.name):
             continue
         text = shorten(value.value, 24 if cut else None)
         # A rule with several results gives the same reason for each; equal values of it are listed once.
         if (source.text, text) not in listed and not _repeats_itself(config, parameter.name, source):
             listed.add((source.text, text))
             yield f"{parameter.name} {text}: {source.text}"
+
+
+def _has_no_effect(config: Config, name: str) -> bool:
+    """Return whether a derived value concerns no layer of the model, or nothing else of the run."""
+    # Recurrent layers use intermediate_size only if it is set.
+    unused_width = name == "intermediate_size" and not attention_layers(config)
+    return unused_width or switched_off_by(config, name) is not None
 
 
 def _is_synonym(source: Source) -> bool:

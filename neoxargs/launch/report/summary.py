@@ -17,6 +17,7 @@ from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
+from neoxargs.sizes.kinds import RECURRENT, layer_kind
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import mlp_width, parameters, vocabulary_rows
 from neoxargs.sizes.samples import sequences_per_batch
@@ -171,8 +172,8 @@ def _lines(spec: RunSpec, width: int, cut: bool = True) -> Iterator[tuple[str, s
 def _model(config: Config) -> Iterator[str]:
     shape, tokenizer = config.shape, config.tokenizer
     yield (
-        f"{shape.num_layers} layers, hidden {shape.hidden_size}, feed-forward {mlp_width(shape, config.mlp)}, "
-        f"{shape.num_attention_heads} heads, sequence {shape.seq_length}, {config.embedding.pos_emb} positions"
+        f"{shape.num_layers} layers, hidden {shape.hidden_size}{_widths(config)}, sequence {shape.seq_length}, "
+        f"{config.embedding.pos_emb} positions"
     )
     size, rows = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file), vocabulary_rows(config)
     if rows is None:
@@ -186,6 +187,16 @@ def _model(config: Config) -> Iterator[str]:
         trained = trained_parameters(config, rows)
         what = f"adapters of rank {config.lora.rank}" if config.lora.rank else "a soft prompt"
         yield f"frozen; trained: {what} with {_rounded(trained)} parameters ({trained / count:.2%} of the model)"
+
+
+def _widths(config: Config) -> str:
+    """Return those sizes of the layers that the model's kinds of layers have."""
+    shape, kinds = config.shape, {layer_kind(config, layer) for layer in range(config.shape.num_layers)}
+    network = f", feed-forward {mlp_width(shape, config.mlp)}" if kinds - {*RECURRENT} else ""
+    mamba = f", Mamba {config.mamba.mamba_inner_size}" if "mamba" in kinds else ""
+    rwkv = f", RWKV {config.rwkv.dim_att} and {config.rwkv.ffn_dim}" if "rwkv" in kinds else ""
+    heads = f", {shape.num_attention_heads} heads" if kinds - {"mamba"} else ""
+    return network + mamba + rwkv + heads
 
 
 def _rounded(number: int) -> str:

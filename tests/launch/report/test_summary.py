@@ -157,3 +157,17 @@ def test_what_is_trained_beside_a_frozen_model():
     shown = " ".join(summary.to_text(spec(text, CPU)).split())
     assert "frozen; trained: adapters of rank 8 with 16.4 thousand parameters (0.49% of the model)" in shown
     assert "frozen model from model" in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [("mamba", "Mamba 512"), ("rwkv", "RWKV 256 and 896, 8 heads"), ("flash", "feed-forward 1024, 8 heads")],
+)
+def test_only_sizes_of_the_model_s_layers_are_shown(kind, sizes):
+    text = f"{SMALL}attention_config: [[[{kind}], all]]\npos_emb: none\n".replace(
+        "parallel_size: 2", "parallel_size: 1"
+    )
+    shown = " ".join(summary.to_text(spec(text, CPU), 400, cut=False).split())
+    assert f"4 layers, hidden 256, {sizes}, sequence 256" in shown
+    assert ("mamba_inner_size 512" in shown) == (kind == "mamba")
+    assert ("intermediate_size 1024" in shown) == ("num_kv_heads 8" in shown) == (kind == "flash")
