@@ -23,7 +23,7 @@ def find(texts: Sequence[str]) -> list[Path]:
     """
     named = [name for name in texts if name not in functions.SOURCES]
     files = text.find(named, text.JSON_LINES) if named or not texts else []
-    problems = [_not_lines(file) for file in files if not file.name.endswith((*text.JSON_LINES, ".py"))]
+    problems = [_not_lines(file) for file in files if not text.ends_in(file, (*text.JSON_LINES, ".py"))]
     if problems:
         raise Problems(problems)
     library = [module for name in texts if name in functions.SOURCES for module in functions.modules(name)]
@@ -31,7 +31,7 @@ def find(texts: Sequence[str]) -> list[Path]:
 
 
 def _not_lines(file: Path) -> Problem:
-    hint = f"write one conversation per line, in a file that ends in {listed(text.JSON_LINES)}"
+    hint = f"write one conversation per line, in a file that ends in {listed(text.COMMON_JSON_LINES)}"
     if file.suffix == ".json":
         hint += f"; to convert a JSON list, run: jq -c '.[]' {file} > {file.with_suffix('.jsonl')}"
     return Problem(f"{file} is not a JSON-lines file", hint=hint, id="chat-file-not-json-lines")

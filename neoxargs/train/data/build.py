@@ -160,7 +160,8 @@ def fingerprint(files: Sequence[Path], recipe: Recipe) -> str:
     made_from = [identity(file) for file in files]
     tokenizer = [identity(Path(file)) for file in (recipe.vocab_file, recipe.merge_file) if file]
     # Named because earlier versions read these files as plain text.
-    lines = [file.name for file in files if file.suffix == ".json" and text.is_json_lines(file, recipe.json_key)]
+    others = [file for file in files if not file.name.endswith(text.COMMON_JSON_LINES)]
+    lines = [file.name for file in others if text.is_json_lines(file, recipe.json_key)]
     content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe), *lines])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -177,8 +178,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data",
         description="Tokenise text, and write a token file (.bin and .idx) for `data_path`.",
-        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or of a .json file "
-        "with one object per line, or the full text of any other file. "
+        epilog="A document is one line of a JSON-lines file (.jsonl, .ndjson, or .json with one object per line; "
+        "also compressed as .gz or .zst), or the full text of any other file. "
         "For conversations, with labels for instruction tuning, see: deepy data --chat --help",
     )
     add = parser.add_argument

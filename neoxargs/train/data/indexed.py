@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neoxargs.token_files.index import HEADER, MAGIC
+from neoxargs.train.data.record import writing
 
 VERSION = 1
 #: Type of the token ids -> its code in the header.
@@ -33,7 +35,8 @@ class Writer:
 
     def __init__(self, prefix: Path, stored: type[np.generic]) -> None:
         self.prefix, self.stored = prefix, stored
-        prefix.parent.mkdir(parents=True, exist_ok=True)
+        with writing(prefix):
+            prefix.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(prefix)
         self._parts = [_partial_file(prefix, os.getpid(), ending) for ending in ("bin", "idx")]
         self.lengths = array("i")
@@ -48,7 +51,8 @@ class Writer:
     def add(self, ids: NDArray[np.generic], lengths: list[int], last: list[bool]) -> None:
         """Append sequences, concatenated in `ids`; `last` marks those that end a document. Empty ones are dropped."""
         assert ids.dtype == self.stored and ids.size == sum(lengths)
-        self._bin.write(ids.data)
+        with writing(self.prefix):
+            self._bin.write(ids.data)
         for length, ends in zip(lengths, last, strict=True):
             if length:
                 self.lengths.append(length)
@@ -61,7 +65,15 @@ class Writer:
 
     def finish(self) -> None:
         """Write the index, then rename both files, the index last: a token file without index counts as missing."""
-        self._bin.close()
+        with writing(self.prefix):
+            self._bin.close()
+            self._write_index()
+            bin_path, idx_path = paths(self.prefix)
+            idx_path.unlink(missing_ok=True)  # so that an old index is never read together with new ids
+            os.replace(self._parts[0], bin_path)
+            os.replace(self._parts[1], idx_path)
+
+    def _write_index(self) -> None:
         lengths = np.array(self.lengths, dtype=np.int32)
         sizes = lengths.astype(np.int64) * np.dtype(self.stored).itemsize
         code = REWARD_CODE if self.stored is REWARD else CODES[self.stored]
@@ -71,14 +83,11 @@ class Writer:
             # Lengths in tokens, offsets in bytes, document boundaries: the three arrays after the header.
             for values in (lengths, np.cumsum(sizes) - sizes, np.array(self.ends, dtype=np.int64)):
                 idx.write(values.tobytes())
-        bin_path, idx_path = paths(self.prefix)
-        idx_path.unlink(missing_ok=True)  # so that an old index is never read together with new ids
-        os.replace(self._parts[0], bin_path)
-        os.replace(self._parts[1], idx_path)
 
     def discard(self) -> None:
         """Delete the unfinished files; without effect after `finish`."""
-        self._bin.close()
+        with suppress(OSError):  # a full disk, which has already been reported
+            self._bin.close()
         for part in self._parts:
             part.unlink(missing_ok=True)
 

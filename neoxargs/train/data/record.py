@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,18 @@ def reward_prefix(prefix: Path) -> Path:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file that appears under its name only once it is complete."""
-    replace_text(path, json.dumps(values, indent=1) + "\n")
+    with writing(path):
+        replace_text(path, json.dumps(values, indent=1) + "\n")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the file system in the block, such as a full disk, into a problem."""
+    try:
+        yield
+    except OSError as error:
+        what = f"--output-prefix: {error.filename or path} cannot be written: {error.strerror or error}"
+        raise Problems(Problem(what, id="data-not-writable")) from error
 
 
 def refuse_other_files(*prefixes: Path) -> None:
@@ -58,7 +70,10 @@ def _is_record(path: Path) -> bool:
 
 
 def wrong_prefix(prefix: str) -> Iterator[Problem]:
-    """Yield the problem of a prefix that is the name of one of the files."""
+    """Yield the problem of a prefix that is a folder's name, or that of one of the files."""
+    if prefix.endswith("/"):
+        what = f"--output-prefix ({prefix}) ends in a slash; expected a prefix, to which deepy appends .bin and .idx"
+        yield Problem(what, hint=f"write --output-prefix {prefix}text", id="data-option-invalid")
     for ending in (".bin", ".idx"):
         if prefix.endswith(ending):
             what = (

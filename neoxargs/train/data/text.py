@@ -1,9 +1,9 @@
 """Documents from text files: find the files, locate the documents in them, decode each document.
 
-A document is one line of a JSON-lines file, or all of any other file. A file that ends in .json counts as JSON lines if
-it has one object per line, as in Megatron-LM's examples. A long plain file is cut into pieces at line
-ends: Megatron shuffles and splits whole sequences, so an uncut large file could neither be tokenised in parallel nor
-be divided into train, validation and test.
+A document is one line of a JSON-lines file, or all of any other file. A file with another ending counts as JSON lines
+if it has one object per line, as the .json files of Megatron-LM's examples do. A long plain file is cut into pieces at
+line ends: Megatron shuffles and splits whole sequences, so an uncut large file could neither be tokenised in parallel
+nor be divided into train, validation and test.
 
 The parent process finds documents, which reads few bytes; the workers decode them.
 """
@@ -40,16 +40,36 @@ SKIPPED_FOLDERS = {
     "__pycache__",
 }
 
-JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-#: Those of them that are not compressed, and .json.
-PLAIN_LINES = (".jsonl", ".json")
+#: Endings that messages name; the others are less common.
+COMMON_JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+#: Endings of files with one JSON object per line. Of files that end in .json, the content decides.
+JSON_LINES = (
+    *COMMON_JSON_LINES, ".ndjson", ".ndjson.gz", ".ndjson.zst", ".jsonlines", ".json.gz", ".json.zst",
+)  # fmt: skip
+COMPRESSED = (".gz", ".zst")
+#: Files with these endings are text, even if their first lines are JSON.
+NEVER_JSON_LINES = (".md", ".rst", ".py")
 #: Endings of the files that are read from a folder. A file given by name or pattern may have any other ending.
-FOLDER_ENDINGS = (*JSON_LINES, ".txt", ".text", ".md", ".rst", ".py")
+FOLDER_ENDINGS = (*JSON_LINES, ".txt", ".text", *NEVER_JSON_LINES)
 #: Endings that are refused before reading; other files that are not UTF-8 are refused when they are decoded.
-BINARY_ENDINGS = (".bin", ".idx", ".gz", ".zst", ".xz", ".zip", ".tar", ".parquet", ".arrow", ".npy", ".pt", ".pdf")
+BINARY_ENDINGS = (
+    ".bin",
+    ".idx",
+    ".gz",
+    ".zst",
+    ".xz",
+    ".bz2",
+    ".zip",
+    ".tar",
+    ".parquet",
+    ".arrow",
+    ".npy",
+    ".pt",
+    ".pdf",
+)
 
 KIB, MIB = 1 << 10, 1 << 20
-#: A longer line at the beginning of a .json file is not read to find out whether it is a document.
+#: A longer line at the beginning of a file is not read to find out whether it is a document.
 MAX_FIRST_LINE = 64 * MIB
 
 
@@ -120,7 +140,7 @@ def _files(text: str, endings: tuple[str, ...]) -> list[Path]:
         return standard_library()
     path = Path(text).expanduser()
     if path.is_dir():
-        files = (file for file in path.rglob("*") if file.name.endswith(endings) and file.is_file())
+        files = (file for file in path.rglob("*") if ends_in(file, endings) and file.is_file())
         return sorted(file for file in files if not _hidden(file, path))
     if path.is_file():
         return [path]
@@ -138,6 +158,10 @@ def standard_library() -> list[Path]:
     return sorted(sources)
 
 
+def ends_in(file: Path, endings: tuple[str, ...]) -> bool:
+    return file.name.lower().endswith(endings)
+
+
 def _hidden(file: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
@@ -145,7 +169,8 @@ def _hidden(file: Path, folder: Path) -> bool:
 def _no_files(text: str, endings: tuple[str, ...]) -> Problem:
     path = Path(text).expanduser()
     if path.is_dir():
-        what = f"the folder {text} contains no files that end in {listed(endings)}"
+        common = (ending for ending in endings if ending in COMMON_JSON_LINES or ending not in JSON_LINES)
+        what = f"the folder {text} contains no files that end in {listed(common)}"
         hint = "pass a pattern such as 'FOLDER/*.md' to select files with other extensions"
         hint = hint if endings == FOLDER_ENDINGS else ""
         return Problem(what, hint=hint, id="text-folder-empty")
@@ -164,11 +189,11 @@ def _selectable(endings: tuple[str, ...]) -> str:
 
 
 def _is_binary(file: Path) -> bool:
-    return file.name.endswith(BINARY_ENDINGS) and not file.name.endswith(JSON_LINES)
+    return ends_in(file, BINARY_ENDINGS) and not ends_in(file, JSON_LINES)
 
 
 def _binary(file: Path) -> Problem:
-    hint = f"pass plain text in UTF-8, or files that end in {listed(JSON_LINES)}"
+    hint = f"pass plain text in UTF-8, or files that end in {listed(COMMON_JSON_LINES)}"
     return Problem(f"{file} is not a text file", hint=hint, id="text-binary")
 
 
@@ -180,16 +205,22 @@ def documents(files: Sequence[Path], key: str = "text") -> Iterator[Raw]:
 
 
 def is_json_lines(file: Path, key: str) -> bool:
-    """Whether each line of a file is a document; in a .json file, its first two lines decide."""
-    if file.suffix != ".json":
-        return file.name.endswith(JSON_LINES)
+    """Whether each line of a file is a document; if the ending does not tell, the first two lines decide."""
+    if ends_in(file, JSON_LINES + NEVER_JSON_LINES):
+        return ends_in(file, JSON_LINES)
     with open(file, "rb") as disk:
         # Limited, because a file of another kind may be a single long line.
         first, second = (_object(disk.readline(MAX_FIRST_LINE)) for _ in range(2))
-    return first is not None and (second is not None or key in first)
+    if first is None:
+        return False
+    return (
+        second is not None or key in first if ends_in(file, (".json",)) else key in first and key in (second or first)
+    )
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
+    if not line.lstrip().startswith(b"{"):  # also saves parsing a long line of another kind
+        return None
     try:
         value = json.loads(line)
     except ValueError:
@@ -210,7 +241,7 @@ def _lines(file: Path) -> Iterator[Raw]:
         done = 0
         for number, line in enumerate(_unpacked(file, disk), start=1):
             # Of a compressed file, how much the decompressor has read so far.
-            now = done + len(line) if file.suffix in PLAIN_LINES else disk.tell()
+            now = disk.tell() if ends_in(file, COMPRESSED) else done + len(line)
             if line.strip():
                 yield Raw(str(file), number, now - done, line)
             done = now
@@ -218,13 +249,13 @@ def _lines(file: Path) -> Iterator[Raw]:
 
 def _unpacked(file: Path, disk: BinaryIO) -> Iterator[bytes]:
     """Yield the file's lines, decompressed; raise Problems if the archive is damaged."""
-    if file.suffix in PLAIN_LINES:
+    if not ends_in(file, COMPRESSED):
         yield from disk
         return
     import zstandard
 
     try:
-        yield from gzip.GzipFile(fileobj=disk) if file.suffix == ".gz" else _zst_lines(disk)
+        yield from gzip.GzipFile(fileobj=disk) if ends_in(file, (".gz",)) else _zst_lines(disk)
     except (zstandard.ZstdError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise Problems(Problem(f"{file} cannot be decompressed: {error}", id="text-not-decompressible")) from error
 

@@ -1,5 +1,6 @@
 """Token files from text: they read back equal, do not depend on the number of workers, and are never partial."""
 
+import errno
 import gzip
 import json
 import os
@@ -11,6 +12,7 @@ import warnings
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -132,6 +134,20 @@ def test_a_json_file_with_one_object_per_line_is_read_as_json_lines(tmp_path, me
     (tmp_path / "x.json").write_text(content)
     build.build([str(tmp_path / "x.json")], BYTES, tmp_path / "data")
     assert read_back(megatron, tmp_path / "data") == documents
+
+
+@pytest.mark.parametrize("name", ["x.ndjson", "x.jsonlines", "x.txt", "x", "x.JSONL", "X.JSON.GZ", "x.json.zst"])
+def test_json_lines_with_other_endings_are_read_as_json_lines(tmp_path, megatron, name) -> None:
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix.lower(), bytes)
+    (tmp_path / name).write_bytes(pack(lines(DOCUMENTS)))
+    build.build([str(tmp_path / name)], BYTES, tmp_path / "data")
+    assert read_back(megatron, tmp_path / "data") == DOCUMENTS
+
+
+def test_text_that_begins_like_json_stays_text(tmp_path) -> None:
+    for name, content in {"x.txt": '{"a": 1}\n{"b": 2}\n', "x.py": '{"text": "a"}\n', "y.txt": "{text\n"}.items():
+        (tmp_path / name).write_text(content)
+        assert not text.is_json_lines(tmp_path / name, "text"), name
 
 
 def test_a_long_file_is_one_document_in_sequences_cut_at_line_ends(tmp_path, megatron) -> None:
@@ -296,6 +312,28 @@ class TestProblems:
         assert shown.startswith("error: - (standard input) is not supported as text [text-not-a-file]\n")
         assert f"error: {self.folder}/pipe is not a regular file [text-not-a-file]\n" in shown
         assert shown.count("write the text to a file") == 2
+
+    def test_a_folder_that_cannot_be_created(self) -> None:
+        (self.folder / "file").write_text("x")
+        (self.folder / "x.txt").write_text("text")
+        with pytest.raises(Problems) as caught:
+            build.build([str(self.folder / "x.txt")], BYTES, self.folder / "file" / "data")
+        assert str(caught.value) == (
+            f"error: --output-prefix: {self.folder}/file cannot be written: File exists [data-not-writable]"
+        )
+
+    def test_a_full_disk_leaves_no_file(self, monkeypatch) -> None:
+        (self.folder / "x.txt").write_text("text")
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        monkeypatch.setattr(indexed.os, "replace", Mock(side_effect=full))
+        with pytest.raises(Problems, match="cannot be written: No space left on device"):
+            build.build([str(self.folder / "x.txt")], BYTES, self.folder / "out" / "data")
+        assert list((self.folder / "out").iterdir()) == []
+
+    def test_a_prefix_that_ends_in_a_slash(self, capsys) -> None:
+        (self.folder / "x.txt").write_text("text")
+        assert build.main([f"{self.folder}/x.txt", f"--output-prefix={self.folder}/"]) == 1
+        assert f"  = write --output-prefix {self.folder}/text" in capsys.readouterr().err
 
     def test_a_binary_file(self) -> None:
         (self.folder / "x.parquet").write_bytes(b"PAR1")

@@ -70,6 +70,9 @@ PROBLEMS: dict[str, Entry] = {
         "data did not write, for example the corpus or the tokenizer."
     ),
     "data-option-invalid": row("An option of deepy data has a value that it cannot have."),
+    "data-not-writable": row(
+        "The folder of a token file cannot be created, or the disk is full. No partial file is left."
+    ),
     "data-too-short": row(
         "Samples are cut from the joined documents. A dataset with fewer tokens than one sample is repeated within "
         "every sample, so the model learns these tokens by heart."
