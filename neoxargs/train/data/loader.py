@@ -6,12 +6,8 @@ ranges of samples. A run resumed from its sample count therefore sees the same d
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -23,6 +19,7 @@ from neoxargs.train.data.references import References
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.process.setup import on_gpu
+from neoxargs.train.process.workers import obey_the_parent_only
 from neoxargs.train.soft_prompt.prompt import make_room
 
 
@@ -114,7 +111,7 @@ def batches(
             batch_sampler=_Endless(indices),
             num_workers=workers,
             collate_fn=collate,
-            worker_init_fn=_obey_the_rank_only,
+            worker_init_fn=_start_worker,
             pin_memory=on_gpu(),
             # Without a generator, DataLoader draws from the default one, and dropout masks would differ after resuming.
             generator=torch.Generator(),
@@ -122,29 +119,8 @@ def batches(
     )
 
 
-def _obey_the_rank_only(worker: int) -> None:
-    """In a worker process: end by a SIGTERM of the rank, and ignore SIGINT, SIGHUP and everybody else's SIGTERM.
-
-    Slurm, launchers and terminals signal all processes of a run to stop it. The rank then finishes its step, for which
-    it needs its workers, and saves a checkpoint. A rank that is killed cannot end them: torch's workers look for it
-    every few seconds.
-    """
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    if hasattr(signal, "sigwaitinfo"):  # not on macOS
-        # A blocked signal waits for sigwaitinfo, which says who sent it; a Python handler would not know.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        rank = multiprocessing.parent_process()
-        assert rank is not None
-        Thread(target=_end_by_sigterm_of, args=(rank.pid,), daemon=True).start()
-
-
-def _end_by_sigterm_of(process: int) -> None:
-    """Wait for a SIGTERM of this process, with which Python ends remaining child processes at exit."""
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != process:
-        pass
-    # Without the exit handlers of the rank, of which this process is a copy.
-    os._exit(0)
+def _start_worker(worker: int) -> None:
+    obey_the_parent_only()
 
 
 def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> Iterator[list[int]]:

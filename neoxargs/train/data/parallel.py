@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 from neoxargs.launch.processes import interrupts
 from neoxargs.train.data.text import MIB, Raw
+from neoxargs.train.process.workers import obey_the_parent_only
 
 Result = TypeVar("Result")
 
@@ -72,10 +74,12 @@ def in_parallel(
     """
     context = multiprocessing.get_context("forkserver")
     resource_tracker.ensure_running()  # its start would end the delay of Ctrl-C
-    with interrupts.ignored_by_children():  # or the server and every worker would print a traceback of their own
+    # Or the server and every worker would print a traceback of their own. Workers begin with SIGTERM delayed, because
+    # the threads that numpy starts when it is imported have the mask of that time (see `obey_the_parent_only`).
+    with interrupts.ignored_by_children(), interrupts.delayed({signal.SIGTERM}):
         forkserver.ensure_running()
     waiting: deque[Future[Result]] = deque()
-    with ProcessPoolExecutor(workers, context, initializer=start, initargs=arguments) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(start, arguments)) as pool:
         try:
             for unit in units:
                 waiting.append(pool.submit(work, unit))
@@ -86,3 +90,9 @@ def in_parallel(
         finally:
             # Without waiting for chunks that have not begun, if the reader of the results stops.
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """Prepare a worker."""
+    obey_the_parent_only()
+    start(*arguments)
