@@ -189,18 +189,36 @@ def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
         assert (tmp_path / name / "global_step20").is_dir(), name
 
 
+def losses_alone(file: str, kind: str, folder: Path, steps: int = 20, sets: Sequence[str] = ()) -> list[float]:
+    """Train a file of a recurrent model on one rank, as published in everything but size, and return the losses."""
+    sizes = [item for item in SCALED if item.split("=")[0].startswith(("num_", "hidden", "seq", "train_micro", "tok"))]
+    sizes += [f"train_iters={steps}", f"lr_decay_iters={steps}"]
+    places = [f"data_path={text(folder)}", f"run_dir={folder}", "distributed_backend=gloo"]
+    layers = f"attention_config={SCALED_WHERE_WRITTEN['attention_config'].replace('flash', kind)}"
+    config = resolve([NEOX_HEAD / file], [*sizes, *places, layers, *sets], gpus=1)
+    run_ranks(trained, 1, [config], timeout=500)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row["loss"] for row in rows if row["event"] == "step"]
+
+
 @pytest.mark.timeout(560)
 @needs_corpus
 @pytest.mark.slow
 def test_gpt_neox_s_rwkv_trains(tmp_path: Path) -> None:
     """As published in everything but size: bf16, ZeRO-1, recomputed layers, one pipeline stage, no `dim_att`."""
-    sizes = [
-        item for item in SCALED if item.split("=")[0].startswith(("num_", "hidden", "seq", "train_", "lr_", "tok"))
-    ]
-    places = [f"data_path={text(tmp_path)}", f"run_dir={tmp_path}", "distributed_backend=gloo"]
-    layers = f"attention_config={SCALED_WHERE_WRITTEN['attention_config'].replace('flash', 'rwkv')}"
-    run_ranks(trained, 1, [resolve([NEOX_HEAD / "rwkv/170M.yml"], [*sizes, *places, layers], gpus=1)], timeout=500)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    losses = [row["loss"] for row in rows if row["event"] == "step"]
+    losses = losses_alone("rwkv/170M.yml", "rwkv", tmp_path)
     assert len(losses) == 20
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.5
+
+
+@pytest.mark.timeout(560)
+@needs_corpus
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["130M", "370M", "790M", "1.4B", "2.8B"])
+def test_gpt_neox_s_mamba_trains(size: str, tmp_path: Path) -> None:
+    """Everything but size, also ZeRO-1 and recomputed layers; but fp32, as CPUs do not compute in fp16. The learning
+    rates of the large files are small, so there are more steps."""
+    sets = ["precision=fp32", "fp16.enabled=false"]
+    losses = losses_alone(f"mamba/mamba-{size}.yml", "mamba", tmp_path, 80, sets)
+    assert len(losses) == 80
     assert sum(losses[-5:]) / 5 < losses[0] - 0.5
