@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import GATED, attention_width, head_dim, mlp_rows, mlp_width, qkv_rows, weights_of_layers
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.resolve.config import Config
 
 #: Name of an adapter for all rows of a matrix.
 ALL = "all"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from neoxargs.resolve.config import Config
+from typing import TYPE_CHECKING
+
 from neoxargs.sizes.recurrent import Recurrence, Tensor
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.resolve.config import Config
 
 #: Numbers in the state of each inner channel.
 STATE = 16

@@ -5,13 +5,17 @@ A test compares the counts with the modules that `train/model` builds.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from neoxargs.registry.model import Attention, Mlp, Norm, Shape
-from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import attention_layers, has_attention, layer_kind
 from neoxargs.sizes.mamba import MAMBA
 from neoxargs.sizes.recurrent import Recurrence
 from neoxargs.sizes.rwkv import RWKV
 from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.resolve.config import Config
 
 #: Activations that multiply two projections, gate and value.
 GATED = ("geglu", "geglu_tanh", "reglu", "swiglu", "bilinear", "glu")

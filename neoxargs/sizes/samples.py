@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from neoxargs.resolve.config import Config
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.resolve.config import Config
 
 
 def sequences_per_sample(config: Config) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from neoxargs.registry.architectures import SoftPrompt
-from neoxargs.resolve.config import Config
 from neoxargs.sizes import lora, model
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.resolve.config import Config
 
 
 def is_frozen(config: Config) -> bool:
