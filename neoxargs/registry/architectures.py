@@ -14,7 +14,7 @@ class Mamba(Group, origin="NeoX", effect="model"):
     """Mamba state space layers (`attention_config: [[[mamba], all]]`)."""
 
     mamba_inner_size: Count = param(derived=True, ours=True)
-    """Width inside of Mamba layers, between their two projections. Must be a multiple of `model_parallel_size`.
+    """Inner width of Mamba layers, between their two projections. Must be a multiple of `model_parallel_size`.
     Default: `intermediate_size` if it is set, otherwise `expansion_factor` x `hidden_size`, with a factor of 2 if that
     is not set either, as in GPT-NeoX."""
 

@@ -29,15 +29,15 @@ class Gradients(Group, origin="DSC", effect="engine"):
     of the number of ranks afterwards. This avoids overflow in fp16 on many GPUs."""
 
     communication_data_type: CommunicationType | None = param(None)
-    """Data type in which gradients are communicated. None: the data type of the computation. `fp32_allreduce` sets it
-    to fp32."""
+    """Data type used to communicate gradients. None: the data type of the computation. `fp32_allreduce` sets it to
+    fp32."""
 
     seq_parallel_communication_data_type: CommunicationType | None = param(
         "fp32",
         effect="none",
         no_effect_reason="it is used only with sequence_parallel_size, which train.py does not support",
     )
-    """Data type in which gradients are communicated among sequence parallel ranks."""
+    """Data type used to communicate gradients among sequence parallel ranks."""
 
     sparse_gradients: bool = param(
         False,

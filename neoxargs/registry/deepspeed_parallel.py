@@ -60,7 +60,7 @@ class TensorParallel(
             "DeepSpeed divides the torch.nn.Linear layers of a Hugging Face model by their names, and deepy's "
             "model has its own tensor parallel layers"
         ),
-        instead="set model_parallel_size",
+        instead="set model_parallel_size to the same number",
     )
     """Number of ranks among which DeepSpeed divides each matrix; 0 turns this off."""
 

@@ -285,8 +285,8 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     """Also keep the optimizer state of the important columns in host memory between steps."""
 
     auto_ratio: Fraction = param(0.99)
-    """If `update_interval` is `auto`: the fraction of the weight matrices in which the accumulated gradients of the
-    columns not selected as important must be as large as those of the important columns before the CPU updates."""
+    """If `update_interval` is `auto`: the CPU updates the columns not selected as important once their accumulated
+    gradients are as large as those of the important columns in this fraction of the weight matrices."""
 
     full_warm_up_rounds: Natural = param(0)
     """Number of micro batches at the start of a run after each of which all columns are updated, before important ones

@@ -31,22 +31,22 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
     `factor`."""
 
     high_freq_factor: Positive = param(4.0, ours=True)
-    """With `rope_type: llama3`, frequencies with more rotations than this within the original context are unchanged,
-    and those in between are blended. Must exceed `low_freq_factor`."""
+    """With `rope_type: llama3`, frequencies with more rotations than this within the original context are unchanged;
+    those between `low_freq_factor` and this number are blended. Must exceed `low_freq_factor`."""
 
     beta_fast: Positive = param(32.0, ours=True, megatron="yarn-beta-fast")
     """With `rope_type: yarn`, frequencies with more rotations than this within the original context are unchanged."""
 
     beta_slow: Positive = param(1.0, ours=True, megatron="yarn-beta-slow")
     """With `rope_type: yarn`, frequencies with fewer rotations than this within the original context are divided by
-    `factor`, and those in between are blended."""
+    `factor`; those between this number and `beta_fast` are blended."""
 
     truncate: bool = param(True, ours=True)
     """Whether the range of dimensions over which `yarn` blends is rounded outwards to whole dimensions."""
 
     attention_factor: Positive | None = param(None, ours=True)
-    """Factor on rotated queries and keys, which sharpens attention in longer contexts. Default: for `yarn` and
-    `longrope`, a published function of `factor`; for the others, 1."""
+    """Factor by which rotated queries and keys are multiplied, which sharpens attention in longer contexts. Default:
+    for `yarn` and `longrope`, the function of `factor` from the method's paper; for the others, 1."""
 
     mscale: Positive | None = param(None, ours=True)
     """With `mscale_all_dim`, `yarn` computes `attention_factor` as a ratio of two functions of `factor`, as DeepSeek

@@ -31,7 +31,7 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
     memory = size if remote else host_memory()
     if size <= min(free, memory) or _written_index(run_dir) >= size:
         return
-    lacks = f"the disk of run_dir ({run_dir}) has {_size(free)} free"
+    lacks = f"the disk that holds run_dir ({run_dir}) has only {_size(free)} free"
     lacks = f"this machine has {_size(memory)} of memory" if memory < size else lacks
     what = f"train_iters ({config.training.train_iters:,}) needs the order of {samples:,} samples, which is computed "
     what += f"before the first step and takes {_size(size)} of memory and disk, but {lacks}"

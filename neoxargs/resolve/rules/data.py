@@ -195,7 +195,7 @@ def split_proportions(split: str | Sequence[float]) -> list[float] | None:
 @check
 def split_is_proportions(split: str | Sequence[float]) -> Finding | None:
     """split is up to three proportions, for training, validation and test data. A value that cannot be read stops
-    every rank when it builds the data, and a first proportion of 0 leaves no sample to train on.
+    every rank when it builds the datasets, and a first proportion of 0 leaves no sample to train on.
 
         split: 0, 1, 1
     """

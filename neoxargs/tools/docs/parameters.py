@@ -130,11 +130,11 @@ def _successor(old: str, new: str) -> str:
     return f"Retired in {day:%B %Y}: use `{new}`." if day else f"Another name for `{new}`."
 
 
-def default_words(parameter: Parameter) -> str:
+def default_words(parameter: Parameter, separator: str = ", ") -> str:
     """Return the default, GPT-NeoX's later defaults with their dates, and the receiver's default if it differs."""
     own = "**required**" if parameter.required else "*derived*" if parameter.derived else _default(parameter.default)
     later = [f"{_default(value)} from {day}" for day, value in changes(parameter.name)]
-    return ", ".join(filter(None, [own, *later, _receiver_default(parameter)]))
+    return separator.join(filter(None, [own, *later, _receiver_default(parameter)]))
 
 
 def _receiver_default(parameter: Parameter) -> str:

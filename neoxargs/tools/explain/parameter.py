@@ -56,7 +56,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     yield "meaning", parameter.description
     yield "type", describe_type(parameter.type)
     # The words of the table in docs/parameters.md, without its Markdown.
-    yield "default", default_words(parameter).replace("`", "").replace("*", "")
+    yield "default", default_words(parameter, "; ").replace("`", "").replace("*", "")
     reason = parameter.no_effect_reason.replace("`", "")
     yield "affects", f"nothing: {reason}" if reason else EFFECTS.get(parameter.effect, parameter.effect)
     yield from _refusal(parameter)

@@ -193,13 +193,14 @@ class Assumptions:
     )
     eager: float = assume(
         1.0, "factor",
-        "memory traffic of kernels other than matrix multiplications and attention, relative to the counted traffic",
+        "memory traffic of kernels other than matrix multiplications and attention, relative to the traffic "
+        "counted for eager kernels",
         "tools/plan/roofline.py counts the traffic of torch's eager kernels",
     )  # fmt: skip
     compiled: float = assume(
         0.6, "factor",
         "with compile_layers, memory traffic of kernels other than matrix multiplications and attention, relative to "
-        "the counted traffic",
+        "the traffic counted for eager kernels",
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B is 16 % faster compiled",
     )  # fmt: skip
     link: float = assume(
@@ -229,7 +230,8 @@ class Assumptions:
     )  # fmt: skip
     logit_traffic: float = assume(
         48, "bytes", "device memory that the loss reads and writes per logit",
-        "about 8 passes in fp32 in train/kernels/cross_entropy.py, plus the traffic of its matrix multiplications",
+        "about 8 fp32 passes over the logits in train/kernels/cross_entropy.py, plus the traffic of its matrix "
+        "multiplications",
     )  # fmt: skip
     step_traffic: float = assume(
         30, "bytes", "device memory that the optimizer step reads and writes per parameter",

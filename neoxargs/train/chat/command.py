@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
 def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("texts", nargs="*", metavar="FILE", help="read conversations from a .jsonl, .jsonl.gz or .jsonl.zst file "
-        "with one JSON object per line, from a folder of such files, or from the files that match a pattern; or make a "
-        "question and an answer from each documented function of a .py file, or of Python's standard library: "
-        f"{', '.join(SOURCES)}")  # fmt: skip
+        "with one JSON object per line, from a folder of such files, or from the files that match a pattern. A .py "
+        "file, or Python's standard library, instead gives a question and an answer for each documented function; for "
+        f"the library, write {', '.join(SOURCES)}")  # fmt: skip
     add("--output-prefix", required=True, metavar="PREFIX",
         help="write PREFIX.bin, PREFIX.idx, PREFIX_label.bin, PREFIX_label.idx and PREFIX.json")  # fmt: skip
     add("--json-key", metavar="KEY", help="read the list of messages from KEY, or questions and answers from two keys, "

@@ -73,7 +73,7 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
     """Return the statistics, one per line."""
     share = summary.trained_tokens / summary.tokens
     rows = [
-        ("read", "; ".join(summary.forms)),
+        ("input", "; ".join(summary.forms)),
         ("template", summary.chat_template),
         ("tokenizer", f"{summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens"),
         ("conversations", f"{summary.conversations:,}"),

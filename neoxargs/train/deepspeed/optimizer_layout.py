@@ -38,9 +38,9 @@ class OptimizerLayout:
     """The optimizer that DeepSpeed wraps, and the tensors it updates."""
 
     kind: str
-    """What the optimizer updates: whole: the weights themselves; copies: fp32 copies of the weights; zero: fp32
-    partitions of ZeRO-1 and ZeRO-2; zero-bf16: those of the optimizer that accumulates bf16 gradients in fp32; zero3:
-    those of ZeRO-3. Checkpoints store this value."""
+    """What the optimizer updates. `whole`: the weights themselves; `copies`: fp32 copies of the weights; `zero`: the
+    fp32 partitions of ZeRO-1 and ZeRO-2; `zero-bf16`: those of the optimizer that accumulates bf16 gradients in fp32;
+    `zero3`: those of ZeRO-3. Checkpoints store this value."""
     optimizer: Any
     """None in an engine without an optimizer."""
     tensors: list[Tensor]

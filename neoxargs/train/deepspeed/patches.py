@@ -201,8 +201,8 @@ PATCHES = (
     Patch(
         "zero2-ignores-accumulation-type",
         "0.19",
-        "ZeRO-2 adds the gradients of micro batches in the precision of the model, regardless of `grad_accum_dtype`, "
-        "and casts the sum. In bf16, small gradients are lost.",
+        "ZeRO-2 adds the gradients of micro batches in the precision of the model, and casts only their sum to "
+        "`grad_accum_dtype`. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
         sum_in_accumulation_type,
     ),

@@ -219,7 +219,7 @@ def _import(options: argparse.Namespace) -> None:
     if (options.source / peft_format.CONFIG).exists() and not options.dry_run:
         return _import_adapters(options)
     if options.dry_run:
-        hint = "remove --dry-run, which lists only GPT-NeoX checkpoints"
+        hint = "remove --dry-run, which works only for GPT-NeoX checkpoints"
         raise Problems(Problem(f"{options.source} is not a GPT-NeoX checkpoint", hint=hint, id="checkpoint-missing"))
     if not (options.source / "config.json").exists():
         what = f"{options.source} contains neither a Hugging Face model (config.json) nor a GPT-NeoX checkpoint"

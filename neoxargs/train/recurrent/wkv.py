@@ -56,13 +56,13 @@ class _Visible(NamedTuple):
     """Which tokens and states belong to the same document, as masks for a segment in chunks."""
 
     pairs: Tensor
-    """(…, size of t, size of s): t reads s."""
+    """(…, size of t, size of s): token t reads token s."""
     state: Tensor
-    """(…, size, 1): t reads the state before the chunk."""
+    """(…, size, 1): token t reads the state before the chunk."""
     end: Tensor
-    """(…, size, 1): the state after the chunk contains s."""
+    """(…, size, 1): the state after the chunk includes token s."""
     across: Tensor
-    """(…, 1, 1): the state after the chunk contains the state before it."""
+    """(…, 1, 1): the state after the chunk includes the state before it."""
 
 
 def _visible(starts: Tensor) -> _Visible:

@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
     ("text", "disk", "memory", "lack"),
     [
         ("", 1e13, 1e13, None),
-        ("", 1e9, 1e13, "the disk of run_dir (runs) has 1 GB free"),
+        ("", 1e9, 1e13, "the disk that holds run_dir (runs) has only 1 GB free"),
         ("", 1e13, 1e9, "this machine has 1 GB of memory"),
         ("pack_impl: unpacked\n", 11e9, 1e13, None),
     ],

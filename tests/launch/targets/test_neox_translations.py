@@ -79,8 +79,8 @@ ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so the 
 ZERO_LIST_WHY = "GPT-NeoX omits the parameter if the ZeRO stage is a list for the autotuner"
 
 BFLOAT16_WHY = "derived from `precision: bfloat16`; GPT-NeoX puts the bf16 section into deepspeed_extra_args"
-RWKV_WHY = "for RWKV layers, derived and checked before the launch; GPT-NeoX derives the value on every rank"
-CODE_WHY = "new: selects the behaviour before or after a change in GPT-NeoX's code"
+RWKV_WHY = "for RWKV layers, derived and checked before the launch; GPT-NeoX derives the values on every rank"
+CODE_WHY = "new: each selects the behaviour before or after a change in GPT-NeoX's code"
 
 DIFFERENCES = [
     # what DeepSpeed is told
@@ -104,7 +104,7 @@ DIFFERENCES = [
     ),
     Difference(
         "DeepSpeed", "optimizer.params.weight_decay",
-        "deepy also passes the weight decay to optimizers that DeepSpeed builds, GPT-NeoX only to its own optimizers",
+        "deepy also passes the weight decay to optimizers that DeepSpeed builds; GPT-NeoX passes it only to its own",
         ours_only(lambda config: config.regularization.weight_decay),
     ),
     Difference(
@@ -177,10 +177,7 @@ DIFFERENCES = [
     Difference("ranks", "warmup_from_zero", CODE_WHY, ours_only(lambda config: False)),
     Difference("ranks", "rms_norm_epsilon_under_root", CODE_WHY, ours_only(lambda config: True)),
     Difference("ranks", "exact_mlp_width", "new: derived from te_layernorm_mlp", ours_only(lambda config: True)),
-    Difference(
-        "ranks", "mamba_inner_size", "new: derived from intermediate_size or expansion_factor",
-        ours_only(lambda config: config.mamba.mamba_inner_size),
-    ),
+    
     *(
         Difference("ranks", name, RWKV_WHY, ours_only(lambda config, name=name: getattr(config.rwkv, name)))
         for name in ("dim_att", "head_size", "ffn_dim")

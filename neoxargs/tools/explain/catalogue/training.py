@@ -7,7 +7,7 @@ from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 PROBLEMS: dict[str, Entry] = {
     # data
     "no-training-data": Entry(
-        "No training data is configured, so every rank would stop when it builds the data.",
+        "No training data is configured, so every rank would stop when it builds the datasets.",
         Example("train_iters: 10\n", without=("text_path",)),
     ),
     "data-file-missing": row(

@@ -70,7 +70,7 @@ class _Reader(Assignments):
         self.status: bool | None = None
         """Whether the last command succeeded; None if that is unknown."""
         self.test = ""
-        """The last command if it was a test."""
+        """The last command if it was a test, otherwise empty."""
         self.doubts = {}
         self.inherited: frozenset[str] = frozenset()
         self.target: Word | None = None
