@@ -39,7 +39,7 @@ HEAD = """\
 # {architecture} from {source}
 #
 #   python deepy.py generate.py {file} --prompt "..."
-#   python deepy.py train.py {file} --set text_path=FILE --set save=FOLDER
+#   python deepy.py train.py {file} --set text_path=FILE --set save=FOLDER --set checkpoint_factor=500
 """
 #: Example settings for further training.
 TRAINING = {

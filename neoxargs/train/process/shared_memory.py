@@ -233,8 +233,8 @@ def _await(other: socket.socket) -> None:
         with torch.profiler.record_function("shared memory: wait for another rank"):
             notice = other.recv(1)
     except TimeoutError:
-        waited = f"has not answered for {other.gettimeout():.0f} s"
-        raise Lost(f"shared memory: another rank of this host {waited}") from None
+        waited = f"timed out after {other.gettimeout():.0f} s"
+        raise Lost(f"shared memory: {waited}, because another rank of this host did not answer") from None
     except ConnectionError as error:
         raise Lost(f"shared memory: {error.strerror}") from None
     # An empty read means that the other end is closed.

@@ -128,12 +128,12 @@ def test_flags_that_are_read(flags: str, expected: dict[str, Any]) -> None:
 
 # -- round trips -----------------------------------------------------------------------------------------------------
 
-#: Parameters that may differ in the same run: kernels that are chosen automatically, a width and its rounding, a norm
+#: Parameters that may differ in the same run: kernels that are chosen automatically, widths and their rounding, a norm
 #: without a bias, SGD without momentum, betas that equal the optimizer's default, an old name of gradient_clipping,
 #: the rate of the first update, and Transformer Engine's layers, which are the same layers. An epsilon outside of
 #: RMSNorm's root is refused.
 MAY_DIFFER = {"scaled_masked_softmax_fusion", "scaled_upper_triang_masked_softmax_fusion", "intermediate_size",
-         "mlp_multiple_of", "expansion_factor", "use_bias_in_norms", "attention_config",
+         "mamba_inner_size", "mlp_multiple_of", "expansion_factor", "use_bias_in_norms", "attention_config",
          "optimizer.params.momentum", "momentum", "optimizer.params.betas", "adam_beta1", "adam_beta2",
          "optimizer.params.max_grad_norm", "warmup_from_zero",
          "rms_norm_epsilon_under_root", "te_layernorm_mlp", "te_mha", "exact_mlp_width"}  # fmt: skip

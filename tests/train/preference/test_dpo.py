@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from neoxargs import run_metrics
 from neoxargs.launch.preflight.resumed_model import other_model
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
@@ -22,22 +21,8 @@ from tests.support import preference
 from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
 from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.preference_runs import DESCENT, LAYOUTS, PAIRS, SCALED, held_out
 from tests.support.ranks import run_ranks
-
-PAIRS = 8
-#: What the configuration says about two ranks.
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "dp2": {},
-    "tp2": {"model_parallel_size": 2},
-    "tp2, sequence parallel": {"model_parallel_size": 2, "sequence_parallel": "true"},
-    "pp2": {"pipe_parallel_size": 2},
-    "ZeRO-3": {"zero_optimization.stage": 3},
-}
-DESCENT = {
-    "optimizer": f"{{type: SGD, params: {{lr: {preference.RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
-    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_batch_size": PAIRS, "train_micro_batch_size_per_gpu": 2,
-    "train_iters": 3, "eval_iters": 1, "finetune": "true",
-}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -66,12 +51,6 @@ def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None
         alone["validation/chosen_rewards"] - alone["validation/rejected_rewards"], abs=1e-5
     )
     assert expected[0] == pytest.approx(math.log(2)) and expected[2] < expected[0] - 0.01
-
-
-def held_out(folder: Path) -> dict[str, float]:
-    """Return the loss and the measures of the last validation of a run."""
-    row = [row for row in run_metrics.read(folder / run_metrics.FILE) if row.get("split") == "validation"][-1]
-    return {name: value for name, value in row.items() if name == "loss" or name.startswith("validation/")}
 
 
 def run(folder: Path, save: Path, iterations: int, text: str = "", **values: Any) -> Config:
@@ -141,13 +120,6 @@ NEOX = {
     "benchmarking/mistral-dpo.yml": ["num_kv_heads=2", "mlp_multiple_of=64", "intermediate_size=192"],
     "benchmarking/llama-13b-dpo.yml": ["num_kv_heads=4", "mlp_multiple_of=64", "intermediate_size=192"],
 }
-SCALED = [
-    "num_layers=2", "hidden_size=64", "num_attention_heads=4", "seq_length=16", "max_position_embeddings=16",
-    'attention_config=[[["flash"], 2]]', "model_parallel_size=2", "train_micro_batch_size_per_gpu=4", "precision=fp32",
-    "gradient_accumulation_steps=1", "tokenizer_type=ByteLevelTokenizer", "train_iters=12", "lr_decay_iters=12",
-    "optimizer.params.lr=0.003", "min_lr=0", "num_workers=0", "eval_iters=1", "use_wandb=false", "bf16.enabled=false",
-    "data_types.grad_accum_dtype=null", "load=null", "finetune=false", "dpo_beta=0.5",
-]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from tests.support import preference
 from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
 from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.preference_runs import DESCENT, LAYOUTS, SCALED, held_out
 from tests.support.ranks import run_ranks
-from tests.train.preference.test_dpo import DESCENT, LAYOUTS, SCALED, held_out
 
 #: Pairs, whose 2 x 8 answers are one batch of four micro batches.
 PAIRS, STEPS, MICRO_BATCH = 8, 3, 4

@@ -16,8 +16,8 @@ from tests.support import preference
 from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
 from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.preference_runs import DESCENT, LAYOUTS, SCALED, held_out
 from tests.support.ranks import run_ranks
-from tests.train.preference.test_dpo import DESCENT, LAYOUTS, SCALED, held_out
 
 PAIRS, PENALTY, SEED = 8, 0.05, 1234
 

@@ -150,6 +150,7 @@ SWITCHES = frozenset({
     "bf16", "use-rope-scaling", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload",
     "checkpoint-activations", "distribute-saved-activations", "log-num-zeros-in-grad", "use-rms-norm",
     "moe-router-pre-softmax", "disable-moe-token-dropping", "no-query-key-layer-scaling", "calculate-per-token-loss",
+    "recompute-activations",
 })  # fmt: skip
 #: The flags of SPECIAL that take any number of values.
 TAKES_MANY = {"data-path", "train-data-path", "valid-data-path", "test-data-path"}

@@ -1,0 +1,39 @@
+"""What the runs on preferences have in common: settings, layouts and what a run has measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from neoxargs import run_metrics
+from tests.support.preference import RATE
+
+#: Pairs, or rated answers, of a batch.
+PAIRS = 8
+#: What the configuration says about two ranks.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dp2": {},
+    "tp2": {"model_parallel_size": 2},
+    "tp2, sequence parallel": {"model_parallel_size": 2, "sequence_parallel": "true"},
+    "pp2": {"pipe_parallel_size": 2},
+    "ZeRO-3": {"zero_optimization.stage": 3},
+}
+DESCENT = {
+    "optimizer": f"{{type: SGD, params: {{lr: {RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
+    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_batch_size": PAIRS, "train_micro_batch_size_per_gpu": 2,
+    "train_iters": 3, "eval_iters": 1, "finetune": "true",
+}  # fmt: skip
+#: GPT-NeoX's own configurations, made small.
+SCALED = [
+    "num_layers=2", "hidden_size=64", "num_attention_heads=4", "seq_length=16", "max_position_embeddings=16",
+    'attention_config=[[["flash"], 2]]', "model_parallel_size=2", "train_micro_batch_size_per_gpu=4", "precision=fp32",
+    "gradient_accumulation_steps=1", "tokenizer_type=ByteLevelTokenizer", "train_iters=12", "lr_decay_iters=12",
+    "optimizer.params.lr=0.003", "min_lr=0", "num_workers=0", "eval_iters=1", "use_wandb=false", "bf16.enabled=false",
+    "data_types.grad_accum_dtype=null", "load=null", "finetune=false", "dpo_beta=0.5",
+]  # fmt: skip
+
+
+def held_out(folder: Path) -> dict[str, float]:
+    """Return the loss and the measures of the last validation of a run."""
+    row = [row for row in run_metrics.read(folder / run_metrics.FILE) if row.get("split") == "validation"][-1]
+    return {name: value for name, value in row.items() if name == "loss" or name.startswith("validation/")}
