@@ -271,7 +271,7 @@ class LayerTokenLr(
     """Turn this section on; true is an error in current DeepSpeed."""
 
     total_layer_tokens: Count | None = param(None)
-    """Number of tokens in the whole run, counted once for each layer that processes them."""
+    """Sum over all layers of the tokens that each layer processes in the whole run."""
 
     warmup_type: str | None = param(None)
     """Shape of the warm-up."""

@@ -209,7 +209,7 @@ def _choice_problems(row: _Choices, plugin: str) -> Iterator[Problem]:
         return
     present = _choices_of(parameter.type)
     if not present:
-        what = f"plugin {plugin} adds choices to {row.name}, which accepts any value of its type"
+        what = f"plugin {plugin} cannot add choices to {row.name}, which has no list of choices"
         yield Problem(what, id="plugin-choice-not-possible", about=(row.name,))
     for value in row.values:
         if value in present:

@@ -140,7 +140,7 @@ CLASS = 'class {name}(Group, origin="NeoX", effect="model"):\n    {line}\n    ""
         ("from neoxargs.registry.plugins import choices\nchoices('pos_emb', 'rotary')",
          "plugin other adds the choice rotary to pos_emb: it is already a choice"),
         ("from neoxargs.registry.plugins import choices\nchoices('seed', 3)\nchoices('sed', 3)",
-         "plugin other adds choices to seed, which accepts any value of its type"),
+         "plugin other cannot add choices to seed, which has no list of choices"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_plugin(text: str | None, problem: str, tmp_path: Path, deepy: Deepy) -> None:

@@ -75,7 +75,7 @@ class Summary:
     for_rm: bool = False
     """Whether the labels are those of a reward model."""
     rewards: dict[str, int] | None = None
-    """Number of conversations with a reward that is positive, negative, or 0; None without rewards."""
+    """Numbers of conversations with a positive, a negative and a zero reward; None without rewards."""
     vocab_file_hash: str = ""
     vocabulary_hash: str = ""
     """See `VocabularyHashes`; earlier versions recorded neither."""

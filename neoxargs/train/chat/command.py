@@ -98,8 +98,8 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
 
 def _add_rewards(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("rewards, for KTO").add_argument
-    add("--reward-key", metavar="KEY", help="also write PREFIX_reward.bin and .idx, with the number under KEY of each "
-        "line: how good its last answer is")  # fmt: skip
+    add("--reward-key", metavar="KEY", help="also write PREFIX_reward.bin and .idx with one reward per conversation: "
+        "the number under KEY in its line, which rates the last answer")  # fmt: skip
     add("--binary-reward", action="store_true", help="read true and false under --reward-key, and write 1 and -1")
 
 
