@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from neoxargs import run_metrics
+from neoxargs.resolve.config import Config
+from tests.support.frozen_runs import losses, saved, trained
 from tests.support.preference import RATE
+from tests.support.ranks import run_ranks
 
 #: Pairs, or rated answers, of a batch.
 PAIRS = 8
@@ -37,3 +43,19 @@ def held_out(folder: Path) -> dict[str, float]:
     """Return the loss and the measures of the last validation of a run."""
     row = [row for row in run_metrics.read(folder / run_metrics.FILE) if row.get("split") == "validation"][-1]
     return {name: value for name, value in row.items() if name == "loss" or name.startswith("validation/")}
+
+
+def resumed_equals_whole(run: Callable[..., Config], base: Path, folder: Path) -> list[Path]:
+    """Train four steps, in one run (`whole`) and in two (`parts`); return the checkpoints of both after the last step.
+
+    run: makes a configuration from `save`, the number of iterations and other values. base: the model to start from.
+    """
+    start = {"load": base, "finetune": "true", "eval_iters": 0}
+    parts = folder / "parts"
+    configs = [run(folder / "whole", 4, **start), run(parts, 2, **start), run(parts, 4, eval_iters=0, load=parts)]
+    run_ranks(trained, 1, configs)
+    assert losses(parts) == losses(folder / "whole")
+    ends = [folder / name / "global_step4" for name in ("whole", "parts")]
+    one, other = map(saved, ends)
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    return ends

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from neoxargs.launch.preflight.resumed_model import other_model
 from neoxargs.resolve import resolve
@@ -18,10 +18,10 @@ from neoxargs.token_files.sources import sources
 from neoxargs.train.evaluate import for_evaluation
 from neoxargs.train.preference.recorded import read
 from tests.support import preference
-from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
+from tests.support.frozen_runs import configured, losses, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
 from tests.support.paths import NEOX_HEAD, needs_corpus
-from tests.support.preference_runs import DESCENT, LAYOUTS, PAIRS, SCALED, held_out
+from tests.support.preference_runs import DESCENT, LAYOUTS, PAIRS, SCALED, held_out, resumed_equals_whole
 from tests.support.ranks import run_ranks
 
 
@@ -72,15 +72,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("text", ["", "lora: {rank: 2}\n"], ids=["all weights", "adapters"])
 def test_a_resumed_run_compares_with_the_model_before_the_first_step(base: Path, tmp_path: Path, text: str) -> None:
     """Also for pairs that the first part of the run did not read: those of steps 3 and 4."""
-    start = {"load": base / "base", "finetune": "true", "eval_iters": 0}
-    whole = run(base, tmp_path / "whole", 4, text, **start)
-    first = run(base, tmp_path / "parts", 2, text, **start)
-    second = run(base, tmp_path / "parts", 4, text, eval_iters=0, load=tmp_path / "parts")
-    run_ranks(trained, 1, [whole, first, second])
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    ends = [tmp_path / name / "global_step4" for name in ("whole", "parts")]
-    one, other = map(saved, ends)
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    ends = resumed_equals_whole(partial(run, base, text=text), base / "base", tmp_path)
     tables = [read(end).tables for end in ends]
     assert [*tables[0]] == [*tables[1]] and all(np.array_equal(tables[0][name], tables[1][name]) for name in tables[0])
     assert all((table < 0).all() for table in tables[0].values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.support import preference
 from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
 from tests.support.paths import NEOX_HEAD, needs_corpus
-from tests.support.preference_runs import DESCENT, LAYOUTS, SCALED, held_out
+from tests.support.preference_runs import DESCENT, LAYOUTS, SCALED, held_out, resumed_equals_whole
 from tests.support.ranks import run_ranks
 
 PAIRS, PENALTY, SEED = 8, 0.05, 1234
@@ -79,13 +80,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_resumed_run_equals_an_uninterrupted_one(base: Path, tmp_path: Path) -> None:
-    start = {"load": base / "base", "finetune": "true", "eval_iters": 0}
-    second = {"eval_iters": 0, "load": tmp_path / "parts"}
-    parts = run(base, tmp_path / "parts", 2, **start), run(base, tmp_path / "parts", 4, **second)
-    run_ranks(trained, 1, [run(base, tmp_path / "whole", 4, **start), *parts])
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    one, other = (saved(tmp_path / name / "global_step4") for name in ("whole", "parts"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    one = saved(resumed_equals_whole(partial(run, base), base / "base", tmp_path)[0])
     assert one["rm_linear.weight"].shape == (1, 32) and "output.weight" not in one
     on_two = run(base, tmp_path / "on two", 4, load=tmp_path / "parts", iteration=2, tensor=2, eval_iters=0)
     run_ranks(trained, 2, [on_two])
