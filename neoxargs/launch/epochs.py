@@ -54,7 +54,7 @@ def samples_per_epoch(draft: Draft) -> int:
 
 
 def _not_countable(epochs: Value, reason: str, remedy: str) -> Problems:
-    what = f"train_epochs ({epochs.value}) needs the number of samples, which cannot be counted, because {reason}"
+    what = f"train_epochs ({epochs.value}) needs the number of samples, but they cannot be counted: {reason}"
     hint = f"{remedy}, or set train_iters instead"
     return Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
 

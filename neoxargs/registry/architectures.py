@@ -32,7 +32,7 @@ class Mamba(Group, origin="NeoX", effect="model"):
         effect="none",
         no_effect_reason="the optimizer has an fp32 copy of every weight, and the scan always computes in fp32",
     )
-    """Keeps the state matrix A and the skip weights D of Mamba layers in fp32, against instability in half precision.
+    """Keeps the state matrix A and the skip weights D of Mamba layers in fp32, to avoid instability in half precision.
     """
 
     mamba_use_bias_in_conv: bool = param(True)

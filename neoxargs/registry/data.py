@@ -44,8 +44,8 @@ class Data(Group, origin="NeoX", effect="data"):
     """Relative frequencies with which `test_data_paths` are drawn from. If not set, they are equal."""
 
     weight_by_num_documents: bool = param(False)
-    """Computes the weights from the number of documents, in place of explicit weights: a dataset with the share p of
-    all documents gets p to the power `weighted_sampler_alpha`, times 1 - p."""
+    """Computes the weights from the number of documents, in place of explicit weights: a dataset with a
+    fraction p of all documents gets a weight proportional to p^a (1 - p), where a is `weighted_sampler_alpha`."""
 
     weighted_sampler_alpha: NonNegative = param(1.0)
     """Exponent on each dataset's share of the documents when `weight_by_num_documents` is on: smaller values favour

@@ -36,7 +36,7 @@ class LayerReduction(
     """Turn this section on."""
 
     keep_number_layer: Count | None = param(None)
-    """Number of layers in the shallower model."""
+    """Number of layers that the shallower copy of the model keeps."""
 
     module_name_prefix: str | None = param(None)
     """Name of the list of layers in the model, such as `bert.encoder.layer`."""

@@ -46,8 +46,8 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Minimum of the dynamic loss scale. An overflow at this value stops the run."""
 
     fp16_master_weights_and_grads: bool = param(False)
-    """Keep the optimizer's copy of weights and gradients in fp16 too, which halves their memory. Needs ZeRO 1 to 3 and
-    the optimizer on the CPU."""
+    """Keep the optimizer's copy of weights and gradients in fp16 too, which halves their memory. Needs ZeRO stage 1, 2
+    or 3 and the optimizer on the CPU."""
 
     fp16: bool | None = param(None, to=(), effect="none", no_effect_reason="DeepSpeed reads `fp16.enabled` instead")
     """No effect: old GPT-NeoX files contain it next to `enabled`, and only `enabled` counts. Not sent, because
@@ -83,7 +83,7 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat
 
     bf16_master_weights_and_grads: bool = param(False)
     """Keep the optimizer's copy of weights and gradients in bfloat16 instead of fp32, which halves their memory. Needs
-    ZeRO 1 to 3."""
+    ZeRO stage 1, 2 or 3."""
 
     bf16_optimizer_states: bool = param(False)
     """Keep the optimizer's moments in bfloat16 too. Needs `bf16_master_weights_and_grads`."""

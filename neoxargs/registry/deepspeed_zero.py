@@ -326,7 +326,7 @@ class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimizatio
     """Full class names of the modules that stage 3 fetches with all their submodules at once."""
 
     names: list[str] = param([])
-    """Full names, within the model, of the modules that stage 3 fetches with all their submodules at once."""
+    """Full names (as in the model) of the modules that stage 3 fetches with all their submodules at once."""
 
     name_suffixes: list[str] = param([])
     """Suffixes of the names of the modules that stage 3 fetches with all their submodules at once."""

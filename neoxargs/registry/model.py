@@ -232,7 +232,7 @@ class Attention(Group, origin="NeoX", effect="model"):
 
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
-    `num_local_blocks`; their names are those of the keys in the `sparse_attention` section, which can be set instead.
+    `num_local_blocks`. The keys are those of the `sparse_attention` section; that section can be set instead.
     On GPUs that support torch's flex_attention, blocks that are not read are skipped; elsewhere, they are masked."""
 
     sparsity: Literal["none", "all", "interspersed"] = param("none")

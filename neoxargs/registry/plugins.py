@@ -106,7 +106,7 @@ def _import(module: str) -> None:
 def _not_imported(module: str, error: Exception) -> Problem:
     missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
     if missing or not module:
-        hint = f"use the name as in `import`, without .py; searched: sys.path and {os.getcwd()}"
+        hint = f"write the module's name as in an `import` statement, without .py; searched: sys.path and {os.getcwd()}"
         return Problem(f"--plugin: there is no module {module or '(empty)'}", hint=hint, id="plugin-missing")
     import traceback  # only errors need it
 

@@ -53,7 +53,7 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
     does. This is the coefficient in the numerator."""
 
     mscale_all_dim: Positive | None = param(None, ours=True)
-    """Coefficient in the denominator of the ratio described under `mscale`."""
+    """Coefficient in the denominator of the ratio from which `yarn` computes `attention_factor`: see `mscale`."""
 
     short_factor: list[float] | None = param(None, ours=True)
     """Divisors of the frequencies, one per frequency, that `longrope` uses for a sequence no longer than the original

@@ -79,7 +79,7 @@ def test_ranks_receive_the_number_and_gpt_neox_s_scripts_compute_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"data_path": "absent"}, "train_epochs (3) needs the number of samples, which cannot be counted, because"),
+        ({"data_path": "absent"}, "train_epochs (3) needs the number of samples, but they cannot be counted:"),
         ({"text_path": "python-stdlib"}, "train_epochs (3) needs token files, whose"),
         (
             {"data_path": "[0.3, a, 0.7, b]"},
@@ -97,6 +97,6 @@ def test_a_missing_numpy_is_not_called_a_damaged_file(tmp_path: Path, monkeypatc
     data_path = token_file(tmp_path / "text", drawn(40, 30))
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(
-        Problems, match=r"because numpy is not installed(.|\n)*run pip install numpy, or set train_iters"
+        Problems, match=r"counted: numpy is not installed(.|\n)*run pip install numpy, or set train_iters"
     ):
         resolved(tmp_path, data_path=data_path)

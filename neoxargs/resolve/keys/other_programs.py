@@ -21,7 +21,7 @@ class OtherKey(NamedTuple):
     programs: tuple[str, ...] = ()
     """The programs that have the key; empty if the key means the same in all programs."""
     is_forks: bool = False
-    """True if a fork of GPT-NeoX has the key; deepy can launch the fork's own training script."""
+    """True if a fork of GPT-NeoX has the key. deepy can still launch that fork's training script."""
     counterpart: str | None = None
     """The parameter that corresponds to the key."""
     advice: str = ""

@@ -97,7 +97,7 @@ def eval_prompts_are_texts(eval_prompts: list[str] | None) -> Finding | None:
     if not numbers:
         return None
     what = f"eval_prompts contains the number {numbers[0]}, which is used as the text of a prompt"
-    return warn(what, "write the text of each prompt; num_samples and maximum_tokens control how much is generated")
+    return warn(what, "write each prompt as text; to set how much is generated, use num_samples and maximum_tokens")
 
 
 @check

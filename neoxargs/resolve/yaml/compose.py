@@ -204,7 +204,7 @@ class _Composer:
                     Problem(
                         what,
                         where,
-                        "remove the nested aliases; even a long configuration has only a few hundred values",
+                        "remove the nested aliases: even a long configuration needs only a few hundred values",
                         id="yaml-too-many-aliases",
                     )
                 ]

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--write",
         action="store_true",
-        help="edit the files in place (if any file has an error, none is changed); with -o, overwrite FILE",
+        help="edit the files in place (if any file has an error, none is changed); with -o FILE, overwrite FILE",
     )
 
 

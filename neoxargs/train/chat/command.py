@@ -77,7 +77,7 @@ def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_masks(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("what to train on").add_argument
+    add = parser.add_argument_group("which tokens to train on").add_argument
     add("--train-on", nargs="+", metavar="ROLE", help="train on the turns of these roles (default: assistant)")
     add("--only-last", action="store_true", help="train only on the last turn, if its role is one of --train-on")
     add("--tool-calls", action=argparse.BooleanOptionalAction, default=True,

@@ -29,7 +29,7 @@ class ChatRecipe:
     train_on: tuple[str, ...] = ("assistant",)
     """The roles whose turns are trained."""
     only_last: bool = False
-    """Train only on the last turn, if its role is trained."""
+    """Train only on the last turn, and only if its role is one of those trained on."""
     tool_calls: bool = True
     """Train on the turns that call tools."""
     max_length: int | None = None

@@ -75,8 +75,8 @@ PROBLEMS: dict[str, Entry] = {
         "would wait for them until the timeout, half an hour later."
     ),
     "host-without-python": row(
-        "A host cannot run Python at the same path and in the same folder as this machine. That host's ranks would "
-        "fail at once, and the others would wait for them."
+        "A host has no working Python at the path used on this machine, or lacks this machine's working folder. That "
+        "host's ranks would fail at once, and the others would wait for them."
     ),
     "host-other-python": row(
         "A host has a different version of Python than this machine. Python objects that ranks exchange or store in "
