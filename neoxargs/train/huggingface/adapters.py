@@ -40,7 +40,7 @@ HEAD = """\
 # Adapters from {source}, for the model in {model}
 #
 #   python deepy.py generate.py {file} --prompt "..."
-#   python deepy.py train.py {file} --set save=FOLDER --set checkpoint_factor=500
+#   python deepy.py train.py {file} --set save=FOLDER
 """
 #: Parameters that are not copied from the configuration of the adapters' model.
 NOT_TAKEN = ("load", "save", "iteration", "finetune", "base_checkpoint")

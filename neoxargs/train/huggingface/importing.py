@@ -39,7 +39,7 @@ HEAD = """\
 # {architecture} from {source}
 #
 #   python deepy.py generate.py {file} --prompt "..."
-#   python deepy.py train.py {file} --set text_path=FILE --set save=FOLDER --set checkpoint_factor=500
+#   python deepy.py train.py {file} --set text_path=FILE --set save=FOLDER
 """
 #: Example settings for further training.
 TRAINING = {
@@ -47,6 +47,7 @@ TRAINING = {
     "train_iters": 1000,
     "optimizer": {"type": "Adam", "params": {"lr": 1e-5}},
     "gradient_clipping": 1.0,
+    "checkpoint_factor": 500,
 }
 
 

@@ -133,7 +133,7 @@ def each_layout(root: str, layouts: dict[str, dict[str, Any]]) -> dict[str, Any]
 
 
 def on_this_rank(root: Path, name: str, sizes: dict[str, Any], save: Path, process: Any) -> Any:
-    overrides = [f"{key}={value}" for key, value in {**sizes, "save": save, "checkpoint_factor": 1}.items()]
+    overrides = [f"{key}={value}" for key, value in {**sizes, "save": save}.items()]
     config = resolve([root / "ours" / name / "model.yml"], overrides, gpus=torch.distributed.get_world_size())
     arguments = parse_rank_arguments(script_arguments(config))
     config = arguments.config
