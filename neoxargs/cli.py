@@ -32,9 +32,9 @@ python deepy.py check FILE ...                                            report
 python deepy.py plan FILE ...                                             estimate memory and speed
 python deepy.py explain KEY [FILE ...]                                    describe a parameter
 python deepy.py explain --all FILE ...                                    list values with sources
-python deepy.py explain PROBLEM_ID                                        describe the problem [PROBLEM_ID]
+python deepy.py explain PROBLEM_ID                                        describe a problem
 python deepy.py diff A B                                                  compare two runs
-python deepy.py migrate SOURCE ...                                        convert to a current YAML file
+python deepy.py migrate SOURCE ...                                        convert to current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                      tokenise text
 python deepy.py data --chat FILE ... --output-prefix PREFIX               tokenise conversations
 python deepy.py export FILE ... --to FOLDER                               convert to other formats

@@ -146,7 +146,7 @@ SILENT: dict[str, Callable[[Path], bool]] = {
     "Setting both `train_batch_size` and": solved,
     "A key in two files": twice,
     "With `include` and `num_gpus`, GPT-NeoX computes": hosts,
-    "Layouts that cannot run are started.": layouts,
+    "Layouts that cannot run are launched anyway.": layouts,
     "Loss scaling keys at the top level have no effect.": loss_scaling,
     "`lr` is ignored if `optimizer.params.lr` is set": rates,
     "`gas` is ignored": accumulated,
