@@ -15,6 +15,9 @@ from tests.support.huggingface_table import two_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+#: Other tests add models to MODELS while they run, which the ranks do not know.
+KNOWN_TO_RANKS = len(MODELS)
+
 
 @pytest.fixture(autouse=True)
 def transformers() -> None:
@@ -65,6 +68,6 @@ def assert_loads_as_it_was(name: str, folder: Path) -> None:
 @pytest.mark.timeout(900)
 def test_logits_gradients_and_tokens_on_two_ranks(tmp_path: Path) -> None:
     for rank in two_ranks(tmp_path):
-        assert len(rank) == 2 * len(MODELS)
+        assert len(rank) == 2 * KNOWN_TO_RANKS
         for name, difference in rank.items():
             assert_equal(difference, name)
