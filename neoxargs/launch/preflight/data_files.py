@@ -230,8 +230,6 @@ def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
         return f"to blend datasets, write a list: [{', '.join(paths)}]"
     if name in REWARD_FILES:
         return REWARDS_HINT
-    if name in REWARD_FILES:
-        return REWARDS_HINT
     labels = name if name.endswith("_label_data_paths") else name.replace("_data_paths", "_label_data_paths")
     return LABELS_HINT if labels != "data_path" and config.get(labels) else _creation_hint(config, prefix)
 

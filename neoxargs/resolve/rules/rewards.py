@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from neoxargs.problems import listed
 from neoxargs.resolve.rules.data import Paths, path_list
 from neoxargs.resolve.rules.rule import Finding, check, refuse
@@ -151,11 +153,7 @@ def preference_training_has_its_own_loss(
         "char_level_ppl": char_level_ppl,
         "soft_prompt_tuning.enabled": soft_prompt_tuning__enabled,
     }
-    names = [name for name, is_set in refused.items() if is_set]
-    if train_impl == "normal" or not names:
-        return None
-    what = f"{listed(names, 'and')} cannot be combined with train_impl ({train_impl})"
-    return refuse(what, f"remove {listed(names, 'and')}", ["train_impl", *names])
+    return None if train_impl == "normal" else _refuse_combination(train_impl, refused)
 
 
 @check
@@ -178,8 +176,13 @@ def reward_models_predict_no_tokens(
         "eval_tasks": eval_tasks,
         "eval_prompts": eval_prompts,
     }
-    names = [name for name, is_set in refused.items() if is_set]
-    if train_impl != "rm" or not names:
+    return _refuse_combination(train_impl, refused) if train_impl == "rm" else None
+
+
+def _refuse_combination(train_impl: str, is_set: Mapping[str, object]) -> Finding | None:
+    """Refuse the parameters that are set. is_set: name -> whether it is."""
+    names = [name for name, value in is_set.items() if value]
+    if not names:
         return None
-    what = f"{listed(names, 'and')} cannot be combined with train_impl (rm)"
+    what = f"{listed(names, 'and')} cannot be combined with train_impl ({train_impl})"
     return refuse(what, f"remove {listed(names, 'and')}", ["train_impl", *names])

@@ -28,9 +28,9 @@ from neoxargs.train.chat.recipe import IGNORED, ChatRecipe
 from neoxargs.train.chat.worker import Encoded, Encoder, Found, Sample, encode
 from neoxargs.train.data import indexed
 from neoxargs.train.data.build import identity
-from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.parallel import worker_count
 from neoxargs.train.data.record import label_prefix, refuse_other_files, reward_prefix, sidecar, write_json
+from neoxargs.train.meter import Meter
 
 #: Version of the output; increase it when the same conversations and recipe would give different files.
 FORMAT = 2

@@ -26,11 +26,11 @@ from neoxargs.sizes.vocab import vocabulary_hashes
 from neoxargs.train.chat import mask_before
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type
-from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.train.data.parallel import worker_count
 from neoxargs.train.data.record import label_prefix, refuse_other_files, sidecar, write_json, wrong_prefix
 from neoxargs.train.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
+from neoxargs.train.meter import Meter
 
 #: Version of the output; increase it when the same text and recipe would give different files.
 FORMAT = 1

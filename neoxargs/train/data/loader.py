@@ -19,7 +19,7 @@ from neoxargs.train.data.references import References
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.process.setup import on_gpu
-from neoxargs.train.process.workers import obey_the_parent_only
+from neoxargs.train.process.workers import end_workers_at_exit, obey_the_parent_only
 from neoxargs.train.soft_prompt.prompt import make_room
 
 
@@ -105,6 +105,7 @@ def batches(
     indices = sample_indices(length, consumed, data, micro_batch)
     if workers == 0:
         return (collate([samples[index] for index in chosen]) for chosen in indices)
+    end_workers_at_exit()
     return iter(
         DataLoader(
             samples,  # type: ignore[arg-type]

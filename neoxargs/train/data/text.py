@@ -53,20 +53,8 @@ NEVER_JSON_LINES = (".md", ".rst", ".py")
 FOLDER_ENDINGS = (*JSON_LINES, ".txt", ".text", *NEVER_JSON_LINES)
 #: Endings that are refused before reading; other files that are not UTF-8 are refused when they are decoded.
 BINARY_ENDINGS = (
-    ".bin",
-    ".idx",
-    ".gz",
-    ".zst",
-    ".xz",
-    ".bz2",
-    ".zip",
-    ".tar",
-    ".parquet",
-    ".arrow",
-    ".npy",
-    ".pt",
-    ".pdf",
-)
+    *COMPRESSED, ".xz", ".bz2", ".zip", ".tar", ".bin", ".idx", ".parquet", ".arrow", ".npy", ".pt", ".pdf",
+)  # fmt: skip
 
 KIB, MIB = 1 << 10, 1 << 20
 #: A longer line at the beginning of a file is not read to find out whether it is a document.
@@ -126,7 +114,7 @@ def _others(folder: Path, endings: tuple[str, ...]) -> Counter[str]:
     """Count what `_files` leaves out of a folder, by extension; hidden files do not count."""
     others: Counter[str] = Counter()
     for path in folder.rglob("*"):
-        if _hidden(path, folder) or path.name.endswith(endings):
+        if _hidden(path, folder) or ends_in(path, endings):
             continue
         if path.is_file():
             others[path.suffix or "no extension"] += 1
@@ -213,9 +201,9 @@ def is_json_lines(file: Path, key: str) -> bool:
         first, second = (_object(disk.readline(MAX_FIRST_LINE)) for _ in range(2))
     if first is None:
         return False
-    return (
-        second is not None or key in first if ends_in(file, (".json",)) else key in first and key in (second or first)
-    )
+    if ends_in(file, (".json",)):
+        return second is not None or key in first
+    return key in first and key in (second or first)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

@@ -23,13 +23,13 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import has_experts, mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import base, inventory
 from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, Weights
-from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, adapters, tokens
 from neoxargs.train.huggingface.family import Family, Piece
 from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Spec, Writer
+from neoxargs.train.meter import Meter
 from neoxargs.train.neox import exporting as gpt_neox
 from neoxargs.train.neox.loading import weights_of
 

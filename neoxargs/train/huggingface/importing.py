@@ -23,7 +23,6 @@ from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.checkpoint import imported
 from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.data.encode import Recipe
-from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
 from neoxargs.train.huggingface import adapters, exporting, peft_format, tokens
 from neoxargs.train.huggingface.configuration import ImportedModel, read
@@ -31,6 +30,7 @@ from neoxargs.train.huggingface.family import Piece
 from neoxargs.train.huggingface.folder import YAML, exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Reader
+from neoxargs.train.meter import Meter
 from neoxargs.train.neox import importing as gpt_neox
 from neoxargs.train.neox import loading
 

@@ -23,8 +23,8 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.train.checkpoint import imported
 from neoxargs.train.checkpoint.imported import Imported
-from neoxargs.train.data.meter import Meter
 from neoxargs.train.huggingface.folder import YAML
+from neoxargs.train.meter import Meter
 from neoxargs.train.neox.loading import schedule_state
 from neoxargs.train.neox.weights import NeoxWeights
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from threading import Thread
 from typing import cast
 
@@ -26,8 +27,22 @@ def obey_the_parent_only() -> None:
         Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
+def end_workers_at_exit() -> None:
+    """End the workers of this process when it exits, before Python does so, which sends one SIGTERM and waits."""
+    Finalize(None, end_workers, exitpriority=0)
+
+
+def end_workers() -> None:
+    """End the daemonic child processes of this process."""
+    for worker in multiprocessing.active_children():
+        # Repeated: a SIGTERM that arrives while one of somebody else is pending merges with it.
+        while worker.daemon and worker.is_alive():
+            worker.terminate()
+            worker.join(0.1)
+
+
 def _end_with(parent: BaseProcess) -> None:
-    """Wait for a SIGTERM of the parent, with which Python ends remaining child processes at exit, or for its end."""
+    """Wait for a SIGTERM of the parent, or for its end."""
     while parent.is_alive():
         received = signal.sigtimedwait({signal.SIGTERM}, 1.0)
         if received and received.si_pid == parent.pid:

@@ -96,7 +96,15 @@ def test_patterns_and_repeats(tmp_path) -> None:
 
 
 def test_files_that_are_not_tokenised_are_told(tmp_path) -> None:
-    for name in ("a.txt", "b.jsonl.xz", "c.yml", "d.yml", "Makefile", ".hidden"):
+    for name in (
+        "a.txt",
+        "b.jsonl.xz",
+        "c.yml",
+        "d.yml",
+        "Makefile",
+        ".hidden",
+        "e.JSONL",
+    ):  # a.txt and e.JSONL are read
         (tmp_path / name).write_text("text\n")
     (tmp_path / "link").symlink_to(tmp_path.parent, target_is_directory=True)
     told = [problem.what for problem in text.left_out([str(tmp_path), str(tmp_path / "a.txt")])]

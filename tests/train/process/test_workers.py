@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from neoxargs.train.process.workers import obey_the_parent_only
+from neoxargs.train.process.workers import end_workers, obey_the_parent_only
 
 
 def wait_for_the_end(started) -> None:
@@ -20,7 +20,7 @@ def wait_for_the_end(started) -> None:
 def worker():
     context = multiprocessing.get_context("fork")
     started = context.Event()
-    process = context.Process(target=wait_for_the_end, args=(started,))
+    process = context.Process(target=wait_for_the_end, args=(started,), daemon=True)
     process.start()
     assert started.wait(60)
     yield process
@@ -28,13 +28,17 @@ def worker():
     process.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_somebody_elses_signal_is_ignored(worker, number) -> None:
+def send_as_somebody_else(pid, number) -> None:
     other = os.fork()
     if other == 0:
-        os.kill(worker.pid, number)
+        os.kill(pid, number)
         os._exit(0)
     os.waitpid(other, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_somebody_elses_signal_is_ignored(worker, number) -> None:
+    send_as_somebody_else(worker.pid, number)
     worker.join(1.5)  # longer than the worker takes to look for its parent
     assert worker.is_alive()
 
@@ -42,4 +46,15 @@ def test_somebody_elses_signal_is_ignored(worker, number) -> None:
 def test_the_parents_sigterm_ends_it(worker) -> None:
     worker.terminate()
     worker.join(60)
+    assert worker.exitcode == 0
+
+
+def test_a_sigterm_that_merges_with_somebody_elses_is_repeated(worker) -> None:
+    os.kill(worker.pid, signal.SIGSTOP)
+    send_as_somebody_else(worker.pid, signal.SIGTERM)
+    worker.terminate()
+    os.kill(worker.pid, signal.SIGCONT)
+    worker.join(1.5)
+    assert worker.is_alive()
+    end_workers()
     assert worker.exitcode == 0
