@@ -34,14 +34,18 @@ class Cut(NamedTuple):
     seed: int
 
 
-def samples_per_epoch(draft: Draft) -> int:
+def samples_per_epoch(draft: Draft) -> int | None:
     """Return the number of samples of one pass over the training data; 0 without `train_epochs` or token files.
+
+    None if it is unknown because `seq_length` is missing or invalid, which is reported elsewhere.
 
     Raises Problems if a token file cannot be read.
     """
     epochs = draft.values.get("train_epochs")
     if epochs is None or epochs.value is None or "train_epochs" in draft.broken:
         return 0
+    if "seq_length" not in draft.values:
+        return None
     chosen, cut = sources(draft.group(Data), draft.group(PostTraining))["train"], _cut(draft)
     try:
         counts = {source: _counted(source, cut) for source in chosen}

@@ -23,7 +23,7 @@ def resolve(
     directory: str | os.PathLike[str] | None = None,
     *,
     gpus: int | Callable[[Draft], int],
-    samples: Callable[[Draft], int] | None = None,
+    samples: Callable[[Draft], int | None] | None = None,
 ) -> Config:
     """Read files and `--set KEY=VALUE`s, merge, derive and cross-check them.
 
@@ -42,7 +42,7 @@ def resolve_texts(
     overrides: Sequence[str] = (),
     *,
     gpus: int | Callable[[Draft], int],
-    samples: Callable[[Draft], int] | None = None,
+    samples: Callable[[Draft], int | None] | None = None,
 ) -> Config:
     """Same as `resolve`, for files that are already read."""
     drafted = draft(texts, overrides)
@@ -50,7 +50,7 @@ def resolve_texts(
     return complete(drafted, counted, samples_per_epoch=_count(samples or 0, drafted))
 
 
-def _count(gpus: int | Callable[[Draft], int], drafted: Draft) -> int | None:
+def _count(gpus: int | Callable[[Draft], int | None], drafted: Draft) -> int | None:
     # The hosts of an unreadable file are not known, and its syntax error is the only problem that matters.
     if not callable(gpus) or not drafted.readable:
         return gpus if isinstance(gpus, int) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,16 @@ def test_what_cannot_be_counted(tmp_path: Path, values: dict[str, str], problem:
     with pytest.raises(Problems) as stop:
         resolved(tmp_path, **values)
     assert any(one.what.startswith(problem) for one in stop.value.problems)
+
+
+@pytest.mark.parametrize("line", ["", "seq_length: abc\n"])
+def test_samples_of_unknown_length_are_not_counted(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "run.yml"
+    file.write_text(re.sub("seq_length: .*\n", line, TRAIN) + "train_epochs: 3\ndata_path: absent\n")
+    with pytest.raises(Problems) as stop:
+        resolve_run(Request([str(file)], gpus=2), {"DS_ACCELERATOR": "cpu"})
+    assert any(one.what.startswith("seq_length") for one in stop.value.problems)
+    assert not any("train_epochs" in one.about for one in stop.value.problems)
 
 
 def test_a_missing_numpy_is_not_called_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
