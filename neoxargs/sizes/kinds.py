@@ -30,7 +30,9 @@ def has_attention(config: Config, layer: int) -> bool:
 
 def attention_layers(config: Config) -> list[int]:
     """Return the layers that have attention."""
-    return [layer for layer in range(config.shape.num_layers) if has_attention(config, layer)]
+    if "attention_config" not in config.values:
+        return list(range(config.shape.num_layers))
+    return [layer for layer, kind in enumerate(config.attention.attention_config) if kind not in RECURRENT]
 
 
 def block_name(config: Config, layer: int) -> str:

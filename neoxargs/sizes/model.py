@@ -75,6 +75,8 @@ def has_experts(config: Config, layer: int) -> bool:
 
 def layers_with_experts(config: Config) -> list[int]:
     """Return the layers whose feed-forward is a mixture of experts."""
+    if config.moe.moe_num_experts <= 1:  # a search of layouts calls this very often
+        return []
     return [layer for layer in range(config.shape.num_layers) if has_experts(config, layer)]
 
 

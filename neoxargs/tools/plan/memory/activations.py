@@ -9,8 +9,10 @@ are not stored: flash attention (Dao et al. 2022, arXiv:2205.14135) stores one f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.kinds import has_attention
+from neoxargs.sizes.kinds import has_attention, layer_kind
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.lora import targets
 from neoxargs.sizes.model import GATED, mlp_width, norms_after, norms_of_block
@@ -31,9 +33,15 @@ def is_selective(config: Config) -> bool:
     return config.recompute.checkpoint_activations == "selective"
 
 
-def block(sizes: ActivationSizes, layer: int) -> int:
-    """Bytes that a layer stores, its input included."""
-    if recurrence := recurrent.memory(sizes.config, layer):
+def blocks(sizes: ActivationSizes, layers: Iterable[int]) -> list[int]:
+    """Bytes that each of these layers stores, its input included. Layers of the same kind store the same."""
+    kinds = [layer_kind(sizes.config, layer) for layer in layers]
+    of_kind = {kind: _block(sizes, kind) for kind in set(kinds)}
+    return [of_kind[kind] for kind in kinds]
+
+
+def _block(sizes: ActivationSizes, kind: str) -> int:
+    if recurrence := recurrent.MEMORY.get(kind):
         return recurrence.stored(sizes)
     return _attention_block(sizes, is_selective(sizes.config))
 
@@ -77,7 +85,7 @@ def checkpoint(sizes: ActivationSizes) -> int:
 def stored(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes that one micro batch occupies between its forward and its backward pass on this stage."""
     checkpoints = _checkpoints(sizes.config, stage)
-    total = checkpoints * checkpoint(sizes) if checkpoints else sum(block(sizes, layer) for layer in stage.layers)
+    total = checkpoints * checkpoint(sizes) if checkpoints else sum(blocks(sizes, stage.layers))
     return total + _tables(sizes, stage) + _first_and_last_layers(sizes, stage, recomputed=bool(checkpoints))
 
 
@@ -98,8 +106,8 @@ def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
         return _mlp(sizes, False) - _mlp(sizes, True) if _has_attention(sizes, stage) else 0
     if not _checkpoints(sizes.config, stage):
         return 0
-    size, blocks = sizes.config.recompute.checkpoint_num_layers, [block(sizes, layer) for layer in stage.layers]
-    groups = [sum(blocks[start : start + size]) for start in range(0, len(blocks), size)]
+    size, layers = sizes.config.recompute.checkpoint_num_layers, blocks(sizes, stage.layers)
+    groups = [sum(layers[start : start + size]) for start in range(0, len(layers), size)]
     return max(groups, default=sizes.stream) - sizes.stream  # the input of the first of them is the checkpoint
 
 

@@ -174,7 +174,7 @@ def _evaluation(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     """Evaluation keeps no activations but those of the layer that is computed, and no gradients of the loss."""
     gathered = states.gathered_weights(held) + _pipe_buffers(held, sizes)
     return _steady(held) | {
-        "activations": max((activations.block(sizes, layer) for layer in held.stage.layers), default=0),
+        "activations": max(activations.blocks(sizes, held.stage.layers), default=0),
         "logits": logits(sizes, held.stage)["evaluation"],
         "buffers": gathered,
     }

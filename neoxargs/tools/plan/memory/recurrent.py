@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.kinds import has_attention, layer_kind
+from neoxargs.sizes.kinds import layer_kind
 from neoxargs.sizes.mamba import STATE, packed_width
 from neoxargs.tools.plan.assumptions import SINGLE
 from neoxargs.tools.plan.memory import rwkv
@@ -75,7 +75,7 @@ MEMORY = {
 
 def memory(config: Config, layer: int) -> Memory | None:
     """Return the memory of a recurrent layer; None if the layer has attention."""
-    return None if has_attention(config, layer) else MEMORY[layer_kind(config, layer)]
+    return MEMORY.get(layer_kind(config, layer))
 
 
 def transient(sizes: ActivationSizes, layers: Iterable[int]) -> int:
