@@ -50,12 +50,12 @@ def resolve_texts(
     return complete(drafted, counted, samples_per_epoch=_count(samples or 0, drafted))
 
 
-def _count(gpus: int | Callable[[Draft], int | None], drafted: Draft) -> int | None:
+def _count(number: int | Callable[[Draft], int | None], drafted: Draft) -> int | None:
     # The hosts of an unreadable file are not known, and its syntax error is the only problem that matters.
-    if not callable(gpus) or not drafted.readable:
-        return gpus if isinstance(gpus, int) else None
+    if not callable(number) or not drafted.readable:
+        return number if isinstance(number, int) else None
     try:
-        return gpus(drafted)
+        return number(drafted)
     except Problems as stop:
         drafted.problems.extend(stop.problems)
         return None
