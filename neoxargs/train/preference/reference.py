@@ -23,12 +23,12 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.data.loader import Batch, Loader, Samples, collate, reads_data
-from neoxargs.train.data.references import Table
+from neoxargs.train.data.references import References, Table
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
 from neoxargs.train.lora import adapters
-from neoxargs.train.preference.recorded import read
+from neoxargs.train.preference.recorded import Recorded, read
 from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.samples.gpt_neox import BlendSamples
 from neoxargs.train.samples.pairs import Pairs
@@ -47,14 +47,15 @@ def prepare(
 
     Raises Problems if a sample is new and the model before the first step cannot be restored.
     """
-    saver.references = data.references
+    recorded = read(saver.last) if saver.last else Recorded({}, saver.initial)
+    saver.initial = recorded.initial
     options = config.post_training
     if options.train_impl == "dpo" and options.dpo_reference_free:
         data.references.ignore()
-    elif saver.last:
-        recorded = read(saver.last)
+        saver.references = References()  # not those, which are no model's
+    else:
         data.references.restore(recorded.tables)
-        saver.initial = recorded.initial
+        saver.references = data.references
     if samples := missing(data):
         reference = Reference(built, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
         with _reference_model(config, built, saver, samples):
@@ -132,7 +133,7 @@ class Reference:
                 self._compute(samples[start : start + at_once])
                 if time.monotonic() - said > INTERVAL:
                     said = time.monotonic()
-                    _say(f"reference log-probabilities: {start + at_once:,} of {total}")
+                    _say(f"reference log-probabilities: {min(start + at_once, len(samples)):,} of {total}")
 
     def _compute(self, samples: list[Unscored]) -> None:
         # Full micro batches on every rank: the last sample again where there are too few.
@@ -175,7 +176,6 @@ def missing(data: Loader) -> list[Unscored]:
 def _origin(samples: Samples, index: int) -> Unscored:
     """Return the sample that is one of a blend, or of several passes."""
     while isinstance(samples, BlendSamples):
-        blend = samples
-        samples, index = blend.sources[int(blend.source[index])], int(blend.index[index])
+        samples, index = samples.locate(index)
     assert isinstance(samples, Pairs | Rated)
     return Unscored(samples, index)

@@ -101,8 +101,13 @@ class BlendSamples:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        samples, place = self.locate(index)
+        return samples[place]
+
+    def locate(self, index: int) -> tuple[Samples, int]:
+        """Return the source of a sample, and the sample's index there. After the last sample, start over."""
         index %= len(self)
-        return self.sources[int(self.source[index])][int(self.index[index])]
+        return self.sources[int(self.source[index])], int(self.index[index])
 
 
 def source_samples(

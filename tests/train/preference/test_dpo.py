@@ -90,13 +90,12 @@ def test_a_run_begins_with_the_weights_of_another_objective(base: Path, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_random_weights_cannot_be_restored_for_new_pairs(tmp_path: Path) -> None:
+def test_random_weights_cannot_be_restored(tmp_path: Path) -> None:
     preference.written(tmp_path, PAIRS, 16)
     run_ranks(trained, 1, [run(tmp_path, tmp_path / "out", 1, dpo_reference_free="true")])
     free = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[1])
     assert free["train/ref_pos"] == 0 and free["train/chosen_pos"] < 0
-    preference.written(tmp_path, PAIRS + 1, 16)
-    with pytest.raises(AssertionError, match="contains no reference log-probabilities of 9 pairs of this run's data"):
+    with pytest.raises(AssertionError, match="contains no reference log-probabilities of 8 pairs of this run's data"):
         run_ranks(trained, 1, [run(tmp_path, tmp_path / "out", 4, load=tmp_path / "out")])
     run_ranks(trained, 1, [run(tmp_path, tmp_path / "new", 1, load=tmp_path / "out", finetune="true")])
     assert losses(tmp_path / "new") == [pytest.approx(math.log(2), abs=1e-5)]
