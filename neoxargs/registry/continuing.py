@@ -47,7 +47,8 @@ REASONS: Mapping[str, tuple[Level, str]] = {
     "it is checked together with the frozen model or with the vocabulary": (
         "apart", "lora. soft_prompt_tuning. padded_vocab_size make_vocab_size_divisible_by"
     ),
-    "it matters only through another parameter, which is compared": ("apart", "sparsity base_shapes_file"),
+    "it is an old name, whose replacement is compared": ("apart", "sparsity"),
+    "it is a path, and a file with the same content can be elsewhere": ("apart", "base_shapes_file"),
 }  # fmt: skip
 
 #: Kinds of parameters that can change the result, but not what a run learns from a step: the model, which `level_of`

@@ -50,8 +50,8 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """Repeat trials whose results already exist."""
 
     arg_mappings: dict[str, str] | None = param(None)
-    """Maps keys of the JSON file to the script's flags with the same meaning, for scripts that also take the batch size
-    as a flag."""
+    """Maps a key of the JSON file, such as `train_micro_batch_size_per_gpu`, to the script's flag with the same
+    meaning, such as `--batch-size`. For scripts that also take the batch size as a flag."""
 
     max_train_batch_size: Count | None = param(None)
     """Largest global batch size to try."""

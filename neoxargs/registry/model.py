@@ -365,8 +365,8 @@ class Fusion(Group, origin="Meg", effect="model"):
 
     bias_dropout_fusion: bool = param(False, megatron="!no-bias-dropout-fusion", receiver_default=True)
     """Computes dropout and the residual addition in one kernel, which torch.compile generates on a GPU if
-    `hidden_dropout` is above 0; its dropout masks differ. On a CPU, or without Triton and a C compiler, two torch
-    kernels are used. The bias is always added inside the matrix product."""
+    `hidden_dropout` is above 0; its dropout masks differ from those of torch's own kernels. On a CPU, or without Triton
+    and a C compiler, two torch kernels are used. The bias is always added inside the matrix product."""
 
     compile_layers: bool = param(False, origin="NeoX", ours=True)
     """Compiles each transformer layer with torch.compile, which computes norms, rotary embeddings, activation functions

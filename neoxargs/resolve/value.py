@@ -15,7 +15,8 @@ class Source(NamedTuple):
     kind: Kind
     where: Place | None = None
     text: str = ""
-    """derived: the reason that the rule gives; environment: the variable; default: the dialect, "" for the registry.
+    """derived: the reason that the rule gives; environment: the variable; default: the dialect, "" if the default
+    is the registry's.
 
     For file and set: the reason given by the rule that normalised the value, if any."""
     inputs: tuple[str, ...] = ()

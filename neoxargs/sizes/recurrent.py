@@ -16,7 +16,7 @@ class Tensor(NamedTuple):
     """Name within the layer, such as `mixer.in_proj.weight`."""
     numel: int
     sharded: bool = True
-    """Whether the tensor parallel ranks divide it."""
+    """Whether it is sharded across the tensor parallel ranks."""
     multiplies: bool = False
     """Whether it is the matrix of a matrix product."""
 

@@ -20,7 +20,7 @@ SEGMENT = 64
 def rwkv_widths(config: Config) -> tuple[int, int]:
     """Return the widths of time mixing and of channel mixing."""
     time, channel = config.rwkv.dim_att, config.rwkv.ffn_dim
-    assert time and channel, "rules derive them for configurations with RWKV layers"
+    assert time and channel, "rules derive both if a layer is an RWKV layer"
     return time, channel
 
 

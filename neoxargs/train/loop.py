@@ -102,7 +102,7 @@ class Loop:
     progress: Progress = field(default_factory=Progress)
     run_dir: Path = Path()
     folders: RunFolders = field(default_factory=lambda: RunFolders({}))
-    """The folders that this rank creates again if they vanish."""
+    """The folders that this rank recreates if they disappear."""
     diverged_in_a_row: int = 0
     """Number of steps in a row that diverged and were skipped, with `on_divergence: skip`."""
     unwritten: set[str] = field(default_factory=set)

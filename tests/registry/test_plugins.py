@@ -97,7 +97,7 @@ def test_its_launcher_starts_ranks_that_know_the_plugin(deepy: Deepy, tmp_path: 
     done = deepy(*given, DS_ACCELERATOR="cpu", RANK="0")
     assert done.stdout.splitlines()[-1] == "32 xpos {'enabled': True}", done.stderr
     refused = deepy(*given, "--emit", "runner").stderr
-    assert "launcher (here) does not use DeepSpeed's runner, so it has no runner flags" in refused
+    assert "launcher (here) does not use DeepSpeed's runner, so it takes no runner flags" in refused
 
 
 def test_an_installed_plugin_is_found(deepy: Deepy, tmp_path: Path) -> None:

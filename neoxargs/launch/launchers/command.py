@@ -61,7 +61,7 @@ def command(
 def runner_flags(config: Config, resources: Resources, port: int | None = None) -> list[str]:
     """Return the flags of DeepSpeed's runner, which select the hosts and devices of `resources`; raises Problems."""
     if not launcher_named(config.runner.launcher).through_deepspeed:
-        what = f"launcher ({config.runner.launcher}) does not use DeepSpeed's runner, so it has no runner flags"
+        what = f"launcher ({config.runner.launcher}) does not use DeepSpeed's runner, so it takes no runner flags"
         hint = "use --emit command to print the command that starts the ranks"
         place = config.place("launcher")
         raise Problems([Problem(what, place, hint, id="launcher-without-flags", about=("launcher",))])

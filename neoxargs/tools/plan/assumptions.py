@@ -47,8 +47,8 @@ class Assumptions:
 
     usable: float = assume(
         0.97, "fraction of memory", "fraction of a device's memory that a run may use",
-        "the driver reserves 0.4 to 0.9 of 80 GiB (nvidia-smi shows 81,559 MiB on an H100, 81,251 on an A100); the "
-        "rest is a margin for estimation errors",
+        "of 80 GiB, the driver reserves 0.4 GiB on an H100 and 0.7 GiB on an A100 (nvidia-smi shows 81,559 and 81,251 "
+        "MiB); the rest is a margin for estimation errors",
     )  # fmt: skip
     context: float = assume(
         0.75, "GiB", "memory of the CUDA context and torch's kernels on a GPU, which torch's allocator does not count",

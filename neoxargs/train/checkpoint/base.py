@@ -35,6 +35,7 @@ def of_run(config: Config, checkpoint: Path | None) -> BaseWeights | None:
     if found is None:
         frozen = f"load ({checkpoint}) was trained on the frozen model in {folder}, but that folder"
         what = f"{f'base_checkpoint ({folder})' if root else frozen} contains no checkpoint with a weight index"
+        what += f" ({inventory.PREFIX}*.json)"
         hint = "set base_checkpoint to the folder of the model's checkpoint"
         raise Problems(Problem(what, hint=hint, id="base-checkpoint-missing", about=("base_checkpoint",)))
     return found

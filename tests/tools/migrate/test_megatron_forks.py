@@ -139,8 +139,13 @@ def test_experts(flags: str, expected: dict[str, object]) -> None:
         ),
         (
             "--num-experts 8 --moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 50",
-            "--moe-shared-expert-intermediate-size 50 is left out, because the total width of the shared "
-            "experts must be a multiple of an expert's width",
+            "--moe-shared-expert-intermediate-size 50 is left out, because it must be a multiple of an "
+            "expert's width (48)",
+        ),
+        (
+            "--num-experts 8 --moe-shared-expert-intermediate-size 50",
+            "--moe-shared-expert-intermediate-size 50 is left out, because it must be a multiple of an expert's width "
+            "(not known)",
         ),
         (
             "--num-experts 8 --moe-router-load-balancing-type seq_aux_loss",

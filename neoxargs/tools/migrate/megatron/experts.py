@@ -79,7 +79,8 @@ def shared_experts(reading: Reading, option: Option) -> None:
     if total and single and total % single == 0:
         reading.set("moe_num_shared_experts", int(total // single), f"{option.text} / {single:g}, an expert's width")
     else:
-        reading.leave_out(option, "the total width of the shared experts must be a multiple of an expert's width")
+        width = f"({single:g})" if single else "(not known)"
+        reading.leave_out(option, f"it must be a multiple of an expert's width {width}")
 
 
 def capacity(reading: Reading, option: Option) -> None:

@@ -243,7 +243,7 @@ def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite 
     if isinstance(value, str | bool | int) and (new := _back().get((name, value))):
         return Rewrite(name, value, new, "the older name", since)
     if value == default_at(name, SEED) and name not in derived_from_dialect():
-        return Rewrite(name, value, {}, "the only behaviour of older versions", since)
+        return Rewrite(name, value, {}, "older versions always behaved this way", since)
     return None
 
 

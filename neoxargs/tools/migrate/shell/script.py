@@ -41,7 +41,7 @@ class Script:
     unset: set[str] = field(default_factory=set)
     """Variables that the script uses but does not set."""
     doubts: list[tuple[list[Word], list[Problem]]] = field(default_factory=list)
-    """Commands with variables whose values may be wrong, and the warnings about these."""
+    """Commands whose variables may have wrong values, and the warnings about these variables."""
     variable_flags: list[Word] = field(default_factory=list)
     """Flags in the values of the script's variables; used if another script is meant to source this one."""
 
