@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.problems import printable
 from neoxargs.registry import REGISTRY
-from neoxargs.tools.migrate.yaml_edit import yaml_value
+from neoxargs.tools.yaml_edit import yaml_value
 
 
 @dataclass(frozen=True)

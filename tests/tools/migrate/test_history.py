@@ -14,7 +14,7 @@ from neoxargs.resolve import Text, draft
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.result import Result
-from neoxargs.tools.migrate.yaml_edit import yaml_value
+from neoxargs.tools.yaml_edit import yaml_value
 from tests.support.reference import read
 from tests.support.selection import mostly_slow
 

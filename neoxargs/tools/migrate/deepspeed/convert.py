@@ -16,8 +16,8 @@ from neoxargs.tools.migrate.deepspeed.versions import Version
 from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.result import Change, Result, new_file
 from neoxargs.tools.migrate.source import CURRENT_DIALECT
-from neoxargs.tools.migrate.yaml_edit import Document
 from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
+from neoxargs.tools.yaml_edit import Document
 
 
 def convert_version(version: Version, source: str) -> Result:

@@ -32,7 +32,7 @@ from neoxargs.tools.migrate.neox.rewrites import (
 from neoxargs.tools.migrate.neox.verify import beyond, differences, fitting_gpus, verify
 from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.migrate.result import Change, Result
-from neoxargs.tools.migrate.yaml_edit import Document, Entry
+from neoxargs.tools.yaml_edit import Document, Entry
 
 NO_COUNTERPART = "migrate-no-counterpart"
 

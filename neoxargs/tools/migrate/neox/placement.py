@@ -8,7 +8,7 @@ from typing import Any
 from neoxargs.problems import Place
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text
-from neoxargs.tools.migrate.yaml_edit import Document, Entry
+from neoxargs.tools.yaml_edit import Document, Entry
 
 
 class Files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,14 +18,11 @@ from neoxargs.tools.plan.devices import ASSUMED_DEVICE
 from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.placement import on_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
-from neoxargs.tools.plan.search.output import fewest, layout_file, to_json, to_text
+from neoxargs.tools.plan.search.output import fewest, to_json, to_text
 from neoxargs.tools.plan.search.search import Result, Search, Tell, device_counts
-from neoxargs.tools.plan.search.subject import Resolve, Start, Subject, start_of, under_all_names
+from neoxargs.tools.plan.search.subject import GPU_COUNTS, Resolve, Start, Subject, start_of, under_all_names
 from neoxargs.tools.plan.target import Target, choose_target
 from neoxargs.tools.write import require_replaceable, write_all
-
-#: Parameters that must equal the number of GPUs.
-GPU_COUNTS = ("global_num_gpus", "world_size")
 
 
 @dataclass(frozen=True)
@@ -66,13 +63,13 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     with _progress() as tell:
         result = _search(resolve, start, target, options, search.fewest, tell)
     subject = Subject(start, target, options.files, _host_memory(target, min(result.devices, options.per_host)))
-    _write(result, subject, search)
+    usage = _write(result, subject, search, texts, options)
     if options.as_json:
         print(json.dumps(to_json(result, subject), indent=1))
     else:
         if search.fewest and result.fitting:
             print(fewest(result, subject), end="\n\n")
-        print(to_text(result, subject, search.left_out, search.write))
+        print(to_text(result, subject, search.left_out, usage))
     return int(not result.fitting)
 
 
@@ -114,15 +111,31 @@ def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
     return target
 
 
-def _write(result: Result, subject: Subject, search: SearchOptions) -> None:
-    files = []
+def _write(
+    result: Result, subject: Subject, search: SearchOptions, texts: Sequence[Text], options: PlanOptions
+) -> Sequence[str]:
+    """Write the files that are asked for, and return the lines that tell how to use the fastest layout's."""
+    files: list[Text] = []
+    usage: Sequence[str] = ()
     if search.write and result.fitting:
-        files.append(Text(search.write, layout_file(result, subject.files)))
+        from neoxargs.tools.plan.search.layout_file import layout_file
+
+        # Without these options, the numbers in the files are those that were planned for.
+        counts = _counts(result.devices, options.per_host) if options.gpus or search.fewest else {}
+        file, usage = layout_file(search.write, result, texts, options.overrides, counts)
+        files.append(file)
     if search.page:
         from neoxargs.tools.plan.search.page import to_html
 
         files.append(Text(search.page, to_html(result, subject)))
     write_all(files)
+    return usage
+
+
+def _counts(devices: int, per_host: int) -> Changes:
+    """Return the parameters that count GPUs and hosts."""
+    hosts = {"num_gpus": min(devices, per_host), "num_nodes": -(-devices // per_host)}
+    return {**dict.fromkeys(GPU_COUNTS, devices), **hosts}
 
 
 @contextmanager

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.launch.report.summary import LABEL, WIDTH
-from neoxargs.problems import listed
 from neoxargs.text import format_bytes, format_duration, format_number, format_percent, wrap
-from neoxargs.tools.plan.advice import overrides_of
 from neoxargs.tools.plan.search.search import Found, LeftOut, Result
-from neoxargs.tools.plan.search.subject import Subject, under_all_names
+from neoxargs.tools.plan.search.subject import Subject
 from neoxargs.tools.plan.speed import Speed
 
 #: The most layouts of the front that are listed.
@@ -30,13 +27,12 @@ MEANWHILE = {
 NOTICEABLE = 0.02
 
 
-def to_text(result: Result, subject: Subject, left_out: bool, written: str | None) -> str:
-    """Return the lines that the command prints. written: the file that the fastest layout was written to."""
+def to_text(result: Result, subject: Subject, left_out: bool, usage: Sequence[str]) -> str:
+    """Return the lines that the command prints. usage: how to use the file that the fastest layout was written to."""
     rows = [("search", list(_searched(result, subject))), ("front", list(_front(result)))]
     rows += [("fastest" if not index else "", list(_explained(found))) for index, found in _best(result)]
     rows += [("left out", list(_left_out(result, left_out)))]
-    if written and result.fitting:
-        rows.append(("written", list(_written(result, subject, written))))
+    rows.append(("written", list(usage)))
     return "\n\n".join(_row(label, lines) for label, lines in rows if lines)
 
 
@@ -63,21 +59,6 @@ def _searched(result: Result, subject: Subject) -> Iterator[str]:
     yield from subject.assumed
     if result.offloaded and subject.assumed_host_memory:
         yield subject.assumed_host_memory
-
-
-def _written(result: Result, subject: Subject, file: str) -> Iterator[str]:
-    """How to use the file. A file that sets the layout cannot be combined with one that sets it too."""
-    written = subject.start.written
-    layout = under_all_names(result.front[0].layout.changes(), written)
-    if not layout.keys() & written.keys():
-        yield f"{file}: the fastest layout; pass this file together with {listed(subject.files, 'and')}"
-    elif len(subject.files) > 1:
-        yield f"{file}: the fastest layout; pass this file instead of the file that sets your layout"
-    else:
-        changes = {key: value for key, value in layout.items() if key not in written or written[key] != value}
-        yield f"{file}: the fastest layout; to use it, remove the layout from {subject.files[0]} and pass both files,"
-        yield "or pass these options, in place of any --set options for the same parameters:"
-        yield " ".join(f"--set {shlex.quote(override)}" for override in overrides_of(changes))
 
 
 def _front(result: Result) -> Iterator[str]:
@@ -138,29 +119,6 @@ def _left_out(result: Result, listed: bool) -> Iterator[str]:
         for left in members:
             size = f"{format_bytes(left.needs):>10}" if left.needs is not None else ""
             yield f"{size}  {left.layout}"
-
-
-def layout_file(result: Result, files: Sequence[str]) -> str:
-    """Return the YAML of the fastest layout."""
-    best = result.front[0]
-    division, device = best.layout.division, best.plan.target.device.name
-    lines = [
-        f"# The fastest of {result.planned:,} layouts planned for {result.devices:,} x {device} with",
-        f"# {' '.join(files)}:",
-        f"# about {format_duration(best.seconds)} per step and {format_bytes(best.memory)} per rank.",
-        f"pipe_parallel_size: {division.pipe}",
-        f"model_parallel_size: {division.tensor}",
-        f"sequence_parallel: {str(division.sequence_parallel).lower()}",
-        f"zero_optimization: {{stage: {division.zero}{OFFLOADED if division.offload else ''}}}",
-        *([f"moe_expert_parallel_size: {division.expert}"] if division.expert > 1 else []),
-        f"train_micro_batch_size_per_gpu: {best.layout.micro}",
-        f"gradient_accumulation_steps: {best.layout.steps}",
-        f"checkpoint_activations: {str(best.layout.recompute).lower()}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-OFFLOADED = ", offload_optimizer: {device: cpu}"
 
 
 def to_json(result: Result, subject: Subject) -> dict[str, Any]:

@@ -21,6 +21,10 @@ BATCH = "train_batch_size"
 OTHER_NAMES = {"batch_size": "train_micro_batch_size_per_gpu", "gas": "gradient_accumulation_steps"}
 
 
+#: Parameters that must equal the number of GPUs.
+GPU_COUNTS = ("global_num_gpus", "world_size")
+
+
 @dataclass(frozen=True)
 class Start:
     """The configuration that a search starts from. Its layout is not used."""

@@ -70,14 +70,21 @@ def test_the_search_finds_what_fits_when_each_layout_is_planned_by_itself(
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_the_written_layout_is_the_fastest(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "layout.yml"
-    fastest = found_by(options(middle), capsys, write=str(file))["layouts"][0]  # type: ignore[index]
-    values = yaml.safe_load(file.read_text())
-    overrides = [f"{key}={json.dumps(value)}" for key, value in values.items()]
-    plan, _ = plan_and_suggest(options(middle, overrides=overrides))
+def test_a_file_with_a_layout_is_copied_with_the_fastest(
+    middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "# mine\nzero-optimization: {stage: 2}  # often enough\nsequence_parallel: false\nnum_gpus: 1\n"
+    Path(middle).write_text(Path(middle).read_text() + own)
+    file = tmp_path / "fast.yml"
+    given = options(middle, overrides=["lr_decay_iters=9", "pipe_parallel_size=0"])
+    fastest = found_by(given, capsys, write=str(file))["layouts"][0]  # type: ignore[index]
+    plan, _ = plan_and_suggest(options(str(file)))
     assert plan.speed.step == fastest["step"] and plan.fullest.peak == fastest["peak"]
-    assert file.read_text().startswith("# The fastest of ")
+    text = file.read_text()
+    assert text.startswith("# The fastest of ") and "# mine\nzero-optimization: {stage: " in text
+    assert "sequence_parallel: false\nnum_gpus: 4\n" in text and text.count("sequence_parallel") == 1
+    assert f"{file}: a copy of {middle} with the fastest layout; use it with" in text
+    assert f"# deepy train.py {file} --set lr_decay_iters=9\n" in text
 
 
 def test_experts_are_divided(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,19 +240,22 @@ def test_the_batch_sizes_may_have_other_names(middle: str, capsys: pytest.Captur
     assert result["layouts"] and result["samples"] == 32
 
 
-def test_options_for_a_single_file_select_the_fastest_layout(
+def test_keys_of_several_files_are_named_for_removal(
     middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path(middle).write_text(f"{Path(middle).read_text()}zero_optimization: {{stage: 2}}\nsequence_parallel: false\n")
-    wanted = options(middle, 2)
-    run_search(wanted, SearchOptions(write=str(tmp_path / "layout.yml")))
-    printed = capsys.readouterr().out.splitlines()
-    flags = shlex.split(printed[-1])
-    assert any(f"remove the layout from {middle} and pass both files" in line for line in printed)
-    changes = [flag for flag in flags if flag != "--set"]
-    plan, _ = plan_and_suggest(options(middle, 2, overrides=changes))
-    assert plan.speed.step == found_by(wanted, capsys)["layouts"][0]["step"]  # type: ignore[index]
-    assert changes and "sequence_parallel=false" not in changes
+    other, layout = tmp_path / "other.yml", tmp_path / "layout.yml"
+    other.write_text("zero_optimization: {stage: 2, overlap_comm: false}\nsequence_parallel: false\n")
+    wanted = replace(options(middle, 2), files=[middle, str(other)])
+    run_search(wanted, SearchOptions(write=str(layout)))
+    printed = capsys.readouterr().out
+    assert f"from {middle}: train_micro_batch_size_per_gpu\n" in printed
+    assert f"from {other}: zero_optimization.stage and sequence_parallel\n" in printed
+    changes = [flag for flag in shlex.split(printed.splitlines()[-1]) if flag != "--set"]
+    plan, _ = plan_and_suggest(replace(wanted, overrides=changes))
+    Path(middle).write_text(Path(middle).read_text().replace("train_micro_batch_size_per_gpu: 8\n", ""))
+    other.write_text("zero_optimization: {overlap_comm: false}\n")
+    merged, _ = plan_and_suggest(replace(wanted, files=[middle, str(other), str(layout)]))
+    assert merged.speed.step == plan.speed.step
 
 
 def test_a_file_without_a_layout_is_combined_with_the_fastest_one(
@@ -256,7 +266,7 @@ def test_a_file_without_a_layout_is_combined_with_the_fastest_one(
     Path(middle).write_text(yaml.safe_dump({**values, "train_batch_size": 16}))
     layout = str(tmp_path / "layout.yml")
     run_search(options(middle, 2), SearchOptions(write=layout))
-    assert f"pass this file together with {middle}" in capsys.readouterr().out
+    assert f"deepy train.py {middle} {layout}\n" in capsys.readouterr().out
     plan, _ = plan_and_suggest(replace(options(middle, 2), files=[middle, layout]))
     assert plan.speed.step == found_by(options(middle, 2), capsys)["layouts"][0]["step"]  # type: ignore[index]
 
