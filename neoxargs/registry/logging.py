@@ -62,7 +62,7 @@ class Wandb(Group, origin="NeoX", effect="log"):
     """Weights & Biases."""
 
     use_wandb: bool | None = param(None)
-    """Reports to Weights & Biases. Default: true if an API key is found in the environment."""
+    """Reports to Weights & Biases. Off by default; GPT-NeoX turns it on by default if it finds an API key."""
 
     wandb_project: str = param("neox", megatron="wandb-project")
     """Project on Weights & Biases."""
@@ -87,7 +87,7 @@ class Comet(Group, origin="NeoX", effect="log"):
     """Comet."""
 
     use_comet: bool | None = param(None)
-    """Reports to Comet. Default: true if an API key is found in the environment."""
+    """Reports to Comet. Off by default, even if an API key is found in the environment."""
 
     comet_workspace: str | None = param(None)
     """Workspace on Comet. Default: the account's own."""

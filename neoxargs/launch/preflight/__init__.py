@@ -6,6 +6,7 @@ below is the order in which problems are reported.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from neoxargs.launch.preflight.checkpoints import (
@@ -54,6 +55,7 @@ from neoxargs.launch.preflight.resumed_model import (
 )
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.launch.preflight.resumed_vocabulary import other_vocabulary
+from neoxargs.launch.preflight.secrets import missing_wandb_key
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Program
 from neoxargs.problems import Problem
@@ -136,10 +138,11 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
         from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it
 
         problems += neox_checkpoint(config)
-    problems += [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources)]
+    problems += [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources.device)]
     # The packages and devices of this machine say nothing about other hosts.
     if not resources.remote and can_train_here():
-        problems += [*untested_packages(), *missing_packages(config), *missing_backend(config)]
+        absent = list(missing_packages(config)) or list(missing_wandb_key(config, os.environ))
+        problems += [*untested_packages(), *absent, *missing_backend(config)]
         problems += missing_harness(config, training=True)
         problems += ops_that_cannot_compile(config, resources.device)
         problems += layers_that_cannot_compile(config, resources.device)

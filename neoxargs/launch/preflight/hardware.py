@@ -41,10 +41,10 @@ def fp16_without_support(config: Config, resources: Resources) -> Iterator[Probl
         yield Problem(what, place, hint, id="cpu-without-fp16", about=about)
 
 
-def fp32_without_tf32(config: Config, resources: Resources) -> Iterator[Problem]:
+def fp32_without_tf32(config: Config, device: Device) -> Iterator[Problem]:
     """Warn of fp32 on GPUs without TF32 in matrix multiplications, unless `float32_matmul_precision` is set."""
     name = "float32_matmul_precision"
-    if resources.device == "cuda" and config.precision.precision == "fp32" and not config.is_set(name):
+    if device == "cuda" and config.precision.precision == "fp32" and not config.is_set(name):
         what = "precision (fp32): matrix multiplications take about 8 times as long as in TF32, "
         what += "and 16 times as long as in bf16"
         hint = f"set precision: bfloat16, or {name}: high (TF32), or {name}: highest to keep fp32 without this warning"

@@ -1,10 +1,13 @@
-"""Checks for secrets that would appear on command lines: from the configuration, or from the environment."""
+"""Checks for secrets: those that would appear on command lines, and the key of Weights & Biases, if it is missing."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.environment import EXPORTED, SECRET, variables_of_files
@@ -14,6 +17,10 @@ from neoxargs.resolve.config import Config
 
 #: Names of parameters whose values are secrets.
 SECRET_NAME = re.compile(r"(api_key|password|secret)$")
+#: Variables with which wandb needs no netrc file, and the values of WANDB_MODE for which it needs no key.
+WANDB_KEYS, WITHOUT_KEY = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"), ("offline", "disabled", "dryrun")
+#: Lines of wandb's own settings files, which `wandb offline` writes.
+WANDB_SETTING = re.compile(r"^\s*(mode|disabled|api_key)\s*[=:]", re.MULTILINE)
 
 
 def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -> Iterator[Problem]:
@@ -46,3 +53,39 @@ def in_configuration(config: Config) -> Iterator[Problem]:
         where = place and place._replace(text="")  # the excerpt of the line would show the secret
         hint = f"remove {name} and set {variable} in the environment"
         yield Problem(what, where, hint, id="secret-in-configuration", about=(name,))
+
+
+def missing_wandb_key(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """No API key where wandb looks for one, which rank 0 would find out after the text is tokenised."""
+    host, netrc = urlsplit(config.wandb.wandb_host).netloc, _netrc_path(environ)
+    needs_none = any(map(environ.get, WANDB_KEYS)) or environ.get("WANDB_MODE") in WITHOUT_KEY
+    if not config.wandb.use_wandb or needs_none or _in_netrc(netrc, host) or _in_wandb_settings(environ):
+        return
+    what = f"use_wandb (true): no API key for {host} is in WANDB_API_KEY or in {netrc}"
+    hint = "run wandb login, or set WANDB_MODE=offline in the environment, or remove use_wandb"
+    yield Problem(what, config.place("use_wandb"), hint, id="wandb-key-missing", about=("use_wandb",))
+
+
+def _netrc_path(environ: Mapping[str, str]) -> Path:
+    """Return the file with keys that wandb reads."""
+    if named := environ.get("NETRC"):
+        return Path(named).expanduser()
+    usual = [Path(name).expanduser() for name in ("~/.netrc", "~/_netrc")]
+    return next(filter(Path.exists, usual), usual[0])
+
+
+def _in_netrc(path: Path, host: str) -> bool:
+    from netrc import NetrcParseError, netrc
+
+    with suppress(OSError, NetrcParseError):
+        return bool((netrc(path).authenticators(host) or ("", "", ""))[2])
+    return False
+
+
+def _in_wandb_settings(environ: Mapping[str, str]) -> bool:
+    folders = environ.get("WANDB_CONFIG_DIR", "~/.config/wandb"), f"{environ.get('WANDB_DIR', '.')}/wandb"
+    for folder in folders:
+        with suppress(OSError, UnicodeDecodeError):
+            if WANDB_SETTING.search((Path(folder).expanduser() / "settings").read_text(encoding="utf-8")):
+                return True
+    return False

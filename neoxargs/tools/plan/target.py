@@ -34,7 +34,11 @@ class Target:
 
     def warnings(self, config: Config) -> list[Problem]:
         """Return warnings about a configuration on this device."""
-        if self.device.generation >= BF16_GENERATION or config.precision.precision != "bfloat16":
+        if self.device.generation >= BF16_GENERATION:
+            from neoxargs.launch.preflight.hardware import fp32_without_tf32
+
+            return list(fp32_without_tf32(config, self.device.kind))
+        if config.precision.precision != "bfloat16":
             return []
         what = (
             f"{self.device.name} has no tensor cores for bf16, so with precision bfloat16, the run will be far slower "

@@ -17,6 +17,7 @@ from tests.support import smallest
 LOCAL = Resources({"localhost": [0]}, "cuda")
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)
 SHELL = {"WANDB_API_KEY": "hunter2"}
+SHELL_WITHOUT_KEY = {"NCCL_DEBUG": "INFO"}
 
 
 pytestmark = pytest.mark.usefixtures("env_file")
@@ -73,3 +74,24 @@ def test_no_command_prints_a_secret_of_a_file(words, json, tmp_path, capsys):
         assert "hunter" not in printed.out + printed.err
     if words[0] == "train.py" and len(words) > 1:
         assert "comet.api_key would appear on every rank's command line" in printed.out + printed.err
+
+
+def test_a_missing_key_of_wandb_is_reported_where_wandb_would_look_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wandb = config(use_wandb=True, wandb_host="https://wandb.example")  # type: ignore[arg-type]
+
+    def missing(environ=SHELL_WITHOUT_KEY, asked=wandb):
+        return [problem.what for problem in secrets.missing_wandb_key(asked, environ)]
+
+    assert missing() == [f"use_wandb (true): no API key for wandb.example is in WANDB_API_KEY or in {tmp_path}/.netrc"]
+    for environ in ({"WANDB_API_KEY": "hunter1"}, {"WANDB_MODE": "offline"}, {"WANDB_IDENTITY_TOKEN_FILE": "token"}):
+        assert not missing(environ)
+    assert missing({"WANDB_MODE": "online"}) and not missing(asked=config())
+    (tmp_path / "_netrc").write_text("machine api.wandb.ai login user password hunter1\n")
+    assert missing()
+    (tmp_path / "other").write_text("machine wandb.example login user password hunter1\n")
+    assert not missing({"NETRC": "~/other"})
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text("[default]\nmode = offline\n")
+    assert not missing()

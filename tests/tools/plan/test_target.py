@@ -73,6 +73,21 @@ def test_bf16_on_a_gpu_without_tensor_cores_for_it_is_a_warning(
     assert ("V100-32GB has no tensor cores for bf16" in capsys.readouterr().err) is warned
 
 
+@pytest.mark.parametrize(
+    ("device", "settings", "warned"),
+    [
+        ("A100", ["precision=fp32"], True), ("A100", ["precision=fp32", "float32_matmul_precision=high"], False),
+        ("A100", ["precision=bfloat16"], False), ("V100", ["precision=fp32"], False),
+        ("CPU", ["precision=fp32"], False),
+    ],
+)  # fmt: skip
+def test_fp32_on_a_gpu_with_faster_precisions_is_a_warning(
+    device: str, settings: list[str], warned: bool, middle: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_plan(PlanOptions([middle], settings, gpus=2, device=device))
+    assert ("precision (fp32): matrix multiplications take about 8 times" in capsys.readouterr().err) is warned
+
+
 def test_the_rates_of_a_cpu_have_three_digits(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(PlanOptions([str(QUICKSTART)], device="CPU"))
     output = " ".join(capsys.readouterr().out.split())

@@ -188,6 +188,10 @@ PROBLEMS: dict[str, Entry] = {
         "A setting needs a Python package that is not installed. Every rank would stop when it imports the package, "
         "possibly hours later, at the first evaluation."
     ),
+    "wandb-key-missing": row(
+        "wandb reads its API key from WANDB_API_KEY or from a netrc file, where `wandb login` writes it. Without a "
+        "key, rank 0 would stop after the text is tokenised and all ranks are started."
+    ),
     "package-untested": row(
         "train.py uses DeepSpeed internals that change between versions, and a run's numbers depend on torch. "
         "With a version other than the tested one, a run may stop with an error or compute different numbers."
