@@ -56,8 +56,8 @@ def read(prefix: str, types: Mapping[int, str] = TYPES) -> TokenFile | None:
         return None
     kind, lengths = found
     begins = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    size = ids.stat().st_size
-    if size < begins[-1] * np.dtype(kind).itemsize:
+    size, width = ids.stat().st_size, np.dtype(kind).itemsize
+    if size < begins[-1] * width or size % width:
         return None
     return TokenFile(prefix, lengths, begins, np.memmap(ids, kind, "r") if size else np.empty(0, kind))
 

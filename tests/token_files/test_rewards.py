@@ -33,3 +33,6 @@ def test_integers_are_rewards_too_and_every_document_has_one(tmp_path: Path) -> 
     several = token_file(tmp_path / "several", [[1], [2, 3]])
     assert rewards.read(several, 2) == "has 2 numbers in document 1, but must have one reward"
     assert rewards.read(str(tmp_path / "absent"), 2) == "is missing or damaged"
+    with open(several + ".bin", "ab") as numbers:
+        numbers.write(b"x")
+    assert rewards.read(several, 2) == "is missing or damaged"

@@ -50,12 +50,14 @@ class RewardHead(nn.Module):
 
     def __init__(self, config: Config, make: Make) -> None:
         super().__init__()
+        #: muP factor on the layer's input.
+        self.scale = output_scale(config, make)
         method = initializer(config.init.init_method, config.init, config.shape)
         self.weight = make.parameter("weight", (1, config.shape.hidden_size), method)
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """As of `OutputLayer`."""
-        return finish(readout_of(hidden, self.weight, 1.0))
+        return finish(readout_of(hidden, self.weight, self.scale))
 
 
 class GPT(nn.Module):

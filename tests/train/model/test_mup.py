@@ -11,9 +11,11 @@ import torch
 import yaml
 
 from neoxargs.problems import Problems
+from neoxargs.sizes.model import REWARD_HEAD
 from neoxargs.train import coord_check
 from neoxargs.train.model import mup
-from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.gpt import GPT, RewardHead
+from neoxargs.train.model.widths import Widths
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.pipeline import named_weights
@@ -92,6 +94,13 @@ def test_factors_on_the_way(file: str) -> None:
     torch.testing.assert_close(
         model.output(x, model.loss.logits), x @ model.embedding.weight[:61].t() / (4 * 2), rtol=1e-5, atol=1e-5
     )
+
+
+def test_rewards_have_the_factor_of_logits() -> None:
+    base = Widths(coord_check.base_shapes(small(train_impl="rm")))
+    config = small(train_impl="rm", hidden_size=64, use_mup=True, mup_output_temp=4.0)
+    x = torch.randn(2, 16, 64)
+    torch.testing.assert_close(RewardHead(config, Make(widths=base, path=REWARD_HEAD))(x).hidden, x / (4 * 2))
 
 
 @pytest.mark.parametrize(("kind", "inner", "outer", "norm"), [("Adam", 3.0, 1.0, 1.0), ("MuSGD", 1.5, 0.5, 0.5)])
