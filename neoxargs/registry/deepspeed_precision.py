@@ -50,8 +50,8 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     or 3 and the optimizer on the CPU."""
 
     fp16: bool | None = param(None, to=(), effect="none", no_effect_reason="DeepSpeed reads `fp16.enabled` instead")
-    """No effect: old GPT-NeoX files contain it next to `enabled`, and only `enabled` counts. Not sent, because
-    DeepSpeed no longer accepts it."""
+    """No effect: only `enabled` counts. Accepted because old GPT-NeoX files contain it next to `enabled`; not sent,
+    because DeepSpeed no longer accepts it."""
 
     type: Literal["fp16", "float16", "bf16", "bfloat16", "fp32"] | None = param(
         None,
@@ -89,7 +89,8 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat
     """Keep the optimizer's moments in bfloat16 too. Needs `bf16_master_weights_and_grads`."""
 
     bf16: bool | None = param(None, to=(), effect="none", no_effect_reason="DeepSpeed reads `bf16.enabled` instead")
-    """No effect: some GPT-NeoX files contain it next to `enabled`. Not sent, because DeepSpeed does not accept it."""
+    """No effect: only `enabled` counts. Accepted because some GPT-NeoX files contain it next to `enabled`; not sent,
+    because DeepSpeed does not accept it."""
 
     loss_scale: NonNegative | None = param(
         None, to=(), effect="none", no_effect_reason="bfloat16 needs no loss scaling"

@@ -130,9 +130,9 @@ class Embedding(Group, origin="NeoX", effect="model"):
     `model_parallel_size`; set it to fix the size independently of them."""
 
     softmax_over_padding: bool = param(False, ours=True)
-    """Includes the rows that pad the vocabulary in the softmax of the loss, as GPT-NeoX and Megatron-LM do; otherwise,
-    these rows have probability 0. Set it to continue a run of GPT-NeoX or Megatron-LM. The loss then depends on
-    `padded_vocab_size`. Generated text never contains padding tokens."""
+    """Includes the padding rows of the vocabulary in the softmax of the loss, as GPT-NeoX and Megatron-LM do;
+    otherwise, these rows have probability 0. Set it to `true` to continue a run of GPT-NeoX or Megatron-LM. The loss
+    then depends on `padded_vocab_size`. Generated text never contains padding tokens."""
 
     output_layer_parallelism: Literal["column", "row"] = param(
         "column", effect="none", no_effect_reason="the output layer is always sharded by columns, with the same result"

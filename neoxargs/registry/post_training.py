@@ -76,7 +76,7 @@ class PostTraining(
 
     train_reward_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the reward files of `train_data_paths`, for KTO: one number per document, positive for a desirable
-    answer and negative for an undesirable one. It multiplies `kto_beta`."""
+    answer and negative for an undesirable one. The number multiplies `kto_beta`."""
 
     valid_reward_data_paths: Paths | None = param(None, effect="data")
     """Prefixes of the reward files of `valid_data_paths`, for KTO."""

@@ -13,7 +13,7 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
 
     rope_type: Literal["default", "linear", "ntk", "yarn", "llama3", "longrope"] = param("default", ours=True)
     """How the frequencies change: `default` not at all, `linear` divides positions by `factor`, `ntk` enlarges the
-    base, `yarn` and `llama3` slow the low frequencies down and keep the high ones, `longrope` divides each by its own
+    base, `yarn` and `llama3` reduce the low frequencies and keep the high ones, `longrope` divides each by its own
     factor."""
 
     factor: Positive | None = param(None, ours=True)

@@ -108,7 +108,7 @@ class Loop:
     unwritten: set[str] = field(default_factory=set)
     """Warnings that were already printed about trackers that could not write; each is printed only once."""
     characters: CharacterCounter | None = None
-    """With `char_level_ppl`, counts the characters of evaluations."""
+    """With `char_level_ppl`, counts the characters of the evaluated text."""
     questions: Questions | None = None
     """Tasks and prompts to evaluate during training; None if there are none."""
 

@@ -1,4 +1,4 @@
-"""Run tasks of the lm-evaluation-harness and continue prompts during training.
+"""Run tasks of the lm-evaluation-harness and complete prompts during training.
 
 Both use the training engine, with the layout of the run. Random numbers are seeded in the same way at each iteration:
 only the model makes the answers of two iterations differ, and a resumed run gives the same answers.

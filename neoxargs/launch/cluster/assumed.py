@@ -36,7 +36,8 @@ def missing_hostfile(config: Config, resources: Resources) -> Iterator[Problem]:
     nodes, each = (resources.selection.get(name) for name in ("num_nodes", "num_gpus"))
     path = resources.selection.get("hostfile", DEFAULT_HOSTFILE)
     if nodes and not Path(path).exists():
-        what = f"the hostfile {path} does not exist; the launcher needs it to reach the assumed {nodes} nodes"
+        what = f"the hostfile {path} does not exist; the launcher needs it to reach the {nodes} nodes assumed for "
+        what += f"--gpus {resources.gpus}"
         hint = f"create it on the machine that starts the run, with {nodes} lines such as `node1 slots={each}`"
         place = config.place("hostfile")
         yield Problem(what, place, hint, severity="warning", id="hostfile-missing", about=("hostfile",))

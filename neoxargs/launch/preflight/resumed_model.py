@@ -48,7 +48,7 @@ def other_head(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     if not ours:
         what, hint = "is of a reward model, which predicts no tokens", "set train_impl: rm, or load another checkpoint"
     elif not config.checkpoint.finetune:
-        what, hint = "has no reward head", "set finetune: true to train a reward model that begins with its weights"
+        what, hint = "has no reward head", "set finetune: true to train a reward model starting from its weights"
     else:
         return
     about = ("load", "train_impl")

@@ -19,7 +19,7 @@ class OtherKey(NamedTuple):
     """A key of other programs."""
 
     programs: tuple[str, ...] = ()
-    """The programs that have the key; empty if the key means the same in all programs."""
+    """The programs that have the key; empty if it means the same in every program that has it."""
     is_forks: bool = False
     """True if a fork of GPT-NeoX has the key. deepy can still launch that fork's training script."""
     counterpart: str | None = None

@@ -25,7 +25,7 @@ class Target:
 
     device: Device
     host_memory: int | None = None
-    """Bytes of one host; if None, an amount per device is assumed."""
+    """Memory of one host, in bytes; if None, an amount per device is assumed."""
     zero_init: bool = True
     """Whether a ZeRO-3 model is partitioned while it is built, as in our train.py, rather than afterwards."""
     assumed: Assumptions = DEFAULT

@@ -25,11 +25,11 @@ class UnfusedCases:
     """In which cases half precision uses the unfused operations."""
 
     causal: bool = False
-    """Whether to use them if the only mask is the causal one."""
+    """Whether to use the unfused operations if the only mask is the causal one."""
     masked: bool = False
-    """Whether to use them if there is another mask, or a bias."""
+    """Whether to use the unfused operations with any other mask, or with a bias."""
     layer: int = 1
-    """Divisor of the scores while they are in half precision, which prevents overflow: the layer's number, from 1."""
+    """Scores in half precision are divided by this number to prevent overflow: the layer's number, counted from 1."""
     softcap: float = 0.0
     """The bound on scores (`attn_logit_softcapping`), which the fused kernels do not have; 0 means none."""
 

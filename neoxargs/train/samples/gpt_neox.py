@@ -133,7 +133,7 @@ def announce(samples: int) -> None:
     """Print that an order is computed, if that takes longer than a few seconds."""
     if samples >= MANY_SAMPLES:
         seconds = format_duration(samples * SECONDS_PER_SAMPLE)
-        print(f"computing the order of {samples:,} samples, once, which takes about {seconds}", flush=True)
+        print(f"computing the order of {samples:,} samples (only once; takes about {seconds})", flush=True)
 
 
 def source_order(lengths: Integers, sequences: slice, samples: int, seq_length: int, seed: int) -> Arrays:

@@ -150,5 +150,5 @@ def test_a_long_wait_for_an_order_is_announced(capsys: pytest.CaptureFixture[str
     gpt_neox.announce(9_999_999)
     gpt_neox.announce(1_000_000_000)
     assert capsys.readouterr().out == (
-        "computing the order of 1,000,000,000 samples, once, which takes about 5 minutes\n"
+        "computing the order of 1,000,000,000 samples (only once; takes about 5 minutes)\n"
     )

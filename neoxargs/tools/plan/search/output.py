@@ -40,7 +40,7 @@ def fewest(result: Result, subject: Subject) -> str:
     """Return the answer of --fewest: the smallest number of GPUs tried, and the fastest layout that fits on them."""
     needed = f"{result.devices:,} x {subject.target.device.name}"
     answer = f"{needed} is the smallest number tried on which a layout fits; "
-    tried = "numbers tried: equal parts of a host, and 1, 2, 3, 4, 6, 8, 10, 12, 15, ... hosts"
+    tried = "numbers tried: those that divide one host equally, then 2, 3, 4, 6, 8, 10, 12, 15, ... whole hosts"
     return _row("fewest", [f"{answer}the fastest is {result.front[0].layout}", tried])
 
 
