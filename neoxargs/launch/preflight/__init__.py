@@ -53,7 +53,7 @@ from neoxargs.launch.preflight.resumed_model import (
     reward_models_write_nothing,
     skipped_checkpoints,
 )
-from neoxargs.launch.preflight.resumed_schedule import other_schedule
+from neoxargs.launch.preflight.resumed_schedule import other_epochs, other_schedule
 from neoxargs.launch.preflight.resumed_vocabulary import other_vocabulary
 from neoxargs.launch.preflight.secrets import missing_wandb_key
 from neoxargs.launch.run_spec import RunSpec
@@ -129,6 +129,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
         other_vocabulary,
         other_optimizer,
         other_schedule,
+        other_epochs,
         changed_training,
     )
     for check in (*checks, other_data):

@@ -40,6 +40,30 @@ def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]
         yield Problem(what, place, hint, severity="warning", id="checkpoint-lr-jumps", about=about)
 
 
+def other_epochs(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """A warning if `train_epochs` is not what the run reads, because its first steps had another batch size."""
+    epochs, steps, batch = config.training.train_epochs, config.training.train_iters, config.batch.train_batch_size
+    iteration = checkpoint_folder.iteration_of(checkpoint) if checkpoint else 0
+    if checkpoint is None or not epochs or not iteration or config.checkpoint.finetune:
+        return
+    before = (checkpoint_folder.configuration(checkpoint) or {}).get("train_batch_size")
+    if not isinstance(before, int) or before == batch:
+        return
+    samples = iteration * before + max(0, steps - iteration) * batch
+    what = (
+        f"train_epochs ({epochs}) is {steps:,} steps with train_batch_size ({batch:,}), but the first {iteration:,} "
+        f"steps had a train_batch_size of {before:,}: the run will read {samples:,} samples, which is "
+        f"{epochs * samples / (steps * batch):.2f} epochs"
+    )
+    hint, about = (
+        f"set train_batch_size to {before} to read {epochs} epochs",
+        ("train_epochs", "train_batch_size", "load"),
+    )
+    yield Problem(
+        what, config.place("train_epochs"), hint, severity="warning", id="checkpoint-other-epochs", about=about
+    )
+
+
 def chooses_schedule(config: Config) -> bool:
     """Return whether the configuration chooses the schedule, or uses one of DeepSpeed's, which only save a step."""
     options = config.schedule

@@ -10,7 +10,7 @@ import pytest
 
 from neoxargs import checkpoint_folder
 from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
-from neoxargs.launch.preflight.resumed_schedule import other_schedule
+from neoxargs.launch.preflight.resumed_schedule import other_epochs, other_schedule
 from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
 from tests.support import smallest
@@ -26,6 +26,17 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_iters: 20')}lr: 6.0e-4\nload: {folder}\n{text}"
     config = complete(draft([Text("my.yml", yaml)]), 1)
     return list(other_schedule(config, loaded_checkpoint(config)))
+
+
+@pytest.mark.parametrize(("batch", "samples", "epochs"), [(2, "", ""), (4, "60", "3.00"), (40, "420", "21.00")])
+def test_epochs_after_steps_with_another_batch_size(batch: int, samples: str, epochs: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "global_step10"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text(json.dumps({"train_batch_size": batch}))
+    yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_epochs: 2')}load: {tmp_path}\n"
+    config = complete(draft([Text("my.yml", yaml)]), 1, samples_per_epoch=20)
+    told = [problem.what for problem in other_epochs(config, loaded_checkpoint(config))]
+    assert [f"will read {samples} samples, which is {epochs} epochs" in what for what in told] == [True] * bool(samples)
 
 
 def test_a_longer_run_warns_about_the_jump(tmp_path: Path) -> None:

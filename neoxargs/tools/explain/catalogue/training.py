@@ -245,6 +245,10 @@ PROBLEMS: dict[str, Entry] = {
         "The learning rate decays over train_iters iterations unless lr_decay_iters is set. If a resumed run has a "
         "different train_iters, its learning rate follows a different curve and jumps at the first iteration."
     ),
+    "checkpoint-other-epochs": row(
+        "The number of steps in train_epochs is computed with the current batch size for the whole run. If the steps "
+        "before the checkpoint had another batch size, the run reads more or fewer samples than train_epochs."
+    ),
     # the run
     "cpu-adam-needs-host-memory": row(
         "The optimizer states are offloaded to host memory, which is too small for them."
