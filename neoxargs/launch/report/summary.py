@@ -260,7 +260,9 @@ def _optimizer(config: Config) -> Iterator[str]:
 
 def _pairs(config: Config, cut: bool) -> Iterator[str]:
     answers, most = config.post_training, 2 * 66 if cut else None
-    chosen, rejected = (shorten(paths, most) for paths in (answers.pos_train_data_paths, answers.neg_train_data_paths))
+    chosen, rejected = (
+        shorten(_weighted(paths or ""), most) for paths in (answers.pos_train_data_paths, answers.neg_train_data_paths)
+    )
     yield f"preferred answers {chosen}, rejected answers {rejected}, tokenised by {config.tokenizer.tokenizer_type}"
 
 
@@ -275,7 +277,7 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
         return
     tokenizer = config.tokenizer.tokenizer_type
     tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", tokenised by {tokenizer}"
-    yield f"{shorten(source, 3 * 66 if cut else None)}{tokens}"  # about three lines
+    yield f"{shorten(_weighted(source), 3 * 66 if cut else None)}{tokens}"  # about three lines
     labels = [f"labels {', '.join(path_list(data.train_label_data_paths))}"] if data.train_label_data_paths else []
     packing = [f"samples of whole documents ({data.pack_impl})"] if data.pack_impl != "packed" else []
     rewards = [f"rewards {', '.join(path_list(paths))}"] if (paths := _rewards(config)) else []
@@ -283,6 +285,12 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
         yield "; ".join([*labels, *rewards, *packing])
     if data.data_path:
         yield f"split {data.split} into training, validation and test"
+
+
+def _weighted(source: str | Sequence[str | float]) -> str:
+    """Format one prefix or several, some with a weight before them."""
+    words = [source] if isinstance(source, str) else source
+    return "".join(f"{word}, " if isinstance(word, str) else f"{word} x " for word in words).removesuffix(", ")
 
 
 def _rewards(config: Config) -> Sequence[str] | str | None:
@@ -295,7 +303,9 @@ def _run(config: Config) -> Iterator[str]:
     tokens = training.train_iters * sequences_per_batch(config) * config.shape.seq_length
     epochs = f"{_count(training.train_epochs, 'epoch')}: " if training.train_epochs else ""
     yield f"{epochs}{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
-    yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"
+    unpaired = config.data.dataset_impl == "pairwise" and not config.post_training.pos_valid_data_paths
+    evaluates = training.eval_iters and not unpaired
+    yield f"evaluation every {_count(training.eval_interval, 'step')}" if evaluates else "no evaluation"
     every = f"every {checkpoint.checkpoint_factor:,} steps and " if checkpoint.checkpoint_factor else ""
     yield (
         f"checkpoints in {checkpoint.save}, {every}at the end" if checkpoint.save else "no checkpoints: save is not set"

@@ -345,6 +345,12 @@ SWITCHED_OFF = (
         "dataset_impl is not pairwise",
         "set dataset_impl: pairwise",
     ),
+    SwitchedOff(
+        "eval_interval",
+        {"dataset_impl": Is(("pairwise",)), "pos_valid_data_paths": OFF, "eval_prompts": OFF, "eval_prompts_file": OFF},
+        "pos_valid_data_paths is not set, so there is no validation data",
+        "set pos_valid_data_paths and neg_valid_data_paths",
+    ),
     SwitchedOff("fp16_lm_cross_entropy", {"train_impl": Is(("rm",))}, "a reward model has no logits"),
     SwitchedOff(
         "z_loss fp16_lm_cross_entropy eod_mask_loss",

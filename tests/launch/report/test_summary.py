@@ -171,3 +171,10 @@ def test_only_sizes_of_the_model_s_layers_are_shown(kind, sizes):
     assert f"4 layers, hidden 256, {sizes}, sequence 256" in shown
     assert ("mamba_inner_size 512" in shown) == (kind == "mamba")
     assert ("intermediate_size 1024" in shown) == ("num_kv_heads 8" in shown) == (kind == "flash")
+
+
+def test_prefixes_follow_their_weights() -> None:
+    text = SMALL.replace("text_path: python-stdlib", "data_path: [0.3, data/a, data/b]")
+    config = complete(draft([Text("my.yml", text)]), 4)
+    shown = summary.to_text(RunSpec(config, assumed_resources(4)))
+    assert "data       0.3 x data/a, data/b, tokenised by ByteLevelTokenizer" in shown

@@ -24,6 +24,12 @@ def warnings(text: str) -> list[str]:
     return [what for what in found if REGISTRY.parameters[what.partition(" (")[0]].effect != "none"]
 
 
+PAIRS = "train_impl: rm\ndataset_impl: pairwise\npack_impl: unpacked\nz_loss: 0.01\n"
+PAIRS += (
+    "pos_train_data_paths: a\nneg_train_data_paths: b\npos_train_label_data_paths: c\nneg_train_label_data_paths: d\n"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -68,6 +74,7 @@ def warnings(text: str) -> list[str]:
         ("wandb_project: mine", "wandb_project"),
         ("memory_profiling_path: here.pickle", "memory_profiling_path"),
         ("tensorboard: {output_path: here}", "tensorboard.output_path"),
+        (PAIRS + "eval_interval: 5", "eval_interval"),
         ("flops_profiler: {profile_step: 3}", "flops_profiler.profile_step"),
     ],
 )
@@ -97,6 +104,7 @@ def test_parameters_that_are_switched_off_are_reported(text: str, names: str) ->
         "pos_emb: rotary\nrotary_pct: 0.25",
         "save: x\ncheckpoint_factor: 100\nload: y\nfinetune: true",
         "use_wandb: false\nwandb_project: mine",
+        PAIRS + "pos_valid_data_paths: a\nneg_valid_data_paths: b\neval_interval: 5",
         "flops_profiler: {enabled: true, profile_step: 3}",
     ],
 )
