@@ -37,7 +37,8 @@ class Cut(NamedTuple):
 def samples_per_epoch(draft: Draft) -> int | None:
     """Return the number of samples of one pass over the training data; 0 without `train_epochs` or token files.
 
-    None if it is unknown because `seq_length` is missing or invalid, which is reported elsewhere.
+    None if it is unknown because of a problem that is reported elsewhere: `seq_length` is missing, or the lists of
+    files and of their labels differ in length.
 
     Raises Problems if a token file cannot be read.
     """
@@ -46,7 +47,10 @@ def samples_per_epoch(draft: Draft) -> int | None:
         return 0
     if "seq_length" not in draft.values:
         return None
-    chosen, cut = sources(draft.group(Data), draft.group(PostTraining))["train"], _cut(draft)
+    try:
+        chosen, cut = sources(draft.group(Data), draft.group(PostTraining))["train"], _cut(draft)
+    except ValueError:  # lists of files, labels and weights differ in length, which a rule reports
+        return None
     try:
         counts = {source: _counted(source, cut) for source in chosen}
     except ImportError:  # a machine that only checks may lack it

@@ -37,7 +37,8 @@ def wrong_value(chance: Chance, source: Source) -> Mutant | None:
     value = read_plain(wrong)
     if wrong[0] in "[{\"'" or not leaf.value.text or (value == "auto" and "DSC" in leaf.parameter.origins):
         return None
-    if value is None and (leaf.parameter.derived or leaf.parameter.default == ""):
+    parameter = leaf.parameter
+    if value is None and (parameter.derived or parameter.default == "" or "DSL" in parameter.origins):
         return None  # counts as not set
     try:
         coerce(Scalar(value, wrong), leaf.parameter.type)

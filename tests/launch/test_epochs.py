@@ -104,6 +104,13 @@ def test_samples_of_unknown_length_are_not_counted(tmp_path: Path, line: str) ->
     assert not any("train_epochs" in one.about for one in stop.value.problems)
 
 
+def test_samples_of_lists_that_do_not_match_are_not_counted(tmp_path: Path) -> None:
+    with pytest.raises(Problems) as stop:
+        resolved(tmp_path, train_data_paths="[a, b]", train_label_data_paths="[c]")
+    assert "train-labels-match-paths" in [one.id for one in stop.value.problems]
+    assert not any("train_epochs" in one.about for one in stop.value.problems)
+
+
 def test_a_missing_numpy_is_not_called_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data_path = token_file(tmp_path / "text", drawn(40, 30))
     monkeypatch.setitem(sys.modules, "numpy", None)

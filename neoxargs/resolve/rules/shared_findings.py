@@ -9,6 +9,8 @@ from neoxargs.resolve.rules.rule import Finding, refuse
 
 #: Matrix products and attention kernels are slow, or unavailable, for head sizes that are not multiples of this.
 HEAD_SIZE_STEP = 8
+#: The largest divisor that a hint proposes: no model has more heads or ranks, and a misspelt number may be enormous.
+MOST_PROPOSED = 1024
 
 
 def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
@@ -43,7 +45,7 @@ def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *other
     if finding is None:
         return None
     common = gcd(number, *others)
-    sizes = [str(size) for size in range(1, min(common, 1024) + 1) if common % size == 0]
+    sizes = [str(size) for size in range(1, min(common, MOST_PROPOSED) + 1) if common % size == 0]
     return finding._replace(advice=f"set {divisor_name} to {listed(sizes)}")
 
 
@@ -56,7 +58,8 @@ def set_hidden_size(hidden_size: int, heads: int) -> str:
 
 def fitting_heads(hidden_size: int, heads: int) -> str:
     """Return `set num_attention_heads to 16 or 32 (head size 128 or 64), or set hidden_size ...` for 2048 and 17."""
-    fitting = [number for number in range(2, hidden_size // HEAD_SIZE_STEP + 1) if hidden_size % number == 0]
+    most = min(hidden_size // HEAD_SIZE_STEP, MOST_PROPOSED)
+    fitting = [number for number in range(2, most + 1) if hidden_size % number == 0]
     near = [
         *[number for number in fitting if number < heads][-1:],
         *[number for number in fitting if number > heads][:1],

@@ -19,6 +19,10 @@ from tests.support.configure import configure
         ("{hidden_size: 67, num_attention_heads: 4}", "set hidden_size to 64 or 96 (head size 16 or 24)"),
         ("{pos_emb: sinusoidal, hidden_size: 65, num_attention_heads: 5}",
          "set hidden_size to 40 or 80 (head size 8 or 16)"),
+        ("{hidden_size: 100000000000000000001, num_attention_heads: 9}",
+         "set num_attention_heads to 73 (head size 1369863013698630137), "
+         "or set hidden_size to 99999999999999999936 or 100000000000000000008 "
+         "(head size 11111111111111111104 or 11111111111111111112)"),
         ("{num_attention_heads: 4, num_kv_heads: 3}", "set num_kv_heads to 1, 2 or 4"),
         ("{num_attention_heads: 12, num_kv_heads: 3, hidden_size: 96, model_parallel_size: 2}",
          "set model_parallel_size to 1 or 3, or num_kv_heads to 2"),
