@@ -32,6 +32,7 @@ from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.experts import layer as experts
 from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.train.kernels.means import Means
 from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.lora import adapters
 from neoxargs.train.model import mup
@@ -66,7 +67,8 @@ def build(
         expert=mesh.expert,
         widths=mup.widths(config),
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),
-        losses=AddedLosses(experts.terms(config), objective.measures(config)),
+        losses=AddedLosses(experts.terms(config)),
+        measures=Means(objective.measures(config)),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
@@ -81,7 +83,7 @@ def build(
     timing.install(engine, json, pipelined)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
-    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, make.losses)
+    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, make)
     # The hook that is installed last runs first.
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)

@@ -15,16 +15,18 @@ from torch import Tensor
 
 from neoxargs.registry.logging import Logging
 from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
-from neoxargs.train.kernels.added_losses import AddedLosses
+from neoxargs.train.kernels.means import Means
+from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Mesh
 
 
 class StepReporter:
     """Computes the reports that `options` ask for at every step of an engine."""
 
-    def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh, losses: AddedLosses) -> None:
+    def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh, make: Make) -> None:
+        """make: with which the model was made."""
         self.options, self.holdings = options, Holdings(engine, mesh)
-        self.engine, self.mesh, self.losses = engine, mesh, losses
+        self.engine, self.mesh, self.losses, self.measures = engine, mesh, make.losses, make.measures
         self.values: dict[str, float] = {}
         self.noise: NoiseScale | None = None
         if options.log_gradient_noise_scale:
@@ -36,16 +38,15 @@ class StepReporter:
     def before_step(self) -> None:
         """Prepare for the forward and backward passes of a step."""
         self.losses.begin_step(self.holdings.loss_scale, self.engine.gradient_accumulation_steps())
+        self.measures.clear()
 
     def after_step(self, skipped: bool) -> dict[str, float]:
         """Return series name -> value, equal on every rank; empty for a skipped step.
 
         Every rank must call this, because norms are summed over the ranks.
         """
-        means = self.losses.of_step(self.mesh, self.engine.device)
-        # Those of layers have full names.
-        added = {f"train/{name}" if name in self.losses.measures else name: value for name, value in means.items()}
-        values, self.values = self.values | added, {}
+        measured = {f"train/{name}": value for name, value in self._over_ranks(self.measures).items()}
+        values, self.values = self.values | self._over_ranks(self.losses.means) | measured, {}
         if self.options.log_param_norm:
             values |= self._norms("parameter_norms", self.holdings.values())
         if self.options.log_optimizer_states:
@@ -56,11 +57,14 @@ class StepReporter:
 
     def before_evaluation(self) -> None:
         """Prepare for the forward passes of an evaluation."""
-        self.losses.begin_evaluation()
+        self.measures.clear()
 
     def after_evaluation(self) -> dict[str, float]:
         """Return what the loss measured: name -> mean, equal on every rank. Collective."""
-        return self.losses.of_evaluation(self.mesh, self.engine.device)
+        return self._over_ranks(self.measures)
+
+    def _over_ranks(self, means: Means) -> dict[str, float]:
+        return means.over_ranks(self.mesh, self.engine.device)
 
     def _report_gradients(self) -> None:
         gradients, scale = self.holdings.gradients(), self.holdings.loss_scale

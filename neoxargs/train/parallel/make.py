@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.train.kernels.added_losses import AddedLosses
+from neoxargs.train.kernels.means import Means
 from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.init import CPU, Initializer, initial_values, zeros
@@ -77,6 +78,8 @@ class Make:
     """Calls the functions whose outputs are recomputed with selective recomputation."""
     losses: AddedLosses = field(default_factory=AddedLosses, compare=False)
     """The terms that the layers made here add to the loss."""
+    measures: Means = field(default_factory=Means, compare=False)
+    """What the loss measures besides its value."""
 
     def at(self, name: str) -> Make:
         return replace(self, path=self._full_name(name))

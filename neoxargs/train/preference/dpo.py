@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import Loss, Readout, Targets
+from neoxargs.train.kernels.means import Means
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs. Log-probabilities are sums
 #: over an answer, in nats; rewards are beta x (policy - reference). `chosen_pos` and `chosen_neg` are the policy's.
@@ -26,7 +26,7 @@ class DpoLoss(Loss):
     """
 
     beta: float = 0.1
-    reports: AddedLosses = field(default_factory=AddedLosses)
+    measures: Means = field(default_factory=Means)
 
     def __call__(self, readout: Readout, targets: Targets) -> Tensor:
         """readout and labels: first all chosen answers, then the rejected ones. targets: labels (2 x pairs, seq), and
@@ -38,5 +38,5 @@ class DpoLoss(Loss):
         ratios = self.beta * (policy - reference)
         chosen, rejected = ratios.chunk(2)
         values = (*reference.chunk(2), *policy.chunk(2), chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0)
-        self.reports.measure({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
+        self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
         return -F.logsigmoid(chosen - rejected).mean()

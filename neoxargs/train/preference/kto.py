@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Targets
+from neoxargs.train.kernels.means import Means
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names. Log-probabilities are sums over an answer, in
 #: nats: means over all answers, over the desirable (`pos`) and over the undesirable ones (`neg`). `kl` is the mean of
@@ -37,7 +37,7 @@ class KtoLoss(Loss):
     beta: float = 0.1
     weights: tuple[float, float] = (1.0, 1.0)
     """Of desirable and of undesirable answers."""
-    reports: AddedLosses = field(default_factory=AddedLosses)
+    measures: Means = field(default_factory=Means)
 
     def __call__(self, readout: Readout, targets: Targets) -> Tensor:
         """targets: labels (batch, seq), reference log-probabilities and rewards, both (batch); batch is even."""
@@ -60,7 +60,7 @@ class KtoLoss(Loss):
             (reference, None), (policy, None), (reference, good), (reference, bad), (policy, good), (policy, bad),
             (ratios / tokens.clamp(min=1), tokens), ((agreement > 0) * 1.0, good | bad), (agreement, None),
         )  # fmt: skip
-        self.reports.measure(dict(zip(MEASURES, values, strict=True)))
+        self.measures.add_samples(dict(zip(MEASURES, values, strict=True)))
 
 
 def baseline(ratios: Tensor) -> Tensor:

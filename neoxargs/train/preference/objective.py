@@ -13,7 +13,7 @@ MEASURES = {"dpo": dpo.MEASURES, "kto": kto.MEASURES, "rm": reward_model.MEASURE
 def loss_of(config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
     """Return the loss that the configuration trains with, for the ranks of `make`."""
     plain, options = Loss.of(config, vocabulary, make), config.post_training
-    fields = {**vars(plain), "reports": make.losses}
+    fields = {**vars(plain), "measures": make.measures}
     if options.train_impl == "dpo":
         return dpo.DpoLoss(**{**fields, "half": not options.dpo_fp32}, beta=options.dpo_beta)
     if options.train_impl == "kto":

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Targets
+from neoxargs.train.kernels.means import Means
 from neoxargs.train.parallel.communicate import gather_replicated
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs of the two rewards and of
@@ -30,7 +30,7 @@ class RewardLoss(Loss):
     no pairs; for these, it is the mean reward.
     """
 
-    reports: AddedLosses = field(default_factory=AddedLosses)
+    measures: Means = field(default_factory=Means)
 
     def __call__(self, readout: Readout, targets: Targets) -> Tensor:
         """readout and labels: first all chosen answers, then the rejected ones. targets: labels (2 x pairs, seq), and
@@ -39,7 +39,7 @@ class RewardLoss(Loss):
             return self.rewards(readout, targets).mean()
         chosen, rejected = self.rewards(readout, targets[0]).chunk(2)
         values = chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0
-        self.reports.measure({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
+        self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
         penalty = self.z * (chosen.square() + rejected.square()).mean()
         return penalty - F.logsigmoid(chosen - rejected).mean()
 

@@ -37,7 +37,7 @@ def test_a_term_has_the_gradient_of_its_weight_and_is_recorded_once() -> None:
         y.sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 2.0))
     assert a.grad == 2 * (8 / 2) * 0.5 * (2 * 2)
-    assert losses.of_step(Mesh(), torch.device("cpu")) == {"a": 4.0, "b": 7.0}
+    assert losses.means.over_ranks(Mesh(), torch.device("cpu")) == {"a": 4.0, "b": 7.0}
 
 
 def first_step(trials: dict[str, Trial]) -> dict[str, tuple[float, float | None, dict[str, float], float]]:

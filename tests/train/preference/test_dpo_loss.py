@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary
+from neoxargs.train.kernels.means import Means
 from neoxargs.train.preference.dpo import MEASURES, DpoLoss
 from neoxargs.train.process.mesh import ALONE, Mesh
 
@@ -21,8 +21,8 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     labels = torch.randint(0, 11, (2 * PAIRS, 5))
     labels[:, :2] = IGNORED
     reference = torch.randn(2 * PAIRS)
-    reports = AddedLosses(measures=MEASURES)
-    loss = DpoLoss(VOCABULARY, beta=BETA, reports=reports)(Readout(hidden, weight), (labels, reference))
+    measures = Means(MEASURES)
+    loss = DpoLoss(VOCABULARY, beta=BETA, measures=measures)(Readout(hidden, weight), (labels, reference))
 
     logs = F.linear(hidden, weight[:11]).log_softmax(-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     ratios = logs.masked_fill(labels == IGNORED, 0).sum(1) - reference
@@ -32,7 +32,7 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     theirs = torch.autograd.grad(expected, [hidden, weight])
     torch.testing.assert_close(torch.autograd.grad(loss, [hidden, weight]), theirs)
 
-    means = reports.of_evaluation(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
+    means = measures.over_ranks(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
     assert list(means) == list(MEASURES)
     assert means["margins"] == pytest.approx(float(margins.detach().mean()), rel=1e-5)
     assert means["reward_acc"] == pytest.approx(float((margins > 0).float().mean()))

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary
+from neoxargs.train.kernels.means import Means
 from neoxargs.train.preference.kto import MEASURES, KtoLoss
 from neoxargs.train.process.mesh import ALONE, Mesh
 
@@ -23,8 +23,8 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     labels[:, :2] = IGNORED
     labels[4, 3:] = IGNORED
     reference, rewards = -torch.rand(6) * 20, torch.tensor([1.0, -1.0, 0.25, -2.0, 3.0, 0.0])
-    reports = AddedLosses(measures=MEASURES)
-    loss = KtoLoss(VOCABULARY, beta=BETA, weights=WEIGHTS, reports=reports)(
+    measures = Means(MEASURES)
+    loss = KtoLoss(VOCABULARY, beta=BETA, weights=WEIGHTS, measures=measures)(
         Readout(hidden, weight), (labels, reference, rewards)
     )
 
@@ -41,7 +41,7 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     theirs = torch.autograd.grad(expected, [hidden, weight])
     torch.testing.assert_close(torch.autograd.grad(loss, [hidden, weight]), theirs)
 
-    means = reports.of_evaluation(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
+    means = measures.over_ranks(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
     assert list(means) == list(MEASURES)
     agrees = [ratio * reward > 0 for ratio, reward in zip(known.tolist(), rewards.tolist(), strict=True) if reward]
     assert means["reward_acc"] == pytest.approx(sum(agrees) / 5)
@@ -51,10 +51,10 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
 
 def test_a_measure_of_which_a_batch_has_no_answer_is_left_out() -> None:
     torch.manual_seed(0)
-    reports = AddedLosses(measures=MEASURES)
+    measures = Means(MEASURES)
     targets = torch.randint(0, 11, (2, 5)), torch.zeros(2), torch.ones(2)
-    KtoLoss(VOCABULARY, reports=reports)(Readout(torch.randn(2, 5, 8), torch.randn(16, 8)), targets)
-    means = reports.of_evaluation(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
+    KtoLoss(VOCABULARY, measures=measures)(Readout(torch.randn(2, 5, 8), torch.randn(16, 8)), targets)
+    means = measures.over_ranks(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
     assert set(MEASURES) - set(means) == {"neg_ref_logp", "neg_policy_logp"}
 
 
