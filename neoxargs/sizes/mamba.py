@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # at run time this would be a circular import, because the ru
 STATE = 16
 #: Tokens that the convolution reads: the newest and those before it.
 TAPS = 4
+#: Tokens of a chunk, whose states exist at the same time. The state before each chunk is stored.
+CHUNK = 64
 #: Operations per number of the state and token: decay, input, their sum, the output and its sum, and an exponential.
 SCAN_OPERATIONS = 9
 

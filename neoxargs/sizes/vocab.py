@@ -35,9 +35,9 @@ def vocabulary_size(tokenizer_type: str | None, vocab_file: str | None) -> int |
         return None  # a missing or malformed file is reported where the tokenizer is loaded
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # a search of layouts needs the number for each of them
 def _counted(tokenizer_type: str, vocab_file: str | None, stamp: object) -> int | None:
-    """Count the tokens, once for each version of a file, because several checks need the number."""
+    """Count the tokens, once for each version of a file."""
     count = _COUNTS.get(tokenizer_type)
     return count(vocab_file) if count else None
 
@@ -163,12 +163,11 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _json(path: str | None) -> Any:
     assert path is not None
-    status = os.stat(path)
-    return _parsed(path, status.st_size, status.st_mtime_ns)
+    return _parsed(path, _stamp(path))
 
 
 @lru_cache(maxsize=2)  # several checks read the same file, which may have megabytes
-def _parsed(path: str, size: int, changed: int) -> Any:
+def _parsed(path: str, stamp: object) -> Any:
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 

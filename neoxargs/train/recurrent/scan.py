@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: Tokens in a chunk, whose states exist at the same time.
-CHUNK = 64
+from neoxargs.sizes.mamba import CHUNK
+
 #: Tokens in a part of a chunk; parts are scanned side by side, and then joined.
 PART = 8
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.train.recurrent import scan
+from neoxargs.sizes.mamba import CHUNK
 from neoxargs.train.recurrent.scan import Inputs, selective_scan
 
 CHANNELS, STATE = 3, 4
@@ -59,8 +59,8 @@ def test_strong_decay_stays_finite() -> None:
 def test_states_are_stored_at_the_ends_of_chunks_only() -> None:
     stored: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: stored.append(x) or x, lambda x: x):
-        selective_scan(inputs(4 * scan.CHUNK))
-    assert max(x.numel() for x in stored) == 2 * 4 * scan.CHUNK * STATE  # B and C
+        selective_scan(inputs(4 * CHUNK))
+    assert max(x.numel() for x in stored) == 2 * 4 * CHUNK * STATE  # B and C
     assert [x.shape for x in stored if x.ndim == 4] == [(4, 2, CHANNELS, STATE)]
 
 

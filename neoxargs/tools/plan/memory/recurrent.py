@@ -7,11 +7,16 @@ from typing import NamedTuple
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import layer_kind
-from neoxargs.sizes.mamba import STATE, packed_width
+from neoxargs.sizes.mamba import CHUNK, STATE, packed_width
 from neoxargs.tools.plan.assumptions import SINGLE
 from neoxargs.tools.plan.memory import rwkv
 from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.norms import inside_norm
+
+#: Tensors as large as the states of a chunk of Mamba's scan, at most, in its backward pass.
+CHUNK_TENSORS = 8
+#: Times that a number of these states is read or written, in the forward and in the backward pass.
+STATE_PASSES = (22, 50)
 
 
 class Memory(NamedTuple):
@@ -60,12 +65,6 @@ def _inner(sizes: ActivationSizes) -> int:
     return sizes.config.mamba.mamba_inner_size // sizes.tensor
 
 
-#: Tokens whose states exist at the same time (train/recurrent/scan.py).
-CHUNK = 64
-#: Tensors as large as the states of a chunk, at most, in its backward pass.
-CHUNK_TENSORS = 8
-#: Times that a number of the states is read or written, in the forward and in the backward pass.
-STATE_PASSES = (22, 50)
 #: Kind of a recurrent layer -> its memory.
 MEMORY = {
     "mamba": Memory(_mamba_stored, _mamba_transient, _mamba_moved),
