@@ -353,7 +353,7 @@ SWITCHED_OFF = (
     ),
     SwitchedOff("fp16_lm_cross_entropy", {"train_impl": Is(("rm",))}, "a reward model has no logits"),
     SwitchedOff(
-        "z_loss fp16_lm_cross_entropy eod_mask_loss",
+        "z_loss fp16_lm_cross_entropy",
         {"train_impl": Is(("dpo", "kto"))},
         "the loss of preference training is no cross entropy of single tokens",
     ),

@@ -26,17 +26,18 @@ class References:
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
 
-    def table(self, answers: Sequence[Any], window: int) -> Table:
+    def table(self, answers: Sequence[Any]) -> Table:
         """Return the table of one or both `DocumentSamples` of a source, made at the first call.
 
         It is recognised by what the files contain and not by their paths, so that a run can be continued after its data
-        was moved. window: most tokens of a document that count.
+        was moved.
         """
+        packing = answers[0].packing
         files = [file for answer in answers for file in (answer.file, answer.labels)]
         made_of = [None if file is None else _digest(file) for file in files]
         count = len(answers[0].file.sequence_lengths)
         empty = np.full((count, len(answers)), np.nan, np.float32)
-        return self.tables.setdefault(json.dumps([window, made_of]), empty)
+        return self.tables.setdefault(json.dumps([packing.window, packing.masked, made_of]), empty)
 
     def ignore(self) -> None:
         """Let the reference model have no preference, for `dpo_reference_free`."""

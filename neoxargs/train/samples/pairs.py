@@ -24,7 +24,7 @@ class Pairs:
     @classmethod
     def of(cls, chosen: DocumentSamples, rejected: DocumentSamples, references: References) -> Pairs:
         """Return the pairs, with the table of their reference log-probabilities."""
-        return cls(chosen, rejected, references.table((chosen, rejected), chosen.packing.window))
+        return cls(chosen, rejected, references.table((chosen, rejected)))
 
     @property
     def packing(self) -> Packing:

@@ -24,7 +24,7 @@ class Rated:
     @classmethod
     def of(cls, answers: DocumentSamples, rewards: Rewards, references: References) -> Rated:
         """Return the answers, with the table of their reference log-probabilities. rewards: of all documents."""
-        return cls(answers, rewards, references.table((answers,), answers.packing.window))
+        return cls(answers, rewards, references.table((answers,)))
 
     @property
     def packing(self) -> Packing:

@@ -105,6 +105,7 @@ def test_parameters_that_are_switched_off_are_reported(text: str, names: str) ->
         "save: x\ncheckpoint_factor: 100\nload: y\nfinetune: true",
         "use_wandb: false\nwandb_project: mine",
         PAIRS + "pos_valid_data_paths: a\nneg_valid_data_paths: b\neval_interval: 5",
+        PAIRS.replace("train_impl: rm", "train_impl: dpo").replace("z_loss: 0.01", "eod_mask_loss: true"),
         "flops_profiler: {enabled: true, profile_step: 3}",
     ],
 )

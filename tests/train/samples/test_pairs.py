@@ -26,13 +26,13 @@ REJECTED = [[1, 2, 13], [5, 6, 14, 15], [8, *[16] * 9], [10, 11, 17]]
 LABELS = [[IGNORED, *ids[1:]] for ids in CHOSEN], [[IGNORED, *ids[1:]] for ids in REJECTED[:3]] + [[IGNORED] * 3]
 
 
-def made(folder: Path, samples: int, **more: Any) -> tuple[Any, Sampling]:
+def made(folder: Path, samples: int, eod: int = 0, **more: Any) -> tuple[Any, Sampling]:
     files = {"chosen": CHOSEN, "rejected": REJECTED, "chosen_label": LABELS[0], "rejected_label": LABELS[1]}
     prefix = {name: token_file(folder / name, documents) for name, documents in files.items()}
     rejected = Source(prefix["rejected"], labels=prefix["rejected_label"])
     source = Source(prefix["chosen"], labels=prefix["chosen_label"], rejected=rejected)
     options = Data(pack_impl="unpacked", dataset_impl="pairwise", **more)
-    sampling = Sampling(options, SEQ, 1, eod=0, vocab_size=99, cache=folder / "index")
+    sampling = Sampling(options, SEQ, 1, eod, vocab_size=99, cache=folder / "index")
     return datasets.first_rank_first(None, lambda: datasets.dataset([source], "train", samples, sampling)), sampling
 
 
@@ -59,3 +59,11 @@ def test_a_pair_with_one_long_answer_is_cut_or_left_out(tmp_path: Path) -> None:
     whole, _ = made(tmp_path, 2, allow_chopped=False)
     assert len(whole.sources[0]) == 2 and whole.sources[0].left_out == (1, 1)
     assert torch.equal(torch.stack([whole[i]["tokens"] for i in range(2)])[:, 0, 0].sort().values, torch.tensor([1, 5]))
+
+
+def test_a_token_after_an_end_token_of_a_pair_can_be_left_out(tmp_path: Path) -> None:
+    """With a table of its own, because its reference log-probabilities are of fewer tokens."""
+    sampled = [made(tmp_path, 3, eod=6, eod_mask_loss=masks) for masks in (False, True)]
+    labels = [torch.cat([samples[i]["loss_mask"] for i in range(3)]).sum().item() for samples, _ in sampled]
+    assert labels[0] - labels[1] == 2  # the 7 of [5, 6, 7], and the 14 of [5, 6, 14, 15]
+    assert [*sampled[0][1].references.tables] != [*sampled[1][1].references.tables]
