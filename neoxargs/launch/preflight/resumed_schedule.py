@@ -1,4 +1,4 @@
-"""Check that a resumed run continues the checkpoint's learning rate schedule.
+"""Check that a resumed run continues the checkpoint's learning rate schedule and its epochs.
 
 A different schedule is an error. A jump that only follows from a different `train_iters` is a warning.
 """
@@ -41,27 +41,34 @@ def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]
 
 
 def other_epochs(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
-    """A warning if `train_epochs` is not what the run reads, because its first steps had another batch size."""
-    epochs, steps, batch = config.training.train_epochs, config.training.train_iters, config.batch.train_batch_size
+    """The error of a run that would not end after `train_epochs`, because its first steps had another batch size."""
+    steps, batch = config.training.train_iters, config.batch.train_batch_size
     iteration = checkpoint_folder.iteration_of(checkpoint) if checkpoint else 0
-    if checkpoint is None or not epochs or not iteration or config.checkpoint.finetune:
+    if checkpoint is None or not config.training.train_epochs or not iteration or config.checkpoint.finetune:
         return
     before = (checkpoint_folder.configuration(checkpoint) or {}).get("train_batch_size")
-    if not isinstance(before, int) or before == batch:
-        return
-    samples = iteration * before + max(0, steps - iteration) * batch
+    if isinstance(before, int):
+        right = iteration + max(0, steps * batch - iteration * before) // batch
+        if right != max(iteration, steps):
+            yield _wrong_length(config, iteration, before, right)
+
+
+def _wrong_length(config: Config, iteration: int, before: int, right: int) -> Problem:
+    """Return the error of a wrong number of steps. before: the batch size until now. right: the right number."""
+    epochs, steps, batch = config.training.train_epochs, config.training.train_iters, config.batch.train_batch_size
+    read, wanted = iteration * before, steps * batch
+    samples = read + max(0, steps - iteration) * batch
     what = (
         f"train_epochs ({epochs}) is {steps:,} steps with train_batch_size ({batch:,}), but the first {iteration:,} "
-        f"steps had a train_batch_size of {before:,}: the run will read {samples:,} samples, which is "
-        f"{epochs * samples / (steps * batch):.2f} epochs"
+        f"steps, up to the checkpoint to be loaded, had a train_batch_size of {before:,} and read {read:,} samples: "
+        f"the run would read {samples:,} samples instead of {wanted:,}"
     )
-    hint, about = (
-        f"set train_batch_size to {before} to read {epochs} epochs",
-        ("train_epochs", "train_batch_size", "load"),
+    hint = (
+        f"set train_batch_size: {before}; or replace train_epochs with train_iters: {right}, with which the remaining "
+        "samples may be drawn in a different order"
     )
-    yield Problem(
-        what, config.place("train_epochs"), hint, severity="warning", id="checkpoint-other-epochs", about=about
-    )
+    about = ("train_epochs", "train_batch_size", "load")
+    return Problem(what, config.place("train_epochs"), hint, id="checkpoint-other-epochs", about=about)
 
 
 def chooses_schedule(config: Config) -> bool:

@@ -28,15 +28,27 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     return list(other_schedule(config, loaded_checkpoint(config)))
 
 
-@pytest.mark.parametrize(("batch", "samples", "epochs"), [(2, "", ""), (4, "60", "3.00"), (40, "420", "21.00")])
-def test_epochs_after_steps_with_another_batch_size(batch: int, samples: str, epochs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("batch", "epochs", "expected"),
+    [
+        (2, 2, ""),
+        (1, 2, "read 10 samples: the run would read 30 samples instead of 40"),
+        (4, 3, "read 40 samples: the run would read 80 samples instead of 60"),
+        (4, 2, "read 40 samples: the run would read 60 samples instead of 40"),
+        (2, 1, ""),  # all was read before
+        (4, 1, ""),
+    ],
+)
+def test_epochs_after_steps_with_another_batch_size(batch: int, epochs: int, expected: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "global_step10"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text(json.dumps({"train_batch_size": batch}))
-    yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_epochs: 2')}load: {tmp_path}\n"
+    yaml = f"{smallest.YAML.replace('train_iters: 10', f'train_epochs: {epochs}')}load: {tmp_path}\n"
     config = complete(draft([Text("my.yml", yaml)]), 1, samples_per_epoch=20)
-    told = [problem.what for problem in other_epochs(config, loaded_checkpoint(config))]
-    assert [f"will read {samples} samples, which is {epochs} epochs" in what for what in told] == [True] * bool(samples)
+    found = list(other_epochs(config, loaded_checkpoint(config)))
+    assert [expected in problem.what for problem in found] == [True] * bool(expected)
+    steps = {(1, 2): 25, (4, 3): 20, (4, 2): 10}
+    assert all(f"train_iters: {steps[batch, epochs]}," in problem.hint for problem in found)
 
 
 def test_a_longer_run_warns_about_the_jump(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "checkpoint-other-epochs": row(
         "The number of steps in train_epochs is computed with the current batch size for the whole run. If the steps "
-        "before the checkpoint had another batch size, the run reads more or fewer samples than train_epochs."
+        "before the checkpoint had another batch size, the run would read more or fewer samples than train_epochs sets."
     ),
     # the run
     "cpu-adam-needs-host-memory": row(
