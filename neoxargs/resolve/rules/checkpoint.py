@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 
 
 @check
@@ -22,6 +22,20 @@ def save_needs_checkpoint_factor(
         f"save ({save}) needs checkpoint_factor or extra_save_iters, which determine when checkpoints are saved",
         "for example, set checkpoint_factor to 1000 to save a checkpoint every 1000 iterations",
         about=["save"],
+    )
+
+
+@check
+def save_names_a_folder(save: str | None) -> Finding | None:
+    """An empty save, such as that of a script's variable that is not set, is no folder: no checkpoints are written, and
+    the trained model is lost.
+
+        save: ""
+    """
+    if save != "":
+        return None
+    return warn(
+        "save is empty, so no checkpoints will be written", "set save to a folder, or remove it", about=["save"]
     )
 
 
