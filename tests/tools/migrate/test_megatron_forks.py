@@ -111,6 +111,8 @@ EXPERTS = "--train-iters 9 --num-experts 8 "
         ("--moe-ffn-hidden-size 48 --ffn-hidden-size 200 --swiglu", {"intermediate_size": 3 * 48}),
         ("--swiglu --moe-ffn-hidden-size 48 --moe-layer-freq [1]*4", {"intermediate_size": 3 * 48}),
         ("--moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 96", {"moe_num_shared_experts": 2}),
+        ("--moe-shared-expert-intermediate-size 512", {"moe_num_shared_experts": 2}),  # the default width: 4 x 64
+        ("--swiglu --moe-shared-expert-intermediate-size 384", {"moe_num_shared_experts": 3}),
         # Megatron-DeepSpeed
         ("--deepspeed", {"moe_top_k": 1, "moe_router_type": "topk", "moe_expert_interval": 2}),
         ("--deepspeed", {"moe_normalize_expert_weights": False, "moe_token_dropping": True}),
@@ -145,7 +147,7 @@ def test_experts(flags: str, expected: dict[str, object]) -> None:
         (
             "--num-experts 8 --moe-shared-expert-intermediate-size 50",
             "--moe-shared-expert-intermediate-size 50 is left out, because it must be a multiple of an expert's width "
-            "(not known)",
+            "(256)",
         ),
         (
             "--num-experts 8 --moe-router-load-balancing-type seq_aux_loss",
@@ -155,8 +157,10 @@ def test_experts(flags: str, expected: dict[str, object]) -> None:
     ],
 )
 def test_experts_that_cannot_be_converted(flags: str, what: str) -> None:
-    (problem,) = migrated("--train-iters 9 " + flags).problems
+    result = migrated("--train-iters 9 " + flags)
+    (problem,) = result.problems
     assert problem.what == what
+    assert what.split()[0] in result.text.splitlines()[1]  # a comment at the top of the new file
 
 
 def test_a_dense_model_has_no_settings_of_experts() -> None:

@@ -30,7 +30,7 @@ def pipeline(reading: Reading, option: Option) -> None:
 
 def deepspeeds_file(reading: Reading, option: Option) -> None:
     why = "the script does not contain DeepSpeed's JSON, which configures precision, ZeRO and the optimizer"
-    reading.leave_out(option, why, "migrate the JSON too, and pass both new files to every deepy command")
+    reading.leave_out_with_note(option, why, "migrate the JSON too, and pass both new files to every deepy command")
 
 
 def ffn_width(reading: Reading, option: Option) -> None:
@@ -45,10 +45,8 @@ def ffn_width(reading: Reading, option: Option) -> None:
 
 def swiglu(reading: Reading, option: Option) -> None:
     """Set the activation, and Megatron-LM's default width for it: 8/3 of the hidden size, a multiple of 64."""
-    # The formula of validate_args in megatron/training/arguments.py
     reading.set("activation", "swiglu")
-    hidden = reading.number("hidden-size")
-    _default_width(reading, int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0, "--swiglu")
+    _default_width(reading, "--swiglu")
 
 
 def glu_activation(reading: Reading, option: Option) -> None:
@@ -57,10 +55,11 @@ def glu_activation(reading: Reading, option: Option) -> None:
     if option.text not in names:
         return reading.leave_out(option)
     reading.set("activation", names[option.text])
-    _default_width(reading, int(4 * (reading.number("hidden-size") or 0)), "--glu-activation")
+    _default_width(reading, "--glu-activation")
 
 
-def _default_width(reading: Reading, width: int, flag: str) -> None:
+def _default_width(reading: Reading, flag: str) -> None:
+    width = reading.default_width
     if width > 0 and "ffn-hidden-size" not in reading.options and experts.width(reading) is None:
         reading.set_width(width, f"{width}, Megatron-LM's default for {flag}")
 
@@ -89,8 +88,7 @@ def window(reading: Reading, option: Option) -> None:
         reading.set("sliding_window_width", sides[0])
     elif sides[:1] != [-1]:
         why = "sliding_window_width counts only earlier tokens"
-        reading.leave_out(option, why, "use --window-size W,0")
-        reading.note_left_out(option, why)
+        reading.leave_out_with_note(option, why, "use --window-size W,0")
 
 
 def window_layers(reading: Reading, option: Option) -> None:
@@ -203,7 +201,7 @@ def initial_scale(reading: Reading, option: Option) -> None:
         reading.set("fp16.initial_scale_power", int(math.log2(scale)))
     else:
         why = "DeepSpeed's initial loss scale must be a power of two"
-        reading.leave_out(option, why, "set fp16.initial_scale_power in the new file")
+        reading.leave_out_with_note(option, why, "set fp16.initial_scale_power in the new file")
 
 
 def optimizer(reading: Reading, option: Option) -> None:

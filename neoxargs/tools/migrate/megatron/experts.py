@@ -53,7 +53,7 @@ def router(reading: Reading, option: Option) -> None:
     """Read how the router balances the load: `sinkhorn`, or a loss with the `topk` router."""
     reading.set("moe_router_type", "sinkhorn" if option.text == "sinkhorn" else "topk")
     if option.text not in ("sinkhorn", "aux_loss", "none") or len(option.values) > 1:
-        reading.leave_out(option, "moe_aux_loss_coeff always balances the load within a micro batch")
+        reading.leave_out_with_note(option, "moe_aux_loss_coeff always balances the load within a micro batch")
 
 
 def width(reading: Reading) -> float | None:
@@ -69,18 +69,18 @@ def expert_width(reading: Reading, option: Option) -> None:
     if own is not None:
         reading.set_width(own, f"--moe-ffn-hidden-size {option.text} (all layers have experts)")
     elif reading.number("moe-ffn-hidden-size") != reading.number("ffn-hidden-size"):
-        reading.leave_out(option, "deepy's experts are as wide as a dense MLP (intermediate_size)")
+        reading.leave_out_with_note(option, "deepy's experts are as wide as a dense MLP (intermediate_size)")
 
 
 def shared_experts(reading: Reading, option: Option) -> None:
     """Read the width of all shared experts together, a multiple of an expert's width."""
     total = reading.number(option.name)
-    single = reading.number("moe-ffn-hidden-size") or reading.number("ffn-hidden-size")
+    single = reading.number("moe-ffn-hidden-size") or reading.number("ffn-hidden-size") or reading.default_width
     if total and single and total % single == 0:
         reading.set("moe_num_shared_experts", int(total // single), f"{option.text} / {single:g}, an expert's width")
     else:
         width = f"({single:g})" if single else "(not known)"
-        reading.leave_out(option, f"it must be a multiple of an expert's width {width}")
+        reading.leave_out_with_note(option, f"it must be a multiple of an expert's width {width}")
 
 
 def capacity(reading: Reading, option: Option) -> None:

@@ -134,6 +134,11 @@ class Reading:
         what = f"{option} is left out, because {because}" if because else f"{option} has no counterpart and is left out"
         self.warn("migrate-flag-without-counterpart", what, option.place, hint)
 
+    def leave_out_with_note(self, option: Option, why: str, hint: str = "") -> None:
+        """Do the same for a flag whose absence changes the model or its training."""
+        self.note_left_out(option, why)
+        self.leave_out(option, why, hint)
+
     def _leave_out_together(self, option: Option, because: str) -> None:
         """Warn about all flags that are left out for one of REASONS_IN_COMMON in a single warning."""
         number, options = self._together.setdefault(because, (len(self.problems), []))
@@ -175,6 +180,13 @@ class Reading:
         """The value of another flag as a number."""
         value = read_plain(self.options[name].text) if name in self.options else None
         return value if isinstance(value, int | float) else None
+
+    @property
+    def default_width(self) -> int:
+        """Megatron-LM's width of the feed-forward layers without --ffn-hidden-size; 0 if not known."""
+        # The formula of validate_args in megatron/training/arguments.py
+        hidden = self.number("hidden-size") or 0
+        return int(4 * hidden * 2 / 3 / 64) * 64 if "swiglu" in self.options else int(4 * hidden)
 
     def set_width(self, width: float, comment: str) -> None:
         """Set the width of the feed-forward layers, of which a gated activation needs three matrices."""
