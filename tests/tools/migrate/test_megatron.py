@@ -381,6 +381,19 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "num_layers: 4\n" in json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))["text"]
 
 
+def test_a_given_variable_that_changes_nothing_is_a_warning() -> None:
+    script = (
+        f"TP=2\nPP=${{PP:-2}}\npython p.py {SIZES} --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP"
+    )
+    result = convert_script(Text("run.sh", script), {"TP": "4", "PP": "4", "FOO": "1"})
+    found = [problem for problem in result.problems if problem.id == "migrate-variable-without-effect"]
+    assert [problem.what.partition(" has no effect: ")[2] for problem in found] == [
+        "the script itself sets TP", "the script has no variable FOO"
+    ]  # fmt: skip
+    assert found[0].where and found[0].where.line == 1
+    assert "model_parallel_size: 2" in result.text and "pipe_parallel_size: 4" in result.text
+
+
 @pytest.mark.parametrize(
     ("flags", "line", "words"),
     [

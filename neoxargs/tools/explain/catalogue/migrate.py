@@ -6,6 +6,10 @@ from neoxargs.tools.explain.catalogue.entry import Entry, row
 
 PROBLEMS: dict[str, Entry] = {
     "migrate-option-not-applicable": row("The command has an option that has no effect for this kind of file."),
+    "migrate-variable-without-effect": row(
+        "`--var` gives a variable the value that it has before the script starts. It has no effect on a variable that "
+        "the script itself sets or does not use."
+    ),
     "migrate-write-without-output": row(
         "--write edits files in place, but this kind of file is converted to a new file."
     ),

@@ -7,7 +7,8 @@ written out if its flag is missing and the dialect has another default.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -62,7 +63,7 @@ def convert_script(
     Raises Problems if there is no Megatron-LM command, or if a flag has a wrong value.
     """
     job = Job(text)
-    given = {**job.variables, **(given or {})}
+    chosen, given = given or {}, {**job.variables, **(given or {})}
     script = read_script(text, given)
     from_environ = {name: value for name, value in (environ or {}).items() if name in script.unset}
     # Read again, because these variables can decide branches and contain flags.
@@ -83,6 +84,7 @@ def convert_script(
     head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
     notes = [
         *(_from_environment(name, text) for name in sorted(from_environ)),
+        *_without_effect(chosen, script, text),
         *script.notes,
         *_doubts(script, command),
     ]
@@ -224,6 +226,20 @@ def _from_environment(name: str, text: Text) -> Problem:
     what = f"the value of ${name} is taken from the environment"
     hint = f"add --var {name}=VALUE to use a different value"
     return Problem(what, Place(text.name, 0, 0), hint, severity="warning", id="migrate-variable-from-environment")
+
+
+def _without_effect(chosen: Mapping[str, str], script: Script, text: Text) -> Iterator[Problem]:
+    """Warn about each `--var` that the script overwrites or does not contain."""
+    for name, value in chosen.items():
+        what, where = f"--var {name}={value} has no effect: ", Place(text.name, 0, 0)
+        if name in script.overwritten:
+            what, where = f"{what}the script itself sets {name}", script.overwritten[name]
+        elif re.search(rf"\b{re.escape(name)}\b", text.text):
+            continue
+        else:
+            what += f"the script has no variable {name}"
+        hint = f"remove --var {name}={value}, or change the script"
+        yield Problem(what, where, hint, severity="warning", id="migrate-variable-without-effect")
 
 
 def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:

@@ -40,6 +40,8 @@ class Script:
     """Warnings about the branches that were read."""
     unset: set[str] = field(default_factory=set)
     """Variables that the script uses but does not set."""
+    overwritten: dict[str, Place] = field(default_factory=dict)
+    """Variables that were set before the script starts, but that it sets to a value of its own, and where."""
     doubts: list[tuple[list[Word], list[Problem]]] = field(default_factory=list)
     """Commands whose variables may have wrong values, and the warnings about these variables."""
     variable_flags: list[Word] = field(default_factory=list)
@@ -64,7 +66,7 @@ class _Reader(Assignments):
 
     def __init__(self, text: Text, given: Mapping[str, str]) -> None:
         super().__init__(text, given)
-        self.script = Script()
+        self.script, self.given = Script(), frozenset(given)
         self.branches = Branches(self.script.notes)
         self.separator, self.place = "", Place(text.name, 0, 0)
         self.status: bool | None = None
@@ -177,6 +179,8 @@ class _Reader(Assignments):
 
     def store(self, name: str, value: list[Chars]) -> None:
         super().store(name, value)
+        if name in self.given and name not in self.used:
+            self.script.overwritten.setdefault(name, self.place)
         if name in self.used and self.branches.is_in_loop():
             what = f"{name} changes in each iteration of a loop, of which only the first is read"
             self.doubts[name].append(self.doubt(what, f"write {name}=VALUE instead of the loop, and migrate again"))
@@ -271,6 +275,7 @@ class _Inner(_Reader):
     def __init__(self, outer: _Reader, chars: Chars) -> None:
         super().__init__(Text(outer.name, _text(chars)), {})
         self.outer, self.where = outer, [index for _, index in chars]
+        self.given = frozenset()
         self.script, self.unset, self.depth = outer.script, outer.unset, outer.depth + 1
         self.branches, self.doubts = Branches(self.script.notes), outer.doubts
         self.inherited = frozenset(outer.used | outer.inherited)
