@@ -215,11 +215,19 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def token_files(checkpoint: Path) -> dict[str, str]:
-    """Return the prefixes of the token files of the run that wrote a checkpoint, with their digests."""
+    """Return the token files (by prefix) and the base_shapes_file of the run that wrote a checkpoint: their digests."""
     try:
         return dict(json.loads((checkpoint / DATA).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return {}
+
+
+def content(file: str | None) -> str:
+    """Return the digest of a small file; empty if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def lists_weights(checkpoint: Path) -> bool:

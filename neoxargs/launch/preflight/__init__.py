@@ -46,6 +46,7 @@ from neoxargs.launch.preflight.resumed_model import (
     changed_training,
     checkpoint_to_read,
     loaded_checkpoint,
+    other_base_shapes,
     other_data,
     other_head,
     other_model,
@@ -104,7 +105,11 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
     frozen = frozen_model_problems(config, checkpoint, training=False)
     if no_text := [*reward_models_write_nothing(config), *other_head(config, checkpoint)]:
         return no_text
-    model = [*other_model(config, checkpoint), *other_vocabulary(config, checkpoint)]
+    model = [
+        *other_model(config, checkpoint),
+        *other_base_shapes(config, checkpoint),
+        *other_vocabulary(config, checkpoint),
+    ]
     return [*model, *frozen, *unread_checkpoint(config)]
 
 
@@ -126,6 +131,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
         skipped_checkpoints,
         other_head,
         other_model,
+        other_base_shapes,
         other_vocabulary,
         other_optimizer,
         other_schedule,

@@ -115,6 +115,20 @@ def other_optimizer(config: Config, checkpoint: Path | None) -> Iterator[Problem
         yield Problem(what, place, hint, id="checkpoint-other-optimizer", about=about)
 
 
+def other_base_shapes(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """Yield an error if muP's multipliers are not those of the checkpoint, because the base model has other shapes."""
+    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    if checkpoint is None or saved is None or not config.mup.use_mup:
+        return
+    file = config.mup.base_shapes_file
+    before = checkpoint_folder.token_files(checkpoint).get(str(saved.get("base_shapes_file")))
+    if before and checkpoint_folder.content(file) not in ("", before):
+        what = f"base_shapes_file ({file}) has other contents than in the run that wrote the checkpoint to be loaded "
+        what += f"({checkpoint}), so muP would scale this model differently"
+        hint, about = "restore the old base_shapes_file, or load a different checkpoint", ("base_shapes_file", "load")
+        yield Problem(what, config.place("base_shapes_file"), hint, id="checkpoint-other-model", about=about)
+
+
 def other_data(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield a warning about token files with other contents than when the checkpoint was written."""
     if checkpoint is None or config.checkpoint.finetune:

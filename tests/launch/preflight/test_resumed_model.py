@@ -12,6 +12,7 @@ from neoxargs.launch.preflight import fit_of_checkpoint
 from neoxargs.launch.preflight.resumed_model import (
     changed_training,
     loaded_checkpoint,
+    other_base_shapes,
     other_data,
     other_model,
     other_optimizer,
@@ -22,6 +23,8 @@ from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 from neoxargs.token_files.index import digest
+from neoxargs.train.checkpoint.rank_files import RankFiles
+from neoxargs.train.checkpoint.saving import _write_config
 from tests.support import smallest
 from tests.support.finetuning import token_file
 
@@ -45,6 +48,27 @@ def test_another_width_is_refused_at_its_line(tmp_path: Path, text: str) -> None
     assert (problem.severity, problem.id) == ("error", "checkpoint-other-model")
     assert "8192 in the checkpoint" in problem.what and str(tmp_path / "global_step10") in problem.what
     assert problem.where and problem.where.text.startswith("hidden_size")
+
+
+def test_base_shapes_with_other_contents_are_refused(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.yml"
+    shapes.write_text("a: [64]\n")
+    config = resolved(tmp_path, f"use_mup: true\nbase_shapes_file: {shapes}\n")
+    written = _write_config_of(config, tmp_path / "global_step10")
+    (tmp_path / "elsewhere.yml").write_text(shapes.read_text())
+    same = resolved(tmp_path, f"use_mup: true\nbase_shapes_file: {tmp_path}/elsewhere.yml\n")
+    assert [*other_base_shapes(config, written), *other_base_shapes(same, written), *other_data(config, written)] == []
+    shapes.write_text("a: [128]\n")
+    [problem] = other_base_shapes(config, written)
+    assert problem.severity == "error" and f"base_shapes_file ({shapes}) has other contents" in problem.what
+    assert problem in fit_of_checkpoint(config)
+
+
+def _write_config_of(config: Config, checkpoint: Path) -> Path:
+    checkpoint.mkdir()
+    files = RankFiles(checkpoint)
+    _write_config(files, config)
+    return checkpoint
 
 
 def test_shared_layers_of_another_number_are_refused(tmp_path: Path) -> None:
