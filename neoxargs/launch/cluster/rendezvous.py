@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.resolve.config import Config
+
+#: The ports that Linux gives to programs that name none: the first and the last.
+SYSTEM_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+#: Ports below are often those of services, and ports above those of runs that set none; of these, this many are tried.
+FIRST_PORT, LAST_PORT, TRIED_PORTS = 20000, 29500, 50
 
 
 def rendezvous_address(config: Config, resources: Resources) -> str:
@@ -31,9 +39,33 @@ def free_port(config: Config, resources: Resources) -> int | None:
 
 
 def unused_port() -> int:
-    """Return a TCP port of this machine on which nothing listens."""
-    # Port 0 lets the system choose. Another program can take the port before the ranks bind it, so ask late.
+    """Return a TCP port of this machine on which nothing listens.
+
+    The ranks bind it seconds later. Until then, the system gives ports of its own range to other programs, so the port
+    is below this range.
+    """
+    candidates = range(FIRST_PORT, min(LAST_PORT, _first_of_the_system()))
+    tried = random.SystemRandom().sample(candidates, min(TRIED_PORTS, len(candidates)))
+    return next((port for port in tried if _binds(port)), 0) or _chosen_by_the_system()
+
+
+def _first_of_the_system() -> int:
+    """Return the first port that the system gives to programs that name none."""
+    try:
+        return int(SYSTEM_PORTS.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768  # Linux's default
+
+
+def _binds(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("", port))
+        return True
+    return False
+
+
+def _chosen_by_the_system() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         port: int = probe.getsockname()[1]
     return port
