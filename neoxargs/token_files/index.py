@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 #: Header of the index: magic, version, type code of the token ids, numbers of sequences and of document ends.
 HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
-#: Type code -> bytes per token id.
-#: Those of Megatron; 6 and 7 are floating point types, which no token ids have.
-ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
-#: Type code -> numpy's name of the type.
+#: Megatron's type code -> numpy's name of the type. 6 and 7 are floating point types, which no token ids have.
 TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+#: Type code -> bytes per token id.
+ITEM_SIZES = {code: int(name[-1]) for code, name in TYPES.items()}
 #: Type code -> its letter in the format of `struct`.
 _LETTERS: dict[int, Literal["B", "b", "h", "i", "q", "H"]] = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
 #: The label of a token that does not count toward the loss.

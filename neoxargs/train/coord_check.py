@@ -29,6 +29,8 @@ from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.make import Make, Shapes
 
 STEPS, WIDTHS, SAMPLES, TOKENS = 4, 3, 4, 256
+#: The parameters that grow with the width of the model; the last three are those of recurrent layers.
+WIDENED = ("hidden_size", "intermediate_size", "mamba_inner_size", "dim_att", "ffn_dim")
 #: Layer -> mean absolute value of its output, before the first step and after each step.
 Sizes = dict[str, list[float]]
 
@@ -82,10 +84,9 @@ def base_shapes(config: Config) -> BaseShapes:
 
 
 def widened(config: Config, factor: int) -> Config:
-    """Return the configuration with hidden and feed-forward size times `factor`, and the same number of heads."""
-    shape = config.shape
-    sizes = {"hidden_size": shape.hidden_size * factor, "intermediate_size": shape.intermediate_size * factor}
-    return _changed(config, sizes)
+    """Return the configuration with all widths times `factor`, and the same number of heads."""
+    sizes = {name: config.get(name) for name in WIDENED}
+    return _changed(config, {name: size * factor for name, size in sizes.items() if size})
 
 
 def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -126,7 +127,7 @@ def _append_sizes(model: GPT, tokens: Tensor, sizes: Sizes) -> None:
         sizes.setdefault(name, []).append(float(unpack(output)[0].abs().mean()))
 
     layers = {f"layers.{index}": layer for index, layer in enumerate(model.layers)}
-    attentions = {f"{name}.attention": layer.attention for name, layer in layers.items()}
+    attentions = {f"{name}.attention": layer.attention for name, layer in layers.items() if hasattr(layer, "attention")}
     watched = {"positions": model.positions, **attentions, **layers, "output": model}
     hooks = [module.register_forward_hook(partial(note, name)) for name, module in watched.items()]
     model(tokens)

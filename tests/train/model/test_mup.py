@@ -47,6 +47,22 @@ def test_outputs_stay_as_large(kind: str) -> None:
     assert without["output"] > 1.8, without
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [("mamba", {"mamba_inner_size": 64}), ("rwkv", {"dim_att": 64, "head_size": 16, "ffn_dim": 96})]
+)
+def test_recurrent_layers_grow_and_are_measured(kind: str, sizes: dict[str, int]) -> None:
+    config = small(**{**NARROW, **sizes, "attention_config": [kind, "global"]})
+    wide = coord_check.widened(config, 2)
+    assert all(wide.get(name) == 2 * size for name, size in sizes.items() if name != "head_size")
+    assert [*coord_check.measure(config, CPU)[256]] == [
+        "positions",
+        "layers.0",
+        "layers.1.attention",
+        "layers.1",
+        "output",
+    ]
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The base shapes of `small()`."""
