@@ -352,6 +352,7 @@ SWITCHED_OFF = (
         "set pos_valid_data_paths and neg_valid_data_paths",
     ),
     SwitchedOff("fp16_lm_cross_entropy", {"train_impl": Is(("rm",))}, "a reward model has no logits"),
+    SwitchedOff("checkpoint_validation_with_forward_pass", {"train_impl": Is(("rm",))}, "a reward model has no logits"),
     SwitchedOff(
         "z_loss fp16_lm_cross_entropy",
         {"train_impl": Is(("dpo", "kto"))},
@@ -392,9 +393,7 @@ SWITCHED_OFF = (
         {"log_gradient_noise_scale": OFF},
         "log_gradient_noise_scale is off",
     ),
-    *map(
-        _by_its_switch,
-        ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "flops_profiler", "autotuning", "nebula"),
-    ),
+    *map(_by_its_switch, ("tensorboard", "wandb", "csv_monitor", "comet")),
+    *map(_by_its_switch, ("comms_logger", "flops_profiler", "autotuning", "nebula")),
     SwitchedOff("bind_core_list", {"bind_cores_to_rank": OFF}, "bind_cores_to_rank is off"),
 )

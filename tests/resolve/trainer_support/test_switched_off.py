@@ -75,6 +75,7 @@ PAIRS += (
         ("memory_profiling_path: here.pickle", "memory_profiling_path"),
         ("tensorboard: {output_path: here}", "tensorboard.output_path"),
         (PAIRS + "eval_interval: 5", "eval_interval"),
+        (PAIRS + "checkpoint_validation_with_forward_pass: true", "checkpoint_validation_with_forward_pass"),
         ("flops_profiler: {profile_step: 3}", "flops_profiler.profile_step"),
     ],
 )

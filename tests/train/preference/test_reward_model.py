@@ -105,6 +105,16 @@ def test_checkpoints_of_the_other_kind_are_refused(base: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
+def test_a_language_model_s_loss_is_not_compared_with_rewards(base: Path, tmp_path: Path) -> None:
+    validates = {"checkpoint_validation_with_forward_pass": "true"}
+    language = configured(base, "", save=tmp_path / "language", train_iters=1, **validates)
+    rewards = run(base, tmp_path / "rewards", 1, load=tmp_path / "language", finetune="true", **validates)
+    run_ranks(trained, 1, [language, rewards])
+    assert len(losses(tmp_path / "rewards")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
 @needs_corpus
 def test_gpt_neox_s_configuration_trains(tmp_path: Path) -> None:
     """With everything but sizes, precision and learning rate as its authors set it."""
