@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -52,9 +53,11 @@ def is_lock(name: str) -> bool:
     if name.endswith(LOCK_FILE):
         return True
     try:
+        if not os.path.isfile(name):  # among others a pipe, which can be read only once
+            return False
         with open(name, encoding="utf-8", errors="replace") as file:
             return is_lock_text(file.read(1000))
-    except (OSError, ValueError):  # no such file, a folder, or a name that is not a path
+    except (OSError, ValueError):  # an unreadable file, or a name that is not a path
         return False
 
 

@@ -72,6 +72,15 @@ def test_help(words, capsys):
     assert max(map(len, shown.splitlines())) <= 100
 
 
+def test_a_configuration_may_come_through_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, f"{MODEL}{SETUP}".encode())
+    os.close(writing)
+    assert main(["check", f"/dev/fd/{reading}", "--gpus", "2"]) == 0
+    os.close(reading)
+    assert "ok" in capsys.readouterr().out
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert re.fullmatch(r"neoxargs \d+\.\d+\.\d+\n", capsys.readouterr().out)

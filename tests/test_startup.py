@@ -14,7 +14,7 @@ HEAVY = {"torch", "deepspeed", "megatron", "transformers", "numpy", "tokenizers"
 NOT_FOR_CHECK = {
     *HEAVY, "rich", "subprocess", "socket", "asyncio", "dataclasses", "inspect", "ast",
     "neoxargs.train", "neoxargs.launch.processes.run", "neoxargs.launch.checkpoint_changes",
-    "neoxargs.registry.descriptions",
+    "neoxargs.registry.docstrings",
 }  # fmt: skip
 
 

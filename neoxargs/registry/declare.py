@@ -278,7 +278,7 @@ def descriptions(group: type[Group]) -> dict[str, str]:
     """Return attribute -> the string below its declaration, read from the group's source file."""
     path = sys.modules[group.__module__].__file__
     assert path is not None
-    from neoxargs.registry.descriptions import read  # parses the source, which is slow
+    from neoxargs.registry.docstrings import read  # parses the source, which is slow
 
     return read(path, group.__name__)
 

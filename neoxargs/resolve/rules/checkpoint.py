@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
+from neoxargs.resolve.rules.rule import Finding, check, refuse
 
 
 @check
@@ -26,17 +26,22 @@ def save_needs_checkpoint_factor(
 
 
 @check
-def save_names_a_folder(save: str | None) -> Finding | None:
-    """An empty save, such as that of a script's variable that is not set, is no folder: no checkpoints are written, and
-    the trained model is lost.
+def folders_are_full_paths(
+    save: str | None, load: str | None, log_dir: str | None, tensorboard_dir: str | None
+) -> Finding | None:
+    """Paths in a configuration are taken literally, as in GPT-NeoX: neither `~` nor `$NAME` is expanded. Checkpoints
+    would be written to a folder named `~` in the current directory.
 
-        save: ""
+        save: ~/checkpoints
+        checkpoint_factor: 1000
     """
-    if save != "":
-        return None
-    return warn(
-        "save is empty, so no checkpoints will be written", "set save to a folder, or remove it", about=["save"]
-    )
+    folders = {"save": save, "load": load, "log_dir": log_dir, "tensorboard_dir": tensorboard_dir}
+    for name, folder in folders.items():
+        if folder and (folder.split("/")[0] == "~" or "$" in folder):
+            unexpanded = "$" if "$" in folder else "~"
+            what = f"{name} ({folder}) contains {unexpanded}, which is not expanded in configurations"
+            return refuse(what, f'write the full path; on the command line, use --set {name}="$HOME/..."', about=[name])
+    return None
 
 
 @check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from neoxargs.problems import listed
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.sizes.optimizer_state import is_onebit
 
 #: DeepSpeed's schedules with a parameter `warmup_max_lr`, with `total_num_steps`, and with `warmup_num_steps`.
@@ -167,6 +167,28 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
         f"scheduler.type ({scheduler__type}) cannot be combined with {names}: both define the learning rate schedule",
         f"remove the scheduler section, or {names}",
         about=["scheduler.type", *also],
+    )
+
+
+@check
+def lr_stays_above_zero(
+    lr_decay_iters: int, train_iters: int, lr_decay_style: str, min_lr: float, scheduler__type: str | None
+) -> Finding | None:
+    """After lr_decay_iters, the learning rate stays at min_lr. If it is 0, the remaining iterations take time, but do
+    not change the weights.
+
+        train_iters: 1000
+        lr_decay_iters: 10
+        lr_decay_style: cosine
+    """
+    reaches_zero = lr_decay_style in ("linear", "cosine") and min_lr <= 0
+    if scheduler__type or not reaches_zero or lr_decay_iters >= train_iters:
+        return None
+    return warn(
+        f"the learning rate is 0 in the last {train_iters - lr_decay_iters} of {train_iters} iterations, because "
+        f"lr_decay_iters is {lr_decay_iters} and min_lr is 0",
+        f"set lr_decay_iters to {train_iters}, or set min_lr",
+        about=["lr_decay_iters", "train_iters", "min_lr"],
     )
 
 

@@ -49,6 +49,8 @@ CASES = [
     "{model_parallel_size: 4, num_kv_heads: 2}",
     "{num_attention_heads: 8, model_parallel_size: 8, hidden_size: 60, num_kv_heads: 8}",
     "pipe_parallel_size: 8",
+    "{save: ~/checkpoints, checkpoint_factor: 1000}",
+    "{train_iters: 1000, lr_decay_iters: 10, lr_decay_style: cosine, min_lr: 0}",
     '{attention_config: [[["mamba"], "all"]], mamba_inner_size: 129, model_parallel_size: 2}',
     '{attention_config: [[["mamba"], "all"]], lora: {rank: 8}, load: model}',
     '{attention_config: [[["mamba"], "all"]], pos_emb: rotary}',
@@ -184,7 +186,6 @@ CASES = [
     "split: most of it",
     "split: 0, 1, 1",
     "save: out",
-    "save: ''",
     "{save: out, checkpoint_factor: 2.5}",
     "{save: out, checkpoint_factor: 1, checkpoint_scale: log}",
     "{save: out, checkpoint_factor: 5, save_in_background: true, "
