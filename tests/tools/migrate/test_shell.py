@@ -73,6 +73,7 @@ def words(text: str) -> list[list[str]]:
         ("X=1\nX+=' 2'\nX+=$Y\nY+=3\na $X $Y", [["a", "1", "2$Y", "3"]]),
         ("A=(1 2)\nA+=x\na ${A[@]}", [["a", "1x", "2"]]),
         ("X=1\nA=()\nunset X\na $X ${A[@]} ${X:-4}", [["a", "4"]]),
+        ("X=1\na ${X:?set X} ${N:?set N}/b", [["a", "1", "${N}/b"]]),
         ("G=8; ((G=G*2)); ((G *= 2, N = G)); let G+=1 N-=2; ((N++)); ((--N))\na $G $N", [["a", "33", "30"]]),
         ("((N += M))\na $N", [["a", "$((N + ( M)))"]]),
         ("X=1\nif false; then ((X++)); fi\nif ((X == 1)); then Y=2; fi\na $X $Y", [["a", "1", "2"]]),

@@ -1,8 +1,8 @@
 """Split a shell script into words and expand simple variables, without running it.
 
-Supported: quotes, comments, continued lines, `$NAME`, `${NAME}`, `${NAME:-default}`, `:=` and `:+`, `${NAME[@]}` and
-arithmetic in `$(( ))`. Any other expansion stays in the word as it is written, with its `$`. `$@` and `$*` expand to
-nothing.
+Supported: quotes, comments, continued lines, `$NAME`, `${NAME}`, `${NAME:-default}`, `:=`, `:+` and `:?`, `${NAME[@]}`
+and arithmetic in `$(( ))`. Any other expansion stays in the word as it is written, with its `$`. `$@` and `$*` expand
+to nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neoxargs.tools.migrate.shell.placeholders import is_placeholder, placeholde
 #: A word's characters, each with its index in the text.
 Chars = list[tuple[str, int]]
 ASSIGNMENT = re.compile(r"(\w+)(\+?)=", re.A)
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+?])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
 # `$@` and `$*`, the arguments of the script, inside and outside of double quotes
 _PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
 _PASSED_ON = re.compile(r"\"\$[@*]\"|\$[@*]|\"?\$\{[@*][^}]*\}\"?")
@@ -172,8 +172,10 @@ class Shell:
                 return [self.read_default(match, is_quoted) if any(value) else []]
             if any(value) or (value and match[4] is None):
                 return value
-            if match[4] is None:  # an empty array, or an unknown variable
-                return [[] if (match[1] or match[2]) in self.variables else [(c, start) for c in match[0]]]
+            if match[4] in (None, "?"):  # an empty array, or an unknown variable
+                name = match[1] or match[2]
+                unknown = f"${{{name}}}" if match[4] else match[0]  # without the message after `:?`
+                return [[] if name in self.variables else [(c, start) for c in unknown]]
             default = self.read_default(match, is_quoted)
             if match[4] == "=":  # `: ${NAME:=default}` also sets the variable
                 self.variables[match[1] or match[2]] = [default]
