@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, NonNegative, Paths
+from neoxargs.registry.types import Count, NonNegative, Paths, Positive
 
 
 class PostTraining(
@@ -32,7 +32,7 @@ class PostTraining(
     )
     """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
 
-    dpo_beta: NonNegative = param(0.1, effect="model")
+    dpo_beta: Positive = param(0.1, effect="model")
     """How strongly DPO (Rafailov et al. 2023) holds the policy to the reference model; with a larger value, the policy
     stays closer."""
 
@@ -43,7 +43,7 @@ class PostTraining(
     """Computes DPO's loss without a reference model, as if that model had no preference. Otherwise, the reference model
     is the model before the first step; its log-probabilities are computed then, and stored in the checkpoints."""
 
-    kto_beta: NonNegative = param(0.1, effect="model")
+    kto_beta: Positive = param(0.1, effect="model")
     """How strongly KTO (Ethayarajh et al. 2024) holds the policy to the reference model; with a larger value, the
     policy stays closer."""
 

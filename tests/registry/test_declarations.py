@@ -13,9 +13,11 @@ from typing import Any, get_args
 import pytest
 
 from neoxargs import registry
+from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
 from neoxargs.registry.declare import Effect
 from neoxargs.resolve.values.coerce import coerce
+from tests.support.configure import configure
 from tests.support.reference import read
 
 PARAMETERS = list(REGISTRY.parameters.values())
@@ -180,3 +182,9 @@ def test_the_first_clause_of_a_description_is_whole() -> None:
     briefs = {name: parameter.brief for name, parameter in REGISTRY.parameters.items()}
     broken = {name: text for name, text in briefs.items() if text.count("`") % 2 or text.count("(") != text.count(")")}
     assert broken == {}
+
+
+@pytest.mark.parametrize("name", ["dpo_beta", "kto_beta"])
+def test_a_loss_without_a_gradient_is_refused(name: str) -> None:
+    with pytest.raises(Problems, match=f"{name} .*greater than 0"):
+        configure(f"{name}: 0")
