@@ -42,6 +42,10 @@ class Mamba(Group, origin="NeoX", effect="model"):
     """Whether the input and output projections of Mamba layers, and the projection that computes what the scan reads,
     have biases."""
 
+    mamba_use_bias_in_x_proj: bool = param(True, ours=True)
+    """Whether `mamba_use_bias_in_linears` includes the projection that computes what the scan reads, as in GPT-NeoX. In
+    Hugging Face's Mamba, this projection never has a bias."""
+
 
 class Rwkv(Group, origin="NeoX", effect="model"):
     """RWKV-6 layers (`attention_config: [[[rwkv], all]]`; Peng et al. 2024, arXiv:2404.05892)."""

@@ -21,12 +21,22 @@ SCAN_OPERATIONS = 9
 
 def step_rank(config: Config) -> int:
     """Return the width of the bottleneck from which each token's step sizes are computed."""
-    return -(-config.shape.hidden_size // 16)
+    return rank_of_steps(config.shape.hidden_size)
+
+
+def rank_of_steps(hidden_size: int) -> int:
+    """Return what `step_rank` returns for a model with this hidden size."""
+    return -(-hidden_size // 16)
 
 
 def packed_width(config: Config) -> int:
     """Return the rows of `x_proj`, which gives each token's step sizes, input vector and output vector."""
     return step_rank(config) + 2 * STATE
+
+
+def has_scan_bias(config: Config) -> bool:
+    """Return whether `x_proj` has a bias."""
+    return config.mamba.mamba_use_bias_in_linears and config.mamba.mamba_use_bias_in_x_proj
 
 
 def _tensors(config: Config) -> list[Tensor]:
@@ -45,8 +55,9 @@ def _tensors(config: Config) -> list[Tensor]:
         tensors.append(Tensor("mixer.conv1d.bias", inner))
     if config.mamba.mamba_use_bias_in_linears:
         tensors.append(Tensor("mixer.in_proj.bias", 2 * inner))
-        tensors.append(Tensor("mixer.x_proj.bias", packed, sharded=False))
         tensors.append(Tensor("mixer.out_proj.bias", hidden, sharded=False))
+    if has_scan_bias(config):
+        tensors.append(Tensor("mixer.x_proj.bias", packed, sharded=False))
     return tensors
 
 

@@ -77,6 +77,8 @@ MODELS: dict[str, Case] = {
     }),
     "Mixtral": Case("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.0}),
     "OLMoE": Case("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3}),
+    "Mamba": Case("Mamba", {"intermediate_size": 64, "tie_word_embeddings": True}),
+    "Mamba, biases": Case("Mamba", {"intermediate_size": 96, "expand": 3, "use_bias": True, "use_conv_bias": False}),
     "Phi-3": Case("Phi3", {"sliding_window": 5, "num_key_value_heads": 4}),
     "Phi-4-mini": Case("Phi3", {
         "original_max_position_embeddings": 16, "rope_parameters": {

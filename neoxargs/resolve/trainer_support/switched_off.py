@@ -1,7 +1,6 @@
 """Parameters that disable others: which values of a parameter leave another one without effect, and why.
 
-The table describes our train.py with DeepSpeed. It has no row if only the number of ranks disables a parameter, because
-the same file is used on other layouts.
+The table describes our train.py with DeepSpeed on any layout; what only the number of ranks disables has no row.
 """
 
 from __future__ import annotations
@@ -253,6 +252,7 @@ SWITCHED_OFF = (
     ),
     # Model
     SwitchedOff("mamba_*", {"attention_config": NoneOf(("mamba",))}, "attention_config has no mamba layers"),
+    SwitchedOff("mamba_use_bias_in_x_proj", {"mamba_use_bias_in_linears": OFF}, "mamba_use_bias_in_linears is off"),
     SwitchedOff(
         "num_kv_heads head_dim attention_dropout attention_softmax_in_fp32 use_bias_in_attn_linear use_bias_in_mlp"
         " add_qkv_bias activation mlp_multiple_of gpt_j_residual gpt_j_tied use_qk_layernorm sliding_window_width"

@@ -20,7 +20,7 @@ OLD_KEYS = {"rope_parameters": "rope_scaling", "rope_type": "type"}
 #: Parameters that must be positive integers.
 REQUIRED_COUNTS = ("hidden_size", "num_layers", "num_attention_heads", "max_position_embeddings")
 #: Parameters that must be positive integers if they are set, and are derived otherwise.
-OPTIONAL_COUNTS = ("num_kv_heads", "intermediate_size", "head_dim")
+OPTIONAL_COUNTS = ("num_kv_heads", "intermediate_size", "mamba_inner_size", "head_dim")
 
 
 class ImportedModel(NamedTuple):

@@ -20,6 +20,7 @@ from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.kinds import has_attention
 from neoxargs.sizes.model import has_experts, mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import base, inventory
 from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, Weights
@@ -53,12 +54,12 @@ class Export(NamedTuple):
         """Yield every weight in the model's order. Shared layers and a shared norm (`gpt_j_tied`) become copies."""
         order, shared_norm = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
         sizes = len(order), not self.config.embedding.no_weight_tying, self.config.moe.moe_num_experts
-        for ours, theirs, form in self.family.modules(*sizes):
+        for ours, theirs, form, kinds in self.family.modules(*sizes):
             source = re.sub(r"layers\.(\d+)", lambda match: f"layers.{order[int(match[1])]}", ours)
             if shared_norm and self.config.attention.gpt_j_residual:
                 source = source.replace("post_attention_layernorm", "input_layernorm")
-            for kind in ("weight", "bias"):
-                if kind == "weight" or weight_name(source, kind) in self.saved.slices:
+            for kind in kinds:
+                if kind == kinds[0] or weight_name(source, kind) in self.saved.slices:
                     names = tuple(self._name(module, kind) for module in theirs)
                     yield Piece(weight_name(source, kind), names, form)
 
@@ -131,27 +132,30 @@ def _require_same_model(export: Export, pieces: Sequence[Piece]) -> None:
 
 
 def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
-    hidden, rows = export.config.shape.hidden_size, export.sizes.vocabulary
-    first = f"layers.{weights_of_layers(export.config.shape)[0]}"
-    expected = {
-        f"{first}.attention.query_key_value.weight": [qkv_rows(export.config), hidden],
-    }
-    if has_experts(export.config, 0):
-        experts = export.config.moe.moe_num_experts
-        expected[f"{first}.mlp.experts.dense_h_to_4h.weight"] = [experts, mlp_rows(export.config), hidden]
-    else:
-        expected[f"{first}.mlp.dense_h_to_4h.weight"] = [mlp_rows(export.config), hidden]
-    for name, shape in expected.items():
+    for name, shape in _distinctive_shapes(export.config).items():
         if (found := export.saved.shape(name)) != shape:
             sizes = [" x ".join(map(str, each)) for each in (found, shape)]
             what = (
                 f"{subject}: {name} has shape {sizes[0]} in the checkpoint, but this configuration expects {sizes[1]}"
             )
             yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
+    rows = export.sizes.vocabulary
     if (available := export.saved.shape("embedding.word_embeddings.weight")[0]) < rows:
         what = f"{subject}: the checkpoint's word embedding has {available} rows, but the exported model needs {rows}"
         hint = "use the tokenizer that the model was trained with, or a smaller --vocab-size"
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
+
+
+def _distinctive_shapes(config: Config) -> dict[str, list[int]]:
+    """Return the shapes of the weights of the first layer that together depend on all of its widths."""
+    first, hidden = f"layers.{weights_of_layers(config.shape)[0]}", config.shape.hidden_size
+    if not has_attention(config, 0):
+        return {f"{first}.mixer.in_proj.weight": [2 * config.mamba.mamba_inner_size, hidden]}
+    shapes = {f"{first}.attention.query_key_value.weight": [qkv_rows(config), hidden]}
+    if has_experts(config, 0):
+        experts = config.moe.moe_num_experts
+        return shapes | {f"{first}.mlp.experts.dense_h_to_4h.weight": [experts, mlp_rows(config), hidden]}
+    return shapes | {f"{first}.mlp.dense_h_to_4h.weight": [mlp_rows(config), hidden]}
 
 
 def choose_family(config: Config, architecture: str | None = None) -> Family:

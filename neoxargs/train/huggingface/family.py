@@ -14,6 +14,7 @@ from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe, mup, 
 from neoxargs.registry.model import Fusion, Init
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.train.huggingface.forms import SAME, Form
 
 Values = Mapping[str, Any]
@@ -58,12 +59,14 @@ class Fixed(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A module of ours and the corresponding modules of theirs; applies to the weight and, if it exists, the bias."""
+    """A module of ours and the corresponding modules of theirs."""
 
     ours: str
     """`{}` stands for the number of the layer."""
     theirs: tuple[str, ...]
     form: Form = SAME
+    kinds: tuple[str, ...] = ("weight", "bias")
+    """The tensors of the module. All but the first may be missing."""
 
 
 class Piece(NamedTuple):
@@ -103,13 +106,15 @@ class Family:
         for demand in self.demands:
             if not demand.fits(config):
                 yield self._obstacle(config, demand.ours, f"which requires {demand.supported}")
+        unread = unread_by_run(config)
         known = {demand.ours for demand in self.demands} | {name for row in self.settings for name in row.ours}
         for parameter, value in config.items():
             group, name = parameter.group, parameter.name
             handled = name in known or name in HARMLESS or group in (Init, Fusion)
             # Of the model's parameters only: data, optimizer and layout are not exported.
             changes_model = parameter.effect in ("model", "not built") and group.__module__ in MODEL_MODULES
-            if changes_model and not handled and value.value not in (parameter.default, ABSENT, None):
+            is_set = value.value not in (parameter.default, ABSENT, None)
+            if changes_model and is_set and not handled and not unread(name):
                 yield self._obstacle(config, name, "which has no equivalent parameter")
 
     def _obstacle(self, config: Config, name: str, why: str) -> Problem:
@@ -137,10 +142,10 @@ class Family:
         last = [row for row in self.weights if row not in inner and row not in first]
         yield from first
         for layer in range(layers):
-            for ours, theirs, form in inner:
+            for ours, theirs, form, kinds in inner:
                 numbers = range(experts if EXPERT in theirs[0] else 1)
                 names = tuple(name.format(layer, expert=number) for number in numbers for name in theirs)
-                yield Weights(ours.format(layer), names, form)
+                yield Weights(ours.format(layer), names, form, kinds)
         # A tied output layer has no weight of its own in their files.
         yield from (row for row in last if not (tied and row.ours == "output"))
 
@@ -150,15 +155,16 @@ MODEL_MODULES = tuple(subject.__name__ for subject in (model, rotary, architectu
 #: Parameters that need no row in a family: they do not change the exported model, or only together with another
 #: parameter, for which every family has a row.
 HARMLESS = (
-    "seq_length", "max_position_embeddings", "expansion_factor", "mlp_multiple_of", "exact_mlp_width", "te_mha",
-    "num_unique_layers",
-    "param_sharing_style", "gpt_j_tied", "rotary_pct", "rotary_emb_base", "rpe_num_buckets", "rpe_max_distance",
-    "rpe_causal", "opt_pos_emb_offset", "make_vocab_size_divisible_by", "padded_vocab_size", "softmax_over_padding",
+    "seq_length", "max_position_embeddings", "intermediate_size", "expansion_factor", "mlp_multiple_of",
+    "exact_mlp_width", "te_mha", "num_unique_layers", "param_sharing_style", "gpt_j_tied", "rotary_pct",
+    "rotary_emb_base", "rpe_num_buckets", "rpe_max_distance", "rpe_causal", "opt_pos_emb_offset",
+    "make_vocab_size_divisible_by", "padded_vocab_size", "softmax_over_padding",
     "layernorm_epsilon", "rms_norm_epsilon", "rms_norm_epsilon_under_root", "scalenorm_epsilon", "use_bias_in_norms",
     "sparsity", "sparsity_config", "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "attention_dropout",
     "hidden_dropout", "weight_decay", "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_loss_coeff", "moe_use_residual",
     "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity",
     "qk_layernorm_scope", "window_attn_skip_freq", "rope_local_base_freq",
-    "mamba_inner_size", "mamba_use_bias_in_conv", "mamba_use_bias_in_linears", "dim_att", "head_size", "ffn_dim",
+    "mamba_inner_size", "mamba_use_bias_in_conv", "mamba_use_bias_in_linears",
+    "mamba_use_bias_in_x_proj", "dim_att", "head_size", "ffn_dim",
     *(name for name in REGISTRY.parameters if name.startswith("rope_scaling.") and name != "rope_scaling.rope_type"),
 )  # fmt: skip

@@ -84,10 +84,10 @@ class Import:
     def _pieces(self) -> Iterator[Piece]:
         values = self.model.values
         sizes = values["num_layers"], not values["no_weight_tying"], values.get("moe_num_experts", 1)
-        for ours, theirs, form in self.model.family.modules(*sizes):
-            for kind in ("weight", "bias"):
+        for ours, theirs, form, kinds in self.model.family.modules(*sizes):
+            for kind in kinds:
                 names = tuple(f"{module}.{kind}" for module in theirs)
-                if kind == "weight" or names[0] in self.names:
+                if kind == kinds[0] or names[0] in self.names:
                     yield Piece(weight_name(ours, kind), names, form)
 
     def _name_in_family(self, name: str) -> str:

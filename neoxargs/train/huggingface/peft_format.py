@@ -53,7 +53,7 @@ class Matrix(NamedTuple):
 def matrices(config: Config, family: Family, of_layer: Sequence[Target] | None = None) -> Iterator[Matrix]:
     """Yield the matrices with adapters, in the order of the model. of_layer: others of each layer instead."""
     by_name = {target.module: target for target in (targets(config) if of_layer is None else of_layer)}
-    for ours, theirs, form in family.modules(config.shape.num_layers, tied=True):
+    for ours, theirs, form, _ in family.modules(config.shape.num_layers, tied=True):
         target = by_name.get(re.sub(r"^layers\.\d+\.", "", ours))
         if target is not None:
             yield Matrix(ours, target, tuple(family.prefix + name for name in theirs), form)

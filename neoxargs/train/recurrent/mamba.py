@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.mamba import STATE, TAPS, packed_width, step_rank
+from neoxargs.sizes.mamba import STATE, TAPS, has_scan_bias, packed_width, step_rank
 from neoxargs.sizes.model import norms_after, norms_before
 from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.bias import RelativeBias
@@ -76,7 +76,7 @@ class Mixer(nn.Module):
         self.conv1d = Convolution(config, make.at("conv1d"))
         # The whole sequence leaves it, which the scan needs.
         whole = replace(make, sequence_parallel=False)
-        self.x_proj = whole.row("x_proj", inner, packed_width(config), init_in, bias)
+        self.x_proj = whole.row("x_proj", inner, packed_width(config), init_in, has_scan_bias(config))
         self.dt_proj = StepSizes(config, make.at("dt_proj"))
         self.A_log = make.parameter("A_log", (inner, STATE), _one_to_n, split=0)
         self.A_log.no_weight_decay = True  # type: ignore[attr-defined]

@@ -58,6 +58,10 @@ OURS: dict[str, dict[str, Any]] = {
     "MixtralForCausalLM": {**EXPERTS, "moe_normalize_expert_weights": True, "moe_jitter_eps": 0.1},
     "OlmoeForCausalLM": {**EXPERTS, "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads"},
     "Phi3ForCausalLM": {**LLAMA, "rotary_pct": 0.5, "hidden_dropout": 0.1},
+    "MambaForCausalLM": {
+        "norm": "rmsnorm", "pos_emb": "none", "attention_config": ["mamba"] * 4, "mamba_inner_size": 40,
+        "num_layers": 4, "num_unique_layers": 2, "activation": "swiglu", "no_weight_tying": True,
+    },
 }  # fmt: skip
 
 

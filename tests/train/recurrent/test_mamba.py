@@ -82,6 +82,7 @@ def test_transformers_computes_the_same() -> None:
     [
         {},
         BIASES,
+        {**BIASES, "mamba_use_bias_in_x_proj": False},
         {"mamba_use_bias_in_conv": False},
         {"attention_config": ["mamba", "global"]},
         {"norm_placement": "both"},

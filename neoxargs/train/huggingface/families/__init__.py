@@ -3,6 +3,7 @@
 from neoxargs.train.huggingface.families.gemma import GEMMA2, GEMMA3
 from neoxargs.train.huggingface.families.gpt2 import GPT2
 from neoxargs.train.huggingface.families.llama import LLAMA, MISTRAL
+from neoxargs.train.huggingface.families.mamba import MAMBA
 from neoxargs.train.huggingface.families.mixture import MIXTRAL, OLMOE
 from neoxargs.train.huggingface.families.neox import NEOX
 from neoxargs.train.huggingface.families.olmo import OLMO2
@@ -12,5 +13,5 @@ from neoxargs.train.huggingface.families.qwen import QWEN2, QWEN3
 #: Architecture -> family, in the order in which `export` tries them.
 FAMILIES = {
     family.architecture: family
-    for family in (NEOX, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, GEMMA2, GEMMA3, PHI3, MIXTRAL, OLMOE)
+    for family in (NEOX, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, GEMMA2, GEMMA3, PHI3, MIXTRAL, OLMOE, MAMBA)
 }  # fmt: skip
