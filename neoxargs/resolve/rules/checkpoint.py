@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.problems import listed
+from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 
 
 @check
@@ -42,6 +43,24 @@ def folders_are_full_paths(
             what = f"{name} ({folder}) contains {unexpanded}, which is not expanded in configurations"
             return refuse(what, f'write the full path; on the command line, use --set {name}="$HOME/..."', about=[name])
     return None
+
+
+@check
+def extra_save_iters_are_reached(
+    save: str | None, extra_save_iters: Sequence[int] | None, train_iters: int
+) -> Finding | None:
+    """The run ends after train_iters iterations: at the iterations of extra_save_iters that are higher, no checkpoint
+    is saved.
+
+        save: checkpoints
+        extra_save_iters: [3, 400]
+        train_iters: 10
+    """
+    beyond = [str(iteration) for iteration in extra_save_iters or () if iteration > train_iters]
+    if not save or not beyond:
+        return None
+    what = f"extra_save_iters contains {listed(beyond, 'and')}, but the run ends at iteration {train_iters}"
+    return warn(what, "use iterations up to train_iters", about=["extra_save_iters", "train_iters"])
 
 
 @check
