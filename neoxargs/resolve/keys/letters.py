@@ -45,6 +45,9 @@ def _hint_for_odd_letters(written: str) -> str:
     clean = _without_odd(written)
     if clean == written or not re.fullmatch(r"[\w.-]+", clean):
         return ""
+    first = re.split(r"[^\w.-]", written)[0].rstrip(".")
+    if not is_known(normal(clean)) and is_known(normal(first)):  # `attention_config[0]`, `lora.*`
+        return f"did you mean {first}?"
     return f"write `{clean}` without the {' and '.join(_odd_letters(written))}"
 
 

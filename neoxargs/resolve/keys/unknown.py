@@ -53,11 +53,10 @@ def key_advice(key: Key, match: Match | None) -> str:
 
 def unexplained_key(key: Key) -> Problem:
     """Return the problem of an unknown key, without a suggestion."""
-    written = _printable(key.written)
     if key.section in REGISTRY.sections:
-        what = f"{key.section} has no key {written.rpartition('.')[2]}"
+        what = f"{key.section} has no key {_printable(key.written.rpartition('.')[2])}"
     else:
-        what = f"{written} is not a {'section' if key.is_section else 'parameter'}"
+        what = f"{_printable(key.written)} is not a {'section' if key.is_section else 'parameter'}"
     return Problem(what, key.where, id="unknown-key")
 
 

@@ -147,15 +147,17 @@ def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Pr
     if not parameter.used_by_types or not kind or kind.lower() in parameter.used_by_types:
         return None
     own = _accepted(parameter, kind.lower())
+    if not own:  # a plugin's type, or a misspelt one
+        return None
     meant = close_matches(parameter.attribute, own)
-    accepted = f"; {kind} accepts {listed(own, 'and')}" if own else ""
-    hint = f"did you mean {listed(meant)}?" if meant else f"remove {parameter.attribute}{accepted}"
+    accepted = f"{kind} accepts {listed(own, 'and')}"
+    hint = f"did you mean {listed(meant)}?" if meant else f"remove {parameter.attribute}; {accepted}"
     what = f"{section}.type ({kind}) does not accept {name}"
     return Problem(what, where, hint, id="setting-of-another-type", about=(name, f"{section}.type"))
 
 
 def _accepted(parameter: Parameter, kind: str) -> list[str]:
-    """Return the settings that a type has; none of a plugin's type, of which nothing is known."""
+    """Return the settings that a type has; none of an unknown type."""
     params = parameter.group.parameters.values()
     is_listed = any(kind in p.used_by_types for p in params)
     return [p.attribute for p in params if is_listed and kind in (p.used_by_types or (kind,))]
