@@ -7,57 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from neoxargs.registry import ABSENT, REGISTRY
+from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import LAYER_KINDS
+from neoxargs.resolve.trainer_support.conditions import OFF, Condition, Is, IsNot, NoFastWriter, NoneOf
 from neoxargs.sizes.kinds import RECURRENT
-
-
-class Is(NamedTuple):
-    """Condition: the switch has one of these values, ignoring case."""
-
-    values: tuple[Any, ...]
-
-    def holds(self, config: Config, switch: str) -> bool:
-        return _lower(config.get(switch)) in self.values
-
-
-class IsNot(NamedTuple):
-    """Condition: the switch has none of these values, ignoring case."""
-
-    values: tuple[Any, ...]
-
-    def holds(self, config: Config, switch: str) -> bool:
-        value = config.get(switch)
-        return value is not ABSENT and _lower(value) not in self.values
-
-
-class NoneOf(NamedTuple):
-    """Condition: the switch is a list without any of these values."""
-
-    values: tuple[Any, ...]
-
-    def holds(self, config: Config, switch: str) -> bool:
-        value = config.get(switch)
-        return isinstance(value, list) and not set(self.values) & set(value)
-
-
-class Off:
-    """Condition: the switch is off (or 0) by default. If the user turned it off, there is no warning."""
-
-    def holds(self, config: Config, switch: str) -> bool:
-        return not config.is_set(switch) and _lower(config.get(switch)) in (False, None, "none", "")
-
-
-class NoFastWriter:
-    """Condition: no section checkpoint.writer is set, or its type (PYTHON, MOCK) does not use asynchronous I/O."""
-
-    def holds(self, config: Config, switch: str) -> bool:
-        section = switch.rpartition(".")[0]
-        is_set = section in config.sections or any(name.startswith(f"{section}.") for name in config.values)
-        return not is_set or _lower(config.get(switch)) != "fast"
 
 
 class SwitchedOff(NamedTuple):
@@ -65,7 +21,7 @@ class SwitchedOff(NamedTuple):
 
     names: str
     """Names separated by spaces; a trailing `*` matches any suffix."""
-    when: Mapping[str, Is | IsNot | NoneOf | Off | NoFastWriter]
+    when: Mapping[str, Condition]
     """Switch -> condition."""
     reason: str
     """The reason; follows "has no effect:" in the message."""
@@ -94,11 +50,6 @@ def _split(names: str) -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(words), tuple(word[:-1] for word in words if word.endswith("*"))
 
 
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
-
-
-OFF = Off()
 #: The kinds of layers that consist of attention and a feed-forward network.
 WITH_ATTENTION = tuple(kind for kind in LAYER_KINDS if kind not in RECURRENT)
 _NOT_NVME = Is(("none", "cpu"))
