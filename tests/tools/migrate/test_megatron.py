@@ -244,7 +244,7 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
         "# TODO: set save (for --save $OUT).",
         "# TODO: set load (for --load $OUT).",
-        "# TODO: set lr (for --lr ${LR:?}).",
+        "# TODO: set lr (for --lr ${LR}).",
         "# TODO: set train_iters, which the script does not set.",
     ]
     assert "num_layers: 4\n" in result.text
@@ -260,8 +260,7 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
          "if the flag's value is right, set zero_optimization.stage in the new file"),
         ("run.sh:7:83", "the value of $OUT is unknown, so --save and --load cannot be converted",
          "add --var OUT=VALUE"),
-        ("run.sh:7:105", "the value of ${LR:?} is unknown, so --lr cannot be converted",
-         "set the parameter in the new file"),
+        ("run.sh:7:105", "the value of ${LR} is unknown, so --lr cannot be converted", "add --var LR=VALUE"),
     ]  # fmt: skip
 
 
