@@ -434,6 +434,11 @@ def test_unknown_arithmetic_is_quoted_completely() -> None:
     ]  # fmt: skip
 
 
+def test_defaults_beside_unknown_flags_are_uncertain() -> None:
+    result = convert_script(Text("run.sh", f"python p.py {SIZES} --bf16 $MORE"))
+    assert "weight_decay: 0.01  # Megatron-LM's default (the unknown flags may change it)" in result.text
+
+
 def test_left_out_flags_that_change_the_model_are_in_the_new_file() -> None:
     flags = "--overlap-grad-reduce --squared-relu --log-throughput --overlap-param-gather"
     result = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}"))

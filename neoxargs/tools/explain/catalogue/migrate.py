@@ -90,8 +90,8 @@ PROBLEMS: dict[str, Entry] = {
         "is read."
     ),
     "migrate-value-uncertain": row(
-        "The script changes a variable in a way that depends on a loop, a test or a command that `migrate` does not "
-        "run, and the Megatron-LM command uses the variable."
+        "The script changes a variable in a way that depends on a loop, a test, a command or another file that "
+        "`migrate` does not run, and the Megatron-LM command uses the variable."
     ),
     "migrate-variable-unset": row(
         "The script does not set one of its variables, so you have to fill in a value in the new file."

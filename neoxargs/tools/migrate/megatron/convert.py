@@ -106,8 +106,8 @@ def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None)
     before = takewhile(lambda word: not word.text.startswith("--"), command[program + 1 :] if program >= 0 else ())
     leave_further_flags(reading, [*before], script.unset)
     launcher = read_launcher(reading, command[: max(program, 0)])
-    for name in FUSIONS:  # before the other flags, some of which turn a fusion off
-        reading.set(name, True, "Megatron-LM's default")
+    # before the other flags, some of which turn a fusion off
+    reading.set_defaults(dict.fromkeys(FUSIONS, True), "Megatron-LM")
     config = reading.options.get("deepspeed-config")
     json = script.documents.get(config.text) if config else None
     options = [option for option in reading.options.values() if option is not config or json is None]

@@ -49,6 +49,7 @@ def leave_further_flags(reading: Reading, before: Sequence[Word], unset: Contain
         begin = len(option.values) - len(_further_flags(option))
         further |= {word.text: word for word in option.values[begin:]}
         reading.options[name] = option._replace(values=option.values[:begin])
+    reading.has_unknown_flags = bool(further)
     for text, word in further.items():
         shown = " ".join(text.split())  # a command substitution can have several lines
         hint = _options_to_add(text, unset) or "add the settings of these flags to the new file"

@@ -101,6 +101,8 @@ class Reading:
         self.problems: list[Problem] = []
         self.to_do: list[str] = []
         """Comment lines at the top of the new file about values that the script does not contain."""
+        self.has_unknown_flags = False
+        """Whether an unknown variable contains further flags."""
         self.to_write: set[str] = set()
         """The parameters that the user still has to set."""
         self._together: dict[str, tuple[int, list[Option]]] = {}
@@ -172,9 +174,10 @@ class Reading:
 
     def set_defaults(self, values: Mapping[str, Any], program: str) -> None:
         """Set a program's defaults where the flags neither set the parameter nor leave it to the user."""
+        comment = f"{program}'s default{' (the unknown flags may change it)' if self.has_unknown_flags else ''}"
         for name, value in values.items():
             if name not in self.to_write:
-                self.settings.setdefault(name, Setting(value, behind=f"{program}'s default"))
+                self.settings.setdefault(name, Setting(value, behind=comment))
 
     def number(self, name: str) -> float | None:
         """The value of another flag as a number."""

@@ -5,9 +5,11 @@ Where a condition is unknown, its first branch is read, with a warning.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve import Text
@@ -23,6 +25,22 @@ _LOOPS = ("for", "while", "until", "select")
 _CLOSING = ("fi", "done", "esac")
 _TESTS = ("[", "[[", "test", "true", "false")
 _KEYWORDS = {"if", "then", "else", "elif", "case", "do", "{", "}", "time", "(", ")", *_LOOPS, *_CLOSING}
+
+
+#: Files that are sourced for the programs that they provide, rather than for settings of the run.
+_USERS_ENVIRONMENT = ("activate", "conda.sh", "profile", ".profile", ".bashrc", ".bash_profile")
+
+
+class _HereDocument(NamedTuple):
+    """A here-document that begins after this line, up to the line `end`."""
+
+    end: str
+    is_plain: bool
+    """Its variables are not expanded."""
+    into: str = ""
+    """The file that it is written to."""
+    variable: str = ""
+    """The variable that `read` sets to it."""
 
 
 @dataclass
@@ -76,7 +94,9 @@ class _Reader(Assignments):
         self.doubts = {}
         self.inherited: frozenset[str] = frozenset()
         self.target: Word | None = None
-        self.pending: list[tuple[str, bool, Word | None]] = []
+        self.pending: list[_HereDocument] = []
+        self.sourced: list[Problem] = []
+        """Warnings about the files that the script has sourced."""
 
     def read(self) -> None:
         while self.at < len(self.text):
@@ -99,7 +119,8 @@ class _Reader(Assignments):
                 break
             self.redirect()
         # `cat <<EOF > file` and `cat > file <<EOF` are the same.
-        self.pending = [(end, plain, into or self.target) for end, plain, into in self.pending]
+        into, name = self.target.text if self.target else "", _variable_read(words)
+        self.pending = [each._replace(into=each.into or into, variable=each.variable or name) for each in self.pending]
         return words
 
     def redirect(self) -> None:
@@ -118,7 +139,7 @@ class _Reader(Assignments):
         if sign == "<<":
             # If the end word is quoted, the shell expands nothing in the document.
             plain = self.text[begin] in "'\"\\"
-            self.pending.append((self.word(words[0]).text, plain, None))
+            self.pending.append(_HereDocument(self.word(words[0]).text, plain))
         elif sign[0] == ">":
             self.target = self.word(words[0])
 
@@ -134,21 +155,35 @@ class _Reader(Assignments):
                 return
         self.separator, self.at = self.text[self.at : self.at + 1], self.at + 1
         if self.separator == "\n":
-            for end, plain, into in self.pending:
-                self.read_heredoc(end, plain, into)
+            for heredoc in self.pending:
+                self.read_heredoc(heredoc)
             self.pending = []
 
-    def read_heredoc(self, end: str, plain: bool, into: Word | None) -> None:
-        """Read a here-document up to the line `end`. plain: its variables are not expanded. into: its file."""
+    def read_heredoc(self, heredoc: _HereDocument) -> None:
         # Tabs before the end word, as `<<-` allows.
-        close = re.compile(rf"^\t*{re.escape(end)}$", re.M).search(self.text, self.at)
+        close = re.compile(rf"^\t*{re.escape(heredoc.end)}$", re.M).search(self.text, self.at)
         stop = close.start() if close else len(self.text)
         body = self.text[self.at : stop]
-        if self.branches.is_active:
-            name = into.text if into else ""
+        if self.branches.is_active and heredoc.variable:
+            self.store(heredoc.variable, [self.heredoc_chars(stop, heredoc.is_plain)])
+        elif self.branches.is_active:
+            content = body if heredoc.is_plain else self.expand_heredoc(body)
             lines = self.text.count("\n", 0, self.at)
-            self.script.documents[name] = Text(self.name, "\n" * lines + (body if plain else self.expand_heredoc(body)))
+            self.script.documents[heredoc.into] = Text(self.name, "\n" * lines + content)
         self.at = close.end() if close else stop
+
+    def heredoc_chars(self, stop: int, is_plain: bool) -> Chars:
+        """Read a here-document up to an index, with its places in the script."""
+        words: list[Chars] = []
+        while self.at < stop:
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif self.text[self.at] in "$`" and not is_plain:
+                words += self.expand(is_quoted=True)
+            else:
+                words.append([(self.text[self.at], self.at)])
+                self.at += 1
+        return [pair for chars in words for pair in chars]
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
@@ -168,9 +203,23 @@ class _Reader(Assignments):
         """Store what the command assigns, or add it to the script; return whether it succeeds, None if unknown."""
         if self.assigns(words):
             return True
+        if _text(words[0]) in ("source", ".") and words[1:]:
+            self.note_sourced(words)
         self.add_command(words)
         self.test = " ".join(map(_text, words)) if _text(words[0]) in _TESTS else ""
         return self.evaluate(words) if self.test else None
+
+    def note_sourced(self, words: list[Chars]) -> None:
+        """Warn, if the command uses a variable that this file may set."""
+        if os.path.basename(_text(words[1])) not in _USERS_ENVIRONMENT:
+            what = f"`{' '.join(map(_text, words))}` is not read, so the variables that it sets are unknown"
+            hint = "add --var NAME=VALUE for each of them, or copy the file's lines to the script"
+            self.sourced.append(self.doubt(what, hint))
+
+    def lookup(self, name: str) -> list[Chars]:
+        if self.sourced and name not in self.variables and not name.isdigit():
+            self.doubts[name] = list(self.sourced)
+        return super().lookup(name)
 
     @property
     def is_skipped(self) -> bool:
@@ -303,6 +352,12 @@ def _without_function_name(words: list[Chars]) -> list[Chars]:
     texts = [_text(chars) for chars in words[:3]]
     begin = 2 if texts[0] == "function" or texts[1:2] == ["()"] else int(texts[0].endswith("()"))
     return words[begin + (texts[begin : begin + 1] == ["()"]) :]
+
+
+def _variable_read(words: list[Chars]) -> str:
+    """Return the variable of `read -r -d '' NAME`, which reads a whole here-document; empty for another command."""
+    texts = [text for text in map(_text, words) if text != "IFS="]
+    return texts[-1] if texts[:1] == ["read"] and texts[-2] == "" else ""
 
 
 def _joined(words: list[Chars]) -> Chars:
