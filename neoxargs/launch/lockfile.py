@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from neoxargs.created_files import replace_text
 from neoxargs.launch.fingerprints import Section, environment
 from neoxargs.launch.preflight.secrets import secret_values
-from neoxargs.launch.prepare import recorded_values
+from neoxargs.launch.prepare import RECORD_FILE, recorded_values
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
@@ -47,6 +47,20 @@ def write_lock(config: Config, script: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, lock_text(config, script, environment(config, script)))
     return path
+
+
+def replaced_record(config: Config, script: str) -> list[Problem]:
+    """Return a warning if the run folder has the record of another script, which this launch replaces."""
+    folder, name = config.logging.run_dir, Path(script).name
+    try:
+        earlier = Path(read_lock(Path(folder, LOCK_FILE)).script).name
+    except Problems:
+        return []
+    if earlier in ("", name):
+        return []
+    what = f"run_dir ({folder}) has the {LOCK_FILE} and {RECORD_FILE} of a launch of {earlier}; {name} replaces them"
+    hint = f"set run_dir to a folder of its own for {name}"
+    return [Problem(what, config.place("run_dir"), hint, severity="warning", id="record-replaced", about=("run_dir",))]
 
 
 def lock_text(config: Config, script: str, sections: Mapping[str, Section]) -> str:

@@ -141,19 +141,21 @@ def announce(script: Script, spec: RunSpec) -> None:
 
 def prepare(script: Script, spec: RunSpec) -> int:
     """Tokenise and compile once, before all ranks wait for it; returns the exit code of the step that failed, or 0."""
+    from neoxargs.launch import lockfile  # a dry run does without its imports
+
     config, resources = spec.config, spec.resources
     environ = command(config, resources, script.path, os.environ).environ(os.environ)
     # Not of a requeued job: the time of its first record tells which checkpoints are its own (`restarts.requeued`).
-    if script.program not in ("generate", "eval") and not is_requeued(os.environ):
+    records = script.program not in ("generate", "eval") and not is_requeued(os.environ)
+    if records:
+        warn(lockfile.replaced_record(config, script.path))
         write_record(config)
     if script.program != "generate" and (failed := _tokenise(script, config, environ)):
         return failed
     if script.program == "train" and (failed := load_tasks(config, resources, environ, say)):
         return failed
-    if script.program not in ("generate", "eval") and not is_requeued(os.environ):
-        from neoxargs.launch.lockfile import write_lock  # a dry run does without its imports
-
-        write_lock(config, script.path)  # after the token files exist, whose digests it contains
+    if records:
+        lockfile.write_lock(config, script.path)  # after the token files exist, whose digests it contains
     compile_ops(config, resources, environ, say)
     return 0
 

@@ -166,7 +166,11 @@ class Choice:
 
     def reason(self, folder: Path) -> str:
         """Return why a checkpoint is removed."""
-        return f"damaged: {self.damage[folder]}" if folder in self.damage else "older"
+        if folder in self.damage:
+            return f"damaged: {self.damage[folder]}"
+        latest = self.kept[0]  # unless `latest` names no checkpoint: then no iteration is higher
+        is_later = checkpoint_folder.iteration_of(folder) > checkpoint_folder.iteration_of(latest)
+        return f"later than {latest.name}, which `latest` names" if is_later else "older"
 
     def kept_line(self) -> str:
         """Return the names of the checkpoints to keep."""

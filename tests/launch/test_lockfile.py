@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.lockfile import lock_text, read_lock, write_lock
+from neoxargs.launch.lockfile import lock_text, read_lock, replaced_record, write_lock
 from neoxargs.launch.prepare import recorded_values
 from neoxargs.problems import Problems
 from tests.support import smallest
@@ -54,6 +54,18 @@ def test_a_launch_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lock.script == "script.py"
     assert lock.values["run_dir"] == {"value": "out", "source": "my.yml:8:1"}
     assert lock.sections["code"]["script"]
+
+
+def test_a_warning_before_the_record_of_another_script_is_replaced() -> None:
+    config = configure("run_dir: out")
+    assert replaced_record(config, "train.py") == []
+    write_lock(config, "/somewhere/train.py")
+    assert replaced_record(config, "train.py") == []
+    (problem,) = replaced_record(config, "mine.py")
+    assert problem.severity == "warning"
+    assert problem.what.startswith(
+        "run_dir (out) has the run.lock.yml and config.json of a launch of train.py; mine.py"
+    )
 
 
 @pytest.mark.parametrize("text", ["num_layers: 2\n", "format: 2\n", "format: 1\nvalues:\n  lr: 3\n"])

@@ -138,6 +138,15 @@ def test_prune_keeps_the_newest_iteration_of_a_copied_folder(root):
     assert checkpoint_folder.latest(root) == "global_step400"
 
 
+def test_prune_says_why_it_removes_a_higher_iteration_than_latest(root, capsys):
+    (root / "latest").write_text("global_step100")
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 0
+    assert names(root) == ["global_step100"]
+    *lines, kept, _ = capsys.readouterr().out.splitlines()
+    assert {line.rpartition("  ")[2] for line in lines} == {"later than global_step100, which `latest` names"}
+    assert kept == "to keep: global_step100"
+
+
 def test_prune_keeps_the_checkpoint_that_latest_names_even_if_it_is_damaged(root, capsys):
     (root / "global_step400" / "model.pt").unlink()
     main(["checkpoints", str(root)])

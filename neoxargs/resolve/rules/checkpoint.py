@@ -64,6 +64,20 @@ def extra_save_iters_are_reached(
 
 
 @check
+def save_names_a_folder(save: str | None) -> Finding | None:
+    """An empty save, such as that of a script's variable that is not set, is no folder: no checkpoints are written, and
+    the trained model is lost.
+
+        save: ""
+    """
+    if save != "":
+        return None
+    return warn(
+        "save is empty, so no checkpoints will be written", "set save to a folder, or remove it", about=["save"]
+    )
+
+
+@check
 def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_scale: str) -> Finding | None:
     """On a linear scale, checkpoint_factor is a number of iterations; on a log scale, the saved iterations are powers
     of checkpoint_factor. A fraction of an iteration is never reached, and the powers of a number up to 1 never grow:

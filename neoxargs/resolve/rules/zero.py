@@ -79,7 +79,7 @@ def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotunin
         return None
     return refuse(
         f"zero_optimization.stage ({zero_optimization__stage}) is a list, which only DeepSpeed's autotuner accepts",
-        "set zero_optimization.stage to 0, 1, 2 or 3, or set autotuning.enabled to true",
+        "set zero_optimization.stage to 0, 1, 2 or 3, or set autotuning.enabled to true and autotuning_run to tune",
         about=["zero_optimization.stage"],
     )
 

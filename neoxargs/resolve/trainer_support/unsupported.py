@@ -55,7 +55,7 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
     problems = [_not_built(config, name, rows[name]) for name in refused]
     problems += _other_layers(config)
-    problems += _onebit_without_deepspeed(config) if training else []
+    problems += [*_onebit_without_deepspeed(config), *_tuned_without_tuner(config)] if training else []
     return [*problems, *no_effect_warnings(config, refused)] if training else problems
 
 
@@ -104,6 +104,18 @@ def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
         hint = f'run pip install "deepspeed<={LAST_WITH_ONEBIT}"'
         place = config.place("optimizer.type")
         yield Problem(what, place, hint, id="onebit-optimizer-needs-older-deepspeed", about=("optimizer.type",))
+
+
+def _tuned_without_tuner(config: Config) -> Iterator[Problem]:
+    """Yield an error for autotuning that is not started by the autotuner: DeepSpeed ends such a run early."""
+    if config.autotuning.enabled and not config.runner_extras.autotuning_run:
+        steps = config.autotuning.end_profile_step
+        what = (
+            f"with autotuning.enabled (true), DeepSpeed ends the run after {steps} steps (autotuning.end_profile_step)"
+        )
+        hint = "remove autotuning.enabled, or start the autotuner with autotuning_run: tune"
+        place, about = config.place("autotuning.enabled"), ("autotuning.enabled", "autotuning_run")
+        yield Problem(what, place, hint, id="autotuning-without-tuner", about=about)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

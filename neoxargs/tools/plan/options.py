@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
     add("--search", action="store_true", help="plan every layout; list the best trade-offs between speed and memory")
-    add("--fewest", action="store_true", help="try parts of a host, then whole hosts, until any layout fits in memory")
+    fewest = "try parts of a host, then whole hosts, up to --gpus (default: 1024 GPUs), until a layout fits in memory"
+    add("--fewest", action="store_true", help=fewest)
     add("--write", metavar="FILE", help="write the fastest layout to FILE as YAML")
     add("--left-out", action="store_true", help="list the layouts that were left out, with the reasons")
 

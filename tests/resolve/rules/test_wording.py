@@ -187,6 +187,7 @@ CASES = [
     "split: 0, 1, 1",
     "save: out",
     "{save: checkpoints, extra_save_iters: [3, 400], train_iters: 10}",
+    "save: ''",
     "{save: out, checkpoint_factor: 2.5}",
     "{save: out, checkpoint_factor: 1, checkpoint_scale: log}",
     "{save: out, checkpoint_factor: 5, save_in_background: true, "

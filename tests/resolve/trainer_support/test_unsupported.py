@@ -217,3 +217,9 @@ def test_the_quickstart_is_supported(path: Path) -> None:
 def test_what_stays_unsupported_has_a_reason(text: str, why: str) -> None:
     problems = [problem for problem in trainer_problems(configure(text)) if problem.severity == "error"]
     assert any(why in problem.what for problem in problems)
+
+
+def test_a_run_that_deepspeed_would_end_for_autotuning_is_refused() -> None:
+    (problem,) = trainer_problems(configure("autotuning: {enabled: true, end_profile_step: 7}"))
+    assert problem.id == "autotuning-without-tuner" and "ends the run after 7 steps" in problem.what
+    assert trainer_problems(configure("{autotuning: {enabled: true}, autotuning_run: tune}")) == []

@@ -98,7 +98,14 @@ def test_a_run_within_the_margin_of_error_gets_a_warning(
 
 
 def test_autotuning_has_no_plan_and_starts(large: str, started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    search = ["--set", "zero_optimization.stage=[1, 2]", "--set", "autotuning.enabled=true"]
+    search = [
+        "--set",
+        "zero_optimization.stage=[1, 2]",
+        "--set",
+        "autotuning.enabled=true",
+        "--set",
+        "autotuning_run=tune",
+    ]
     assert main(["plan", large, "--device", "V100-16GB", *search]) == 1
     output = capsys.readouterr().err
     stages = "zero_optimization.stage ([1, 2])"

@@ -85,6 +85,10 @@ PROBLEMS: dict[str, Entry] = {
         "the optimizer.",
         "optimizer: {type: Adamm}\n",
     ),
+    "autotuning-without-tuner": row(
+        "In a run with autotuning.enabled, DeepSpeed measures a few steps and then exits. Only the autotuner, which "
+        "autotuning_run starts, needs such runs; any other run would end without its last checkpoint."
+    ),
     "onebit-optimizer-needs-older-deepspeed": row(
         "The installed DeepSpeed release no longer has the 1-bit optimizers. Every rank would stop when it builds "
         "the optimizer."

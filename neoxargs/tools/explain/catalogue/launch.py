@@ -155,6 +155,10 @@ PROBLEMS: dict[str, Entry] = {
         "Another run is writing to the folder. The two runs would overwrite each other's checkpoints, metrics and "
         "logs, and neither run could be resumed."
     ),
+    "record-replaced": row(
+        "The run folder describes one launch. The record of the earlier launch, whose results may still be in the "
+        "folder, is lost, and `deepy diff` would compare the values of the new one."
+    ),
     "folder-not-writable": row(
         "A folder cannot be written to. The run would train for hours and then fail at its first checkpoint, or fail "
         "at its first step if optimizer states are offloaded to NVMe."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from neoxargs.html_page import BEGINNING
 from neoxargs.launch.run_spec import RunSpec, resolve_run_texts
 from neoxargs.problems import Problem, Problems, render
+from neoxargs.record import replace
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.tools.plan.advice import Changes, overrides_of
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE
@@ -23,6 +24,9 @@ from neoxargs.tools.plan.search.search import Result, Search, Tell, device_count
 from neoxargs.tools.plan.search.subject import GPU_COUNTS, Resolve, Start, Subject, start_of, under_all_names
 from neoxargs.tools.plan.target import Target, choose_target
 from neoxargs.tools.write import require_replaceable, write_all
+
+#: The most GPUs that --fewest tries without --gpus.
+MOST_GPUS = 1024
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     """Print the result and return the exit code: 1 if no layout fits, else 0. Raises Problems."""
     require_replaceable(search.page, BEGINNING)
     require_replaceable(search.write)
+    if search.fewest and not options.gpus:
+        options = replace(options, gpus=MOST_GPUS)
     texts = read_files(options.files, options.directory)
     drafted = draft(texts, options.overrides)
 
@@ -67,7 +73,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     if options.as_json:
         print(json.dumps(to_json(result, subject), indent=1))
     else:
-        if search.fewest and result.fitting:
+        if search.fewest:
             print(fewest(result, subject), end="\n\n")
         print(to_text(result, subject, search.left_out, usage))
     return int(not result.fitting)
@@ -120,8 +126,8 @@ def _write(
     if search.write and result.fitting:
         from neoxargs.tools.plan.search.layout_file import layout_file
 
-        # Without these options, the numbers in the files are those that were planned for.
-        counts = _counts(result.devices, options.per_host) if options.gpus or search.fewest else {}
+        # Without --gpus, the numbers in the files are those that were planned for.
+        counts = _counts(result.devices, options.per_host) if options.gpus else {}
         file, usage = layout_file(search.write, result, texts, options.overrides, counts)
         files.append(file)
     if search.page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ def to_text(result: Result, subject: Subject, left_out: bool, usage: Sequence[st
 def fewest(result: Result, subject: Subject) -> str:
     """Return the answer of --fewest: the smallest number of GPUs tried, and the fastest layout that fits on them."""
     needed = f"{result.devices:,} x {subject.target.device.name}"
+    if not result.fitting:
+        none = f"no layout fits on any number tried, up to {needed}; set --gpus N to try up to N GPUs"
+        return _row("fewest", [none])
     answer = f"{needed} is the smallest number tried on which a layout fits; "
     tried = "numbers tried: those that divide one host equally, then 2, 3, 4, 6, 8, 10, 12, 15, ... whole hosts"
     return _row("fewest", [f"{answer}the fastest is {result.front[0].layout}", tried])
@@ -50,6 +54,8 @@ def _row(label: str, lines: Sequence[str]) -> str:
 
 def counts(result: Result) -> str:
     """How many layouts were planned, fit and do not. Each layout is counted once."""
+    if not result.planned:
+        return f"all {len(result.left_out):,} layouts are impossible"
     fit = f"{len(result.fitting):,} fit" if result.fitting else "none fits"
     return f"{result.planned:,} layouts planned, {fit}, {sum(left.too_large for left in result.left_out):,} too large"
 
@@ -57,7 +63,7 @@ def counts(result: Result) -> str:
 def _searched(result: Result, subject: Subject) -> Iterator[str]:
     yield f"{result.devices:,} x {subject.target.device.name}, {subject.batch}: {counts(result)}"
     yield from subject.assumed
-    if result.offloaded and subject.assumed_host_memory:
+    if result.planned and result.offloaded and subject.assumed_host_memory:
         yield subject.assumed_host_memory
 
 
@@ -105,12 +111,18 @@ def _memory(found: Found) -> str:
 
 def _left_out(result: Result, listed: bool) -> Iterator[str]:
     """How many layouts were left out, or which and why."""
-    if not listed:
+    if not listed and not result.planned:
+        yield from (f"{times:,} {why}" for why, times in Counter(left.why for left in result.left_out).most_common())
+    elif not listed:
         too_large = sum(left.too_large for left in result.left_out)
         forbidden = len(result.left_out) - too_large
         yield f"too much memory: {too_large:,}; impossible: {forbidden:,}"
         yield "--left-out lists these layouts with the reasons. Variants that need even more memory were not evaluated."
-        return
+    else:
+        yield from _listed(result)
+
+
+def _listed(result: Result) -> Iterator[str]:
     groups: dict[str, list[LeftOut]] = {}
     for left in sorted(result.left_out, key=lambda left: left.too_large):
         groups.setdefault(left.why, []).append(left)

@@ -15,7 +15,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.text import format_bytes
 from neoxargs.tools.plan.advice import Changes
 from neoxargs.tools.plan.plan import Plan
-from neoxargs.tools.plan.search.space import RECOMPUTE, Division, Layout, divisions, micro_batches
+from neoxargs.tools.plan.search.space import MICRO, RECOMPUTE, Division, Layout, divisions, micro_batches
 
 #: Plans the run with changed parameters; raises Problems.
 MakePlan = Callable[[Changes], Plan]
@@ -131,11 +131,12 @@ class Search:
         for division in tried:
             sizes = self._sizes(division)
             if allowed := self._least(division, sizes):
+                larger = [size for size in sizes if size[0] >= allowed.micro]
                 for recompute in RECOMPUTE:
-                    self._grow(allowed, sizes, recompute)
+                    self._grow(allowed.division, larger, recompute)
 
-    def _least(self, division: Division, sizes: Sequence[tuple[int, int]]) -> Division | None:
-        """Return the division if it fits with the least memory, without sequence parallelism if a rule forbids it."""
+    def _least(self, division: Division, sizes: Sequence[tuple[int, int]]) -> Layout | None:
+        """Return the layout with the least memory that the rules allow, if it fits."""
         if not sizes:
             why = f"impossible: the batch of {self.samples:,} samples is not divisible by the number of replicas"
             self.left_out.append(LeftOut(division, why))
@@ -145,14 +146,20 @@ class Search:
         try:
             plan = self._plan(layout)
         except Problems as problems:
-            if division.sequence_parallel:
-                return self._least(replace(division, sequence_parallel=False), sizes)
-            self.left_out.append(LeftOut(division, _forbidden(problems)))
-            return None
+            return self._next_least(division, sizes, problems)
         if not _fits(plan):
             self.left_out.append(_too_large(layout, plan))
             return None
-        return division
+        return layout
+
+    def _next_least(self, division: Division, sizes: Sequence[tuple[int, int]], problems: Problems) -> Layout | None:
+        """Try a larger micro batch if a rule forbids the smallest one, then without sequence parallelism."""
+        if len(sizes) > 1 and any(MICRO in problem.about for problem in problems.problems):
+            return self._least(division, sizes[1:])
+        if division.sequence_parallel:
+            return self._least(replace(division, sequence_parallel=False), sizes)
+        self.left_out.append(LeftOut(division, _forbidden(problems)))
+        return None
 
     def _grow(self, division: Division, sizes: Sequence[tuple[int, int]], recompute: bool | str) -> None:
         """Plan larger and larger micro batches until one does not fit."""

@@ -9,6 +9,7 @@ from itertools import product
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.advice import Changes
 
+MICRO = "train_micro_batch_size_per_gpu"
 #: Values of `checkpoint_activations`, from the least memory to the least work.
 RECOMPUTE: tuple[bool | str, ...] = (True, "selective", False)
 #: The largest micro batch size that is tried.
@@ -63,7 +64,7 @@ class Layout:
         """Return the overrides that select this layout."""
         return {
             **self.division.changes(),
-            "train_micro_batch_size_per_gpu": self.micro,
+            MICRO: self.micro,
             "gradient_accumulation_steps": self.steps,
             "checkpoint_activations": self.recompute,
         }

@@ -105,7 +105,7 @@ def _batch_of_layout(resolve: Resolve, drafted: Draft, gpus: int | None, fewest:
         replica = _replica(drafted)
         if gpus is None or gpus % replica == 0:
             raise
-        _without_layout(resolve, 1, gpus, problems)
+        _without_layout(resolve, 2, gpus, problems)  # a size that no rule forbids
         because = (
             f"{gpus:,} GPUs cannot be divided into replicas of {replica} GPUs "
             "(model_parallel_size x pipe_parallel_size)"
@@ -133,7 +133,7 @@ def _without_layout(resolve: Resolve, samples: int, gpus: int | None, problems: 
     """Resolve for one GPU, without the layout in the files. Raises `problems` if that is not what they are about."""
     if gpus is None:
         raise problems
-    one = Layout(Division(tensor=1, pipe=0, data=1, zero=0), micro=1, steps=samples, recompute=True)
+    one = Layout(Division(tensor=1, pipe=0, data=1, zero=0), micro=samples, steps=1, recompute=True)
     try:
         return resolve(one.changes(), 1)
     except Problems:

@@ -27,6 +27,8 @@ from neoxargs.tools.plan.search.space import RECOMPUTE, Layout, divisions, micro
 #: A device of 24 GiB, on which some layouts of the model of 1.2 billion parameters fit.
 DEVICE = {"device": "A100-40GB", "gpu_memory": 24.0}
 
+SPLITS = ("train", "valid", "test")
+
 
 def options(path: str, gpus: int = 4, **changes: object) -> PlanOptions:
     return PlanOptions([path], gpus=gpus, **{**DEVICE, **changes})  # type: ignore[arg-type]
@@ -111,6 +113,31 @@ def test_the_fewest_devices_are_the_first_line(middle: str, capsys: pytest.Captu
         r"fewest +\d x A100-40GB is the smallest number tried on which a layout fits; the fastest is .*micro batch.*"
     )
     assert re.fullmatch(answer, first), first
+
+
+def test_the_fewest_gpus_need_no_largest_number(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = replace(options(middle, gpu_memory=4.0, overrides=["train_batch_size=64"]), gpus=None)
+    result, limited = (found_by(each, capsys, fewest=True) for each in (given, replace(given, gpus=32)))
+    assert result == limited and 1 < result["devices"] < 32  # type: ignore[operator]
+    assert run_search(replace(given, gpus=1), SearchOptions(fewest=True)) == 1
+    assert "no layout fits on any number tried, up to 1 x A100-40GB; set --gpus N" in capsys.readouterr().out
+
+
+def test_a_rule_may_forbid_the_smallest_micro_batch(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = {f"{split}_{kind}data_paths=[{kind}x]" for split in SPLITS for kind in ("", "label_", "reward_")}
+    kto = ["train_impl=kto", "dialect=neox-2026", "pack_impl=unpacked", "train_batch_size=8", *sorted(paths)]
+    layouts = found_by(options(middle, 2, overrides=kto, gpu_memory=80.0), capsys)["layouts"]
+    sets = [layout["set"] for layout in layouts]  # type: ignore[attr-defined]
+    assert {each["train_micro_batch_size_per_gpu"] for each in sets} >= {2, 4}
+    assert any(each["sequence_parallel"] for each in sets)
+
+
+def test_where_no_layout_is_possible_the_reasons_are_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_search(options(middle, 7, overrides=["train_batch_size=16", "num_layers=4"]), SearchOptions()) == 1
+    printed = capsys.readouterr().out
+    assert "global batch of 16 samples: all 9 layouts are impossible\n\n" in printed
+    assert "6 impossible: the batch of 16 samples is not divisible by the number of replicas\n" in printed
+    assert "3 impossible: tensor-parallel-divides-heads" in printed
 
 
 def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
