@@ -214,15 +214,15 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def token_files(checkpoint: Path) -> dict[str, str]:
-    """Return the token files (by prefix) and the base_shapes_file of the run that wrote a checkpoint: their digests."""
+def recorded_digests(checkpoint: Path) -> dict[str, str]:
+    """Return the digests of the files of the run that wrote a checkpoint: token files by prefix, base_shapes_file."""
     try:
         return dict(json.loads((checkpoint / DATA).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return {}
 
 
-def content(file: str | None) -> str:
+def file_digest(file: str | None) -> str:
     """Return the digest of a small file; empty if it cannot be read."""
     try:
         return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()

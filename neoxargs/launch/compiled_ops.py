@@ -21,7 +21,7 @@ from neoxargs.launch.processes import interrupts
 from neoxargs.launch.processes.process_tree import signal_group
 from neoxargs.problems import Problem, Problems
 
-#: Seconds. Compiling took 30 s to 8 minutes on the machines measured, so one that takes longer does not progress.
+#: Seconds. Compiling took 30 s to 8 minutes on the machines measured while idle, and more than 15 on a busy one.
 TIME_LIMIT = 30 * 60
 #: Seconds. A lock that no process of this machine holds may belong to another machine with the same home directory; a
 #: compilation there changes files in its folder at least this often.

@@ -121,8 +121,8 @@ def other_base_shapes(config: Config, checkpoint: Path | None) -> Iterator[Probl
     if checkpoint is None or saved is None or not config.mup.use_mup:
         return
     file = config.mup.base_shapes_file
-    before = checkpoint_folder.token_files(checkpoint).get(str(saved.get("base_shapes_file")))
-    if before and checkpoint_folder.content(file) not in ("", before):
+    before = checkpoint_folder.recorded_digests(checkpoint).get(str(saved.get("base_shapes_file")))
+    if before and checkpoint_folder.file_digest(file) not in ("", before):
         what = f"base_shapes_file ({file}) has other contents than in the run that wrote the checkpoint to be loaded "
         what += f"({checkpoint}), so muP would scale this model differently"
         hint, about = "restore the old base_shapes_file, or load a different checkpoint", ("base_shapes_file", "load")
@@ -133,7 +133,8 @@ def other_data(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield a warning about token files with other contents than when the checkpoint was written."""
     if checkpoint is None or config.checkpoint.finetune:
         return
-    recorded = checkpoint_folder.token_files(checkpoint)
+    recorded = checkpoint_folder.recorded_digests(checkpoint)
+    # `digest` is empty for base_shapes_file, which is no token file and has a check of its own.
     other = [prefix for prefix, old in recorded.items() if old and digest(prefix) not in ("", old)]
     if other:
         # Of text, the token file is only a copy, which deepy writes again when the text changes.

@@ -1,6 +1,7 @@
 """Parameters that disable others: which values of a parameter leave another one without effect, and why.
 
-The table describes our train.py with DeepSpeed on any layout; what only the number of ranks disables has no row.
+The table describes our train.py with DeepSpeed. It has no row if only the number of ranks disables a parameter, because
+the same file is used on other layouts.
 """
 
 from __future__ import annotations
@@ -344,7 +345,9 @@ SWITCHED_OFF = (
         {"log_gradient_noise_scale": OFF},
         "log_gradient_noise_scale is off",
     ),
-    *map(_by_its_switch, ("tensorboard", "wandb", "csv_monitor", "comet")),
-    *map(_by_its_switch, ("comms_logger", "flops_profiler", "autotuning", "nebula")),
+    *map(
+        _by_its_switch,
+        ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "flops_profiler", "autotuning", "nebula"),
+    ),
     SwitchedOff("bind_core_list", {"bind_cores_to_rank": OFF}, "bind_cores_to_rank is off"),
 )

@@ -249,7 +249,7 @@ def _write_config(files: RankFiles, config: Config) -> None:
     prefixes = {source.prefix for chosen in sources(config.data, config.post_training).values() for source in chosen}
     digests = {prefix: index.digest(prefix) for prefix in sorted(prefixes)}
     if shapes := config.mup.use_mup and config.mup.base_shapes_file:
-        digests[shapes] = checkpoint_folder.content(shapes)
+        digests[shapes] = checkpoint_folder.file_digest(shapes)
     files.text(json.dumps(digests, indent=1), files.part / checkpoint_folder.DATA)
 
 

@@ -25,8 +25,6 @@ _LOOPS = ("for", "while", "until", "select")
 _CLOSING = ("fi", "done", "esac")
 _TESTS = ("[", "[[", "test", "true", "false")
 _KEYWORDS = {"if", "then", "else", "elif", "case", "do", "{", "}", "time", "(", ")", *_LOOPS, *_CLOSING}
-
-
 #: Files that are sourced for the programs that they provide, rather than for settings of the run.
 _USERS_ENVIRONMENT = ("activate", "conda.sh", "profile", ".profile", ".bashrc", ".bash_profile")
 

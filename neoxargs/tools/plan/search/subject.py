@@ -11,16 +11,14 @@ from neoxargs.resolve import Draft
 from neoxargs.sizes.layout import ranks_of_replica
 from neoxargs.text import format_bytes
 from neoxargs.tools.plan.advice import Changes
-from neoxargs.tools.plan.search.space import Division, Layout
+from neoxargs.tools.plan.search.space import MICRO, Division, Layout
 from neoxargs.tools.plan.target import Target
 
 #: Resolves the configuration with changes on a number of GPUs, or on those that it names; raises Problems.
 Resolve = Callable[[Changes, int | None], RunSpec]
 BATCH = "train_batch_size"
 #: Another name of a parameter that a layout sets; a configuration may set either.
-OTHER_NAMES = {"batch_size": "train_micro_batch_size_per_gpu", "gas": "gradient_accumulation_steps"}
-
-
+OTHER_NAMES = {"batch_size": MICRO, "gas": "gradient_accumulation_steps"}
 #: Parameters that must equal the number of GPUs.
 GPU_COUNTS = ("global_num_gpus", "world_size")
 
