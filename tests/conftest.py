@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.support import selection, shows
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Under nohup, all child processes would ignore the SIGHUP that some tests send.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 #: Warnings that torch raises about its own code while DeepSpeed is imported.
 THIRD_PARTY = (r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWarning",)

@@ -103,7 +103,13 @@ def _classes() -> list[Any]:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+    def stage(enum: Any, name: str) -> Any:
+        """Stand in for `getattr`, to which early releases of Python 3.11 pickle a reference for a member of an enum."""
+        if enum is not ZeroStageEnum or name not in ZeroStageEnum.__members__:
+            raise pickle.UnpicklingError("GLOBAL builtins.getattr")
+        return ZeroStageEnum[name]
+
+    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address, (stage, "builtins.getattr")]
 
 
 def _refusal(path: Path | str, reason: str) -> Problems:
