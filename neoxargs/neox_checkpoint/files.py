@@ -76,6 +76,11 @@ class Files:
         match = re.search(r"(\d+)$", self.folder.name)
         return int(match[1]) if match else None
 
+    def all(self) -> list[Path]:
+        """Return the files with weights and state."""
+        layers = [file for files in self.layers.values() for file in files.values()]
+        return [*layers, *self.states.values(), *self.optimizer.values()]
+
     def missing(self) -> Iterator[str]:
         """Yield the names of files that must exist, judging by those that do."""
         ranks = range(self.tensor_ranks)
@@ -87,11 +92,11 @@ class Files:
             for number in dict.fromkeys(expected):
                 have = self.layers.get(number, {})
                 yield from (layer_file(number, rank) for rank in ranks if rank not in have)
-        stages = -(-(1 + max(self.states, default=-1)) // self.tensor_ranks)
-        numbers = range(stages * self.tensor_ranks) if self.by_layer else range(1 + max(self.states, default=-1))
+        known = {*self.states, *(number for number, _ in self.optimizer)}
+        stages = max(1, -(-(1 + max(known, default=-1)) // self.tensor_ranks))
+        numbers = range(stages * self.tensor_ranks) if self.by_layer else range(1 + max(known, default=-1))
         yield from (state_file(number) for number in numbers if number not in self.states)
-        parts = sorted(self.optimizer)
-        for number in sorted({number for number, _ in parts} | set(self.states)) if parts else ():
+        for number in sorted(known) if self.optimizer else ():
             for rank in range(self.data_ranks):
                 if (number, rank) not in self.optimizer:
                     yield f"zero_pp_rank_{rank}_mp_rank_{number:02d}_optim_states.pt"

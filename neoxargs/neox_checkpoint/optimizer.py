@@ -8,6 +8,7 @@ modules one after the other, with the weights without decay (norms and biases) i
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -118,6 +119,16 @@ def _add(found: OptimizerState, contents: Contents, number: int, orders: _Orders
         _add_vector(found, group, vector, rank)
 
 
+def partition_steps(contents: Contents) -> dict[int, list[str]]:
+    """Return the numbers of optimizer steps that the files of ZeRO's partitions record, with the names of the files."""
+    found: dict[int, list[str]] = {}
+    for (number, part), file in contents.files.optimizer.items():
+        # Without a step count, the optimizer has none, or has not taken any.
+        if steps := [*_steps(_partition(contents, number, part))]:
+            found.setdefault(max(steps), []).append(file.name)
+    return found
+
+
 def _partition(contents: Contents, number: int, part: int) -> dict[str, Any]:
     outer = read(contents.files.optimizer[number, part]).get("optimizer_state_dict")
     if not isinstance(outer, dict) or not {PARTITIONS, SUB_PARTITIONS} & set(outer):
@@ -140,6 +151,8 @@ def _steps(value: Any) -> Iterator[int]:
         for key, inner in value.items():
             if key == "step" and isinstance(inner, int | float):
                 yield int(inner)
+            elif key == "step" and isinstance(inner, TensorRef) and inner.dtype == "float32":  # of torch's optimizers
+                yield int(struct.unpack("<f", inner.elements(0, 1))[0])
             elif isinstance(inner, Mapping | list):
                 yield from _steps(inner)
     elif isinstance(value, list):

@@ -8,6 +8,7 @@ GPT-NeoX and DeepSpeed store become objects without behaviour; every other name 
 from __future__ import annotations
 
 import pickle
+import re
 import struct
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
@@ -36,17 +37,43 @@ INERT = {
     ("deepspeed.runtime.zero.offload_config", "OffloadDeviceEnum"), ("pathlib", "PosixPath"),
     ("_io", "BytesIO"),  # Transformer Engine's state of fp8, which is empty
 }  # fmt: skip
+#: Bytes that are read at a time to compute a checksum.
+CHUNK = 2**22
+#: Names of a GPT-NeoX checkpoint's files without `.pt`. torch.save names the folder in the archive after the file.
+CHECKPOINT_FILE = re.compile(
+    r"layer_\d+-model_\d+-model_states|(?:(?:bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_?(?:model|optim)_states"
+)
 #: The local header of a file in a zip archive, up to the lengths of its two fields of variable length.
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
-class TensorRef(NamedTuple):
-    """A tensor in a file: the position of its storage and its place in that storage."""
+class Storage(NamedTuple):
+    """An entry of an archive with the elements of tensors."""
 
     file: Path
-    dtype: str
     header: int
-    """Offset of the storage's header in the file."""
+    """Offset of the entry's header in the file."""
+    size: int
+    """Bytes of its contents."""
+    crc32: int | None
+    """Its recorded checksum; None if the archive has no checksums."""
+
+    def position(self, file: IO[bytes]) -> int:
+        """Return the offset of the first byte in the open file."""
+        # From the local header, because torch pads its extra field to align storages, and the archive's index does not
+        # say how much.
+        file.seek(self.header)
+        signature, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size).ljust(_LOCAL_HEADER.size))
+        if signature != b"PK\x03\x04":
+            raise unreadable(self.file, "its index of stored tensors is damaged")
+        return self.header + _LOCAL_HEADER.size + int(name) + int(extra)
+
+
+class TensorRef(NamedTuple):
+    """A tensor in a file: its storage and its place in that storage."""
+
+    storage: Storage
+    dtype: str
     start: int
     """Offset of the first element in the storage, in elements."""
     shape: tuple[int, ...]
@@ -64,16 +91,23 @@ class TensorRef(NamedTuple):
             1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)) if self.numel else 0
         )
 
-    def position(self, file: IO[bytes]) -> int:
-        """Return the offset of the first element in the open file, in bytes."""
-        # From the local header, because torch pads its extra field to align storages, and the archive's index does not
-        # say how much.
-        file.seek(self.header)
-        signature, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size).ljust(_LOCAL_HEADER.size))
-        if signature != b"PK\x03\x04":
-            raise unreadable(self.file, "its index of stored tensors is damaged")
-        name, extra = int(name), int(extra)
-        return self.header + _LOCAL_HEADER.size + name + extra + self.start * self.itemsize
+    @property
+    def file(self) -> Path:
+        return self.storage.file
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements follow one another in the storage, in the order of the tensor."""
+        return self.stride == tuple(prod(self.shape[dimension + 1 :]) for dimension in range(len(self.shape)))
+
+    def elements(self, start: int, count: int) -> bytes:
+        """Return `count` elements of the storage, from the tensor's first one + `start` on; fewer if it is truncated.
+
+        Their checksum is not compared: it is that of the whole storage.
+        """
+        with self.file.open("rb") as file:
+            file.seek(self.storage.position(file) + (self.start + start) * self.itemsize)
+            return file.read(count * self.itemsize)
 
 
 class Inert:
@@ -91,12 +125,12 @@ class Inert:
         self.__dict__["attributes"] = dict(state) if isinstance(state, dict) else {}
 
 
-class _Storage(NamedTuple):
-    """The description of a storage in a pickle, with its place in the archive."""
+class _TypedStorage(NamedTuple):
+    """The description of a storage in a pickle."""
 
+    storage: Storage
     dtype: str
     itemsize: int
-    header: int
     numel: int
 
 
@@ -116,20 +150,52 @@ def read(file: Path) -> Any:
             # Elements are read at their offset in the file, which is only possible without compression.
             if members[program].compress_type != zipfile.ZIP_STORED:
                 raise unreadable(file, "it is compressed")
-            if not members[program].CRC:  # torch.save writes 0 if it computes no checksums, as in deepy's checkpoints
+            _require_name(file, program.removesuffix("/data.pkl"))
+            # torch.save writes 0 everywhere if it computes no checksums, as in deepy's checkpoints.
+            has_checksums = any(info.CRC for info in members.values())
+            if not has_checksums:
                 del members[program].CRC  # without the attribute, zipfile does not compare it
             with archive.open(members[program]) as stream:
-                return _Reader(stream, file, members, program.removesuffix("data.pkl")).load()
+                value = _Reader(stream, file, members, program.removesuffix("data.pkl"), has_checksums).load()
+                while stream.read(CHUNK):  # zipfile compares the checksum at the end
+                    pass
+                return value
     except Problems:
         raise
     except _Refused as refused:
         raise _refusal(file, str(refused)) from None
-    except zipfile.BadZipFile as error:
-        raise unreadable(file, _why_no_archive(file, error)) from None
-    except OSError as error:
-        raise unreadable(file, error.strerror or str(error)) from None
     except Exception as error:  # a damaged pickle can raise any exception
-        raise unreadable(file, f"its contents are damaged ({type(error).__name__})") from None
+        raise _unreadable_because(file, error) from None
+
+
+def require_checksums(file: Path) -> None:
+    """Compare the recorded checksum of every entry of a file, which reads all of it; raise Problems about damage."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            recorded = [info for info in archive.infolist() if info.CRC or info.file_size]
+            for info in recorded if any(info.CRC for info in recorded) else ():
+                with archive.open(info) as stream:  # zipfile compares the checksum at the end
+                    while stream.read(CHUNK):
+                        pass
+    except Exception as error:  # what zipfile raises for a damaged header depends on the field
+        raise _unreadable_because(file, error) from None
+
+
+def _unreadable_because(file: Path, error: Exception) -> Problems:
+    if isinstance(error, zipfile.BadZipFile):
+        return unreadable(file, _why_no_archive(file, error))
+    if isinstance(error, OSError):
+        return unreadable(file, error.strerror or str(error))
+    return unreadable(file, f"its contents are damaged ({type(error).__name__})")
+
+
+def _require_name(file: Path, saved_as: str) -> None:
+    """Raise Problems if a file of a checkpoint was saved under the name of another one, as torch.save records."""
+    if CHECKPOINT_FILE.fullmatch(saved_as) and CHECKPOINT_FILE.fullmatch(file.stem) and saved_as != file.stem:
+        what = f"{file} was saved as {saved_as}{file.suffix}, so it has the contents of a different layer or rank"
+        hint = "copy the checkpoint again from its original location; if the file was renamed on purpose, save it again"
+        hint += f" with torch.save under its new name, {file.name}"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-file-renamed", about=("load",)))
 
 
 def unreadable(file: Path, why: str) -> Problems:
@@ -161,9 +227,11 @@ def _why_no_archive(file: Path, error: zipfile.BadZipFile) -> str:
 class _Reader(pickle.Unpickler):
     """Unpickles plain data and TensorRefs."""
 
-    def __init__(self, stream: IO[bytes], file: Path, members: dict[str, zipfile.ZipInfo], root: str) -> None:
+    def __init__(
+        self, stream: IO[bytes], file: Path, members: dict[str, zipfile.ZipInfo], root: str, has_checksums: bool
+    ) -> None:
         super().__init__(stream, encoding="utf-8")
-        self.file, self.members, self.root = file, members, root
+        self.file, self.members, self.root, self.has_checksums = file, members, root, has_checksums
 
     def find_class(self, module: str, name: str) -> Any:
         module, name = NAME_MAPPING.get(
@@ -180,30 +248,26 @@ class _Reader(pickle.Unpickler):
             return STORAGES[name]
         if (module, name) in INERT:
             return type(name, (Inert,), {})
-        make = _KNOWN.get((module, name))
-        return make(self.file) if make else None
+        return _KNOWN.get((module, name))
 
     # torch's pickles name a storage by ("storage", class, key, device, number of elements); its bytes are in
     # data/<key>.
-    def persistent_load(self, pid: Any) -> _Storage:
+    def persistent_load(self, pid: Any) -> _TypedStorage:
         kind, (dtype, itemsize), key, _, numel = pid
         info = self.members[f"{self.root}data/{key}"]
         if kind != "storage" or info.compress_type != zipfile.ZIP_STORED or info.file_size < numel * itemsize:
             raise ValueError("storage")
-        return _Storage(dtype, itemsize, info.header_offset, numel)
+        crc32 = info.CRC if self.has_checksums else None
+        return _TypedStorage(Storage(self.file, info.header_offset, info.file_size, crc32), dtype, itemsize, numel)
 
 
-def _rebuild_in(file: Path) -> Callable[..., TensorRef]:
-    def rebuild(storage: _Storage, start: int, shape: Sequence[int], stride: Sequence[int], *_: Any) -> TensorRef:
-        ref = TensorRef(
-            file, storage.dtype, storage.header, start, tuple(shape), tuple(stride), storage.itemsize
-        )  # fmt: skip
-        # A hostile file could otherwise refer to bytes outside of its storage.
-        if min(start, *ref.shape, *ref.stride, 0) < 0 or start + ref.span > storage.numel:
-            raise ValueError("tensor")
-        return ref
-
-    return rebuild
+# Replaces torch's _rebuild_tensor_v2(storage, offset, shape, stride, ...).
+def _tensor(of: _TypedStorage, start: int, shape: Sequence[int], stride: Sequence[int], *_: Any) -> TensorRef:
+    ref = TensorRef(of.storage, of.dtype, start, tuple(shape), tuple(stride), of.itemsize)
+    # A hostile file could otherwise refer to bytes outside of its storage.
+    if min(start, *ref.shape, *ref.stride, 0) < 0 or start + ref.span > of.numel:
+        raise ValueError("tensor")
+    return ref
 
 
 # Replaces torch's _rebuild_parameter(data, requires_grad, hooks).
@@ -211,11 +275,11 @@ def _first(value: Any, *_: Any) -> Any:
     return value
 
 
-#: Module and name -> a function that returns the replacement for it in a file.
-_KNOWN: dict[tuple[str, str], Callable[[Path], Any]] = {
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_in,
-    ("torch._utils", "_rebuild_parameter"): lambda _: _first,
-    ("torch", "Size"): lambda _: tuple,
-    ("collections", "OrderedDict"): lambda _: OrderedDict,
-    ("builtins", "set"): lambda _: set,
+#: Module and name -> its replacement.
+_KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("torch", "Size"): tuple,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "set"): set,
 }

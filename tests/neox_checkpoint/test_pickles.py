@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import torch
 
+from neoxargs.neox_checkpoint.optimizer import Part
 from neoxargs.neox_checkpoint.pickles import Inert, TensorRef, read
 from neoxargs.problems import Problems
-from neoxargs.train.neox.tensors import read_tensor
+from neoxargs.train.neox.tensors import read_parts, read_tensor
 
 
 class Call:
@@ -173,11 +174,45 @@ def test_a_file_without_checksums_is_read(tmp_path: Path) -> None:
     assert read_tensor(read(file)["a"]).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("part", [False, True], ids=["whole tensor", "part of a vector"])
+@pytest.mark.parametrize("byte", [0, 599, 1199])
+def test_changed_bytes_of_a_tensor_are_damage(tmp_path: Path, part: bool, byte: int) -> None:
+    """Whichever part of a vector is read: the checksum is that of the whole vector."""
+    file = saved(tmp_path, {"a": torch.ones(300), "b": torch.ones(3)})
+    refs = read(file)
+    with file.open("r+b") as stream:
+        stream.seek(refs["a"].storage.position(stream) + byte)
+        stream.write(b"\x07")
+    assert torch.equal(read_tensor(refs["b"]), torch.ones(3))
+    with pytest.raises(Problems, match="do not match the recorded checksum") as raised:
+        read_parts([Part(refs["a"], 100, 7)]) if part else read_tensor(refs["a"])
+    assert raised.value.problems[0].id == "checkpoint-file-damaged"
+
+
+def test_a_zero_checksum_is_compared_if_others_are_recorded(tmp_path: Path) -> None:
+    file = saved(tmp_path, {"a": torch.ones(300)})
+    with zipfile.ZipFile(file) as archive:
+        crc = next(info.CRC for info in archive.infolist() if info.filename.endswith("data/0"))
+    file.write_bytes(file.read_bytes().replace(crc.to_bytes(4, "little"), bytes(4)))
+    with pytest.raises(Problems, match="do not match the recorded checksum"):
+        read_tensor(read(file)["a"])
+
+
+def test_a_file_under_the_name_of_another_one_is_refused(tmp_path: Path) -> None:
+    names = ["layer_02-model_00-model_states.pt", "layer_03-model_00-model_states.pt"]
+    torch.save({"a": torch.ones(2)}, tmp_path / names[0])
+    (tmp_path / names[0]).rename(tmp_path / names[1])
+    with pytest.raises(Problems, match=f"{names[1]} was saved as {names[0]}"):
+        read(tmp_path / names[1])
+    (tmp_path / names[1]).rename(tmp_path / "copy.pt")
+    assert read(tmp_path / "copy.pt")
+
+
 def test_a_file_that_is_shorter_than_its_index_says(tmp_path: Path) -> None:
     file = saved(tmp_path, {"a": torch.ones(300)})
     ref = read(file)["a"]
     with file.open("rb") as stream:
-        start = ref.position(stream)
+        start = ref.storage.position(stream)
     for size, why in ((start + 600, "it is truncated"), (start - 600, "its index of stored tensors is damaged")):
         os.truncate(file, size)
         with pytest.raises(Problems, match=why):

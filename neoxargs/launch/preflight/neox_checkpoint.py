@@ -7,6 +7,7 @@ from pathlib import Path
 
 from neoxargs.launch.preflight.resumed_schedule import chooses_schedule
 from neoxargs.neox_checkpoint.comparison import mismatches
+from neoxargs.neox_checkpoint.consistency import inconsistencies, require_checksums
 from neoxargs.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.neox_checkpoint.evidence import query_key_value_order
 from neoxargs.neox_checkpoint.optimizer import NotUsable, locate_state, not_restorable
@@ -21,12 +22,14 @@ from neoxargs.sizes.vocab import vocabulary_size
 
 #: The first DeepSpeed that was released after GPT-NeoX moved RMSNorm's epsilon under the root, on 2025-05-09.
 EPSILON_UNDER_ROOT = (0, 17)
+#: Bytes of a checkpoint that are read before the launch to compare checksums. Larger ones would delay every check.
+AT_MOST = 2**28
 
 
 def neox_checkpoint(config: Config) -> Iterator[Problem]:
     """Yield what is wrong with the GPT-NeoX checkpoint that `load` names, and a warning that lists what is restored.
 
-    Reads the names and shapes of tensors, but not their elements.
+    Reads the names and shapes of tensors, and the elements only of a small checkpoint, to compare checksums.
     """
     if not config.checkpoint.load or config.get("checkpoint.load_universal"):  # read by DeepSpeed
         return
@@ -35,16 +38,17 @@ def neox_checkpoint(config: Config) -> Iterator[Problem]:
         if contents is None:
             return
         located = locate(contents)
-        problems = [*mismatches(config, contents, located), *differences(config, contents)]
+        problems = [*inconsistencies(contents), *mismatches(config, contents, located), *differences(config, contents)]
         if not any(problem.severity == "error" for problem in problems):
-            problems += _taken_over(config, contents, located)
+            compared = require_checksums(contents, AT_MOST)
+            problems += _taken_over(config, contents, located, compared)
     except Problems as found:
         problems = found.problems
     place = config.place("load")
     yield from (problem if problem.where else replace(problem, where=place) for problem in problems)
 
 
-def _taken_over(config: Config, contents: Contents, located: Located) -> Iterator[Problem]:
+def _taken_over(config: Config, contents: Contents, located: Located, compared: bool) -> Iterator[Problem]:
     """Yield a warning that lists what is restored, and errors about what is missing."""
     options, lines = config.checkpoint, [_layouts(config, contents)]
     order = query_key_value_order(contents, located, config.shape, options.load_query_key_value_order)
@@ -67,6 +71,8 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
             except NotUsable as why:
                 yield not_restorable(contents, str(why))
     lines.append(f"not restored: {', '.join(not_taken)}")
+    if not compared:
+        lines.append("checksums: not compared yet, because the files are large; the ranks compare them when they load")
     lines += [*_rows(config, located), *_other_function(config, contents, located)]
     what = f"load ({contents.folder}) is a GPT-NeoX checkpoint\n" + "\n".join(f"  {line}" for line in lines)
     yield Problem(what, severity="warning", id="checkpoint-of-gpt-neox", about=("load",))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.neox_checkpoint.comparison import mismatches
+from neoxargs.neox_checkpoint.consistency import inconsistencies
 from neoxargs.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.neox_checkpoint.optimizer import not_restorable
 from neoxargs.problems import Problem, Problems
@@ -30,12 +31,12 @@ def weights_of(config: Config, root: Path, iteration: int | None) -> NeoxWeights
 
 
 def checked(contents: Contents, config: Config) -> NeoxWeights:
-    """Return the weights of a checkpoint; raise Problems if it is damaged, or belongs to a different model."""
+    """Return the weights of a checkpoint; raise Problems if it is mixed up, or of a different model."""
     weights = NeoxWeights(contents, config)
-    if different := list(mismatches(config, contents, weights.located)):
-        raise Problems(different)
-    if wrong := _wrong_tied(weights):
+    if wrong := [*inconsistencies(contents), *mismatches(config, contents, weights.located)]:
         raise Problems(wrong)
+    if tied := _wrong_tied(weights):
+        raise Problems(tied)
     return weights
 
 

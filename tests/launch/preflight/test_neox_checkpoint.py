@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from neoxargs.launch.preflight import neox_checkpoint as neox_checkpoint_module
 from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint
 from neoxargs.problems import Problem, render
 from neoxargs.resolve import resolve
@@ -99,6 +100,20 @@ def test_rows_that_are_dropped_or_added(tmp_path: Path, run: Run, change: str, s
     (problem,) = problems(tmp_path, change)
     lines = [line for line in problem.what.splitlines() if "vocabulary:" in line]
     assert lines == [f"  vocabulary: 320 rows in the checkpoint, {words}" for words in said]
+
+
+def test_changed_bytes_are_an_error_before_the_launch(tmp_path: Path, run: Run, monkeypatch: Any) -> None:
+    folder = write(run, tmp_path / "theirs" / "global_step3")
+    file = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    file.write_bytes(contents)
+    (problem,) = problems(tmp_path)
+    assert (problem.id, problem.severity) == ("checkpoint-file-damaged", "error")
+    assert f"{file} cannot be read: its contents are damaged" in problem.what
+    monkeypatch.setattr(neox_checkpoint_module, "AT_MOST", 1000)
+    (problem,) = problems(tmp_path)
+    assert "checksums: not compared yet, because the files are large" in problem.what
 
 
 def test_without_optimizer_state_it_says_what_to_set(tmp_path: Path, run: Run) -> None:

@@ -160,6 +160,14 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-file-damaged": row(
         "A GPT-NeoX checkpoint file is empty, truncated or modified, or was not written by torch.save."
     ),
+    "checkpoint-file-renamed": row(
+        "torch.save records in a file the name under which it was saved. This file of a GPT-NeoX checkpoint was saved "
+        "as the file of a different layer or rank, so its weights would be loaded into the wrong place."
+    ),
+    "checkpoint-files-mixed": row(
+        "Some files of a GPT-NeoX checkpoint are of a different iteration than the others. The model would be a "
+        "mixture of two states of the run."
+    ),
     "checkpoint-file-refused": row(
         "A checkpoint file refers to a class or function that does not belong in a checkpoint. Reading the file with "
         "pickle or with torch.load could run malicious code, so deepy stops without reading it."
