@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neoxargs.checksums import Digest, digest_of
+from neoxargs.checksums import Digest, archive_damage, digest_of
 from neoxargs.created_files import replace_text
 from neoxargs.registry import REGISTRY
 from neoxargs.sizes.lr_schedule import Get
@@ -172,20 +172,28 @@ def verify(
 ) -> str:
     """Return what is wrong with a checkpoint, "" if nothing is: like `damage`, with the checksum of every file.
 
+    Without files.json, in checkpoints of other programs, the checksums are those that torch.save records in its files.
+
     share: (number, count), to read only one of `count` parts of about equal size. advance: called with the size of each
     file that has been read.
     """
     if found := damage(checkpoint):
         return found
     recorded = digests(checkpoint)
-    names = _share({name: digest.size for name, digest in recorded.items() if digest.crc32 is not None}, *share)
+    sizes = {name: digest.size for name, digest in recorded.items() if digest.crc32 is not None}
+    if not recorded:
+        sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in checkpoint.rglob("*.pt")}
+    names = _share(sizes, *share)
 
     def compare(name: str) -> str:
         try:
-            different = recorded[name].difference(digest_of(checkpoint / name))
+            if recorded:
+                different = recorded[name].difference(digest_of(checkpoint / name))
+            else:
+                different = "does not match the checksums in it" * bool(archive_damage(checkpoint / name))
         except OSError as error:
             different = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        advance(recorded[name].size)
+        advance(sizes[name])
         return f"{name} {different}" if different else ""
 
     with ThreadPoolExecutor(threads) as pool:

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from neoxargs import checkpoint_folder
 from neoxargs.checkpoint_folder import damage, verify
@@ -112,3 +113,15 @@ def test_candidates_begin_with_the_one_that_latest_names(tmp_path):
         "global_step3",
         "global_step1",
     ]
+
+
+def test_files_of_other_programs_are_compared_with_torch_s_checksums(tmp_path):
+    folder = tmp_path / "global_step3"
+    folder.mkdir()
+    file = folder / "mp_rank_00_model_states.pt"
+    torch.save({"a": torch.ones(100), "b": torch.zeros(200)}, file)
+    torch.save({"a": torch.ones(1)}, folder / "older.pt", _use_new_zipfile_serialization=False)
+    assert checkpoint_folder.verify(folder) == ""
+    flip(file, 8 * file.read_bytes().index(bytes([0, 0, 128, 63] * 100)) + 999)
+    assert checkpoint_folder.damage(folder) == ""
+    assert checkpoint_folder.verify(folder) == f"{file.name} does not match the checksums in it"

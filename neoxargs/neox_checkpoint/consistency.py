@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from math import inf
 
 from neoxargs import checkpoint_folder
-from neoxargs.neox_checkpoint import pickles
+from neoxargs.checksums import archive_damage
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.neox_checkpoint.files import files_of, state_file
 from neoxargs.neox_checkpoint.optimizer import NotUsable, locate_state, partition_steps
-from neoxargs.neox_checkpoint.pickles import TensorRef
+from neoxargs.neox_checkpoint.pickles import TensorRef, unreadable
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.resolve import read_files
 from neoxargs.resolve.merge import draft
@@ -47,14 +47,12 @@ def require_checksums(contents: Contents, at_most: float = inf) -> bool:
 
     Raises Problems that name every damaged file.
     """
-    files, problems = contents.files.all(), list[Problem]()
+    files = contents.files.all()
     if sum(file.stat().st_size for file in files) > at_most:
         return False
-    for file in files:
-        try:
-            pickles.require_checksums(file)
-        except Problems as found:
-            problems += found.problems
+    problems = [
+        problem for file in files if (why := archive_damage(file)) for problem in unreadable(file, why).problems
+    ]
     if problems:
         raise Problems(problems)
     return True

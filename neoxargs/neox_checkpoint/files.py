@@ -138,6 +138,12 @@ def is_neox(root: Path) -> bool:
     return files_of(root) is not None or _named_by_latest(root) is not None
 
 
+def neox_checkpoints(root: Path) -> list[Path]:
+    """Return the GPT-NeoX checkpoints in a folder, or the folder itself, in the order of iterations."""
+    found = [folder for folder in checkpoint_folder.checkpoints(root) if files_of(folder)]
+    return found or [folder for files in (files_of(root), _named_by_latest(root)) if files and (folder := files.folder)]
+
+
 def find(root: Path, iteration: int | None = None) -> Files | None:
     """Return the GPT-NeoX checkpoint that `load` and `iteration` select; None if there is none.
 

@@ -18,6 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from neoxargs.checksums import BLOCK, DAMAGED
 from neoxargs.problems import Problem, Problems
 
 #: Class of a storage in torch -> type of its elements and their size in bytes.
@@ -37,8 +38,6 @@ INERT = {
     ("deepspeed.runtime.zero.offload_config", "OffloadDeviceEnum"), ("pathlib", "PosixPath"),
     ("_io", "BytesIO"),  # Transformer Engine's state of fp8, which is empty
 }  # fmt: skip
-#: Bytes that are read at a time to compute a checksum.
-CHUNK = 2**22
 #: Names of a GPT-NeoX checkpoint's files without `.pt`. torch.save names the folder in the archive after the file.
 CHECKPOINT_FILE = re.compile(
     r"layer_\d+-model_\d+-model_states|(?:(?:bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_?(?:model|optim)_states"
@@ -157,36 +156,19 @@ def read(file: Path) -> Any:
                 del members[program].CRC  # without the attribute, zipfile does not compare it
             with archive.open(members[program]) as stream:
                 value = _Reader(stream, file, members, program.removesuffix("data.pkl"), has_checksums).load()
-                while stream.read(CHUNK):  # zipfile compares the checksum at the end
+                while stream.read(BLOCK):  # zipfile compares the checksum at the end
                     pass
                 return value
     except Problems:
         raise
     except _Refused as refused:
         raise _refusal(file, str(refused)) from None
+    except zipfile.BadZipFile as error:
+        raise unreadable(file, _why_no_archive(file, error)) from None
+    except OSError as error:
+        raise unreadable(file, error.strerror or str(error)) from None
     except Exception as error:  # a damaged pickle can raise any exception
-        raise _unreadable_because(file, error) from None
-
-
-def require_checksums(file: Path) -> None:
-    """Compare the recorded checksum of every entry of a file, which reads all of it; raise Problems about damage."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            recorded = [info for info in archive.infolist() if info.CRC or info.file_size]
-            for info in recorded if any(info.CRC for info in recorded) else ():
-                with archive.open(info) as stream:  # zipfile compares the checksum at the end
-                    while stream.read(CHUNK):
-                        pass
-    except Exception as error:  # what zipfile raises for a damaged header depends on the field
-        raise _unreadable_because(file, error) from None
-
-
-def _unreadable_because(file: Path, error: Exception) -> Problems:
-    if isinstance(error, zipfile.BadZipFile):
-        return unreadable(file, _why_no_archive(file, error))
-    if isinstance(error, OSError):
-        return unreadable(file, error.strerror or str(error))
-    return unreadable(file, f"its contents are damaged ({type(error).__name__})")
+        raise unreadable(file, f"its contents are damaged ({type(error).__name__})") from None
 
 
 def _require_name(file: Path, saved_as: str) -> None:
@@ -214,7 +196,7 @@ def _why_no_archive(file: Path, error: zipfile.BadZipFile) -> str:
     with file.open("rb") as stream:
         start = stream.read(4)
     if "CRC" in str(error):
-        return "its contents are damaged: they do not match the recorded checksum"
+        return DAMAGED
     if start == b"PK\x03\x04":
         return "it is truncated: the index at its end is missing"
     if not start:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
-from neoxargs.neox_checkpoint.files import is_neox
+from neoxargs.neox_checkpoint.files import is_neox, neox_checkpoints
 from neoxargs.problems import SET, Problem
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.trained import is_frozen
@@ -16,6 +16,9 @@ def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
     """A run that saves to a folder of checkpoints without continuing the newest would mix its files with theirs."""
     options = config.checkpoint
     save, load = options.save, options.load
+    if save and (theirs := neox_checkpoints(Path(save))):
+        yield _among_gpt_neox_s(config, save, theirs)
+        return
     # With `finetune`, iterations begin again at 0, so the files of the same iterations would be replaced.
     if save and load and _same_folder(load, save) and not options.finetune:
         yield from _overwritten_newer(config, save)
@@ -24,6 +27,19 @@ def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
         hint = other if load else f"set load: {save} to continue from this checkpoint, or {other}"
         what = f"save ({save}) already holds a checkpoint from iteration {iteration}, which the run would overwrite"
         yield Problem(what, config.place("save"), hint, id="checkpoint-overwritten", about=("save", "load"))
+
+
+def _among_gpt_neox_s(config: Config, save: str, theirs: list[Path]) -> Problem:
+    """Return the problem of a `save` folder with checkpoints of GPT-NeoX.
+
+    A run that saved there would replace those of the same iterations, name its own in `latest`, and remove the others
+    if `keep_last_n_checkpoints` is set.
+    """
+    what = f"save ({save}) contains checkpoints of GPT-NeoX ({theirs[-1].name}), which a run must not mix with its own"
+    hint = "set save to a different folder"
+    if not config.checkpoint.load:
+        hint += f", and load: {save} to continue from these checkpoints"
+    return Problem(what, config.place("save"), hint, id="save-among-gpt-neox", about=("save", "load"))
 
 
 def _overwritten_newer(config: Config, save: str) -> Iterator[Problem]:

@@ -15,8 +15,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from neoxargs.checksums import BLOCK, DAMAGED
 from neoxargs.neox_checkpoint.optimizer import Part
-from neoxargs.neox_checkpoint.pickles import CHUNK, Storage, TensorRef, unreadable
+from neoxargs.neox_checkpoint.pickles import Storage, TensorRef, unreadable
 
 
 def read_tensor(ref: TensorRef) -> Tensor:
@@ -53,11 +54,11 @@ def _require_intact(storage: Storage) -> None:
     found, left = 0, storage.size
     with storage.file.open("rb") as file:
         file.seek(storage.position(file))
-        while part := file.read(min(left, CHUNK)):
+        while part := file.read(min(left, BLOCK)):
             found, left = zlib.crc32(part, found), left - len(part)
     _require_checksum(storage, found)
 
 
 def _require_checksum(storage: Storage, found: int) -> None:
     if storage.crc32 is not None and found != storage.crc32:
-        raise unreadable(storage.file, "its contents are damaged: they do not match the recorded checksum")
+        raise unreadable(storage.file, DAMAGED)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from neoxargs.cli import main
 from neoxargs.launch.processes.run import Ended
@@ -50,6 +51,27 @@ def test_a_run_that_continues_or_saves_elsewhere_may_start(started, words):
     Path("out/global_step20").mkdir(parents=True)
     assert main(words) == 0
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("name", ["global_step20", "step20"])
+@pytest.mark.parametrize("more", [[], ["load=out"], ["load=out", "iteration=20"], ["load=out", "finetune=true"],
+                                  ["load=elsewhere"], ["load=out", "keep_last_n_checkpoints=2"]])  # fmt: skip
+def test_nor_do_a_run_s_checkpoints_come_among_gpt_neox_s(capsys, started, more, name):
+    folder = Path("out", name)
+    folder.mkdir(parents=True)
+    Path("out/latest").write_text(name)
+    for file in (
+        "mp_rank_00_model_states.pt",
+        "layer_00-model_00-model_states.pt",
+        "layer_02-model_00-model_states.pt",
+    ):
+        torch.save({"iteration": 20}, folder / file)
+    words = [word for pair in more for word in ("--set", pair)]
+    assert main(["train.py", "a.yml", *words]) == 1
+    shown = capsys.readouterr().err
+    assert f"a.yml:10:1: error: save (out) contains checkpoints of GPT-NeoX ({name})" in shown
+    assert "  = set save to a different folder" in shown and not started
+    assert main(["train.py", "a.yml", "--set", "save=b"]) == 0 and len(started) == 1
 
 
 @pytest.mark.parametrize("more", [["load=elsewhere"], ["load=out", "finetune=true"]])

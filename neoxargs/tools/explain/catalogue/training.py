@@ -145,6 +145,10 @@ PROBLEMS: dict[str, Entry] = {
         "`save` is a folder with another run's checkpoints, and `load` is not set to this folder. The new run would "
         "overwrite them one by one."
     ),
+    "save-among-gpt-neox": row(
+        "`save` is a folder with GPT-NeoX's checkpoints. A run that saved there would replace those of the same "
+        "iterations, and neither program would continue from the right one."
+    ),
     "newer-checkpoints-lost": row(
         "With `iteration`, a run continues from an older checkpoint in the folder that it saves to. It replaces the "
         "newer checkpoints one by one, or removes them because of `keep_last_n_checkpoints`."
