@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
 from neoxargs.resolve.yaml.read import parse, read_file
 
 SECTIONS = ("code", "packages", "hardware", "files")
+#: Line breaks of YAML, and characters that it does not allow in a text.
+TO_ESCAPE = re.compile("[^ -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 HEAD = """\
 # The values and the environment with which this run was launched. `deepy check run.lock.yml` reports what has
 # changed since then; `deepy diff` compares the run with another one.
@@ -72,10 +75,14 @@ def lock_text(config: Config, script: str, sections: Mapping[str, Section]) -> s
 
 
 def _lines(sections: Mapping[str, Section]) -> Iterator[str]:
-    """Yield YAML with one line per entry, whose value is written as JSON."""
+    """Yield YAML with one line per entry, whose value is written as JSON without surrogate pairs."""
     for name, section in sections.items():
         yield f"{name}:\n" if section else f"{name}: {{}}\n"
-        yield from (f"  {key}: {json.dumps(value)}\n" for key, value in section.items())
+        yield from (f"  {key}: {_escaped(json.dumps(value, ensure_ascii=False))}\n" for key, value in section.items())
+
+
+def _escaped(text: str) -> str:
+    return TO_ESCAPE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def read_lock(path: str | os.PathLike[str]) -> Lock:

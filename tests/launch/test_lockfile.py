@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_what_is_read_is_what_was_written() -> None:
     assert values == {name: recorded[name]["value"] for name in values}
     assert "mask_prob" not in values
     assert lock.places["values", "lr"].line > lock.places["packages", "python"].line
+
+
+@pytest.mark.parametrize("character", ["\U0001f600", "\x7f", "\x85", "\u2028", "\ufeff", "\\", '"', "\t"])
+def test_every_character_of_a_value_is_read_as_it_was(character: str) -> None:
+    config = configure(f"comment: {json.dumps(character, ensure_ascii=len(character.encode()) < 4)}\nrun_dir: out")
+    assert config.get("comment") == character
+    assert read_lock(write_lock(config, "train.py")).values["comment"]["value"] == character
 
 
 def test_secrets_are_left_out() -> None:

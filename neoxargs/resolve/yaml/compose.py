@@ -6,6 +6,7 @@ they are expanded, and nesting is limited.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 #: A fenced code block of Markdown.
 FENCED = re.compile(r"^[ >]*```[^\n`]*\n(.*?)^[ >]*```", re.M | re.S)
+#: Two escapes of JSON that stand for one character, after an even number of backslashes. YAML has no such pairs.
+SURROGATE_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
 #: Characters that YAML does not allow unescaped.
 UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -39,7 +42,18 @@ class Text(NamedTuple):
 
 def compose(text: Text) -> tuple[Node | None, list[Problem]]:
     """Return the tree of the document (None if it is empty or invalid) and its problems."""
-    return _Composer(text.name, text.text, lines_of(text.text)).compose()
+    is_json = text.text.lstrip().startswith("{")
+    return _Composer(text.name, _with_joined_pairs(text.text) if is_json else text.text, lines_of(text.text)).compose()
+
+
+def _with_joined_pairs(text: str) -> str:
+    """Return JSON in which each pair of escaped surrogates is one escape, as YAML writes it."""
+
+    def joined(match: re.Match[str]) -> str:
+        backslashes, pair = match.groups()
+        return f"{backslashes}\\U{ord(json.loads(chr(34) + pair + chr(34))):08x}"
+
+    return SURROGATE_PAIR.sub(joined, text)
 
 
 def lines_of(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,11 @@ def test_a_file_of_a_subfolder_is_suggested_by_its_name(tmp_path: Path, name: st
     with pytest.raises(Problems) as stop:
         read_files([name], tmp_path)
     assert [problem.hint for problem in stop.value.problems] == ["did you mean models/small.yml?"]
+
+
+@pytest.mark.parametrize(
+    "written", [r"a \ud83d\uDE00", r"\\\ud83d\ude00 \u00e9", r"\\ud83d\\ude00", r"\ud83d\ude00\ud83d\ude01"]
+)
+def test_json_with_surrogate_pairs_is_read_as_json_reads_it(written: str) -> None:
+    text = f'{{"comment": "{written}", "num_layers": 2}}'
+    assert parse(Text("my.json", text)).to_python() == json.loads(text)
