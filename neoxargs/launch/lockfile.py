@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from neoxargs.created_files import replace_text
 from neoxargs.launch.fingerprints import Section, environment
-from neoxargs.launch.preflight.secrets import secret_values
 from neoxargs.launch.prepare import RECORD_FILE, recorded_values
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.secrets import secret_values
 from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
 from neoxargs.resolve.yaml.read import parse, read_file
 

@@ -14,9 +14,8 @@ from neoxargs.launch.environment import EXPORTED, SECRET, variables_of_files
 from neoxargs.launch.launchers import launcher_named
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.secrets import SECRET_NAME, secret_values
 
-#: Names of parameters whose values are secrets.
-SECRET_NAME = re.compile(r"(api_key|password|secret)$")
 #: Variables with which wandb needs no netrc file, and the values of WANDB_MODE for which it needs no key.
 WANDB_KEYS, WITHOUT_KEY = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"), ("offline", "disabled", "dryrun")
 #: Lines of wandb's own settings files, which `wandb offline` writes.
@@ -40,11 +39,6 @@ def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -
             yield Problem(what, where, hint, id="secret-on-command-line", about=("launcher",))
 
 
-def secret_values(config: Config) -> list[str]:
-    """Return the names of the parameters that are set to a secret."""
-    return [name for name, value in config.values.items() if value.value and SECRET_NAME.search(name)]
-
-
 def in_configuration(config: Config) -> Iterator[Problem]:
     """Return a problem for each secret in the configuration, which every rank gets on its command line."""
     for name in secret_values(config):
@@ -52,6 +46,9 @@ def in_configuration(config: Config) -> Iterator[Problem]:
         variable, place = name.replace(".", "_").upper(), config.place(name)
         where = place and place._replace(text="")  # the excerpt of the line would show the secret
         hint = f"remove {name} and set {variable} in the environment"
+        if not SECRET_NAME.search(name):  # a section without declared keys
+            what = f"{name} contains a secret, which would appear on every rank's command line, readable by every user"
+            hint = f"remove the secret from {name}"
         yield Problem(what, where, hint, id="secret-in-configuration", about=(name,))
 
 

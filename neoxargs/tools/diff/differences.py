@@ -12,6 +12,7 @@ from neoxargs.registry.kinds import Impact, impact_of, kind_of, without_spelling
 from neoxargs.request import LOCK_FILE
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import names_of_setting
+from neoxargs.resolve.secrets import masked
 from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.tools.diff.side import Side, set_names
 from neoxargs.tools.explain.provenance import source_of
@@ -92,7 +93,8 @@ def _differences(a: Side, b: Side) -> Iterator[Difference]:
         # A default that no run reads, and that nobody set.
         if impact == "unread" and not is_set:
             continue
-        values, sources = (a.get(name), b.get(name)), (_source(a, name, names), _source(b, name, names))
+        values = masked(name, a.get(name)), masked(name, b.get(name))
+        sources = _source(a, name, names), _source(b, name, names)
         yield Difference(name, kind_of(parameter), impact, values, sources, is_set, note)
 
 

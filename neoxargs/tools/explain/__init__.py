@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from neoxargs.launch.preflight.secrets import secret_values
-from neoxargs.launch.prepare import with_value
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import SET, Place, Problem, Problems, listed
 from neoxargs.record import replace
@@ -17,6 +15,7 @@ from neoxargs.registry import REGISTRY, normal
 from neoxargs.request import Request
 from neoxargs.resolve.keys.match import Key, keys_of
 from neoxargs.resolve.keys.unknown import key_advice, match_key, unknown_key
+from neoxargs.resolve.secrets import without_secrets
 from neoxargs.tools.explain import explain_all, keyword_search, parameter, problem, section
 
 USAGE_HINT = "use `explain KEY FILE`, or `explain --all FILE` for all parameters"
@@ -71,10 +70,7 @@ def explain_everything(request: Request) -> str:
 def _resolve(request: Request) -> RunSpec:
     """Return the configuration with asterisks in place of secrets."""
     spec = resolve_run(request, os.environ)
-    config = spec.config
-    for name in secret_values(config):
-        config = with_value(config, name, "***", config.values[name].source)
-    return replace(spec, config=config)
+    return replace(spec, config=without_secrets(spec.config))
 
 
 def _json(answer: dict[str, Any], spec: RunSpec | None = None) -> str:

@@ -76,6 +76,31 @@ def test_no_command_prints_a_secret_of_a_file(words, json, tmp_path, capsys):
         assert "comet.api_key would appear on every rank's command line" in printed.out + printed.err
 
 
+NESTED = "deepspeed_extra_args: {comet: [{API_KEY: hunter4}]}\n"
+
+
+@pytest.mark.parametrize("text", ["comet: {enabled: true, api_key: hunter4}\n", NESTED], ids=["parameter", "nested"])
+@pytest.mark.parametrize("form", [[], ["--json"], ["--html", "page.html"]], ids=" ".join)
+def test_diff_shows_no_secret(text, form, capsys):
+    """The difference is shown, but neither value."""
+    Path("a.yml").write_text(smallest.YAML + text)
+    Path("b.yml").write_text(smallest.YAML + text.replace("hunter4", "hunter5"))
+    main(["diff", *form, "a.yml", "b.yml"])
+    printed = capsys.readouterr().out + (Path("page.html").read_text() if "--html" in form else "")
+    assert ("***" in printed or "comet.api_key" in printed) and "hunter" not in printed
+
+
+@pytest.mark.parametrize(
+    "words", [["explain", "--all"], ["explain", "deepspeed_extra_args"], ["train.py", "--dry-run"]]
+)
+def test_a_secret_in_a_section_without_declared_keys_is_not_printed(words, capsys):
+    Path("my.yml").write_text(smallest.YAML + NESTED)
+    main([*words, "my.yml"])
+    printed = "".join(capsys.readouterr())
+    assert "hunter" not in printed
+    assert ("remove the secret from deepspeed_extra_args" in printed) == (words[0] == "train.py")
+
+
 def test_a_missing_key_of_wandb_is_reported_where_wandb_would_look_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
