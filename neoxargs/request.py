@@ -30,15 +30,24 @@ class Request(Record):
     """Print JSON (`--json`)."""
     script: str = ""
     """Script to launch, as given on the command line; "" for other commands."""
+    plugins: Sequence[str] = ()
+    """Modules of `--plugin`."""
     break_lock: bool = False
     """Take over the folders of a run even if it seems to be running (`--break-lock`)."""
 
     @classmethod
     def of(cls, options: Namespace, overrides: Sequence[str] = (), script: str = "") -> Request:
         """Build a request from the options of `options.add_files` and `add_json`. overrides: further overrides."""
-        as_json, break_lock = getattr(options, "json", False), getattr(options, "break_lock", False)
-        overrides = [*overrides, *options.set]
-        return cls(options.files, overrides, options.conf_dir, options.gpus, as_json, script, break_lock)
+        return cls(
+            options.files,
+            [*overrides, *options.set],
+            options.conf_dir,
+            options.gpus,
+            getattr(options, "json", False),
+            script,
+            options.plugin,
+            getattr(options, "break_lock", False),
+        )
 
     def with_overrides(self: Self, changes: Sequence[str]) -> Self:
         """Return a copy with these overrides, which replace earlier ones of the same key."""

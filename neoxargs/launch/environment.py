@@ -26,6 +26,10 @@ RELEVANT = re.compile(
 SECRET = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 
 
+#: Names that a shell can export. Others could contain commands of a shell.
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 class Variable(NamedTuple):
     """A variable, where it comes from, and whether it reaches other hosts."""
 
@@ -80,7 +84,8 @@ def _advice(name: str, launcher: Launcher) -> str:
 def passed_on(environ: Mapping[str, str], directory: str) -> dict[str, str]:
     """Return the variables that `launcher: ssh` passes on: relevant or exported ones, those of `.deepspeed_env`."""
     kept = {name: value for name, value in environ.items() if RELEVANT.match(name) or name.startswith(EXPORTED)}
-    return kept | {name: value for name, value, _ in variables_of_files(environ, directory)}
+    kept |= {name: value for name, value, _ in variables_of_files(environ, directory)}
+    return {name: value for name, value in kept.items() if NAME.fullmatch(name)}
 
 
 def variables_of_files(environ: Mapping[str, str], directory: str) -> Iterator[tuple[str, str, Place]]:

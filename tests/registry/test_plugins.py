@@ -79,6 +79,11 @@ def test_its_values_go_where_their_origin_says(deepy: Deepy) -> None:
     assert answer["command"][-2:] == ["--deepy_plugins", "savanna_keys"]
 
 
+def test_a_slurm_job_loads_it_too(deepy: Deepy) -> None:
+    script = deepy("train.py", "my.yml", "--emit", "sbatch", "--gpus", "2", *WITH).stdout
+    assert "deepy.py train.py my.yml --plugin=savanna_keys" in script
+
+
 def test_its_choice_is_accepted_and_not_run_by_our_own_script(deepy: Deepy) -> None:
     done = deepy("check", "my.yml", "--gpus=1", "--set=pos_emb=XPos", *WITH)
     assert done.returncode == 0

@@ -254,7 +254,7 @@ def _every_slot(pool: Mapping[str, int], launcher: Launcher, selection: dict[str
 def _on_this_machine(filters: Filters, replica: int, environ: Mapping[str, str], dev: Path) -> Resources:
     if filters.num_nodes > 1:
         what = f"num_nodes is {filters.num_nodes}, but there is no hostfile to list the other machines"
-        hint = "set hostfile: /path/to/hostfile, or remove num_nodes"
+        hint = "set hostfile: /path/to/hostfile; in a Slurm cluster, set launcher: srun; or remove num_nodes"
         raise _refusal("num-nodes-without-hostfile", what, filters.where, "num_nodes", hint=hint)
     cpu, present = device(environ, dev) == "cpu", installed_devices(dev)
     if cpu or not present:

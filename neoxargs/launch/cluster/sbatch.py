@@ -18,7 +18,8 @@ from neoxargs.shipped import IMPORT_ROOT, SHIPPED
 def script(config: Config, resources: Resources, request: Request) -> str:
     """Return a batch script that starts the run of this request."""
     directory = ["-d", request.directory] if request.directory else []
-    words = [request.script, *request.files, *directory, *(f"--set={text}" for text in request.overrides)]
+    plugins = [f"--plugin={module}" for module in request.plugins]
+    words = [request.script, *request.files, *directory, *plugins, *(f"--set={text}" for text in request.overrides)]
     deepy = shlex.join([sys.executable, str(SHIPPED / "deepy.py"), *words])
     body = [f"exec {deepy}"] if resources.gpus == 1 else _ranks(config, deepy)
     head = _head(config, resources, Path(request.files[0]).stem)
@@ -94,7 +95,8 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     yield f"export MASTER_ADDR={address} MASTER_PORT={port}"
     yield ""
     yield "# Every task is one rank and reads its rank number from the variables that srun sets."
-    yield f"srun --kill-on-bad-exit=1 {f'{runner.launcher_args} ' if runner.launcher_args else ''}{deepy}"
+    # Quoted word by word, so that the shell which runs the script interprets none of them.
+    yield f"{shlex.join(['srun', '--kill-on-bad-exit=1', *shlex.split(runner.launcher_args)])} {deepy}"
     yield "code=$?"
     summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.lost_ranks"])
     summarize = f'PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {summarize} {logs}/slurm-"$SLURM_JOB_ID".*'

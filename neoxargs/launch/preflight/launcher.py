@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.cluster.rendezvous import rendezvous_address
-from neoxargs.launch.environment import lines_of_files
+from neoxargs.launch.environment import NAME, lines_of_files, variables_of_files
 from neoxargs.launch.launchers import Launcher, launcher_named
 from neoxargs.launch.launchers.ssh import SSH
 from neoxargs.problems import Problem
@@ -25,6 +25,10 @@ from neoxargs.resolve.config import Config
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 #: Paths without characters that are special to a shell or to pdsh.
 SAFE_PATH = re.compile(r"[\w@+=:,./-]+")
+#: Parameters that DeepSpeed's runner puts into the command of a remote shell as they are.
+UNQUOTED = ("master_addr", "venv_script", "enable_each_rank_log")
+#: Characters with a meaning in double quotes, which DeepSpeed's runner puts around the values of `.deepspeed_env`.
+IN_DOUBLE_QUOTES = re.compile(r'["$`\\]')
 
 
 def problems(
@@ -36,10 +40,11 @@ def problems(
     # With force_multi, DeepSpeed's runner uses the launcher for a single host too.
     if resources.remote or (config.runner.force_multi and launcher.through_deepspeed):
         yield from _program(config, launcher, environ)
-        if launcher.through_deepspeed:
-            yield from _invalid_environment_lines(environ)
+        if launcher.reads_env_files:
+            yield from _invalid_environment_lines(launcher, environ)
         if not launcher.quotes:
             yield from _unquoted_paths(launcher, script)
+            yield from _unquoted_values(config, launcher, environ)
         yield from _local_rendezvous(config, resources, launcher)
     yield from _too_long(config, words, launcher.one_word and resources.remote)
 
@@ -101,11 +106,16 @@ def _is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _invalid_environment_lines(environ: Mapping[str, str]) -> Iterator[Problem]:
+def _invalid_environment_lines(launcher: Launcher, environ: Mapping[str, str]) -> Iterator[Problem]:
     for line, place in lines_of_files(environ, os.getcwd()):
-        if "=" not in line:
+        name, equals, _ = line.partition("=")
+        if not equals and launcher.through_deepspeed:
             what = "this line is not of the form NAME=VALUE, which DeepSpeed's launcher expects on every line"
             hint = "remove comments and empty lines from this file"
+            yield Problem(what, place, hint, id="environment-file-bad-line")
+        elif equals and not NAME.fullmatch(name if launcher.through_deepspeed else name.strip()):
+            what = "this line does not begin with the name of a variable, and a remote shell would interpret it"
+            hint = "write NAME=VALUE, with letters, digits and underscores before the `=`"
             yield Problem(what, place, hint, id="environment-file-bad-line")
 
 
@@ -116,3 +126,17 @@ def _unquoted_paths(launcher: Launcher, script: str) -> Iterator[Problem]:
             what += " which DeepSpeed does not quote for remote shells"
             hint = "set launcher: ssh, or use a path without spaces or special characters"
             yield Problem(what, hint=hint, id="path-not-quoted", about=("launcher",))
+
+
+def _unquoted_values(config: Config, launcher: Launcher, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield an error for each value that a remote shell would interpret instead of passing it on."""
+    for name in UNQUOTED:
+        if (value := config.get(name)) and not SAFE_PATH.fullmatch(str(value)):
+            what = f"{name} ({value}) contains special characters, which DeepSpeed does not quote for remote shells"
+            hint = "set launcher: ssh, or use a value without spaces or special characters"
+            yield Problem(what, config.place(name), hint, id="value-not-quoted", about=(name, "launcher"))
+    for name, value, place in variables_of_files(environ, os.getcwd()):
+        if IN_DOUBLE_QUOTES.search(value):
+            what = f"the value of {name} contains special characters, which DeepSpeed does not quote for remote shells"
+            hint = "set launcher: ssh, which passes the value on as it is"
+            yield Problem(what, place, hint, id="value-not-quoted", about=("launcher",))

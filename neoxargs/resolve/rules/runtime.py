@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
@@ -48,6 +49,21 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
     have, them = ("has", "it") if len(given) == 1 else ("have", "them")
     what = f"{names} {have} no effect with launcher {launcher}: only the launchers slurm and srun use {them}"
     return warn(what, f"set launcher to slurm, or remove {names}", about=[*given, "launcher"])
+
+
+@check
+def launcher_args_are_words(launcher_args: str) -> Finding | None:
+    """launcher_args is divided into words as in a shell, so its quotes must be closed.
+
+    launcher_args: --comment='two words
+    """
+    try:
+        shlex.split(launcher_args)
+    except ValueError as error:
+        return refuse(
+            f"launcher_args ({launcher_args}) cannot be divided into words: {str(error).lower()}", "close the quote"
+        )
+    return None
 
 
 @check

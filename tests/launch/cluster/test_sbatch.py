@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -109,6 +110,25 @@ def test_account_comment_and_launcher_args_reach_slurm(emitted):
     assert "srun --kill-on-bad-exit=1 --mpi=none " in script
     assert f"{cluster.ROOT}/deepy.py train.py 'my run.yml' --set=lr=0.1" in script
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+def test_the_shell_interprets_no_launcher_args(emitted, tmp_path):
+    """The lines of the script are run by bash, with an `srun` that prints its words."""
+    args = "--mpi=none; touch executed; echo $(touch executed) `touch executed` 'a b' --x=$HOME"
+    script = emitted(f"launcher: srun\nnum_nodes: 1\nnum_gpus: 2\nlauncher_args: {json.dumps(args)}\n")
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "HOME": "/home/me"}
+    done = subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environ, cwd=tmp_path)
+    assert done.stdout.splitlines()[1 : 1 + len(shlex.split(args))] == shlex.split(args)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_nodes_without_a_hostfile_name_the_launcher_that_needs_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yml").write_text(f"{smallest.YAML}num_nodes: 2\nnum_gpus: 4\n")
+    assert main(["train.py", "my.yml", "--emit", "sbatch"]) == 1
+    assert "launcher: srun" in capsys.readouterr().err
 
 
 def test_a_job_that_may_restart_is_queued_again(emitted):

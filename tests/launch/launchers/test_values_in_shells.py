@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.launch.environment import passed_on
 from neoxargs.launch.launchers import Launcher
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.launchers.over_ssh import remote_script
@@ -57,6 +58,16 @@ def test_values_pass_through_shells_that_do_not_quote(words: list[str]) -> None:
     for done in (once, twice):
         assert json.loads(done.stdout) == words
     assert received(words) == VALUES
+    assert not Path("executed").exists()
+
+
+def test_a_name_of_a_variable_is_never_run_by_a_remote_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path(".deepspeed_env").write_text("A;touch executed;B=1\nGOOD=1\n")
+    passed = passed_on({"NCCL_;touch executed;": "1", "NCCL_X": "2"}, str(tmp_path))
+    assert passed == {"NCCL_X": "2", "GOOD": "1"}
+    subprocess.run(["bash", "-c", f"exec 3< /dev/null; {remote_script(['true'], str(tmp_path), passed)}"], timeout=20)
     assert not Path("executed").exists()
 
 

@@ -86,6 +86,28 @@ def test_lines_that_deepspeed_cannot_read(here):
     assert told("ssh") == told("srun") == told("pdsh", LOCAL) == ""
 
 
+@pytest.mark.parametrize("launcher", ["pdsh", "openmpi", "ssh"])
+@pytest.mark.parametrize("line", ["A;touch executed;B=1", "$(touch executed)=1", "export A=1"])
+def test_lines_whose_name_a_shell_would_interpret(here, launcher, line):
+    Path(".deepspeed_env").write_text(f"{line}\n")
+    assert (
+        told(launcher) == "this line does not begin with the name of a variable, and a remote shell would interpret it"
+    )
+
+
+def test_values_that_deepspeed_does_not_quote(here):
+    Path(".deepspeed_env").write_text("A=$(touch executed)\nB=plain,value\n")
+    said = "the value of A contains special characters, which DeepSpeed does not quote for remote shells"
+    assert told("pdsh") == said
+    assert told("ssh") == ""
+    Path(".deepspeed_env").unlink()
+    for name in ("master_addr", "venv_script", "enable_each_rank_log"):
+        assert told("pdsh", **{name: "10.0.0.1; touch executed"}).startswith(
+            f"{name} (10.0.0.1; touch executed) contains"
+        )
+        assert told("ssh", **{name: "a b"}) == told("pdsh", **{name: "10.0.0.1"}) == ""
+
+
 def test_paths_that_deepspeed_does_not_quote(here, monkeypatch):
     (here / "my run").mkdir()
     monkeypatch.chdir(here / "my run")

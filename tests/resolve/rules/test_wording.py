@@ -39,6 +39,7 @@ CASES = [
     "{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}",
     "gradient_accumulation_steps: 2",
     "{activation: swiglu, intermediate_size: 200}",
+    "launcher_args: --comment='two words",
     "zero_optimization: {stage: 2, zenflow: {select_interval: 4}}",
     "zero_optimization: {stage: 2, zenflow: {select_strategy: epoch}}",
     "zero_optimization: {stage: 2, zenflow: {select_strategy: step, select_interval: 2, update_interval: 4}}",

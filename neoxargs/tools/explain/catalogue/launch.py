@@ -131,9 +131,13 @@ PROBLEMS: dict[str, Entry] = {
         "DeepSpeed's launcher does not quote paths for the other hosts' shells. A path with a space would be "
         "split into two words there."
     ),
+    "value-not-quoted": row(
+        "DeepSpeed's launcher puts some values into the command of the other hosts' shells without quoting them. The "
+        "shell would execute a command in such a value instead of passing it on."
+    ),
     "environment-file-bad-line": row(
         "A line of .deepspeed_env does not set a variable. DeepSpeed's launcher would stop, or set the wrong variable "
-        "on every host."
+        "on every host; a shell could execute a part of the line."
     ),
     "secret-on-command-line": row(
         "DeepSpeed's launchers pass exported variables on command lines, which every user on the machine can read."
