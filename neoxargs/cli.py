@@ -72,11 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     _tolerate_encoding()
     never_writable_for_all()
     if not words or words[0] in ("-h", "--help", "help"):
-        print(f"usage:\n{USAGE}", end="")
+        print(f"usage:\n{USAGE.replace('python deepy.py', called_as())}", end="")
         return 0 if words else 2
     if words[0] == "--version":
         return version()
     return _run_command(words)
+
+
+def called_as() -> str:
+    """Return how this program was called: the installed command `deepy`, or deepy.py in a checkout."""
+    return "deepy" if os.path.basename(sys.argv[0]) == "deepy" else "python deepy.py"
 
 
 def _run_command(words: list[str]) -> int:
@@ -255,17 +260,19 @@ def migrate(words: list[str]) -> int:
 
 def data(words: list[str]) -> int:
     """`deepy data TEXT ...`: tokenise text, or with --chat conversations; the programs parse their arguments."""
-    _become_module("neoxargs.train.chat.command" if "--chat" in words else "neoxargs.train.data.build", words)
+    if "--chat" in words:
+        _become_module("neoxargs.train.chat.command", words, needs=("numpy", "tokenizers", "jinja2"))
+    _become_module("neoxargs.train.data.build", words, needs=("numpy", "tokenizers"))
 
 
 def export(words: list[str]) -> int:
     """`deepy export FILE ... --to FOLDER`: write a checkpoint in Hugging Face's or GPT-NeoX's format."""
-    _become_module("neoxargs.train.huggingface.exporting", words)
+    _become_module("neoxargs.train.huggingface.exporting", words, needs=("numpy", "torch"))
 
 
 def import_(words: list[str]) -> int:
     """`deepy import FOLDER --to FOLDER`: convert a Hugging Face folder or a GPT-NeoX checkpoint."""
-    _become_module("neoxargs.train.huggingface.importing", words)
+    _become_module("neoxargs.train.huggingface.importing", words, needs=("numpy", "torch"))
 
 
 def checkpoints(words: list[str]) -> int:
@@ -316,8 +323,12 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def _become_module(module: str, words: list[str]) -> NoReturn:
-    """Replace this process by `python -m module`, for commands that import torch."""
+def _become_module(module: str, words: list[str], needs: Sequence[str]) -> NoReturn:
+    """Replace this process by `python -m module`; raises Problems if a package that it needs is not installed."""
+    from neoxargs.launch.preflight.packages import missing_for
+
+    if absent := list(missing_for(f"deepy {words[0]}", needs)):
+        raise Problems(absent)
     interrupts.hold()  # the program accepts Ctrl-C once it can report it, after its imports
     os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], _with_package())
 
@@ -330,7 +341,7 @@ def _with_package() -> dict[str, str]:
 
 
 def _usage_error(what: str) -> NoReturn:
-    print(f"deepy: {what}\nto list the commands: python deepy.py --help", file=sys.stderr)
+    print(f"deepy: {what}\nto list the commands: {called_as()} --help", file=sys.stderr)
     sys.exit(2)
 
 

@@ -17,6 +17,13 @@ SHIPPED = IMPORT_ROOT if IS_CHECKOUT else _PACKAGE / "shipped_files"
 CONFIGS = SHIPPED / "configs"
 
 
+def installation(extra: str) -> str:
+    """Return the command that installs the package with an extra. No index has the package yet."""
+    if IS_CHECKOUT:
+        return f"pip install -c {IMPORT_ROOT / 'constraints.txt'} -e '{IMPORT_ROOT}[{extra}]'"
+    return f"pip install 'WHEEL[{extra}]', where WHEEL is the .whl file that you installed deepy from"
+
+
 def config_folders() -> list[Path]:
     """Return the folders to search for a configuration by its name, after the user's own folders."""
     return [CONFIGS, *(CONFIGS / name for name in ("models", "layouts", "machines"))]

@@ -102,6 +102,22 @@ def test_every_command_has_help(verb, capsys):
     assert f"usage: deepy {verb}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["data"], ["data", "--chat"], ["export"], ["import"]], ids=" ".join)
+def test_a_command_without_its_packages_says_how_to_install_them(words, capsys, monkeypatch):
+    monkeypatch.setattr("neoxargs.launch.preflight.packages.is_missing", lambda package: True)
+    assert main([*words, "--help"]) == 1
+    said = capsys.readouterr().err
+    assert f"error: deepy {words[0]} needs numpy" in said
+    assert f"run pip install -c {ROOT}/constraints.txt -e '{ROOT}[train]'" in said
+
+
+def test_nothing_tells_users_to_install_a_name_that_is_not_registered():
+    """On an index, `neoxargs` and `deepy` could be anybody's packages."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.rglob("neoxargs/**/*.py")]
+    named = re.compile(r"pip install (-\S+ )*['\"]?(neoxargs|deepy)\b(?!-)")
+    assert [str(path) for path in files if named.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_the_help_of_a_script_describes_only_the_options_that_it_reads(capsys):
     shown = {}
     for script in ("generate.py", "eval.py", "my_script.py"):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-#: What `pip install neoxargs` may bring along (rich needs the last three).
+#: What installing the wheel may bring along (rich needs the last three).
 WITHOUT_TORCH = {"neoxargs", "pyyaml", "rich", "markdown-it-py", "mdurl", "pygments"}
 SHORT = ["train_iters=3", "eval_iters=0", "eval_interval=100", "checkpoint_factor=3"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,7 +28,7 @@ def pip(python: Path | str, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist; the wheel is made from the sdist, as `pip install neoxargs` may do."""
+    """A folder with the wheel and the sdist; the wheel is made from the sdist, as pip may do."""
     folder = tmp_path_factory.mktemp("dist")
     builder = environment(folder / "builder")
     pip(builder, "install", "build", "-c", str(ROOT / "constraints.txt"))
@@ -81,7 +81,18 @@ def test_docs_are_not_written_into_the_installation(bare: Path, tmp_path: Path) 
 
 def test_a_run_without_torch_is_refused_before_its_start(bare: Path, tmp_path: Path) -> None:
     said = run(bare / "deepy", "train.py", "quickstart", cwd=tmp_path, code=1)
-    assert "training needs torch, deepspeed and megatron" in said and "neoxargs[train]" in said
+    assert "training needs torch, deepspeed and megatron" in said and "pip install 'WHEEL[train]'" in said
+
+
+@pytest.mark.parametrize("words", [["data"], ["data", "--chat"], ["export"], ["import"]], ids=" ".join)
+def test_a_command_without_its_packages_says_what_to_install(bare: Path, tmp_path: Path, words: list[str]) -> None:
+    said = run(bare / "deepy", *words, "--help", cwd=tmp_path, code=1)
+    assert f"deepy {words[0]} needs " in said and "pip install 'WHEEL[train]'" in said
+
+
+def test_help_names_the_installed_command(bare: Path, tmp_path: Path) -> None:
+    shown = run(bare / "deepy", "--help", cwd=tmp_path)
+    assert "  deepy train.py configs/quickstart.yml" in shown and "deepy.py" not in shown
 
 
 def test_the_wheel_trains_the_quickstart_from_an_empty_folder(built: Path, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
     elif is_neox(Path(folder)):
         return  # its contents are checked by neox_checkpoint
     elif _last_iteration(Path(folder)) is None:
-        hint = "set load to a folder with a checkpoint; to write one, run python deepy.py train.py with save: FOLDER"
+        hint = "set load to a folder with a checkpoint; to write one, run deepy train.py with save: FOLDER"
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     else:

@@ -238,7 +238,7 @@ def _creation_hint(config: Config, prefix: str) -> str:
     tokenizer = config.tokenizer
     named = {"vocab-file": tokenizer.vocab_file, "merge-file": tokenizer.merge_file}
     flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]
-    command = f"create it with: python deepy.py data TEXT --output-prefix {shlex.quote(prefix)}"
+    command = f"create it with: deepy data TEXT --output-prefix {shlex.quote(prefix)}"
     return f"{command} --tokenizer-type {tokenizer.tokenizer_type}{''.join(flags)}"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neoxargs.problems import Place, Problem, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.shipped import installation
 
 #: Parameter -> the package that rank 0 imports if it is set: the trackers of train.py and of DeepSpeed.
 PACKAGES = {
@@ -36,12 +37,17 @@ def can_train_here() -> bool:
 
 
 def missing_trainer() -> Iterator[Problem]:
-    """The packages that every rank imports; `pip install neoxargs` installs only what `check` and `plan` need."""
-    absent = [package for package in ("torch", "deepspeed", "megatron") if is_missing(package)]
+    """The packages that every rank imports; an installation without extras has only what `check` and `plan` need."""
+    yield from missing_for("training", ("torch", "deepspeed", "megatron"))
+
+
+def missing_for(what_needs: str, packages: Sequence[str]) -> Iterator[Problem]:
+    """The packages of the extra `train` without which something cannot start."""
+    absent = [package for package in packages if is_missing(package)]
     if absent:
         verb = "is" if len(absent) == 1 else "are"
-        what = f"training needs {listed(absent, 'and')}, which {verb} not installed on this machine"
-        yield Problem(what, hint="run pip install 'neoxargs[train]'", id="trainer-missing")
+        what = f"{what_needs} needs {listed(absent, 'and')}, which {verb} not installed on this machine"
+        yield Problem(what, hint=f"run {installation('train')}", id="trainer-missing")
 
 
 def untested_packages() -> Iterator[Problem]:

@@ -128,7 +128,7 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:
     if option not in found:
-        hint = "start the script through deepy: python deepy.py train.py my.yml"
+        hint = "start the script through deepy: deepy train.py my.yml"
         raise Problems([Problem(f"the argument {option} is missing", hint=hint, id="rank-argument-missing")])
     try:
         return decode(found[option])

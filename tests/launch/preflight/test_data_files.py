@@ -18,7 +18,7 @@ from neoxargs.train.data import indexed
 from tests.support.finetuning import token_file
 
 HERE = Place("my.yml", 3, 1)
-MAKE = "create it with: python deepy.py data TEXT --output-prefix {}"
+MAKE = "create it with: deepy data TEXT --output-prefix {}"
 
 
 def config(**values: object) -> Config:
@@ -62,7 +62,7 @@ def test_many_missing_token_files_of_one_parameter_are_one_problem(data):
     assert several.what == (
         f"train_data_paths: there are no .bin and .idx files for 5 of 7 paths: {data}u, {data}v, {data}w and 2 more"
     )
-    assert several.hint == "create each with: python deepy.py data TEXT --output-prefix PATH --tokenizer-type " + (
+    assert several.hint == "create each with: deepy data TEXT --output-prefix PATH --tokenizer-type " + (
         "ByteLevelTokenizer"
     )
     assert near.hint == f"did you mean {data}a_text_document?"

@@ -206,7 +206,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "trainer-missing": row(
         "The packages for training (torch, DeepSpeed, megatron-core) are not installed, so every rank would stop at "
-        "its first import. With `pip install neoxargs` alone, deepy can only check and plan."
+        "its first import. Without the extra `train`, deepy can only check and plan."
     ),
     "op-cannot-compile": row(
         "DeepSpeed compiles this op on first use, but the compiler or header files that it needs are missing on this "
