@@ -29,7 +29,8 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
     size = samples * (INDEX_BYTES if config.data.pack_impl == "packed" else PASSES_BYTES)
     free = shutil.disk_usage(_nearest_existing(Path(run_dir))).free
     memory = size if remote else host_memory()
-    if size <= min(free, memory) or _written_index(run_dir) >= size:
+    # A folder that cannot be written to is an error of its own.
+    if size <= min(free, memory) or _written_index(run_dir) >= size or why_unwritable(Path(run_dir)):
         return
     lacks = f"the disk that holds run_dir ({run_dir}) has only {_size(free)} free"
     lacks = f"this machine has {_size(memory)} of memory" if memory < size else lacks

@@ -24,7 +24,7 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
 <details><summary>How to read the tables</summary>
 
 - **Origin**: where the name comes from. `DSL`: flag of DeepSpeed's launcher. `DSC`: key of DeepSpeed's JSON. `Meg`:
-  argument of Megatron-LM. `NeoX`: added by GPT-NeoX or deepy.
+  argument of Megatron-LM. `NeoX`: added by GPT-NeoX. `deepy`: added by deepy.
 - **Default**: the value if the key is not set. A date means that GPT-NeoX changed the default on that day; `dialect`
   selects the date whose defaults apply. *Derived* values are computed from other parameters; **required** ones must be
   set. If the receiver has a different default, that default is listed as well.
@@ -77,11 +77,13 @@ def _rows(group: type[Group]) -> Iterator[TableRow]:
         destination = f"DeepSpeed JSON `{group.section}`" if group.origin == "DSC" else "train.py"
         description = f"{_summary(group)} A section; its keys follow."
         dates = neox_dates(group.section)
-        yield group.origin, _name(group.section), "", description, "section", "", destination, dates
+        added = all(parameter.ours for parameter in group.parameters.values())
+        origin = "deepy" if added else group.origin
+        yield origin, _name(group.section), "", description, "section", "", destination, dates
     for alias in group.aliases:
         yield _old_name_row(group.origin, alias, group.section, "section")
     for parameter in group.parameters.values():
-        origin = ", ".join(parameter.origins)
+        origin = "deepy" if parameter.ours else ", ".join(parameter.origins)
         kind = describe_type(parameter.type)
         yield (
             origin,

@@ -74,7 +74,7 @@ def _keys(path: str) -> tuple[dict[str, Schema], dict[str, str]]:
         if group and group.section != full:
             retired[key] = group.section.rpartition(".")[2]
         else:
-            present[key] = {"description": inspect.getdoc(group), **_section(full)} if group else _section(full)
+            present[key] = (_described(inspect.getdoc(group) or "") if group else {}) | _section(full)
     return present, retired
 
 
@@ -91,15 +91,22 @@ def _with_hyphens(key: str) -> str:
 
 def _parameter(parameter: Parameter) -> Schema:
     kind = _type(parameter.type)
-    result = {"description": parameter.description, **(_or_auto(kind) if "DSC" in parameter.origins else kind)}
+    result = {**_described(parameter.description), **(_or_auto(kind) if "DSC" in parameter.origins else kind)}
     if parameter.default is not ABSENT and parameter.default is not None:
         result["default"] = parameter.default
     return result | _deprecated(parameter.description) if parameter.replaced_by else result
 
 
+def _described(text: str) -> Schema:
+    """Return the description as plain text and, if it has Markdown, as such, in which editors show it."""
+    plain = text.replace("`", "")
+    return {"description": plain} if plain == text else {"description": plain, "markdownDescription": text}
+
+
 def _deprecated(instead: str) -> Schema:
     # Editors show these, validators ignore them. `deprecationMessage` is a keyword of VS Code's YAML extension.
-    return {"description": instead, "deprecated": True, "deprecationMessage": instead}
+    plain = instead.replace("`", "")
+    return {**_described(instead), "deprecated": True, "deprecationMessage": plain}
 
 
 def _type(wanted: Any) -> Schema:

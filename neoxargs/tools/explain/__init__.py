@@ -80,13 +80,13 @@ def _json(answer: dict[str, Any], spec: RunSpec | None = None) -> str:
 
 def _mentioning(name: str, key: str, as_json: bool) -> str:
     """Return the parameters that mention the word. Raises Problems if one has a similar name, or none mentions it."""
+    described = keyword_search.by_question(key) if " " in key.strip() else {}
     asked = Key(name, key, Place(SET, 1, 1, key, len(key)))
-    match = match_key(asked)
+    match = None if described else match_key(asked)
     unknown = replace(unknown_key(asked, match), where=None)
     if match or (asked.section and keys_of(asked.section)):
         raise Problems([replace(unknown, hint=key_advice(asked, match))])
-    described = keyword_search.by_word(name)
-    if not described:
+    if not described and not (described := keyword_search.by_word(name)):
         raise Problems([replace(unknown, hint=problem.nearest_problem(key) or NO_MATCH_HINT)])
     return _several(f"no parameter is named {key}; these parameters mention the word:", key, described, as_json)
 

@@ -33,11 +33,32 @@ def names_ending_in(word: str) -> list[str]:
     return [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
 
 
+def by_question(text: str) -> dict[str, str]:
+    """Return name -> description for the word of a text that the fewest names contain: `lora` in "how to use lora"."""
+    words = {name: {*re.split("[._]", name.lower())} for name in REGISTRY.parameters}
+    asked = [word for word in normal(text).lower().split() if len(word) >= MIN_LENGTH]
+    found = [[name for name in words if word in words[name]] for word in asked]
+    names = min(filter(None, found), key=len, default=[])
+    return {name: REGISTRY.parameters[name].description for name in names}
+
+
 def by_word(word: str) -> dict[str, str]:
     """Return name -> description of all that contain the word, the best matches first.
 
-    The order is: sections, complete words of a name, parts of the last part of a name, any part of a name. Only if no
-    name contains the word are descriptions searched.
+    Only if no name contains the word are descriptions searched.
+    """
+    if described := by_name(word):
+        return described
+    word = normal(word).lower()
+    texts = {name: parameter.description for name, parameter in REGISTRY.parameters.items()}
+    found = {name: text for name, text in texts.items() if word in normal(text.lower()).replace(" ", "_")}
+    return found if len(word) >= MIN_LENGTH else {}
+
+
+def by_name(word: str) -> dict[str, str]:
+    """Return name -> description of all whose name contains the word.
+
+    The order is: sections, complete words of a name, parts of the last part of a name, any part of a name.
     """
     word = normal(word).lower()
     if len(word) < MIN_LENGTH:
@@ -47,7 +68,4 @@ def by_word(word: str) -> dict[str, str]:
     # `|=` leaves a name that is in the dictionary already at its place, so the best match decides the order.
     described |= {name: text for name, text in names.items() if word in re.split("[._]", name.lower())[1:]}
     described |= {name: text for name, text in names.items() if word in name.rpartition(".")[2].lower()}
-    described |= {name: text for name, text in names.items() if word in name.lower()}
-    if described:
-        return described
-    return {name: text for name, text in names.items() if word in normal(text.lower()).replace(" ", "_")}
+    return described | {name: text for name, text in names.items() if word in name.lower()}

@@ -87,3 +87,11 @@ def test_only_names_of_gpt_neox_have_dates() -> None:
     today = {name for name in table() if "." not in name and neox_dates(name) and "until" not in neox_dates(name)}
     assert {name for name in head if REGISTRY.find(name)} - today == set()
     assert today - head == set()
+
+
+def test_the_origin_is_the_one_that_explain_says() -> None:
+    origins = {name_of(cells): cells[0] for cells in rows()}
+    assert {name for name, p in REGISTRY.parameters.items() if p.ours} == {
+        name for name, origin in origins.items() if origin == "deepy" and name in REGISTRY.parameters
+    }
+    assert (origins["lora"], origins["lora.rank"], origins["num_layers"]) == ("deepy", "deepy", "Meg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,17 @@ def test_retired_keys_name_their_replacement() -> None:
     for old, new in {"save_interval": "checkpoint_factor", "mlp_type": "activation", "geglu": "activation"}.items():
         assert top[old]["deprecated"] is True
         assert new in top[old]["deprecationMessage"] == top[old]["description"]
+
+
+def test_descriptions_are_shown_without_markup_or_as_markdown() -> None:
+    """Editors escape the Markdown of `description`, and show that of `markdownDescription`."""
+    described = [node for node in walk(schema()) if "description" in node]
+    assert not [node for node in described if "`" in node["description"] + node.get("deprecationMessage", "")]
+    assert any("`load`" in node.get("markdownDescription", "") for node in described)
+
+
+def walk(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        yield node
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from walk(inner)

@@ -239,6 +239,8 @@ def test_a_section_shows_what_is_in_the_files() -> None:
 
 
 def test_a_word_finds_the_parameters_with_it_in_their_names() -> None:
+    question = explain("how do I use lora", Request([]))
+    assert "lora.rank " in question and "wandb" not in question
     lines = explain("bucket", Request([])).splitlines()
     assert lines[0] == "no parameter is named bucket; these parameters mention the word:"
     assert lines[1].split()[:4] == ["zero_reduce_bucket_size", "The", "same", "as"]
