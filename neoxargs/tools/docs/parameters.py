@@ -78,8 +78,8 @@ def _rows(group: type[Group]) -> Iterator[TableRow]:
         description = f"{_summary(group)} A section; its keys follow."
         dates = neox_dates(group.section)
         added = all(parameter.ours for parameter in group.parameters.values())
-        origin = "deepy" if added else group.origin
-        yield origin, _name(group.section), "", description, "section", "", destination, dates
+        whose: str = "deepy" if added else group.origin
+        yield whose, _name(group.section), "", description, "section", "", destination, dates
     for alias in group.aliases:
         yield _old_name_row(group.origin, alias, group.section, "section")
     for parameter in group.parameters.values():
