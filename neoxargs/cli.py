@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from neoxargs.created_files import never_writable_for_all
 from neoxargs.launch.processes import interrupts
 from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, strip_key_dashes
-from neoxargs.problems import Place, Problem, Problems, did_you_mean
+from neoxargs.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.record import replace
 from neoxargs.request import Request, is_lock
 
@@ -107,7 +107,7 @@ def _print_problems(problems: Problems, words: list[str]) -> int:
     if "--json" in words:
         print(json.dumps({"ok": False, "problems": [problem.to_json() for problem in problems.problems]}, indent=2))
     else:
-        print(problems, file=sys.stderr)
+        report(problems.problems)
     return 1
 
 

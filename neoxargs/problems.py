@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TextIO
 
 from neoxargs.record import Record, field, replace
 
 #: `Place.file` of a `--set` argument; `Place.text` is then the argument.
 SET = "--set"
+#: Part of a problem -> how a terminal shows it (ECMA-48, select graphic rendition).
+STYLES = {"error": "1;31", "warning": "1;33", "place": "1", "id": "2", "hint": "36"}
 #: The value of a secret in a line of a file or in a sentence, which is shown as asterisks.
 SECRET_VALUE = re.compile(r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)([^\s,}\])]+)""", re.IGNORECASE)
 #: Problems that are rendered at most. A file with more is usually not a configuration, and the first ones show that.
@@ -86,13 +89,25 @@ class Problems(Exception):
         super().__init__(render(self.problems))
 
 
-def render(problems: Sequence[Problem]) -> str:
+def report(problems: Sequence[Problem], end: str = "\n") -> None:
+    """Print problems on stderr, in colour if it is a terminal."""
+    text = render(problems, in_colour(sys.stderr))
+    print(text, end=end, file=sys.stderr, flush=True)
+
+
+def in_colour(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal whose user has not switched colours off (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def render(problems: Sequence[Problem], colour: bool = False) -> str:
     """Return problems as text, sorted by file and line; at most MAX_DRAWN, errors before warnings."""
     ordered, left_out = sorted(problems, key=_order), len(problems) - MAX_DRAWN
     if left_out <= 0:
-        return "\n\n".join(map(_draw, ordered))
+        return "\n\n".join(_draw(problem, colour) for problem in ordered)
     errors_first = sorted(ordered, key=lambda problem: problem.severity == "warning")
-    return "\n\n".join([*map(_draw, errors_first[:MAX_DRAWN]), f"... and {left_out} more; --json prints all of them"])
+    drawn = [_draw(problem, colour) for problem in errors_first[:MAX_DRAWN]]
+    return "\n\n".join([*drawn, f"... and {left_out} more; --json prints all of them"])
 
 
 def shortened(problems: Iterable[Problem], *, complete: bool) -> list[Problem]:
@@ -132,24 +147,26 @@ def _order(problem: Problem) -> tuple[bool, str, int, int]:
     return (where is None, where.file, where.line, where.column) if where else (True, "", 0, 0)
 
 
-def _draw(problem: Problem) -> str:
-    where = problem.where
-    head = f"{SET if where.file == SET else printable(str(where))}: " if where else ""
+def _draw(problem: Problem, colour: bool) -> str:
+    def paint(text: str, style: str) -> str:
+        return f"\033[{STYLES[style]}m{text}\033[0m" if colour and text else text
+
+    where, severity = problem.where, problem.severity
+    head = paint(f"{SET if where.file == SET else printable(str(where))}: ", "place") if where else ""
     first, *more = sentence(problem).split("\n")
-    lines = [f"{head}{problem.severity}: {first} [{problem.id}]", *more]
-    if where:
-        lines += _excerpt(where)
-    for place in problem.also:
-        if place != where:
+    lines = [f"{head}{paint(f'{severity}:', severity)} {first} {paint(f'[{problem.id}]', 'id')}", *more]
+    for place in [where, *(each for each in problem.also if each != where)]:
+        if place and place is not where:
             lines.append("  also" if place.file == SET else f"  also at {printable(str(place))}")
-            lines += _excerpt(place)
+        if place and (excerpt := _excerpt(place)):
+            lines += [excerpt[0], paint(excerpt[1], severity)]
     if problem.hint:
-        lines.append(f"  = {printable(problem.hint)}")
+        lines.append(paint(f"  = {printable(problem.hint)}", "hint"))
     return "\n".join(lines)
 
 
 def _excerpt(place: Place, limit: int = 110) -> list[str]:
-    """Return the line with carets below the range; a line longer than `limit` is cut around it."""
+    """Return the line, and carets below the range; a line longer than `limit` is cut around it."""
     if not place.text.strip():
         return []
     start = place.column - 1

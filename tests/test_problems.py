@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
+
+import pytest
 
 from neoxargs.problems import (
     MAX_DRAWN,
@@ -15,6 +19,7 @@ from neoxargs.problems import (
     listed,
     printable,
     render,
+    report,
     sentence,
     shortened,
     similar_folders,
@@ -140,3 +145,29 @@ def test_choices_that_are_as_many_edits_away_are_both_suggested() -> None:
     assert close_matches("adamm", ["adam", "radam"]) == ["adam"]  # radam is two edits away
     assert close_matches("betax", ["beta", "betas"]) == ["beta", "betas"]
     assert close_matches("betsa", ["beta", "betas"]) == ["beta", "betas"]  # swapped letters are one edit
+
+
+def test_a_terminal_gets_the_same_text_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = Place("my.yml", 3, 5, "lr: 1O", 2)
+    problems = [
+        Problem("lr (1O) must be a number", where, "did you mean 10?", id="x", also=(Place("b.yml", 1, 1, "a"),))
+    ]
+    plain, coloured = render(problems), render(problems, colour=True)
+    assert re.sub(r"\033\[[\d;]*m", "", coloured) == plain
+    assert "\033[1;31merror:\033[0m" in coloured and "\033" not in plain
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "colour"),
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+)
+def test_only_a_terminal_gets_colour(monkeypatch, terminal, variables, colour):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stderr", stream)
+    report([Problem("no", id="x")])
+    assert ("\033" in stream.getvalue()) == colour

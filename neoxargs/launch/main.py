@@ -28,7 +28,7 @@ from neoxargs.launch.restarts import is_requeued, requeued, start_ranks
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.megatron_unsupported import dropped_settings
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, report
 from neoxargs.record import replace
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
@@ -181,7 +181,7 @@ def say(text: str) -> None:
 def warn(warnings: Sequence[Problem]) -> None:
     """Print warnings on standard error."""
     if warnings:
-        print(render(warnings), file=sys.stderr, flush=True)
+        report(warnings)
 
 
 def refuse(problems: Sequence[Problem]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from neoxargs.launch import preflight
 from neoxargs.launch.preflight.data_files import certainly_missing
 from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import RunSpec, resolve_run
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, report
 from neoxargs.request import Request
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems, trainer_problems
@@ -29,7 +28,7 @@ def run(request: Request) -> int:
         print(json.dumps(_to_json(spec, problems, not failed), indent=2))
         return int(failed)
     if problems:
-        print(render(problems), file=sys.stderr)
+        report(problems)
     if spec and not failed:
         print("\n".join(["ok", *summary.brief_lines(spec)]))
     return int(failed)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.launch.epochs import samples_per_epoch
 from neoxargs.launch.fingerprints import environment
 from neoxargs.launch.lockfile import Lock, read_lock
-from neoxargs.problems import SET, Place, Problem, Problems, listed, render
+from neoxargs.problems import SET, Place, Problem, Problems, listed, report
 from neoxargs.request import Request
 from neoxargs.resolve import draft, read_files
 from neoxargs.resolve.config import Config
@@ -48,7 +47,7 @@ def run(request: Request) -> int:
         print(json.dumps({"ok": not failed, "problems": [problem.to_json() for problem in problems]}, indent=2))
         return int(failed)
     if problems:
-        print(render(problems), file=sys.stderr)
+        report(problems)
     if not failed:
         print(f"ok\n  {same}")
     return int(failed)

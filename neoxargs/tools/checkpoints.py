@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs import checkpoint_folder
-from neoxargs.problems import Place, Problem, Problems, render, similar_folders
+from neoxargs.problems import Place, Problem, Problems, report, similar_folders
 from neoxargs.registry import REGISTRY
 from neoxargs.text import format_bytes, format_duration
 
@@ -113,7 +113,7 @@ def _print_json(root: Path, ok: bool, **found: object) -> None:
 
 def _print_warnings(root: Path) -> None:
     if problems := _warnings(root):
-        print(render(problems), file=sys.stderr)
+        report(problems)
 
 
 def _warnings(root: Path) -> list[Problem]:

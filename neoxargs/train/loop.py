@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import torch
 import torch.distributed
 
 from neoxargs.launch.processes.watch import Progress
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, report
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
@@ -382,7 +381,7 @@ def _unwritten(run_dir: Path, error: OSError) -> Problem:
 
 def warn(problems: Problems) -> None:
     """Print problems that do not end the run."""
-    print(render([problem.as_warning() for problem in problems.problems]), file=sys.stderr, flush=True)
+    report([problem.as_warning() for problem in problems.problems])
 
 
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:

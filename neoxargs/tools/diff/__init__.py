@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 
 from neoxargs.html_page import BEGINNING
 from neoxargs.options import gpu_count
-from neoxargs.problems import Problem, Problems, listed, render
+from neoxargs.problems import Problem, Problems, listed, report
 from neoxargs.resolve import Text
 from neoxargs.tools.diff import at_step, text
 from neoxargs.tools.diff.differences import Difference, differences
@@ -64,7 +63,7 @@ def run(options: Namespace) -> int:
     if losses:
         print("\n".join(text.section("losses", [[line] for line in losses.lines()])))
     if warnings:
-        print(render(warnings), file=sys.stderr)
+        report(warnings)
     return code
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 
 from neoxargs.html_page import BEGINNING
 from neoxargs.launch.run_spec import RunSpec, resolve_run
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, report
 from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggest_changes
 from neoxargs.tools.plan.levers import suggest_faster
@@ -62,7 +61,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
         from neoxargs.tools.plan.output.text import to_text
 
         if plan.warnings:
-            print(render(plan.warnings), end="\n\n", file=sys.stderr)
+            report(plan.warnings, end="\n\n")
         print(to_text(plan, suggestions))
     return int(not plan.fits)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, report
 from neoxargs.request import Request
 from neoxargs.tools.plan.advice import suggest_changes
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
@@ -40,7 +39,7 @@ def check_memory(script: Script, spec: RunSpec, request: Request, device: str | 
     problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
     if _surely_too_large(plan):
         raise Problems([problem])
-    print(render([problem.as_warning()]), file=sys.stderr)
+    report([problem.as_warning()])
 
 
 def _plan_for(spec: RunSpec, device: Device | None) -> Plan | None:
@@ -59,7 +58,8 @@ def _surely_too_large(plan: Plan) -> bool:
 
 
 def _hint(changes: Sequence[str]) -> str:
-    instead = f"to make the run fit, add {', or '.join(changes)}" if changes else NOTHING_FITS
+    compared = " (deepy plan --search compares all layouts)"
+    instead = f"to make the run fit, add {', or '.join(changes)}{compared}" if changes else NOTHING_FITS
     return f"{instead}; to start the run anyway, add --force"
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from neoxargs import checkpoint_folder
 from neoxargs.launch.preflight import fit_of_checkpoint
 from neoxargs.launch.run_spec import resolve_run
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, report
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.kinds import has_attention
@@ -343,7 +343,7 @@ def _require_fit(config: Config) -> None:
     if any(problem.severity == "error" for problem in problems):
         raise Problems(problems)
     if problems:
-        print(render(problems), file=sys.stderr)
+        report(problems)
 
 
 def _export_adapters(config: Config, options: argparse.Namespace) -> None:

@@ -185,6 +185,8 @@ def _suggestions(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]
     for number, suggestion in enumerate(suggestions, 1):
         yield f"{number}. {' '.join(f'--set {override}' for override in suggestion.overrides)}"
         yield f"   {describe_effect(suggestion)}"
+    if suggestions and not plan.fits:
+        yield "deepy plan --search compares all layouts"
 
 
 def _coloured(block: str, fits: bool) -> str:

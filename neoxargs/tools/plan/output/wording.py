@@ -13,7 +13,8 @@ from neoxargs.tools.plan.roofline import Rates
 
 #: The suggestion where none of the changes tried helps.
 NOTHING_FITS = (
-    "none of the changes tried makes the run fit: use more devices, devices with more memory, or a smaller model"
+    "none of the changes tried makes the run fit: use more devices, devices with more memory, or a smaller model "
+    "(deepy plan --search tries every layout)"
 )
 #: Phase -> when it is, as the end of a sentence.
 DURING = {

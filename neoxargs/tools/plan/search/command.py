@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from neoxargs.html_page import BEGINNING
 from neoxargs.launch.run_spec import RunSpec, resolve_run_texts
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, report
 from neoxargs.record import replace
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.tools.plan.advice import Changes, overrides_of
@@ -65,7 +65,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     start = start_of(resolve, drafted, options.gpus, search.fewest)
     target = _target(options, start.spec, search.name)
     if warnings := target.warnings(start.spec.config):
-        print(render(warnings), end="\n\n", file=sys.stderr)
+        report(warnings, end="\n\n")
     with _progress() as tell:
         result = _search(resolve, start, target, options, search.fewest, tell)
     subject = Subject(start, target, options.files, _host_memory(target, min(result.devices, options.per_host)))
