@@ -3,6 +3,7 @@
     global_step100/           one checkpoint, under DeepSpeed's and GPT-NeoX's name
         files.json            name, size and checksum of every other file in it
         config.json           the values of the run that differ from the defaults
+        tokenizer/            the files of the tokenizer
         base.json             if a part of the model is frozen: the checkpoint that has this part
     latest                    the name of the newest checkpoint, as DeepSpeed expects it
 
@@ -35,6 +36,7 @@ FILES = "files.json"
 CONFIG = "config.json"
 DATA = "data.json"
 BASE = "base.json"
+TOKENIZER = "tokenizer"
 WRITING = ".writing-"
 REMOVING = ".removing-"
 #: Files that only deepy writes: which file holds which weight.

@@ -68,6 +68,14 @@ def vocabulary_hashes(tokenizer_type: str, vocab_file: str | None) -> Vocabulary
     return VocabularyHashes(of_file, _hash(json.dumps(ids, sort_keys=True).encode()))
 
 
+def has_token(tokenizer_type: str, vocab_file: str, token: str) -> bool:
+    """Return whether a vocabulary has a token; True if that is not known."""
+    try:
+        return token in _IDS[tokenizer_type](_json(str(tokenizer_file(vocab_file))))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # SentencePiece, or a malformed file
+        return True
+
+
 def vocab_file_hash(vocab_file: str | None) -> str:
     """Return the hash of a vocabulary file; "" if there is no such file."""
     try:
@@ -168,7 +176,10 @@ def _json(path: str | None) -> Any:
 
 @lru_cache(maxsize=2)  # several checks read the same file, which may have megabytes
 def _parsed(path: str, stamp: object) -> Any:
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
 
 
 def has_format(tokenizer_type: str, vocab_file: str) -> bool:

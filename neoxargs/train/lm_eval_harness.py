@@ -137,7 +137,7 @@ def _adapter(model: Model) -> Any:
             return scores
 
         def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-            parts = [windows(tokenizer.tokenize(request.args[0]), tokenizer.eod, length) for request in requests]
+            parts = [windows(tokenizer.tokenize(request.args[0]), tokenizer.start, length) for request in requests]
             scores = iter(model.call("score", [row for rows in parts for row in rows]))
             return [sum(next(scores)[0] for _ in rows) for rows in parts]
 
@@ -155,7 +155,7 @@ def _scoring_row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> S
     """
     context = asked[0].rstrip()
     before, full = tokenizer.tokenize(context) if context else [], tokenizer.tokenize("".join(asked))
-    ids = full if before else [tokenizer.eod, *full]
+    ids = full if before else [tokenizer.start, *full]
     count = max(0, min(len(full) - len(before), length))  # both together may have fewer tokens than the context
     return ScoringRow(ids[-(length + 1) :], count)
 

@@ -25,7 +25,7 @@ UNTIED = {"no_weight_tying": True, "init_method_std": 0.3}
 class Letters:
     """A tokenizer with one token per letter: `a` is 0, `b` is 1, ..."""
 
-    vocab_size, eod = VOCABULARY.size, EOD
+    vocab_size, eod, start, ends = VOCABULARY.size, EOD, EOD, frozenset[int]()
 
     def tokenize(self, text: str) -> list[int]:
         return [ord(letter) - ord("a") for letter in text]

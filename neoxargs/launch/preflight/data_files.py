@@ -14,7 +14,14 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes.model import vocabulary_rows
-from neoxargs.sizes.vocab import SAME_VOCABULARY, has_format, vocab_file_hash, vocabulary_hashes, vocabulary_size
+from neoxargs.sizes.vocab import (
+    SAME_VOCABULARY,
+    has_format,
+    has_token,
+    vocab_file_hash,
+    vocabulary_hashes,
+    vocabulary_size,
+)
 from neoxargs.token_files.index import (
     HEADER,
     IGNORED,
@@ -26,6 +33,7 @@ from neoxargs.token_files.index import (
     tokenised_by,
 )
 from neoxargs.token_files.sources import REWARDS_HINT, blend, has_misplaced_weight, is_weight
+from neoxargs.tokenizer_folder import folder_of, special_tokens, unknown_end
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
@@ -281,6 +289,7 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
             yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))
         elif path and name == "vocab_file":
             yield from _other_format(config, path)
+            yield from _other_end(config, path)
 
 
 def _other_format(config: Config, path: str) -> Iterator[Problem]:
@@ -293,6 +302,18 @@ def _other_format(config: Config, path: str) -> Iterator[Problem]:
         hint = f"did you mean {inside}?" if os.path.exists(inside) else "set vocab_file to such a file"
         about = ("vocab_file", "tokenizer_type")
         yield Problem(what, config.source("vocab_file").where, hint, id="tokenizer-file-unreadable", about=about)
+
+
+def _other_end(config: Config, path: str) -> Iterator[Problem]:
+    """Yield the problem of a tokenizer's folder whose end token is not in the vocabulary, or that cannot be read."""
+    kind, where = config.tokenizer.tokenizer_type, config.source("vocab_file").where
+    try:
+        end = special_tokens(folder_of(kind, path)).end
+    except Problems as problems:
+        yield from problems.problems
+        return
+    if end is not None and not has_token(kind, path, end):
+        yield unknown_end(end, where)
 
 
 def _absent_tasks(config: Config) -> Iterator[Problem]:

@@ -1,19 +1,22 @@
 """Chat templates: Jinja in a sandbox, with the variables and functions that Hugging Face's transformers provides.
 
-A template comes with a downloaded tokenizer, so it is untrusted: the sandbox hides Python's internals, and limits stop
-a template that does not end or that writes without end.
+A template comes with a downloaded tokenizer, so it is untrusted: the sandbox hides Python's internals, and limits of
+time and memory stop a template that does not end or that grows without end, when it is compiled (Jinja computes what is
+constant then) and when it is rendered.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
@@ -27,8 +30,9 @@ from jinja2.utils import Namespace
 
 from neoxargs.problems import Place, Problem, Problems
 
-#: CPU seconds that rendering may take, and characters that a template may write. Both are far beyond real use.
-MAX_SECONDS, MAX_CHARACTERS = 10.0, 50_000_000
+#: CPU seconds and bytes of memory that compiling and rendering may take, and characters that a template may write. All
+#: are far beyond real use.
+MAX_SECONDS, MAX_BYTES, MAX_CHARACTERS = 10.0, 1 << 30, 50_000_000
 #: Characters that enclose generated text while a template is rendered with marks. Unicode reserves them for use inside
 #: a program, so they are in no text.
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
@@ -65,7 +69,7 @@ class Template:
 
     special: the names and texts of the tokenizer's special tokens, such as `eos_token`.
     now: the time that the template may write, the same for all conversations of a run.
-    Raises Problems if the text is not valid Jinja.
+    Raises Problems if the text is not valid Jinja, or exceeds a limit.
     """
 
     def __init__(self, source: TemplateSource, special: Mapping[str, str], now: datetime) -> None:
@@ -80,10 +84,14 @@ class Template:
             "dict": _Dict(),
         }
         try:
-            self._compiled = environment.from_string(source.text)
-            self._is_sequential = is_sequential(environment.parse(source.text))
+            with limits():
+                self._compiled = environment.from_string(source.text)
+                self._is_sequential = is_sequential(environment.parse(source.text))
         except jinja2.TemplateSyntaxError as error:
             raise Problems(self._invalid(error)) from error
+        except Exception as error:  # Python's compiler and constant expressions can raise any error
+            what = f"the chat template cannot be compiled: {_sentence(error)}"
+            raise Problems(Problem(what, where=Place(source.name, 0, 1), id="chat-template-not-compiled")) from error
         self.has_marks = bool(_GENERATION.search(source.text))
         self.takes_parts = self._takes_parts()
 
@@ -132,7 +140,7 @@ class Template:
         # Last: a conversation's own variables cannot replace these.
         given |= {"messages": messages, "add_generation_prompt": prompt, _MARKS: marks}
         try:
-            with time_limit(MAX_SECONDS):
+            with limits():
                 return "".join(_limited(self._compiled.generate(given), messages))
         except TemplateError as error:
             error.line = error.line or _template_line(error.__traceback__)
@@ -319,6 +327,34 @@ class _OutOfTime(Exception):
 
 
 @contextmanager
+def limits() -> Iterator[None]:
+    """Raise TemplateError after MAX_SECONDS, and MemoryError beyond MAX_BYTES. Only the main thread is limited."""
+    with time_limit(MAX_SECONDS), memory_limit(MAX_BYTES):
+        yield
+
+
+@contextmanager
+def memory_limit(size: int) -> Iterator[None]:
+    """Let this process fail with a MemoryError when it takes `size` bytes more. Only the main thread sets a limit.
+
+    Has no effect where the kernel does not tell how much a process has (not Linux).
+    """
+    used = None
+    with suppress(OSError):
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
+    if used is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = [limit for limit in (used + size, *before) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(allowed), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TemplateError after so many seconds of this process's CPU time. Only the main thread can be interrupted."""
     if threading.current_thread() is not threading.main_thread():
@@ -342,8 +378,12 @@ def _out_of_time(_number: int, _frame: FrameType | None) -> None:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"it needs more than {MAX_BYTES >> 30} GiB of memory"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     text = (str(error) or type(error).__name__).splitlines()[0]
-    return text if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, jinja2.TemplateError | TemplateError) else f"{type(error).__name__}: {text}"
 
 
 def _template_line(trace: TracebackType | None) -> int:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from neoxargs.problems import Problem, Problems, did_you_mean, listed
+from neoxargs.tokenizer_folder import CONFIG, MORE_TEMPLATES, TEMPLATE, TOKENS, folder_of, read_json, special_tokens
 from neoxargs.train.chat.builtin import BUILT_IN
 from neoxargs.train.chat.template import TemplateSource
 from neoxargs.train.data.encode import Recipe
-
-CONFIG, TOKENS, TEMPLATE, MORE_TEMPLATES = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "additional_chat_templates",
-)
-#: Special tokens that templates can use by name.
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 @dataclass
@@ -31,15 +22,15 @@ class ChatSettings:
     """Name of a special token, such as `eos_token` -> its text."""
     templates: dict[str, TemplateSource] = field(default_factory=dict)
     """Name -> template; `default` is the one without a name."""
-    described: bool = False
-    """Whether the folder names its special tokens."""
+    names_end: bool = False
+    """Whether the folder has an `eos_token`, which may be null."""
 
 
 def files(tokenizer: Recipe) -> list[Path]:
     """Return the files of the tokenizer's folder on which the result depends."""
-    if not tokenizer.vocab_file:
+    folder = folder_of(tokenizer.tokenizer_type, tokenizer.vocab_file)
+    if folder is None:
         return []
-    folder = Path(tokenizer.vocab_file).parent
     candidates = [
         folder / CONFIG,
         folder / TOKENS,
@@ -51,19 +42,15 @@ def files(tokenizer: Recipe) -> list[Path]:
 
 def read(tokenizer: Recipe) -> ChatSettings:
     """Return what the folder of the tokenizer's `vocab_file` says about chats; raise Problems if a file is damaged."""
-    settings = ChatSettings()
+    special = special_tokens(folder_of(tokenizer.tokenizer_type, tokenizer.vocab_file))
+    settings = ChatSettings(dict(special.texts), names_end=special.names_end)
     for file in files(tokenizer):
         if file.suffix == ".jinja":
             name = "default" if file.name == TEMPLATE else file.stem
             settings.templates[name] = TemplateSource(_text(file), str(file))
             continue
-        values = _json(file)
-        special = {name: text for name in NAMES if (text := _token(values.get(name))) is not None}
-        # `files` begins with tokenizer_config.json, whose values come before those of special_tokens_map.json.
-        settings.special = special | settings.special
-        settings.described = settings.described or "eos_token" in values
         # chat_template.jinja comes later in `files` and replaces this one, as in transformers.
-        settings.templates |= _templates(values.get("chat_template"), file)
+        settings.templates |= _templates(read_json(file).get("chat_template"), file)
     return settings
 
 
@@ -72,20 +59,6 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Problems(Problem(f"{file} cannot be read: {error}", id="chat-template-unreadable")) from error
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(_text(file))
-    except ValueError as error:
-        raise Problems(Problem(f"{file} is not JSON: {error}", id="tokenizer-config-not-json")) from error
-    return values if isinstance(values, dict) else {}
-
-
-def _token(value: Any) -> str | None:
-    """Return the text of a special token, which is stored as a string or with its properties."""
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None
 
 
 def _templates(value: Any, file: Path) -> dict[str, TemplateSource]:

@@ -61,6 +61,11 @@ class Labelled:
         count = min(len(self.ids), len(self.located.ids))
         return self.located.span(count - 1)[1] if count else 0
 
+    def last_of(self, text: str) -> int | None:
+        """Return the last token of the text that is more than white space; None if there is none."""
+        index = self.located.token_at(len(text.rstrip()) - 1) if text.strip() else len(self.located.ids)
+        return int(self.located.ids[index]) if index < len(self.located.ids) else None
+
     def trained_spans(self) -> list[Span]:
         """Return the ranges of characters of trained tokens."""
         trained = self.labels[: len(self.located.ids)] != IGNORED
@@ -87,21 +92,10 @@ class ChatTokenizer:
             tokenizer.inner.post_processor = None
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
-        self.end = self._end_token(settings)
-        self.special = settings.special | ({} if settings.described else self._end_text())
-
-    def _end_token(self, settings: ChatSettings) -> int | None:
-        """Return the id of the end token; None if the tokenizer's folder says that there is none."""
-        if not settings.described or not isinstance(self.tokenizer, FastTokenizer):
-            return self.tokenizer.eod
-        text = settings.special.get("eos_token")
-        if text is None:
-            return None
-        token: int | None = self.tokenizer.inner.token_to_id(text)
-        if token is None:
-            what = f"eos_token ({text}), set in the tokenizer's folder, is not in the tokenizer's vocabulary"
-            raise Problems(Problem(what, id="eos-token-not-in-vocabulary"))
-        return token
+        # What ends a document anywhere else, unless the tokenizer's folder says that nothing does (`eos_token: null`).
+        has_end = not settings.names_end or "eos_token" in settings.special
+        self.end = tokenizer.eod if has_end else None
+        self.special = settings.special | ({} if settings.names_end else self._end_text())
 
     def _end_text(self) -> dict[str, str]:
         return {"eos_token": text} if (text := self.text_of_end()) and self.is_one_token(text) else {}

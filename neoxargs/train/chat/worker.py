@@ -195,7 +195,7 @@ class Encoder:
         end = self.tokenizer.end
         if self.recipe.masking == "reward":
             return
-        if self.recipe.tokenizer.append_eod and end is not None and tokens.ids[-2:].tolist() == [end, end]:
+        if self.recipe.tokenizer.append_eod and end is not None and tokens.last_of(conversation.text) == end:
             result.notes["two ends"] += 1
 
     def _sample(self, raw: Raw, conversation: Marked, tokens: Labelled) -> Sample:

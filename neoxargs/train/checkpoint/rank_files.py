@@ -50,6 +50,12 @@ class RankFiles:
         """Write a text."""
         self._add(path, lambda file: file.write(text.encode()))
 
+    def bytes(self, data: bytes, path: Path) -> None:
+        """Write bytes, into a folder that is made if it is not there."""
+        with self.errors_kept():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._add(path, lambda file: file.write(data))
+
     def add(self, path: Path) -> None:
         """Add a file that another program wrote."""
         with self.errors_kept():

@@ -22,7 +22,7 @@ from neoxargs.registry.kinds import DRAWS
 from neoxargs.sizes.lr_schedule import differing
 from neoxargs.sizes.model import REWARD_HEAD, is_reward_model
 from neoxargs.train.checkpoint import base, inventory, relayout
-from neoxargs.train.checkpoint.choose import choose
+from neoxargs.train.checkpoint.choose import choose, damage_on_any_host
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
 from neoxargs.train.checkpoint.saving import Position, Saver
@@ -57,7 +57,7 @@ class Checkpoints(Saver):
                 print(f"{checkpoint}: {found}", flush=True)
         # Only the weights: iteration, data order and random states are those of a new run.
         if self.options.finetune:
-            self.initial = checkpoint
+            self.initial = Base.of(checkpoint)
             return Position()
         if self.options.no_load_optim:
             continue_schedule(self.engine.lr_scheduler, state)
@@ -74,7 +74,7 @@ class Checkpoints(Saver):
 
     def _load_base(self, checkpoint: Path | None) -> None:
         """Load the frozen weights of the model that `base_checkpoint` names, or else a checkpoint of this run."""
-        found = base.of_run(self.config, checkpoint)
+        found = base.of_run(self.config, checkpoint, damage_on_any_host)
         if found is None:
             return
         self.base = found.base
@@ -82,11 +82,13 @@ class Checkpoints(Saver):
         # Of all ranks, because each rank compares the checkpoint's names with those of the full model.
         relayout.load_weights(self.engine, found.weights, False, only=relayout.union_over_ranks(frozen))
 
-    def load_weights_of(self, checkpoint: Path) -> None:
-        """Load only the weights of a checkpoint, for example those that this run began with."""
-        found = base.weights_in(self.config, checkpoint)
-        if found is None:
-            what = f"the run began with the weights in {checkpoint}, which no longer contains a checkpoint"
+    def load_initial_weights(self, initial: Base) -> None:
+        """Load only the weights that this run began with. Raises Problems if they are gone, changed or damaged."""
+        assert initial.folder
+        found = base.weights_in(self.config, initial.folder, damage_on_any_host)
+        if found is None or found.base.differs_from(initial):
+            contains = "which no longer contains a checkpoint" if found is None else "which now contains another one"
+            what = f"the run began with the weights in {initial.folder}, {contains}"
             hint = "restore this checkpoint: the reference model has its weights"
             raise Problems(Problem(what, hint=hint, id="initial-checkpoint-missing", about=("load",)))
         relayout.load_weights(self.engine, found.weights, False, only=self._trained() if self.base else None)
@@ -97,7 +99,7 @@ class Checkpoints(Saver):
         state = loading.load(self.engine, theirs, with_optimizer, self._optional())
         self.base = self.base and Base(theirs.folder.resolve(), "")
         if self.options.finetune:
-            self.initial = theirs.folder
+            self.initial = Base(theirs.folder.resolve(), "")
             return Position()
         if self.options.no_load_optim:
             continue_schedule(self.engine.lr_scheduler, state)

@@ -20,7 +20,7 @@ import torch.distributed
 import yaml
 from torch import nn
 
-from neoxargs import checkpoint_folder
+from neoxargs import checkpoint_folder, tokenizer_folder
 from neoxargs.checksums import Digest
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems, listed
@@ -75,7 +75,7 @@ class Saver:
 
     forward_pass: ForwardPass | None = None
     references: References | None = None
-    initial: Path | None = None
+    initial: checkpoint_folder.Base | None = None
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
@@ -191,6 +191,7 @@ class Saver:
         inventory.write(self.engine, files, complete=partitioned or not self.options.no_save_optim)
         if self.leads:
             _write_config(files, self.config)
+            _write_tokenizer(files, self.config)
             if self.references:
                 recorded.write(recorded.Recorded(self.references.tables, self.initial), files)
             if self.base:
@@ -251,6 +252,15 @@ def _write_config(files: RankFiles, config: Config) -> None:
     if shapes := config.mup.use_mup and config.mup.base_shapes_file:
         digests[shapes] = checkpoint_folder.file_digest(shapes)
     files.text(json.dumps(digests, indent=1), files.part / checkpoint_folder.DATA)
+
+
+def _write_tokenizer(files: RankFiles, config: Config) -> None:
+    """Add the files of the tokenizer, except those that are gone: without them, a checkpoint is still worth saving."""
+    options = config.tokenizer
+    found = tokenizer_folder.files(options.tokenizer_type, options.vocab_file, options.merge_file)
+    for name, file in found.items():
+        with contextlib.suppress(OSError):
+            files.bytes(file.read_bytes(), files.part / checkpoint_folder.TOKENIZER / name)
 
 
 def _is_shared(save: str | None, hosts: list[str]) -> Problem:

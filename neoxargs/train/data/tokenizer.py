@@ -9,18 +9,23 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.sizes.vocab import CHAR_LEVEL, PADDING, size_of, tokenizer_file
+from neoxargs.tokenizer_folder import end_ids, folder_of, special_tokens, unknown_end
 
 Ids = NDArray[np.int32]
 
-#: Names of the end-of-document token, in the order in which a vocabulary is searched. The first is GPT-2's and NeoX's.
-END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]")
+#: Names of the end-of-document token, in the order in which a vocabulary is searched if the tokenizer's folder names
+#: none. The first is GPT-2's and NeoX's; the last ones end a turn, in vocabularies that have nothing else.
+END_OF_DOCUMENT = (
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]", "<|im_end|>", "<|eot_id|>",
+    "<end_of_turn>", "<|end|>",
+)  # fmt: skip
 
 
 class TokenizerOptions(Protocol):
@@ -41,6 +46,10 @@ class Tokenizer(Protocol):
     """Number of token ids, special tokens included."""
     eod: int
     """Id of the end-of-document token."""
+    start: int
+    """Id of the token that stands for an empty text before the first generated token."""
+    ends: frozenset[int]
+    """Ids of further tokens that end a generation: those of the folder's generation_config.json."""
 
     def tokenize(self, text: str) -> list[int]: ...
     def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]: ...
@@ -51,7 +60,8 @@ class ByteTokenizer:
     """One token per byte of UTF-8. Lossless; needs no file."""
 
     def __init__(self, vocab_size: int, eod: int) -> None:
-        self.vocab_size, self.eod = vocab_size, eod
+        self.vocab_size, self.eod, self.start = vocab_size, eod, eod
+        self.ends: frozenset[int] = frozenset()
 
     def tokenize(self, text: str) -> list[int]:
         return list(_utf8(text))
@@ -71,13 +81,14 @@ def _utf8(text: str) -> bytes:
 class FastTokenizer:
     """A tokenizer of Hugging Face's `tokenizers` library."""
 
-    def __init__(self, inner: Any, name: str) -> None:
+    def __init__(self, inner: Any, name: str, folder: Path | None = None) -> None:
+        """name: of the tokenizer, in problems. folder: with its files."""
         self.inner = inner
         # A tokenizer.json can limit or pad every text, which transformers ignores unless it is asked to do so.
         inner.no_truncation()
         inner.no_padding()
         self.vocab_size: int = size_of(inner.get_vocab(with_added_tokens=True))
-        self.eod = _end_of_document(inner.token_to_id, name)
+        self.start, self.eod, self.ends = _boundaries(inner.token_to_id, name, folder)
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self.inner.encode(valid(text)).ids
@@ -101,10 +112,11 @@ def valid(text: str) -> str:
 class PieceTokenizer:
     """A SentencePiece model."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, folder: Path | None = None) -> None:
         self.inner = inner
         self.vocab_size: int = inner.get_piece_size()
-        self.eod = _end_of_document(self._id_of, "the SentencePiece model", inner.eos_id())
+        found = _boundaries(self._id_of, "the SentencePiece model", folder, inner.eos_id())
+        self.start, self.eod, self.ends = found
 
     def _id_of(self, piece: str) -> int | None:
         token: int = self.inner.piece_to_id(piece)
@@ -129,6 +141,8 @@ class TiktokenTokenizer:
         self.inner = inner
         self.vocab_size: int = inner.n_vocab
         self.eod: int = inner.eot_token
+        self.start = self.eod
+        self.ends: frozenset[int] = frozenset()
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self.inner.encode_ordinary(text)
@@ -169,7 +183,8 @@ def _gpt2_bpe(options: TokenizerOptions) -> Tokenizer:
     """GPT-2's byte pair encoding. `<|endoftext|>` within text is encoded as text, not as the end-of-document token."""
     vocab = _file("vocab_file", options.vocab_file, "GPT-2's vocab.json")
     merges = _file("merge_file", options.merge_file, "GPT-2's merges.txt")
-    return FastTokenizer(_reading("vocab_file", vocab, lambda: _byte_pair(vocab, merges)), str(vocab))
+    inner = _reading("vocab_file", vocab, lambda: _byte_pair(vocab, merges))
+    return FastTokenizer(inner, str(vocab), _folder(options))
 
 
 def _byte_pair(vocab: Path, merges: Path) -> Any:
@@ -184,7 +199,7 @@ def _byte_pair(vocab: Path, merges: Path) -> Any:
 
 def _hf(options: TokenizerOptions) -> Tokenizer:
     path = _file("vocab_file", options.vocab_file, "a tokenizer.json")
-    return FastTokenizer(_tokenizer_json(path), str(path))
+    return FastTokenizer(_tokenizer_json(path), str(path), _folder(options))
 
 
 def _hf_gpt2(options: TokenizerOptions) -> Tokenizer:
@@ -194,7 +209,7 @@ def _hf_gpt2(options: TokenizerOptions) -> Tokenizer:
     else:
         inner = _from_hub(options.vocab_file or "gpt2")
     inner.add_special_tokens([PADDING])
-    return FastTokenizer(inner, options.vocab_file or "gpt2")
+    return FastTokenizer(inner, options.vocab_file or "gpt2", _folder(options))
 
 
 def _from_folder(path: Path) -> Any:
@@ -226,7 +241,8 @@ def _from_hub(name: str) -> Any:
 def _sentencepiece(options: TokenizerOptions) -> Tokenizer:
     path = _file("vocab_file", options.vocab_file, "a SentencePiece .model file")
     library = _library("sentencepiece", "SPMTokenizer")
-    return PieceTokenizer(_reading("vocab_file", path, lambda: library.SentencePieceProcessor(model_file=str(path))))
+    inner = _reading("vocab_file", path, lambda: library.SentencePieceProcessor(model_file=str(path)))
+    return PieceTokenizer(inner, _folder(options))
 
 
 def _tiktoken(options: TokenizerOptions) -> Tokenizer:
@@ -250,6 +266,10 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
     "ByteLevelTokenizer": _byte_level,
     "TiktokenTokenizer": _tiktoken,
 }
+
+
+def _folder(options: TokenizerOptions) -> Path | None:
+    return folder_of(options.tokenizer_type, options.vocab_file)
 
 
 def _file(parameter: str, path: str | None, what: str) -> Path:
@@ -292,12 +312,35 @@ def _library(name: str, tokenizer_type: str) -> Any:
         ) from error
 
 
-def _end_of_document(find: Callable[[str], int | None], name: str, otherwise: int = -1) -> int:
-    """Return the id of the end-of-document token; raise Problems if there is none.
+class _Boundaries(NamedTuple):
+    """The tokens around a text: see `Tokenizer`."""
 
-    name: of the tokenizer. otherwise: the id that the tokenizer's file declares, for a token with another name; -1 if
-    it declares none (as SentencePiece returns it).
+    start: int
+    eod: int
+    ends: frozenset[int]
+
+
+def _boundaries(find: Callable[[str], int | None], name: str, folder: Path | None, otherwise: int = -1) -> _Boundaries:
+    """Return the tokens around a text, as a tokenizer's folder names them.
+
+    find: returns the id of a token. otherwise: see `_end_of_document`.
     """
+    special, ends = special_tokens(folder), end_ids(folder)
+    eod = _end_of_document(find, name, special.end, ends[0] if ends else otherwise)
+    start = find(special.texts.get("bos_token", ""))
+    return _Boundaries(eod if start is None else start, eod, frozenset(ends) - {eod})
+
+
+def _end_of_document(find: Callable[[str], int | None], name: str, named: str | None, otherwise: int) -> int:
+    """Return the id of the token that ends a document, in token files, training and generation; raise Problems if none.
+
+    named: the `eos_token` of the tokenizer's folder; None if it has none, and the vocabulary is searched. otherwise:
+    the id that the files declare, for a token with another name; -1 if they declare none (as SentencePiece returns it).
+    """
+    if named is not None:
+        if (token := find(named)) is None:
+            raise Problems(unknown_end(named))
+        return token
     eod = next((token for token in map(find, END_OF_DOCUMENT) if token is not None), otherwise)
     if eod < 0:
         hint = f"add one of {', '.join(END_OF_DOCUMENT)} to the vocabulary"

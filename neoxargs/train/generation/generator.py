@@ -117,11 +117,11 @@ class Sample:
     context: str
     """Text of the prompt."""
     prompt: list[int]
-    """Tokens of the prompt; the end-of-document token for an empty prompt."""
+    """Tokens of the prompt; the tokenizer's first token of a text for an empty prompt."""
     random: torch.Generator
     """A separate generator, so that the text does not depend on the other samples of the batch."""
     ids: list[int] = field(default_factory=list)
-    """Generated tokens, without the end-of-document token."""
+    """Generated tokens, without the token that ended the document."""
     logits: list[float] = field(default_factory=list)
     """Logit of each generated token."""
     finished: bool = False
@@ -162,7 +162,7 @@ class Generator:
         # A stride, so that sample 1 of one seed is not sample 0 of the next one.
         random = torch.Generator().manual_seed(self.seed + 1_000_003 * self.count)
         self.count += 1
-        return Sample(context, self.tokenizer.tokenize(context) or [self.tokenizer.eod], random)
+        return Sample(context, self.tokenizer.tokenize(context) or [self.tokenizer.start], random)
 
     def overlong(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield a warning for each sample of which the model does not see all tokens at the end."""
@@ -225,7 +225,7 @@ class Generator:
                 cache = Cache(cache.capacity)
                 attach(self.model.module, cache)
             for sample, token, logit in zip(active, *self._next_tokens(rows, active, cache), strict=True):
-                sample.finished = token == self.tokenizer.eod
+                sample.finished = token == self.tokenizer.eod or token in self.tokenizer.ends
                 if not sample.finished:
                     sample.ids.append(token)
                     sample.logits.append(logit)

@@ -11,17 +11,18 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from neoxargs.checkpoint_folder import Base, named_by
+from neoxargs.checkpoint_folder import Base, named_by, verify
 from neoxargs.launch.targets.nesting import nested
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lora import ALL, MODULES, NAMES, scale, target, targets
 from neoxargs.train.checkpoint import imported
+from neoxargs.train.checkpoint.base import require_undamaged
 from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.checkpoint.weights_by_name import Weights
 from neoxargs.train.huggingface.family import Family
-from neoxargs.train.huggingface.folder import YAML
+from neoxargs.train.huggingface.folder import YAML, write_digests
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.peft_format import (
     CONFIG,
@@ -70,6 +71,7 @@ def write(config: Config, saved: Weights, family: Family, sizes: Sizes, folder: 
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     text = json.dumps(adapter_config(config, family, base), indent=2) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
+    write_digests(folder)
 
 
 class PeftFolder:
@@ -83,7 +85,7 @@ class PeftFolder:
         try:
             self.settings: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
             self.tensors: dict[str, Tensor] = load_file(source / WEIGHTS)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, RecursionError, SafetensorError) as error:
             what = f"{source} cannot be read as adapters in peft's format: {error}"
             raise Problems(Problem(what, id="adapters-unreadable")) from error
         self._require_supported()
@@ -193,6 +195,7 @@ def _base(given: Config) -> Base:
     """Return the checkpoint of the adapters' model; raise Problems if the configuration names none."""
     root = given.checkpoint.base_checkpoint or given.checkpoint.load
     if root and (found := named_by(Path(root))):
+        require_undamaged(found, verify)
         return Base.of(found)
     what = "the adapters need a model, but the files passed with --config name no checkpoint"
     hint = "pass the YAML file that deepy import wrote for the model, or one that sets load"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs import checkpoint_folder
+from neoxargs import checkpoint_folder, tokenizer_folder
 from neoxargs.launch.preflight import fit_of_checkpoint
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problem, Problems, report
@@ -27,7 +27,7 @@ from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeigh
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, adapters, tokens
 from neoxargs.train.huggingface.family import Family, Piece
-from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
+from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name, write_digests
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Spec, Writer
 from neoxargs.train.meter import Meter
@@ -97,17 +97,19 @@ def write(export: Export, folder: Path, limit: int = MAX_SHARD_SIZE) -> bool:
                 writer.add(tensor)
                 meter.advance(tensor.numel() * export.dtype.itemsize)
     _write_json(folder / "config.json", _config_json(export))
-    end = export.tokenizer.eod
-    _write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
-    return tokens.write(export.config.tokenizer, export.tokenizer, export.config.shape.seq_length, folder)
+    complete = tokens.write(export.config.tokenizer, export.tokenizer, export.config.shape.seq_length, folder)
+    write_digests(folder, writer.digests)
+    return complete
 
 
 def _config_json(export: Export) -> dict[str, Any]:
-    end, name = export.tokenizer.eod, str(export.dtype).removeprefix("torch.")
+    options, tokenizer = export.config.tokenizer, export.tokenizer
+    given = tokenizer_folder.token_ids(tokenizer_folder.folder_of(options.tokenizer_type, options.vocab_file))
+    ids = {"bos_token_id": tokenizer.start, "eos_token_id": tokenizer.eod} if given is None else given
     return {
         "architectures": [export.family.architecture], "model_type": export.family.model_type,
         **export.family.config_keys(export.config), "vocab_size": export.sizes.vocabulary,
-        "bos_token_id": end, "eos_token_id": end, "torch_dtype": name, "use_cache": True,
+        **ids, "torch_dtype": str(export.dtype).removeprefix("torch."), "use_cache": True,
     }  # fmt: skip
 
 
@@ -225,7 +227,7 @@ def merged_weights(config: Config) -> Weights:
     saved = weights(config)
     if checkpoint_folder.recorded_base(saved.folder) is None:
         return saved
-    model = base.of_run(config, saved.folder)
+    model = base.of_run(config, saved.folder, checkpoint_folder.verify)
     if model is None:
         frozen = "the adapters were trained on a randomly initialised model, which no checkpoint contains"
         what = f"load ({saved.folder}): {frozen}"

@@ -1,4 +1,8 @@
-"""Code that `deepy export` and `deepy import` share: the output folder, exit codes, names of files and weights."""
+"""Code that `deepy export` and `deepy import` share: the output folder, digests, exit codes, names of files.
+
+An exported folder has a files.json with the size and the checksum of every other file, in the form of checkpoints.
+`deepy import` compares them; other programs ignore the file.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from neoxargs import checkpoint_folder
+from neoxargs.checksums import Digest, digest_of
 from neoxargs.launch.processes import interrupts
 from neoxargs.problems import Problem, Problems
 
@@ -42,6 +48,21 @@ def output_folder(folder: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def write_digests(folder: Path, known: Mapping[str, Digest] | None = None) -> None:
+    """Write files.json. known: digests that were computed while the files were written."""
+    files = {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
+    digests = {name: (known or {}).get(name) or digest_of(file) for name, file in files.items()}
+    checkpoint_folder.write_digests(folder, digests)
+
+
+def require_undamaged(folder: Path) -> None:
+    """Raise Problems unless every file is as it was exported; folders of other programs have no digests."""
+    if (folder / checkpoint_folder.FILES).exists() and (damage := checkpoint_folder.verify(folder)):
+        what = f"{folder} is not as it was exported: {damage}"
+        hint = f"export the model again; or, if you changed the folder on purpose, remove its {checkpoint_folder.FILES}"
+        raise Problems(Problem(what, hint=hint, id="huggingface-folder-damaged"))
 
 
 def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
 from neoxargs.train.huggingface import adapters, exporting, peft_format, tokens
 from neoxargs.train.huggingface.configuration import ImportedModel, read
 from neoxargs.train.huggingface.family import Piece
-from neoxargs.train.huggingface.folder import YAML, exit_code, output_folder, weight_name
+from neoxargs.train.huggingface.folder import YAML, exit_code, output_folder, require_undamaged, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Reader
 from neoxargs.train.meter import Meter
@@ -125,7 +125,7 @@ OUTPUTS = ("lm_head", "embed_out")
 def write(source: Import, tokenizer: dict[str, str], folder: Path, final: Path) -> None:
     """Write the YAML file, the checkpoint and the tokenizer's files. final: the folder's path after renaming."""
     rows = _rows(source.model.vocabulary, tokenizer)
-    text = _yaml(source, final, rows, tokens.copy_files(tokenizer, folder, final))
+    text = _yaml(source, final, rows, tokens.copy_files(tokenizer, source.reader.folder, folder, final))
     (folder / YAML).write_text(text, encoding="utf-8")
     config = resolve([folder / YAML], gpus=1)
     pieces = {piece.ours: piece for piece in source.pieces}
@@ -217,6 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _import(options: argparse.Namespace) -> None:
     if contents := Contents.at(options.source, options.iteration):
         return _import_neox(options, contents)
+    if not options.dry_run:
+        require_undamaged(options.source)
     if (options.source / peft_format.CONFIG).exists() and not options.dry_run:
         return _import_adapters(options)
     if options.dry_run:

@@ -11,11 +11,12 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from neoxargs.checksums import ChecksumFile, Digest
 from neoxargs.problems import Problem, Problems, listed
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -43,18 +44,20 @@ class Writer:
 
     def __init__(self, folder: Path, specs: Sequence[Spec], limit: int) -> None:
         self.folder, self.specs, self.shards = folder, list(specs), _shards(specs, limit)
-        self.file: IO[bytes] | None = None
+        self.file: ChecksumFile | None = None
+        #: Name of a file that has been written -> its digest.
+        self.digests: dict[str, Digest] = {}
         self.waiting = self._steps()
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if self.file:
-            self.file.close()
         if kind is None:
             assert next(self.waiting, None) is None, "a tensor is missing"
             self._write_index()
+        elif self.file:
+            self.file.file.close()
 
     def add(self, tensor: Tensor) -> None:
         """Write the next tensor of `specs`, cast to its type. It must be on the CPU and have the announced shape."""
@@ -67,11 +70,10 @@ class Writer:
     def _steps(self) -> Iterator[Spec]:
         """Yield the specs in order; before the first spec of a file, open the file and write its header."""
         for number, shard in enumerate(self.shards, 1):
-            if self.file:
-                self.file.close()
-            self.file = open(self.folder / self._name(number), "wb")  # noqa: SIM115
+            self.file = ChecksumFile(self.folder / self._name(number))
             self.file.write(_header(shard))
             yield from shard
+            self.digests[self._name(number)] = self.file.finish()
 
     def _name(self, number: int) -> str:
         count = len(self.shards)
@@ -109,7 +111,10 @@ def _header(shard: Sequence[Spec]) -> bytes:
 
 
 class Reader:
-    """Reads the tensors of a Hugging Face folder by name; raises Problems if there are none, or a file is damaged."""
+    """Reads the tensors of a Hugging Face folder by name.
+
+    Raises Problems if there are none, or a file cannot be read. Importing compares files with their digests before.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -137,7 +142,7 @@ class Reader:
         if index.exists():
             try:
                 names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise Problems(
                     Problem(f"{index} is not a valid weight index: {error!r}", id="huggingface-index-unreadable")
                 ) from error

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from neoxargs.checkpoint_folder import Base
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.data.references import Table
 from neoxargs.train.deepspeed import checkpoint_io
@@ -19,14 +20,15 @@ class Recorded(NamedTuple):
     """What a checkpoint records."""
 
     tables: Mapping[str, Table]
-    initial: Path | None
+    initial: Base | None
     """As of `Saver`."""
 
 
 def write(recorded: Recorded, files: RankFiles) -> None:
     """Write what a run records."""
     tables = {name: torch.from_numpy(table) for name, table in recorded.tables.items()}
-    files.save({"tables": tables, "initial": str(recorded.initial or "")}, files.part / FILE)
+    folder, digest = recorded.initial or (None, "")
+    files.save({"tables": tables, "initial": str(folder or ""), "digest": digest}, files.part / FILE)
 
 
 def read(checkpoint: Path) -> Recorded:
@@ -35,5 +37,6 @@ def read(checkpoint: Path) -> Recorded:
     if not file.is_file():
         return Recorded({}, None)
     values = checkpoint_io.read(file)
-    initial = Path(values["initial"]) if values["initial"] else None
+    # Earlier versions recorded no digest.
+    initial = Base(Path(values["initial"]), values.get("digest", "")) if values["initial"] else None
     return Recorded({name: table.numpy() for name, table in values["tables"].items()}, initial)

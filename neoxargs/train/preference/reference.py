@@ -67,14 +67,14 @@ def _reference_model(
     config: Config, built: Pipelined | Plain, saver: Checkpoints, samples: list[Unscored]
 ) -> Iterator[None]:
     """Let the engine have the weights from before the first step within this; raise Problems if they are lost."""
-    has_adapters = saver.initial is not None and recorded_base(saver.initial) is not None
+    has_adapters = saver.initial and saver.initial.folder and recorded_base(saver.initial.folder) is not None
     if saver.last is None:
         yield
     elif config.lora.rank and not has_adapters:
         with adapters.disabled(built.deepspeed.module):  # they had no effect before the first step
             yield
     elif saver.initial:
-        saver.load_weights_of(saver.initial)
+        saver.load_initial_weights(saver.initial)
         yield
         saver.load()
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -239,3 +240,47 @@ class TestParts:
 
     def test_a_failing_template_has_no_parts(self) -> None:
         assert template("{% for m in messages %}{{ m.absent.x }}{% endfor %}").turns(chat.CHATS[1], {}) is None
+
+
+#: Templates that no limit of time or of what is written stops: what they compute, or how they are nested.
+GROWING = {
+    "a format": '{{ "%9999999999d" % 1 }}',
+    "a filter": '{{ "a"|center(9999999999) }}',
+    "a filter in a condition": '{% if "a"|center(9999999999) == "b" %}{% endif %}',
+    "a set name": '{% set a = "a"|center(9999999999) %}',
+    "a function": '{{ "a".ljust(9999999999) }}',
+    "doubling": "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "doubled lists": "{% set n = namespace(s=[1]) %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+}
+NESTED = {
+    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "lists": "{{ " + "[" * 5000 + "]" * 5000 + " }}",
+    "signs": "{{ " + "- " * 20_000 + "1 }}",
+    "not": "{{ " + "not " * 20_000 + "1 }}",
+    "sums": "{{ 1" + " + 1" * 20_000 + " }}",
+    "attributes": "{{ messages" + ".a" * 20_000 + " }}",
+    "conditions": "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
+    "loops": "{% for i in [1] %}" * 200 + "{% endfor %}" * 200,
+    "filters": "{{ 'a'" + "|trim" * 20_000 + " }}",
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_memory_is_limited_when_a_template_is_compiled_and_rendered(monkeypatch: Any, name: str) -> None:
+    monkeypatch.setattr(templates, "MAX_BYTES", 1 << 28)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(TemplateError, match=r"it needs more than .* of memory"):
+        template(GROWING[name]).render(chat.CHATS[0])
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_deep_nesting_is_a_problem_and_no_traceback(name: str) -> None:
+    with pytest.raises(Problems, match=r"^t\.jinja: error: the chat template cannot be compiled: ") as caught:
+        template(NESTED[name])
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_problem_of_compilation_names_its_cause() -> None:
+    with pytest.raises(Problems, match=r"it is nested too deeply \[chat-template-not-compiled\]$"):
+        template(NESTED["parentheses"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import pytest
 import torch
 
 from neoxargs import checkpoint_folder
+from neoxargs.problems import Problems
+from neoxargs.resolve.config import Config
 from neoxargs.train.huggingface import exporting, importing
 from neoxargs.train.lora.adapters import is_adapter
-from tests.support.frozen_runs import configured, losses, prompted, saved, trained, trained_base
+from neoxargs.train.process import mesh
+from tests.support.damage import damage_weights
+from tests.support.frozen_runs import configured, generated, losses, prompted, saved, trained, trained_base
 from tests.support.ranks import run_ranks
 from tests.support.trials import Trial, train
 
@@ -82,6 +87,56 @@ def test_every_layout_resumes_the_checkpoint_of_every_other(base: Path, tmp_path
             assert found.keys() == end.keys()
             for weight, value in end.items():
                 torch.testing.assert_close(found[weight], value, rtol=1e-3, atol=1e-4, msg=f"{folder}: {weight}")
+
+
+PROMPT = "soft_prompt_tuning: {enabled: true, num_tokens: 2}\n"
+
+
+def refusals(runs: list[tuple[str, Config]]) -> list[list[str]]:
+    """Return the ids of the problems with which each run ends, on this rank."""
+    found = []
+    for program, config in runs:
+        try:
+            trained([config]) if program == "train" else generated(config)
+            found.append([])
+        except Problems as problems:
+            found.append([problem.id for problem in problems.problems])
+            mesh.destroy_groups()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_damaged_frozen_model_is_noticed_wherever_it_is_loaded(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Damage that keeps the sizes of files: training, resuming, generating and both exports read every byte first."""
+    model, damaged = tmp_path / "base" / "global_step2", ["base-checkpoint-damaged"]
+    shutil.copytree(base / "base", model.parent)
+    start: dict[str, Any] = {"train_iters": 2, "base_checkpoint": model.parent}
+    runs = [configured(base, text, save=tmp_path / name, **start) for name, text in (("lora", LORA), ("soft", PROMPT))]
+    run_ranks(trained, 1, runs)
+    file = damage_weights(model)
+
+    def resumed(name: str, text: str, **more: Any) -> Config:
+        return configured(base, text, load=tmp_path / name, **{"train_iters": 4, "save": tmp_path / "x", **more})
+
+    prompt: dict[str, Any] = {"text_gen_type": "unconditional", "prompt": "some", "train_iters": 1}
+    [found] = run_ranks(refusals, 1, [
+        *(("train", configured(base, text, save=tmp_path / "new", **start)) for text in (LORA, PROMPT)),
+        *(("train", resumed(*which)) for which in (("lora", LORA), ("soft", PROMPT))),
+        *(("generate", resumed(*which, **prompt)) for which in (("lora", LORA), ("soft", PROMPT))),
+    ])  # fmt: skip
+    assert found == [damaged] * 6
+    [on_two, again] = run_ranks(refusals, 2, [("train", resumed("lora", LORA, gpus=2))])
+    assert on_two == again == [damaged]
+    configured(base, LORA)
+    words = [str(base / "my.yml"), "--gpus", "1", "--set", "train_iters=1", "--set", f"load={tmp_path / 'lora'}"]
+    for kind in ("huggingface", "neox"):
+        assert exporting.main([*words, "--format", kind, "--to", str(tmp_path / kind)]) == 1
+        told = capsys.readouterr().err
+        assert f"the model in {model} cannot be loaded: {file.name} has the checksum" in told
+        assert not (tmp_path / kind).exists()
 
 
 MATRIX = "layers.1.attention.query_key_value.weight"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from neoxargs import checkpoint_folder
+from neoxargs.checksums import digest_of
 from neoxargs.launch.preflight.resumed_model import other_model
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
@@ -18,6 +21,7 @@ from neoxargs.token_files.sources import sources
 from neoxargs.train.evaluate import for_evaluation
 from neoxargs.train.preference.recorded import read
 from tests.support import preference
+from tests.support.damage import damage_weights
 from tests.support.frozen_runs import configured, losses, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
 from tests.support.paths import NEOX_HEAD, needs_corpus
@@ -86,6 +90,25 @@ def test_a_run_begins_with_the_weights_of_another_objective(base: Path, tmp_path
     """The launcher does not take the objective, or the strength of its loss, for a part of the model."""
     config = run(base, tmp_path, 1, load=base / "base", finetune="true")
     assert list(other_model(config, base / "base" / "global_step2")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_reference_model_that_was_damaged_or_replaced_is_noticed(base: Path, tmp_path: Path) -> None:
+    """When a resumed run reads further pairs, whose log-probabilities need the model before the first step."""
+    model, parts = tmp_path / "model" / "global_step2", tmp_path / "parts"
+    shutil.copytree(base / "base", model.parent)
+    start: dict[str, Any] = {"load": model.parent, "finetune": "true"}
+    run_ranks(trained, 1, [run(base, parts, 2, eval_iters=0, **start)])
+    resumed = run(base, parts, 4, eval_iters=0, load=parts)
+    file = damage_weights(model)
+    with pytest.raises(AssertionError, match=f"cannot be loaded: {file.name} has the checksum"):
+        run_ranks(trained, 1, [resumed])
+    # Complete, but another model.
+    digests = checkpoint_folder.digests(model)
+    checkpoint_folder.write_digests(model, digests | {file.name: digest_of(file)})
+    with pytest.raises(AssertionError, match="which now contains another one"):
+        run_ranks(trained, 1, [resumed])
 
 
 @pytest.mark.slow

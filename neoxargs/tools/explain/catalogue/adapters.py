@@ -9,6 +9,10 @@ PROBLEMS: dict[str, Entry] = {
         "An adapter checkpoint does not contain the frozen model. Without the model's own checkpoint, the adapters "
         "would be applied to random weights."
     ),
+    "base-checkpoint-damaged": row(
+        "Each file of the checkpoint with the frozen model, or with the reference model, is compared with the checksum "
+        "that was computed when it was written. This file has changed since, for example on a failing disk."
+    ),
     "base-checkpoint-differs": row(
         "Adapters are trained for the weights of one model. With the weights of any other model, they give wrong "
         "results."

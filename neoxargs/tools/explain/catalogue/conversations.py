@@ -22,6 +22,10 @@ PROBLEMS: dict[str, Entry] = {
     "chat-template-unknown": row("There is no chat template with this name, and no file with this name either."),
     "chat-template-unreadable": row("The file with the chat template is not UTF-8, or cannot be read."),
     "chat-template-not-jinja": row("Chat templates are written in Jinja. This template has a syntax error."),
+    "chat-template-not-compiled": row(
+        "Chat templates are downloaded, so they have limits of time, memory and nesting that no real template reaches. "
+        "Jinja computes constant expressions when it compiles a template, so a template can reach them then, too."
+    ),
     "chat-template-failed": row(
         "The chat template rejects this conversation, raises an error, takes too long, or does not show which part of "
         "the text belongs to which message. In each case, correct labels cannot be written."

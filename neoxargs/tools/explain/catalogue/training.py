@@ -338,6 +338,9 @@ PROBLEMS: dict[str, Entry] = {
         "The architecture requires attention heads of width hidden_size / num_attention_heads."
     ),
     "huggingface-weights-missing": row("The folder contains no safetensors files with weights."),
+    "huggingface-folder-damaged": row(
+        "`deepy export` records the checksum of each file that it writes. A file of this folder has changed since."
+    ),
     "huggingface-weights-unreadable": row("A weight file is damaged or truncated."),
     "huggingface-index-unreadable": row("The index that maps weights to files cannot be read."),
     "huggingface-weight-missing": row("A weight that the architecture requires is missing from the folder."),
