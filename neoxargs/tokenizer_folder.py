@@ -13,16 +13,24 @@ from an imported folder to a checkpoint, and from there to an exported folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Problem, Problems
 from neoxargs.sizes.vocab import tokenizer_file
 
 CONFIG, TOKENS = "tokenizer_config.json", "special_tokens_map.json"
 TEMPLATE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 GENERATION, MODEL = "generation_config.json", "config.json"
+#: Names of the end-of-document token, in the order in which a vocabulary is searched if the tokenizer's folder names
+#: none. The first is GPT-2's and NeoX's; the last ones end a turn, in vocabularies that have nothing else.
+END_OF_DOCUMENT = (
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]", "<|im_end|>", "<|eot_id|>",
+    "<end_of_turn>", "<|end|>",
+)  # fmt: skip
+#: How to make a tokenizer.json.
+MAKE_JSON = "load the tokenizer with transformers and call tokenizer.save_pretrained(FOLDER)"
 #: Names of special tokens.
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 #: The files of a tokenizer, besides those that tokenizer_type reads.
@@ -96,11 +104,29 @@ def _text_of(value: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def unknown_end(text: str, where: Place | None = None) -> Problem:
-    """Return the problem of an `eos_token` that the vocabulary does not have."""
-    what = f"eos_token ({text}), set in the tokenizer's folder, is not in the tokenizer's vocabulary"
-    hint = f"set vocab_file to this folder's tokenizer.json, or correct eos_token in its {CONFIG}"
-    return Problem(what, where, hint, id="eos-token-not-in-vocabulary", about=("vocab_file",))
+def added_tokens(folder: Path) -> list[str]:
+    """Return the tokens that a folder adds to a vocabulary that is not a tokenizer.json; raise Problems."""
+    file, added = folder / CONFIG, folder / "added_tokens.json"
+    tokens = read_json(file).get("added_tokens_decoder") if file.is_file() else None
+    if isinstance(tokens, dict):
+        return [text for token in tokens.values() if (text := _text_of(token)) is not None]
+    return list(read_json(added)) if added.is_file() else []
+
+
+def end_of_document(folder: Path | None, find: Callable[[str], int | None], otherwise: int | None = None) -> int | None:
+    """Return the id of the token that ends a document, in token files, training and generation; None if there is none.
+
+    find: returns the id of a token. otherwise: the id that the vocabulary's own file declares.
+    Raises Problems if the folder names a token that the vocabulary does not have, or if a file is damaged.
+    """
+    if (named := special_tokens(folder).end) is None:
+        ids = (*map(find, END_OF_DOCUMENT), *end_ids(folder), otherwise)
+        return next((id for id in ids if id is not None), None)
+    if (id := find(named)) is None:
+        what = f"eos_token ({named}), set in the tokenizer's folder, is not in the tokenizer's vocabulary"
+        hint = f"set vocab_file to a tokenizer.json that has it ({MAKE_JSON}), or correct eos_token in {CONFIG}"
+        raise Problems(Problem(what, hint=hint, id="eos-token-not-in-vocabulary", about=("vocab_file",)))
+    return id
 
 
 def end_ids(folder: Path | None) -> list[int]:

@@ -28,7 +28,8 @@ class Generation(Group, origin="NeoX", effect="generation"):
     """Samples only from the k most likely tokens, where k is this number. 0 turns this off."""
 
     maximum_tokens: Count = param(64, aliases="out_seq_length")
-    """Maximum number of tokens to generate per sample; generation stops earlier at an end-of-document token."""
+    """Maximum number of tokens to generate per sample; generation stops earlier at an end-of-document token, or at
+    another `eos_token_id` of the generation_config.json in the tokenizer's folder."""
 
     prompt_end: str = param("\n")
     """Text that ends an interactive prompt, a line break by default."""

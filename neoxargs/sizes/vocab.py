@@ -60,20 +60,18 @@ class VocabularyHashes(NamedTuple):
 
 def vocabulary_hashes(tokenizer_type: str, vocab_file: str | None) -> VocabularyHashes:
     """Return the hashes of a tokenizer's vocabulary, as far as it has a file that can be read."""
-    of_file = vocab_file_hash(vocab_file)
-    try:
-        ids = _IDS[tokenizer_type](_json(str(tokenizer_file(vocab_file or ""))))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # SentencePiece, or a malformed file
+    of_file, ids = vocab_file_hash(vocab_file), ids_of_tokens(tokenizer_type, vocab_file)
+    if ids is None:
         return VocabularyHashes(of_file, of_file)
     return VocabularyHashes(of_file, _hash(json.dumps(ids, sort_keys=True).encode()))
 
 
-def has_token(tokenizer_type: str, vocab_file: str, token: str) -> bool:
-    """Return whether a vocabulary has a token; True if that is not known."""
+def ids_of_tokens(tokenizer_type: str, vocab_file: str | None) -> dict[str, int] | None:
+    """Return token -> id of a vocabulary; None if it cannot be known without the tokenizer."""
     try:
-        return token in _IDS[tokenizer_type](_json(str(tokenizer_file(vocab_file))))
+        return _IDS[tokenizer_type](_json(str(tokenizer_file(vocab_file or ""))))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # SentencePiece, or a malformed file
-        return True
+        return None
 
 
 def vocab_file_hash(vocab_file: str | None) -> str:

@@ -69,14 +69,17 @@ class Tokenised(NamedTuple):
     vocab_file_hash: str
     vocabulary_hash: str
     """See `sizes.vocab.VocabularyHashes`; "" in records of earlier versions."""
+    eod: int | None
+    """The token at the end of each document; None if there is none, or in records of earlier versions."""
 
 
 def tokenised_by(prefix: str) -> Tokenised | None:
     """Return the tokenizer of a token file; None if another program wrote the file."""
     try:
         recorded = json.loads(Path(prefix + ".json").read_text(encoding="utf-8"))
-        hashes = [str(recorded.get(name, "")) for name in ("vocab_file_hash", "vocabulary_hash")]
-        return Tokenised(str(recorded["tokenizer_type"]), int(recorded["vocab_size"]), *hashes)
+        of_file, vocabulary = (str(recorded.get(name, "")) for name in ("vocab_file_hash", "vocabulary_hash"))
+        eod = None if recorded.get("eod") is None else int(recorded["eod"])
+        return Tokenised(str(recorded["tokenizer_type"]), int(recorded["vocab_size"]), of_file, vocabulary, eod)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from neoxargs.problems import Place, Problem, Problems, listed
+from neoxargs.record import replace
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
 from neoxargs.resolve.yaml.nodes import format_node, node_of
@@ -17,7 +18,7 @@ from neoxargs.sizes.model import vocabulary_rows
 from neoxargs.sizes.vocab import (
     SAME_VOCABULARY,
     has_format,
-    has_token,
+    ids_of_tokens,
     vocab_file_hash,
     vocabulary_hashes,
     vocabulary_size,
@@ -33,7 +34,7 @@ from neoxargs.token_files.index import (
     tokenised_by,
 )
 from neoxargs.token_files.sources import REWARDS_HINT, blend, has_misplaced_weight, is_weight
-from neoxargs.tokenizer_folder import folder_of, special_tokens, unknown_end
+from neoxargs.tokenizer_folder import end_of_document, folder_of
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
@@ -198,9 +199,24 @@ def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised)
         hint = f"set tokenizer_type: {made_by.tokenizer_type}, or tokenise the text again"
     else:
         why = _other_vocabulary(config, made_by)
+        yield from () if why else _other_end(config, name, prefix, made_by)
     if why:
         what, about = f"{name}: {prefix} was tokenised {why}", (name, "tokenizer_type")
         yield Problem(what, config.source(name).where, hint, id="data-other-tokenizer", about=about)
+
+
+def _other_end(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
+    """Yield a warning if documents end with another token than that of the tokenizer."""
+    try:
+        end = _end_of_document(config)
+    except Problems:  # reported once, not for each token file
+        return
+    if end is not None and made_by.eod not in (None, end):
+        what = f"{name}: the documents of {prefix} end with token {made_by.eod}, but the tokenizer's end is token {end}"
+        hint = "tokenise the text again, or set vocab_file to the tokenizer that made the file; otherwise the model "
+        hint += "does not learn the end at which generation stops"
+        about = (name, "vocab_file")
+        yield Problem(what, config.source(name).where, hint, severity="warning", id="data-other-end", about=about)
 
 
 def _other_vocabulary(config: Config, made_by: Tokenised) -> str:
@@ -289,7 +305,7 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
             yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))
         elif path and name == "vocab_file":
             yield from _other_format(config, path)
-            yield from _other_end(config, path)
+            yield from _unknown_end(config)
 
 
 def _other_format(config: Config, path: str) -> Iterator[Problem]:
@@ -304,16 +320,20 @@ def _other_format(config: Config, path: str) -> Iterator[Problem]:
         yield Problem(what, config.source("vocab_file").where, hint, id="tokenizer-file-unreadable", about=about)
 
 
-def _other_end(config: Config, path: str) -> Iterator[Problem]:
+def _unknown_end(config: Config) -> Iterator[Problem]:
     """Yield the problem of a tokenizer's folder whose end token is not in the vocabulary, or that cannot be read."""
-    kind, where = config.tokenizer.tokenizer_type, config.source("vocab_file").where
     try:
-        end = special_tokens(folder_of(kind, path)).end
+        _end_of_document(config)
     except Problems as problems:
-        yield from problems.problems
-        return
-    if end is not None and not has_token(kind, path, end):
-        yield unknown_end(end, where)
+        where = config.source("vocab_file").where
+        yield from (replace(problem, where=where) for problem in problems.problems)
+
+
+def _end_of_document(config: Config) -> int | None:
+    """Return the id of the end-of-document token; None if it cannot be known without the tokenizer. Raises Problems."""
+    kind, file = config.tokenizer.tokenizer_type, config.tokenizer.vocab_file
+    ids = ids_of_tokens(kind, file)
+    return end_of_document(folder_of(kind, file), ids.get) if ids else None
 
 
 def _absent_tasks(config: Config) -> Iterator[Problem]:

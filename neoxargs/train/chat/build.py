@@ -79,6 +79,8 @@ class Summary:
     vocab_file_hash: str = ""
     vocabulary_hash: str = ""
     """See `VocabularyHashes`; earlier versions recorded neither."""
+    eod: int | None = None
+    """The token that is appended to each conversation; None if there is none. Earlier versions did not record it."""
 
 
 @dataclass
@@ -241,6 +243,7 @@ def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint:
         tokenizer_type=recipe.tokenizer.tokenizer_type,
         vocab_size=encoder.tokenizer.vocab_size,
         fingerprint=fingerprint,
+        eod=encoder.tokenizer.end if recipe.tokenizer.append_eod else None,
         for_rm=recipe.masking == "reward",
         rewards=dict(sorted(totals.rewards.items(), reverse=True)) if recipe.reward_key else None,
         **vocabulary_hashes(recipe.tokenizer.tokenizer_type, recipe.tokenizer.vocab_file)._asdict(),

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from neoxargs.launch.processes import interrupts
 from neoxargs.problems import Problem, Problems
 from neoxargs.sizes.vocab import vocabulary_hashes
+from neoxargs.tokenizer_folder import folder_of, special_tokens
 from neoxargs.train.chat import mask_before
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type
@@ -56,6 +57,8 @@ class Summary:
     vocab_file_hash: str = ""
     vocabulary_hash: str = ""
     """See `VocabularyHashes`; earlier versions recorded neither."""
+    eod: int | None = None
+    """The token at the end of each document; None if there is none. Earlier versions did not record it."""
 
 
 def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None = None) -> Summary:
@@ -83,7 +86,8 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
                     id="text-empty",
                 )
             )
-        summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe))
+        eod = tokenizer.eod if recipe.append_eod else None
+        summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe), eod)
         # Before the files change, so that no summary describes another token file.
         sidecar(prefix).unlink(missing_ok=True)
         writer.finish()
@@ -111,7 +115,12 @@ def _tokenizer_and_files(recipe: Recipe, texts: Sequence[str]) -> tuple[Tokenize
 
 
 def _summary(
-    writer: indexed.Writer, counts: NDArray[np.int64], text_bytes: int, recipe: Recipe, fingerprint: str
+    writer: indexed.Writer,
+    counts: NDArray[np.int64],
+    text_bytes: int,
+    recipe: Recipe,
+    fingerprint: str,
+    eod: int | None,
 ) -> Summary:
     tokens = int(counts.sum())
     return Summary(
@@ -124,6 +133,7 @@ def _summary(
         tokenizer_type=recipe.tokenizer_type,
         vocab_size=len(counts),
         fingerprint=fingerprint,
+        eod=eod,
         **vocabulary_hashes(recipe.tokenizer_type, recipe.vocab_file)._asdict(),
     )
 
@@ -162,7 +172,8 @@ def fingerprint(files: Sequence[Path], recipe: Recipe) -> str:
     # Named because earlier versions read these files as plain text.
     others = [file for file in files if not file.name.endswith(text.COMMON_JSON_LINES)]
     lines = [file.name for file in others if text.is_json_lines(file, recipe.json_key)]
-    content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe), *lines])
+    end = special_tokens(folder_of(recipe.tokenizer_type, recipe.vocab_file)).end
+    content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe), *lines, *([{"eos_token": end}] if end else [])])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -16,16 +16,9 @@ from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.sizes.vocab import CHAR_LEVEL, PADDING, size_of, tokenizer_file
-from neoxargs.tokenizer_folder import end_ids, folder_of, special_tokens, unknown_end
+from neoxargs.tokenizer_folder import END_OF_DOCUMENT, end_ids, end_of_document, folder_of, special_tokens
 
 Ids = NDArray[np.int32]
-
-#: Names of the end-of-document token, in the order in which a vocabulary is searched if the tokenizer's folder names
-#: none. The first is GPT-2's and NeoX's; the last ones end a turn, in vocabularies that have nothing else.
-END_OF_DOCUMENT = (
-    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]", "<|im_end|>", "<|eot_id|>",
-    "<end_of_turn>", "<|end|>",
-)  # fmt: skip
 
 
 class TokenizerOptions(Protocol):
@@ -88,7 +81,12 @@ class FastTokenizer:
         inner.no_truncation()
         inner.no_padding()
         self.vocab_size: int = size_of(inner.get_vocab(with_added_tokens=True))
-        self.start, self.eod, self.ends = _boundaries(inner.token_to_id, name, folder)
+        self.start, self.eod, self.ends = _boundaries(self.id_of, name, folder)
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token; None if there is none."""
+        found: int | None = self.inner.token_to_id(token)
+        return found
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self.inner.encode(valid(text)).ids
@@ -115,10 +113,11 @@ class PieceTokenizer:
     def __init__(self, inner: Any, folder: Path | None = None) -> None:
         self.inner = inner
         self.vocab_size: int = inner.get_piece_size()
-        found = _boundaries(self._id_of, "the SentencePiece model", folder, inner.eos_id())
-        self.start, self.eod, self.ends = found
+        declared = inner.eos_id() if inner.eos_id() >= 0 else None
+        self.start, self.eod, self.ends = _boundaries(self.id_of, "the SentencePiece model", folder, declared)
 
-    def _id_of(self, piece: str) -> int | None:
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a token; None if there is none."""
         token: int = self.inner.piece_to_id(piece)
         return None if token == self.inner.unk_id() else token
 
@@ -320,30 +319,17 @@ class _Boundaries(NamedTuple):
     ends: frozenset[int]
 
 
-def _boundaries(find: Callable[[str], int | None], name: str, folder: Path | None, otherwise: int = -1) -> _Boundaries:
-    """Return the tokens around a text, as a tokenizer's folder names them.
+def _boundaries(
+    find: Callable[[str], int | None], name: str, folder: Path | None, otherwise: int | None = None
+) -> _Boundaries:
+    """Return the tokens around a text; raise Problems if no token ends a document.
 
-    find: returns the id of a token. otherwise: see `_end_of_document`.
+    find: returns the id of a token. name: of the tokenizer. otherwise: as in `end_of_document`.
     """
-    special, ends = special_tokens(folder), end_ids(folder)
-    eod = _end_of_document(find, name, special.end, ends[0] if ends else otherwise)
-    start = find(special.texts.get("bos_token", ""))
-    return _Boundaries(eod if start is None else start, eod, frozenset(ends) - {eod})
-
-
-def _end_of_document(find: Callable[[str], int | None], name: str, named: str | None, otherwise: int) -> int:
-    """Return the id of the token that ends a document, in token files, training and generation; raise Problems if none.
-
-    named: the `eos_token` of the tokenizer's folder; None if it has none, and the vocabulary is searched. otherwise:
-    the id that the files declare, for a token with another name; -1 if they declare none (as SentencePiece returns it).
-    """
-    if named is not None:
-        if (token := find(named)) is None:
-            raise Problems(unknown_end(named))
-        return token
-    eod = next((token for token in map(find, END_OF_DOCUMENT) if token is not None), otherwise)
-    if eod < 0:
+    eod = end_of_document(folder, find, otherwise)
+    if eod is None:
         hint = f"add one of {', '.join(END_OF_DOCUMENT)} to the vocabulary"
         what = f"{name} has no end-of-document token"
         raise Problems(Problem(what, hint=hint, id="tokenizer-without-end-token", about=("vocab_file",)))
-    return eod
+    start = find(special_tokens(folder).texts.get("bos_token", ""))
+    return _Boundaries(eod if start is None else start, eod, frozenset(end_ids(folder)) - {eod})

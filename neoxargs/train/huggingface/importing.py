@@ -14,6 +14,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from neoxargs import tokenizer_folder
 from neoxargs.launch.targets.nesting import nested
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Problem, Problems, listed
@@ -23,7 +24,7 @@ from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.checkpoint import imported
 from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.data.encode import Recipe
-from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
+from neoxargs.train.data.tokenizer import BUILDERS, FastTokenizer, PieceTokenizer, build_tokenizer
 from neoxargs.train.huggingface import adapters, exporting, peft_format, tokens
 from neoxargs.train.huggingface.configuration import ImportedModel, read
 from neoxargs.train.huggingface.family import Piece
@@ -158,7 +159,11 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
     Raises Problems if the tokenizer has more tokens than the model has rows.
     """
     recipe = Recipe(tokenizer["tokenizer_type"], tokenizer.get("vocab_file"), tokenizer.get("merge_file"))
-    size = build_tokenizer(recipe).vocab_size
+    built = build_tokenizer(recipe)
+    folder = tokenizer_folder.folder_of(recipe.tokenizer_type, recipe.vocab_file)
+    if folder and isinstance(built, FastTokenizer | PieceTokenizer) and recipe.tokenizer_type != "HFTokenizer":
+        _require_added_tokens(built, folder)
+    size = built.vocab_size
     if size > vocabulary:
         what = f"the tokenizer has {size} tokens, more than vocab_size ({vocabulary})"
         hint = "pass --tokenizer-type NAME [--vocab-file FILE] to use a different tokenizer"
@@ -167,6 +172,15 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
     unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
     needed = padded_vocab_size(vocabulary, unit, 1)
     return {"padded_vocab_size": needed} if needed > padded_vocab_size(size, unit, 1) else {}
+
+
+def _require_added_tokens(tokenizer: FastTokenizer | PieceTokenizer, folder: Path) -> None:
+    """Raise Problems if a folder adds tokens to its vocabulary, which would be read as ordinary text."""
+    lost = [token for token in tokenizer_folder.added_tokens(folder) if tokenizer.id_of(token) is None]
+    if lost:
+        what = f"{folder} adds the tokens {listed(lost, 'and')}, which deepy reads only from a tokenizer.json"
+        hint = f"to write one, {tokenizer_folder.MAKE_JSON}"
+        raise Problems(Problem(what, hint=hint, id="huggingface-tokens-lost"))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -148,6 +148,8 @@ def write_model(folder: Path, published: Published) -> Path:
     }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=3))
     (folder / "chat_template.jinja").write_text(published.template)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     tokens = {name: {"content": text, "lstrip": False} for name, text in published.special.items() if text}
     (folder / "special_tokens_map.json").write_text(json.dumps(tokens, indent=5))
     (folder / "added_tokens.json").write_text(json.dumps({"<tool_call>": 259}))
@@ -160,8 +162,8 @@ def travelling(folder: Path) -> dict[str, bytes]:
     """The files of a folder that must not change."""
     weights = ("config.json", "files.json", "model.yml", "latest", "README.md")
     return {
-        file.name: file.read_bytes()
-        for file in folder.iterdir()
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in (*folder.iterdir(), *folder.glob("additional_chat_templates/*"))
         if file.is_file() and file.name not in weights and "safetensors" not in file.name
     }
 
@@ -220,7 +222,7 @@ def test_they_are_the_same_after_training(name: str, tmp_path: Path) -> None:
     run_ranks(trained, 1, [resolve([file], changes, gpus=1)])
     same_as_source(exported(file, tmp_path / "out", f"load={tuned}"), source)
     copy = tuned / "global_step2" / checkpoint_folder.TOKENIZER
-    assert {path.name for path in copy.iterdir()} == {*travelling(source), "config.json"}
+    assert travelling(copy) == travelling(source) and (copy / "config.json").exists()
     assert not checkpoint_folder.verify(tuned / "global_step2")
     shutil.rmtree(file.parent / "global_step0")
     for path in travelling(source):
@@ -306,6 +308,49 @@ def test_check_reports_an_end_that_the_vocabulary_does_not_have(tmp_path: Path) 
     assert what in [problem.what for problem in missing_files(config)]
     with pytest.raises(Problems, match="eos-token-not-in-vocabulary"):
         build_tokenizer(config.tokenizer)
+
+
+def test_check_reports_token_files_with_documents_that_end_otherwise(tmp_path: Path) -> None:
+    """Those of the base model, whose vocabulary is the same."""
+    base = write_model(tmp_path / "base", QWEN._replace(special={"eos_token": "<|endoftext|>"}))
+    chat = write_model(tmp_path / "chat", QWEN)
+    (tmp_path / "text.txt").write_text("some words")
+    data = tmp_path / "data"
+    build.build([str(tmp_path / "text.txt")], Recipe("HFTokenizer", str(base / "tokenizer.json")), data)
+
+    def warnings(folder: Path) -> list[str]:
+        changes = ["tokenizer_type=HFTokenizer", f"vocab_file={folder / 'tokenizer.json'}", f"data_path={data}"]
+        return [problem.what for problem in missing_files(resolve([imported_config(tmp_path)], changes, gpus=1))]
+
+    assert warnings(base) == []
+    what = f"data_path: the documents of {data} end with token 256, but the tokenizer's end is token 258"
+    assert warnings(chat) == [what]
+    # Token files that are made if they are missing are made again.
+    recipe = Recipe("HFTokenizer", str(base / "tokenizer.json"))
+    assert build.up_to_date([str(tmp_path / "text.txt")], recipe, data)
+    shutil.copy(chat / "tokenizer_config.json", base)
+    assert not build.up_to_date([str(tmp_path / "text.txt")], recipe, data)
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_added_tokens_beside_a_vocabulary_are_not_lost(
+    described: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of folders without a tokenizer.json, which have them in another file."""
+    folder = write_model(tmp_path / "theirs", QWEN)
+    for name in ("tokenizer.json", "tokenizer.model", "special_tokens_map.json"):
+        (folder / name).unlink()
+    added = {"<|im_end|>": 258, "<tool_call>": 259}
+    vocabulary = {token: n for n, token in enumerate([*alphabet(), *QWEN.tokens]) if token not in added}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    decoder = {str(number): {"content": token} for token, number in added.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder} if described else {}))
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    assert importing.main([str(folder), "--to", str(tmp_path / "ours")]) == 1
+    told = f"{folder} adds the tokens <|im_end|> and <tool_call>, which deepy reads only from a tokenizer.json"
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()
 
 
 def test_another_tokenizer_has_other_settings(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_damaged_frozen_model_is_noticed_wherever_it_is_loaded(
     assert found == [damaged] * 6
     [on_two, again] = run_ranks(refusals, 2, [("train", resumed("lora", LORA, gpus=2))])
     assert on_two == again == [damaged]
-    configured(base, LORA)
+    configured(base, LORA, train_iters=1)  # writes my.yml
     words = [str(base / "my.yml"), "--gpus", "1", "--set", "train_iters=1", "--set", f"load={tmp_path / 'lora'}"]
     for kind in ("huggingface", "neox"):
         assert exporting.main([*words, "--format", kind, "--to", str(tmp_path / kind)]) == 1

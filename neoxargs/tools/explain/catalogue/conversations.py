@@ -38,7 +38,8 @@ PROBLEMS: dict[str, Entry] = {
         "One of the command's options has an invalid value, or would have no effect in combination with the others."
     ),
     "eos-token-not-in-vocabulary": row(
-        "The tokenizer's folder names an end token that its vocabulary does not have, so conversations could not end."
+        "The tokenizer's folder names an end token that its vocabulary does not have, so documents and "
+        "conversations could not end."
     ),
     "tokenizer-config-not-json": row("The file in the tokenizer's folder that names the special tokens is damaged."),
     "tokenizer-folder-missing": row("The folder of the tokenizer does not exist, or has no tokenizer.json."),

@@ -61,6 +61,10 @@ PROBLEMS: dict[str, Entry] = {
         "A label file has -100 in place of tokens that do not count toward the loss. If the file were used as training "
         "data, the ranks would look up token id -100, which does not exist."
     ),
+    "data-other-end": row(
+        "`deepy data` records the token that it writes after each document. Two tokenizers can have the same "
+        "vocabulary and end documents with different tokens, such as those of a base model and of its chat model."
+    ),
     "data-other-tokenizer": row(
         "The data was tokenised with a different tokenizer. The configured tokenizer maps the same token ids to "
         "different text, so the trained model would generate meaningless text."
@@ -338,6 +342,10 @@ PROBLEMS: dict[str, Entry] = {
         "The architecture requires attention heads of width hidden_size / num_attention_heads."
     ),
     "huggingface-weights-missing": row("The folder contains no safetensors files with weights."),
+    "huggingface-tokens-lost": row(
+        "A folder without a tokenizer.json can list tokens that its vocab.json or tokenizer.model does not have, such "
+        "as those of its chat template. Without them, a model would read these tokens as ordinary text."
+    ),
     "huggingface-folder-damaged": row(
         "`deepy export` records the checksum of each file that it writes. A file of this folder has changed since."
     ),
