@@ -29,7 +29,8 @@ class Gradients(Group, origin="DSC", effect="engine"):
     of the number of ranks afterwards. This avoids overflow in fp16 on many GPUs."""
 
     communication_data_type: CommunicationType | None = param(None)
-    """Data type used to communicate gradients. None: the data type of the computation. `fp32_allreduce` sets it to
+    """Data type used to communicate gradients. If not set, train.py communicates sums in fp32 in fp32 (see
+    `data_types.grad_accum_dtype`), and other gradients in the data type of the computation. `fp32_allreduce` sets it to
     fp32."""
 
     seq_parallel_communication_data_type: CommunicationType | None = param(

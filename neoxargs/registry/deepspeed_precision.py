@@ -203,8 +203,9 @@ class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
 
     grad_accum_dtype: Dtype | None = param(None)
     """Data type in which the gradients of micro batches are summed. If not set, train.py sums the bf16 gradients of
-    several micro batches in fp32 unless the optimizer is offloaded; in all other cases, the sum has the data type of
-    the computation. fp32 costs 4 bytes per parameter, but avoids rounding errors."""
+    several micro batches in fp32 unless the optimizer is offloaded, and reduces the sums over the ranks in fp32 unless
+    `communication_data_type` is set; in all other cases, the sum has the data type of the computation. fp32 costs 4
+    bytes per parameter, but avoids rounding errors."""
 
     param_dtype: Dtype | None = param(None)
     """Cast weights to this data type. Default: the data type of the computation."""

@@ -28,7 +28,8 @@ class Precision(Group, origin="Meg", effect="engine"):
 
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
     """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles the communication
-    volume, but avoids rounding errors."""
+    volume, but avoids rounding errors. Without it, train.py does so only for gradients that it has accumulated in fp32;
+    to sum these in bf16 too, set `communication_data_type: bf16`."""
 
     loss_scale: NonNegative | None = param(None, megatron="loss-scale")
     """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. If it is 0 or not set, the

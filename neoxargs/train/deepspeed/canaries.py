@@ -74,6 +74,19 @@ def awaits_only_the_last_gather() -> bool:
     return "launch_handles[-1].wait()" in source and "for h in launch_handles" not in source
 
 
+def no_type_on_cpu_is_known() -> bool:
+    import torch
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+    from deepspeed.runtime.zero import stage_1_and_2
+
+    # On a GPU, the name that the function builds is right.
+    theirs, stage_1_and_2.get_accelerator = stage_1_and_2.get_accelerator, CPU_Accelerator
+    try:
+        return not stage_1_and_2.split_half_float_double([torch.zeros(1)])
+    finally:
+        stage_1_and_2.get_accelerator = theirs
+
+
 def cpu_has_no_stream() -> bool:
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 

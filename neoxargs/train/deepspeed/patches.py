@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from neoxargs.train.deepspeed import canaries, gradient_norm, half_precision
@@ -68,6 +69,18 @@ def no_streams_on_cpu() -> None:
 
     # DeepSpeed calls `Stream(device=...)` as of a class, hence a property that returns a function.
     CPU_Accelerator.Stream = property(lambda _: lambda device=None: None)
+
+
+@cache
+def reduce_in_lists_on_cpu() -> None:
+    """Let ZeRO-1 and 2 reduce gradients on a CPU with `contiguous_gradients: false`."""
+    from deepspeed.runtime.zero import stage_1_and_2
+
+    def by_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+        types = dict.fromkeys(tensor.dtype for tensor in tensors)
+        return [[tensor for tensor in tensors if tensor.dtype is dtype] for dtype in types]
+
+    stage_1_and_2.split_half_float_double = by_type
 
 
 def use_collectives() -> None:
@@ -151,10 +164,33 @@ def monitor_loss(engine: Any, loss: float) -> None:
 
 
 def sum_in_accumulation_type(optimizer: Any) -> None:
-    """Let ZeRO-2 accumulate gradients in `grad_accum_dtype`; other optimizers are not changed."""
-    gradients = getattr(optimizer, "get_all_grad_tensors", None)
-    if gradients is not None:
-        optimizer.get_all_grad_tensors = lambda weights, dtype: [x.to(dtype) for x in gradients(weights, dtype)]
+    """Let ZeRO-2 reduce and accumulate gradients in `grad_accum_dtype`; other optimizers are not changed."""
+    if not getattr(optimizer, "partition_gradients", False) or not hasattr(optimizer, "get_all_grad_tensors"):
+        return
+    dtype, gradients = optimizer.gradient_accumulation_dtype, optimizer.get_all_grad_tensors
+    optimizer.get_all_grad_tensors = lambda weights, dtype: [x.to(dtype) for x in gradients(weights, dtype)]
+    # In host memory, DeepSpeed adds gradients in the precision of the model.
+    if optimizer.cpu_offload or optimizer.communication_data_type is not dtype or optimizer.dtype is dtype:
+        return
+
+    def gradient(weight: nn.Parameter) -> Tensor | None:
+        if weight.grad is not None:
+            weight.grad.data = weight.grad.data.to(dtype)
+        return weight.grad
+
+    optimizer.get_gradient_for_reduction = gradient
+    # These two allocate the buffers of gradients, in the precision of the model.
+    for name in ("setup_buckets", "copy_grads_in_partition"):
+        setattr(optimizer, name, partial(_with_dtype, optimizer, dtype, getattr(optimizer, name)))
+
+
+def _with_dtype(optimizer: Any, dtype: torch.dtype, method: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method of ZeRO's optimizer that reads the precision of the model there."""
+    before, optimizer.dtype = optimizer.dtype, dtype
+    try:
+        return method(*arguments)
+    finally:
+        optimizer.dtype = before
 
 
 PATCHES = (
@@ -201,8 +237,8 @@ PATCHES = (
     Patch(
         "zero2-ignores-accumulation-type",
         "0.19",
-        "ZeRO-2 adds the gradients of micro batches in the precision of the model, and casts only their sum to "
-        "`grad_accum_dtype`. In bf16, small gradients are lost.",
+        "ZeRO-2 reduces and adds the gradients of micro batches in the precision of the model, and casts only their sum "
+        "to `grad_accum_dtype`. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
         sum_in_accumulation_type,
     ),
@@ -213,6 +249,14 @@ PATCHES = (
         "in order; gloo does not, so a layer may compute with weights that have not arrived.",
         canaries.awaits_only_the_last_gather,
         await_every_gather,
+    ),
+    Patch(
+        "zero-reduces-no-lists-on-cpu",
+        "0.19",
+        "On CPUs, ZeRO-1 and 2 do not reduce gradients with `contiguous_gradients: false`: a name that DeepSpeed compares "
+        "with the types of tensors exists only for GPUs. Each rank then updates its partition by its own gradients.",
+        canaries.no_type_on_cpu_is_known,
+        reduce_in_lists_on_cpu,
     ),
     Patch(
         "checkpointing-stream-on-cpu",

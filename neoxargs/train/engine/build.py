@@ -58,6 +58,7 @@ def build(
     Raises Problems if the optimizer cannot be built.
     """
     patches.use_collectives()
+    patches.reduce_in_lists_on_cpu()
     json = swap.with_own_folders(json)
     make = Make(
         config.training.seed,
@@ -225,7 +226,10 @@ def _apply_patches(engine: Any, mesh: Mesh) -> None:
 
 
 def _with_fp32_sums(config: Config, json: dict[str, Any]) -> dict[str, Any]:
-    """Return DeepSpeed's configuration with `grad_accum_dtype: fp32` where gradients are accumulated in fp32."""
+    """Return DeepSpeed's configuration such that sums of gradients in fp32 are also reduced over the ranks in fp32.
+
+    Otherwise DeepSpeed rounds them to bf16 first, and once more at each rank of a ring.
+    """
     chosen, zero = json.get("data_types", {}).get("grad_accum_dtype"), json.get("zero_optimization", {})
     in_fp32 = accumulates_in_fp32(
         bf16=bool(json.get("bf16", {}).get("enabled")),
@@ -234,9 +238,10 @@ def _with_fp32_sums(config: Config, json: dict[str, Any]) -> dict[str, Any]:
         offloaded=(zero.get("offload_optimizer") or {}).get("device", "none") != "none",
         optimizer=config.optimizer.type or "",
     )
-    if not in_fp32 or chosen or not zero.get("stage", 0):  # without ZeRO, DeepSpeed has one type for everything
+    if not in_fp32 or not zero.get("stage", 0):  # without ZeRO, DeepSpeed has one type for everything
         return json
-    return {**json, "data_types": {**json.get("data_types", {}), "grad_accum_dtype": "fp32"}}
+    json = {**json, "data_types": {**json.get("data_types", {}), "grad_accum_dtype": chosen or "fp32"}}
+    return {**json, "communication_data_type": json.get("communication_data_type") or "fp32"}
 
 
 def _needs_zero1(json: dict[str, Any]) -> bool:
