@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 
@@ -48,12 +48,14 @@ class Chart:
 
 
 def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
-    """Return the chart as an `<svg>` element. width, height: in pixels."""
+    """Return the chart as an `<svg>` element, without values that are infinite or NaN. width, height: in pixels."""
+    chart = replace(chart, series=[_finite(series) for series in chart.series])
     thinned = [(series, thin(series.points)) for series in chart.series if series.points]
     bins = [bin for _, of_series in thinned for bin in of_series]
     limit = _limit(bins)
     values = [min(y, limit) for bin in bins for y in (bin.low, bin.high)]
     values += [chart.level[1]] if chart.level else []
+    values = values or [0.0]
     factor, unit = scaled(chart.unit, max(values))
     ends = (min(values) if chart.floats else min(0.0, *values)) * factor, max(values) * factor
     plane = Plane.around([*(chart.steps or ()), *(bin.x for bin in bins)], ends, chart.floats, factor, width, height)
@@ -152,6 +154,7 @@ class Plane:
         low, high = ends
         room = (high - low or abs(high) or 1.0) * 0.06
         low = low - room if floats else low
+        xs = xs or [0.0]
         return cls(min(xs), max(max(xs), min(xs) + 1), low, high + room, factor, width, height)
 
     def x(self, value: float) -> str:
@@ -162,12 +165,17 @@ class Plane:
         return f"{self.height - BELOW - share * (self.height - ABOVE - BELOW):.1f}"
 
 
+def _finite(series: Series) -> Series:
+    points, mean = ([(x, y) for x, y in line if math.isfinite(y)] for line in (series.points, series.mean))
+    return replace(series, points=points, mean=mean)
+
+
 def _limit(bins: Sequence[Bin]) -> float:
     """Return the largest value to show without outliers: a slow first step or a peak would flatten all other values.
 
     Outliers are drawn beyond the plot, where they are clipped; `_beyond` marks them.
     """
-    highs = sorted(bin.high for bin in bins)
+    highs = sorted(bin.high for bin in bins) or [0.0]
     typical = highs[math.ceil(0.97 * (len(highs) - 1))]  # with few points, the largest one
     return highs[-1] if highs[-1] <= 3 * abs(typical) else typical
 

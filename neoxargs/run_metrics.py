@@ -18,6 +18,7 @@ LONGEST_LINE = 1_000_000
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a metrics file, without an incomplete last line, which a killed run may leave.
 
+    A number that is infinite or NaN is None.
     Raises ValueError if another line, or the only one, is not JSON.
     """
     if not path.exists():
@@ -27,7 +28,8 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             if not text.endswith("\n"):
                 return
             try:
-                row = json.loads(text)
+                # Earlier versions wrote infinite losses of evaluations in Python's spelling.
+                row = json.loads(text, parse_constant=lambda _: None)
             except ValueError:
                 # Only the last line can be incomplete.
                 if number and not next(file, ""):

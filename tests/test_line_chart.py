@@ -94,3 +94,11 @@ def test_an_outlier_beyond_the_axis_is_marked_with_its_value() -> None:
 def test_a_constant_curve_is_drawn() -> None:
     assert len(texts(drawn(Chart("x", "", [Series("x", "train", [(1, 0.0), (2, 0.0)])])), "tick")) > 2
     assert draw(Chart("x", "", [Series("x", "train", [(5, 7.0)])], floats=True))
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_values_that_are_not_finite_are_left_out(value: float) -> None:
+    points = [(1.0, 2.0), (2.0, value), (3.0, 1.0)]
+    known = draw(Chart("Loss", "nats", [Series("validation", "validation", [points[0], points[2]], dots=True)]))
+    assert draw(Chart("Loss", "nats", [Series("validation", "validation", points, dots=True)])) == known
+    drawn(Chart("Loss", "nats", [Series("validation", "validation", [points[1]], dots=True)]))

@@ -36,10 +36,10 @@ class Training(Group, origin="NeoX", effect="run"):
     that each of them has the same weight. An evaluation reports the mean over its batches."""
 
     on_divergence: Literal["stop", "skip"] = param("stop", ours=True)
-    """Reaction to a step whose loss is infinite or NaN: `stop` ends the run without saving; `skip` leaves weights,
-    optimizer state and learning rate unchanged on all ranks, and takes the next samples. Steps with infinite or NaN
-    gradients are then skipped too. In fp16, steps whose gradients overflow are always skipped, and each of them lowers
-    the dynamic loss scale."""
+    """Reaction to a step whose loss, or any gradient, is infinite or NaN: `stop` ends the run without saving, and names
+    the rank and weight that had it first; `skip` leaves weights, optimizer state and learning rate unchanged on all
+    ranks, and takes the next samples. In fp16, steps whose gradients overflow are always skipped, and each of them
+    lowers the dynamic loss scale."""
 
     max_skipped_steps: Count = param(10, ours=True)
     """With `on_divergence: skip`, the number of steps skipped in a row after which the run stops. Steps that fp16 skips

@@ -183,18 +183,19 @@ class Loop:
 
     def _check_divergence(self, result: Result) -> None:
         """Raise Problems if the run has diverged, as `on_divergence` says."""
-        finite, options = math.isfinite(result.loss), self.training
+        options = self.training
         if options.on_divergence == "stop":
             # fp16 skips steps with an overflow and lowers the loss scale; their loss may be infinite.
-            if not finite and not result.overflowed:
+            if result.diverged or (not math.isfinite(result.loss) and not result.overflowed):
                 self._complete(self.saver.finish)
                 raise Problems(_diverged(result, self.position.iteration, self.saver.last))
             return
-        diverged = not finite or (result.skipped and not result.overflowed)
+        diverged = result.diverged or not math.isfinite(result.loss) or (result.skipped and not result.overflowed)
         self.diverged_in_a_row = self.diverged_in_a_row + 1 if diverged else 0
         if self.diverged_in_a_row >= options.max_skipped_steps:
             self._complete(self.saver.finish)
-            raise Problems(_keeps_diverging(options.max_skipped_steps, self.position.iteration, self.saver.last))
+            problem = _keeps_diverging(options.max_skipped_steps, result, self.position.iteration, self.saver.last)
+            raise Problems(problem)
 
     def _intervals(self) -> int:
         """Number of complete intervals between evaluations so far."""
@@ -363,10 +364,10 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
     return frozenset(chosen)
 
 
-def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
+def _keeps_diverging(steps: int, result: Result, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
     what = f"max_skipped_steps ({steps}) was reached at iteration {iteration}, because losses or gradients were "
-    what += f"infinite or NaN; training stopped without saving; {latest}"
+    what += f"infinite or NaN{_where(result)}; training stopped without saving; {latest}"
     hint = "set iteration to continue from an earlier checkpoint, and set a lower lr or gradient_clipping"
     about = ("max_skipped_steps", "on_divergence", "lr", "gradient_clipping")
     return Problem(what, hint=hint, id="steps-keep-diverging", about=about)
@@ -387,5 +388,12 @@ def warn(problems: Problems) -> None:
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
     hint = "to prevent divergence, set a lower lr, a longer warmup, or gradient_clipping"
-    what = f"the loss is {result.loss} at iteration {iteration}; training stopped without saving; {latest}"
-    return Problem(what, hint=hint, id="loss-not-finite", about=("lr", "warmup", "gradient_clipping"))
+    finite = math.isfinite(result.loss)
+    found = "a gradient is infinite or NaN" if finite else f"the loss is {result.loss}"
+    what = f"{found} at iteration {iteration}{_where(result)}; training stopped without saving; {latest}"
+    id = "gradient-not-finite" if finite else "loss-not-finite"
+    return Problem(what, hint=hint, id=id, about=("lr", "warmup", "gradient_clipping"))
+
+
+def _where(result: Result) -> str:
+    return f", {result.where}" if result.where else ""

@@ -192,6 +192,15 @@ def test_checkpoints_at_the_interval_and_at_the_end() -> None:
     assert happened(run, "save") == [("save", 1), ("save", 4), ("save", 6)]
 
 
+def test_a_step_with_a_gradient_that_is_not_finite_is_not_saved() -> None:
+    where = "first found on rank 1 on node3, where the gradient of layers.0.mlp.dense_h_to_4h.weight is NaN"
+    run = loop({3: Result(2.0, math.nan, False, diverged=True, where=where)}, save="x", checkpoint_factor=1)
+    with pytest.raises(Problems, match="a gradient is infinite or NaN at iteration 3, first found on rank 1") as raised:
+        run.run()
+    assert "the latest checkpoint is at2" in str(raised.value)
+    assert happened(run, "save") == [("save", 1), ("save", 2)]
+
+
 def test_nothing_is_saved_without_a_place() -> None:
     run = loop(checkpoint_factor=2)
     assert run.run().checkpoint is None

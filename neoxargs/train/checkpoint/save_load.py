@@ -25,7 +25,7 @@ from neoxargs.train.checkpoint import base, inventory, relayout
 from neoxargs.train.checkpoint.choose import choose, damage_on_any_host
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
-from neoxargs.train.checkpoint.saving import Position, Saver
+from neoxargs.train.checkpoint.saving import Position, Saver, first_non_finite
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.neox import loading
@@ -43,6 +43,12 @@ class Checkpoints(Saver):
 
         An empty `load` folder that is also `save` is a first start, so that one command starts and restarts a run.
         """
+        position = self._restore()
+        if self.options.load and (where := first_non_finite(self.engine)):
+            raise Problems(_not_finite(self.options.load, where))
+        return position
+
+    def _restore(self) -> Position:
         if self.options.load is None:
             return self._start()
         if theirs := loading.weights_of(self.config, Path(self.options.load), self.config.training.iteration):
@@ -233,6 +239,12 @@ class Checkpoints(Saver):
         # `differing` ignores the end of a decay that follows train_iters.
         if not differing(self.config.get, theirs):
             schedule.reload = "ours"
+
+
+def _not_finite(load: str, where: str) -> Problem:
+    what = f"load ({load}): the weight or the optimizer state of {where} is infinite or NaN in the checkpoint"
+    hint = "set iteration to load an earlier checkpoint"
+    return Problem(what, hint=hint, id="checkpoint-not-finite", about=("load", "iteration"))
 
 
 def _raise_any(problems: Iterator[Problem]) -> None:

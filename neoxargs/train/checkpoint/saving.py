@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed
 import yaml
 from torch import nn
@@ -35,6 +36,7 @@ from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint_validation import KEY, ForwardPass
 from neoxargs.train.data.references import References
 from neoxargs.train.deepspeed import checkpoint_io
+from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.preference import recorded
 from neoxargs.train.process.setup import Process, suppress_output
@@ -94,13 +96,18 @@ class Saver:
         return self.pending is not None and self.pending[1].writing
 
     def save(self, position: Position) -> Saved | None:
-        """Write a checkpoint below `save`, after the one before; raises Problems if a rank cannot write its files.
+        """Write a checkpoint below `save`, after the one before.
+
+        Raises Problems if a rank cannot write its files, or if a weight or an optimizer state is infinite or NaN: such
+        a checkpoint would be of no use, and older ones are removed for it.
 
         Returns the checkpoint that this call completed: this one, or in the background the one before, if any.
         """
         assert self.options.save is not None
         # One checkpoint at a time: the copies' buffers are used again.
         before = self.finish()
+        if found := first_non_finite(self.engine):
+            raise Problems(_not_finite(self.options.save, position, found, self.last))
         root, iteration = Path(self.options.save), position.iteration
         part = root / (checkpoint_folder.WRITING + checkpoint_folder.tag(iteration))
         self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine), self.copies)
@@ -234,6 +241,22 @@ class Saver:
             files.save, self.engine.save_zero_checkpoint = write, partitioned
 
 
+def first_non_finite(engine: Any) -> str:
+    """Return which weight or optimizer state is infinite or NaN, and on which rank; "" if none is. Collective."""
+    names, tensors = [], []
+    for name, tensor in stored_tensors(engine):
+        if tensor.numel():
+            names.append(name)
+            tensors.append(tensor.detach())
+    # The largest absolute value is infinite or NaN exactly if an element is.
+    norms = [norm.float().to(engine.device) for norm in torch._foreach_norm(tensors, float("inf"))] if tensors else []
+    finite = torch.stack(norms).isfinite().tolist() if norms else []
+    own = next((name for name, is_finite in zip(names, finite, strict=True) if not is_finite), "")
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, (own, socket.gethostname()))
+    return next((f"{name} on rank {rank} of {host}" for rank, (name, host) in enumerate(found) if name), "")
+
+
 def _is_elsewhere(weight: nn.Parameter) -> bool:
     """Whether DeepSpeed's files leave out a weight: an expert, or a frozen weight, which is in the base checkpoint."""
     return expert_files.has_own_file(weight) or not weight.requires_grad
@@ -269,6 +292,14 @@ def _is_shared(save: str | None, hosts: list[str]) -> Problem:
     hint = "remove use_node_local_storage, or set save to a folder on each host's local disk"
     about = ("checkpoint.use_node_local_storage", "save")
     return Problem(what, hint=hint, id="node-local-storage-shared", about=about)
+
+
+def _not_finite(save: str | None, position: Position, where: str, last: Path | None) -> Problem:
+    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
+    what = f"save ({save}): the checkpoint at iteration {position.iteration} is not written, because the weight or the "
+    what += f"optimizer state of {where} is infinite or NaN; {latest}"
+    hint = "continue from an earlier checkpoint with a lower lr, a longer warmup, or gradient_clipping"
+    return Problem(what, hint=hint, id="weights-not-finite", about=("save", "lr", "warmup", "gradient_clipping"))
 
 
 def _not_saved(save: str | None, position: Position, reason: str, last: Path | None) -> Problem:

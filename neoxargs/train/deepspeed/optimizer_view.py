@@ -6,7 +6,7 @@ contain each element exactly once, so a sum over shards is a sum over the weight
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,12 +58,7 @@ class Holdings:
 
     def states(self) -> dict[str, Shards]:
         """Return the optimizer states that are tensors of the weight's size, by the optimizer's names (`exp_avg`)."""
-        inner = getattr(self.engine.optimizer, "optimizer", self.engine.optimizer)
-        state: dict[str, Any] = next(iter(inner.state.values()), {})
-        # Not scalars such as `step`.
-        keys = sorted(key for key, value in state.items() if torch.is_tensor(value) and value.dim())
-        masters = _master_weights(self.engine.optimizer)
-        return {key: self._shards(partial(_state, key, masters, inner.state)) for key in keys}
+        return {key: self._shards(of) for key, of in _states(self.engine.optimizer).items()}
 
     def sums(self, of: Callable[[Tensor], Tensor], shards: Shards) -> dict[str, float]:
         """Return the sum of `of(shard)` over all shards of each weight, for all pipeline stages. Collective.
@@ -114,6 +109,62 @@ def before_step(engine: Any, hook: Callable[[], None]) -> None:
     engine._take_model_step = step_after_hook
 
 
+def before_reduction(engine: Any, hook: Callable[[Sequence[tuple[str, Tensor]]], None]) -> None:
+    """Call `hook` with the names and gradients of weights before they are averaged over the data parallel ranks.
+
+    Once per batch for all weights, or, as ZeRO reduces them, for some at a time; never if nothing is reduced. The
+    gradients are multiplied by the loss scale.
+    """
+    zero, names = engine.optimizer, {id(weight): name for name, weight in named_weights(engine.module).items()}
+    if hasattr(zero, "bit16_groups") and hasattr(zero, "reduce_ipg_grads"):  # ZeRO-1 and 2
+
+        def of_buckets(*arguments: Any, **keywords: Any) -> None:
+            for bucket in zero.ipg_buckets.values():
+                weights = [zero.bit16_groups[group][index] for group, index, _ in bucket.params]
+                hook([(names[id(weight)], x) for weight, x in zip(weights, bucket.grads, strict=True)])
+            reduce(*arguments, **keywords)
+
+        reduce, zero.reduce_ipg_grads = zero.reduce_ipg_grads, of_buckets
+    elif hasattr(zero, _REDUCE_ZERO3):
+
+        def of_bucket(dtype: torch.dtype) -> None:
+            hook([(names[id(weight)], weight.grad) for weight in zero.ipg_buckets[dtype].params])
+            reduce(dtype)
+
+        reduce = getattr(zero, _REDUCE_ZERO3)
+        setattr(zero, _REDUCE_ZERO3, of_bucket)
+    else:
+
+        def of_all(*arguments: Any, **keywords: Any) -> None:
+            hook(full_gradients(engine))
+            reduce(*arguments, **keywords)
+
+        reduce, engine.buffered_allreduce_fallback = engine.buffered_allreduce_fallback, of_all
+
+
+def full_gradients(engine: Any) -> list[tuple[str, Tensor]]:
+    """Return this rank's gradients by the names of their weights. Not with ZeRO, which keeps only a part of them."""
+    weights = {name: weight for name, weight in named_weights(engine.module).items() if weight.requires_grad}
+    return [(name, x) for name, weight in weights.items() if (x := stored_gradient(weight)) is not None]
+
+
+#: Name of a private method of ZeRO-3's optimizer.
+_REDUCE_ZERO3 = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
+
+
+def stored_tensors(engine: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield what this rank stores of each trained weight: weight, fp32 master weight, optimizer states; no padding.
+
+    Without optimizer state that is on NVMe.
+    """
+    weights = {name: weight for name, weight in named_weights(engine.module).items() if weight.requires_grad}
+    yield from ((name, weight) for name, weight in weights.items() if not hasattr(weight, "ds_id"))
+    if engine.basic_optimizer is None or engine.zero_nvme_offload_optimizer():
+        return
+    for of in (_value, *_states(engine.optimizer).values()):
+        yield from ((name, tensor) for name, weight in weights.items() if (tensor := of(weight)) is not None)
+
+
 def stored_gradient(weight: Any) -> Tensor | None:
     """Return the gradient that the optimizer reads: in the weight's shape, or this rank's fragment, flat.
 
@@ -155,7 +206,9 @@ def _value(weight: Any) -> Tensor | None:
 
 def _state(key: str, masters: MasterWeights, states: Any, weight: Any) -> Tensor | None:
     if hasattr(weight, "ds_id"):
-        return _without_padding(weight, weight._z3_optimizer.get_local_fp32_param(weight, key))
+        zero = weight._z3_optimizer
+        flat = zero.fp32_partitioned_groups_flat[zero.grad_position[zero.get_param_id(weight)][0]]
+        return _without_padding(weight, zero.get_local_fp32_param(weight, key)) if key in states.get(flat, {}) else None
     mapping = getattr(weight, "_hp_mapping", None)
     if hasattr(weight, "_hp_mapping") and mapping is None:
         return None
@@ -165,6 +218,15 @@ def _state(key: str, masters: MasterWeights, states: Any, weight: Any) -> Tensor
         return state
     # Not `optim_fragment`: DeepSpeed 0.19 fills it after the first group's first step, when other groups have no state.
     return state.narrow(0, mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel)
+
+
+def _states(optimizer: Any) -> dict[str, Callable[[Any], Tensor | None]]:
+    """Return, for each optimizer state that is a tensor of the weight's size, a function from a weight to its shard."""
+    states = getattr(optimizer, "optimizer", optimizer).state
+    # Not scalars such as `step`. Parameter groups may have different states.
+    found = {key for state in states.values() for key, value in state.items() if torch.is_tensor(value) and value.dim()}
+    masters = _master_weights(optimizer)
+    return {key: partial(_state, key, masters, states) for key in sorted(found)}
 
 
 def _master_weights(optimizer: Any) -> MasterWeights:

@@ -237,8 +237,8 @@ PATCHES = (
     Patch(
         "zero2-ignores-accumulation-type",
         "0.19",
-        "ZeRO-2 reduces and adds the gradients of micro batches in the precision of the model, and casts only their sum "
-        "to `grad_accum_dtype`. In bf16, small gradients are lost.",
+        "ZeRO-2 reduces and adds the gradients of micro batches in the precision of the model, and casts only their "
+        "sum to `grad_accum_dtype`. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
         sum_in_accumulation_type,
     ),
@@ -253,8 +253,8 @@ PATCHES = (
     Patch(
         "zero-reduces-no-lists-on-cpu",
         "0.19",
-        "On CPUs, ZeRO-1 and 2 do not reduce gradients with `contiguous_gradients: false`: a name that DeepSpeed compares "
-        "with the types of tensors exists only for GPUs. Each rank then updates its partition by its own gradients.",
+        "On CPUs, ZeRO-1 and 2 do not reduce gradients with `contiguous_gradients: false`: DeepSpeed compares the "
+        "types of tensors with names that only GPUs have. Each rank updates its partition by its own gradients.",
         canaries.no_type_on_cpu_is_known,
         reduce_in_lists_on_cpu,
     ),

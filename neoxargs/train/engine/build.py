@@ -26,6 +26,7 @@ from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
 from neoxargs.train.engine.frozen import freeze
+from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
@@ -89,7 +90,8 @@ def build(
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
     by_token = config.training.loss_average == "tokens"
-    steps = (Pipelined if pipelined else Plain)(engine, reporter, mesh, by_token)
+    watch = NonFinite(engine, mesh) if trains else None
+    steps = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, by_token)
     if trains and config.training.on_divergence == "skip":
         skip_steps.install(engine, mesh, steps.losses)
     return steps

@@ -6,7 +6,8 @@ ranks, each the mean over its own trained tokens, or the mean over all trained t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.deepspeed import patches
+from neoxargs.train.engine.non_finite import NonFinite, is_lowest_scale, keeps_overflowing
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.kernels.cross_entropy import IGNORED, Targets
 from neoxargs.train.model.documents import LayerInput, pack
@@ -37,6 +39,10 @@ class Result:
     """True if the weights were not updated, because fp16 gradients overflowed or the step diverged."""
     overflowed: bool = False
     """Whether an fp16 overflow was the reason; the loss scale is then lowered."""
+    diverged: bool = False
+    """Whether the loss or a gradient was infinite or NaN, other than by an fp16 overflow."""
+    where: str = ""
+    """Where that was first; "" if it is not known."""
     reports: dict[str, float] = field(default_factory=dict)
     """Optional reports: series name -> value (see reports.py)."""
 
@@ -52,9 +58,14 @@ class HeldOut(NamedTuple):
 class Pipelined:
     """Steps on the pipeline engine (1F1B schedule)."""
 
-    def __init__(self, engine: Any, reporter: StepReporter, mesh: Mesh, by_token: bool = False) -> None:
-        """by_token: the loss is the mean over all trained tokens of a batch (`loss_average: tokens`)."""
-        self.deepspeed, self.reporter = engine, reporter
+    def __init__(
+        self, engine: Any, reporter: StepReporter, mesh: Mesh, watch: NonFinite | None, by_token: bool = False
+    ) -> None:
+        """watch: None if the engine is not trained.
+
+        by_token: the loss is the mean over all trained tokens of a batch (`loss_average: tokens`).
+        """
+        self.deepspeed, self.reporter, self.watch = engine, reporter, watch
         self.feed = Feed(engine, mesh.data, by_token)
 
     @property
@@ -72,7 +83,7 @@ class Pipelined:
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
         """Take one step with the next `gradient_accumulation_steps` micro batches. batches: None on middle stages."""
         self.reporter.before_step()
-        return _result(self.deepspeed, self.deepspeed.train_batch(self._inputs(batches)), self.reporter)
+        return _step(self, lambda: self.deepspeed.train_batch(self._inputs(batches)))
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> HeldOut:
         """Return the means over `count` batches of `train_batch_size` samples."""
@@ -92,9 +103,11 @@ class Plain:
 
     reads_data = True
 
-    def __init__(self, engine: Any, reporter: StepReporter, mesh: Mesh, by_token: bool = False) -> None:
-        """by_token: as of `Pipelined`."""
-        self.deepspeed, self.reporter, self.mesh = engine, reporter, mesh
+    def __init__(
+        self, engine: Any, reporter: StepReporter, mesh: Mesh, watch: NonFinite | None, by_token: bool = False
+    ) -> None:
+        """watch, by_token: as of `Pipelined`."""
+        self.deepspeed, self.reporter, self.mesh, self.watch = engine, reporter, mesh, watch
         self.feed = Feed(engine, mesh.data, by_token)
         self._losses: list[Tensor] = []
 
@@ -113,13 +126,17 @@ class Plain:
         self.reporter.before_step()
         self._losses = []
         inputs = self.feed.inputs(batches)
-        for _ in range(self.deepspeed.gradient_accumulation_steps()):
-            loss = self._loss(next(inputs))
-            self._losses.append(loss.detach())
-            self.deepspeed.backward(loss)
-            # Called for every micro batch; DeepSpeed updates the weights after the last one.
-            self.deepspeed.step()
-        result = _result(self.deepspeed, self._mean(self._losses), self.reporter)
+
+        def take() -> Tensor:
+            for _ in range(self.deepspeed.gradient_accumulation_steps()):
+                loss = self._loss(next(inputs))
+                self._losses.append(loss.detach())
+                self.deepspeed.backward(loss)
+                # Called for every micro batch; DeepSpeed updates the weights after the last one.
+                self.deepspeed.step()
+            return self._mean(self._losses)
+
+        result = _step(self, take)
         patches.monitor_loss(self.deepspeed, result.loss)
         return result
 
@@ -198,7 +215,20 @@ def _learning_rate(engine: Any) -> float:
     return float(engine.get_lr()[0]) * engine.optimizer.param_groups[0].get("width_mult", 1.0)  # type: ignore[no-any-return]
 
 
-def _result(engine: Any, loss: Tensor, reporter: StepReporter) -> Result:
+def _step(built: Pipelined | Plain, take: Callable[[], Tensor]) -> Result:
+    """Take a step, of which `take` returns the loss; raise Problems if fp16 overflows at the lowest loss scale."""
+    engine, watch = built.deepspeed, built.watch
+    assert watch is not None
+    watch.begin_step()
+    try:
+        loss = float(take())
+    except Exception as error:
+        if engine.fp16_enabled() and is_lowest_scale(error):
+            raise keeps_overflowing(engine.optimizer.loss_scale, watch.describe([])) from error
+        raise
     norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
     overflowed = skipped and engine.fp16_enabled()
-    return Result(float(loss), None if norm is None else float(norm), skipped, overflowed, reporter.after_step(skipped))
+    diverged = not overflowed and (watch.found or not math.isfinite(loss))
+    where = watch.describe(built.losses()) if diverged else ""
+    reports = built.reporter.after_step(skipped)
+    return Result(loss, None if norm is None else float(norm), skipped, overflowed, diverged, where, reports)

@@ -30,7 +30,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes.plot(*zip(*steps, strict=True), linewidth=0.8, alpha=0.35, color="tab:blue")
     axes.plot(*zip(*smooth(steps), strict=True), linewidth=1.6, color="tab:blue", label="training")
     for split, color in (("validation", "tab:orange"), ("test", "tab:green")):
-        points = [(row["step"], row["loss"]) for row in rows if row.get("split") == split]
+        points = [(row["step"], row["loss"]) for row in rows if row.get("split") == split and row["loss"] is not None]
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=color, label=split)
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)

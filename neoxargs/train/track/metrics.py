@@ -56,14 +56,14 @@ class Metrics(Tracker):
             row["memory"] = step.memory
         if step.skipped:
             row["skipped"] = True
-        row |= step.reports
+        row |= {name: _finite(value) for name, value in step.reports.items()}
         self._write("step", step.iteration, row)
 
     def on_eval(self, evaluation: Evaluation) -> None:
-        row: dict[str, Any] = {"split": evaluation.split, "loss": evaluation.loss}
+        row: dict[str, Any] = {"split": evaluation.split, "loss": _finite(evaluation.loss)}
         if evaluation.character_perplexity is not None:
-            row["character_perplexity"] = evaluation.character_perplexity
-        row |= {f"{evaluation.split}/{name}": value for name, value in evaluation.reports.items()}
+            row["character_perplexity"] = _finite(evaluation.character_perplexity)
+        row |= {f"{evaluation.split}/{name}": _finite(value) for name, value in evaluation.reports.items()}
         self._write("evaluation", evaluation.iteration, row)
 
     def on_tasks(self, results: TaskResults) -> None:

@@ -111,7 +111,7 @@ def _loss(rows: Rows, steps: Rows) -> Chart:
     losses = _points(steps, "loss")
     series = [Series("training", "train", losses, mean=centred(losses))]
     for split in ("validation", "test"):
-        points = [(row["step"], row["loss"]) for row in rows if row.get("split") == split]
+        points = _points([row for row in rows if row.get("split") == split], "loss")
         series.append(Series(split, split, points, dots=True))
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     level = ("unigram entropy", entropy) if entropy is not None else None
@@ -144,9 +144,9 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
     tiles += _accuracies(recent, "train/")
     if held_out:
         loss = held_out[-1]["loss"]
-        tiles.append(("validation loss", f"{loss:.4f}"))
+        tiles.append(("validation loss", "not finite" if loss is None else f"{loss:.4f}"))
         tiles += _accuracies(held_out[-1:], "validation/")
-        if is_cross_entropy(last):
+        if is_cross_entropy(last) and loss is not None:
             tiles.append(("perplexity", f"{math.exp(min(loss, 50)):.4g}"))
     speeds = sorted(row["tokens_per_second"] for row in steps)
     tiles += [

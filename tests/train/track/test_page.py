@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from neoxargs import run_metrics
 from neoxargs.train.track import Evaluation
+from neoxargs.train.track.console import Console
+from neoxargs.train.track.loss_curve import LossCurve
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.page import Page, page
 from tests.support.tracking import DONE, play, run, step
@@ -49,6 +54,25 @@ def test_a_killed_run_has_the_page_of_its_last_checkpoint(tmp_path: Path) -> Non
         tracker.on_save(1, tmp_path / "global_step1")
     assert "iteration 1 of 4" in (tmp_path / "report.html").read_text()
     record.on_end(DONE)
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan])
+def test_a_validation_loss_that_is_not_finite_is_shown_as_that(tmp_path: Path, loss: float) -> None:
+    record, report = Metrics(tmp_path / run_metrics.FILE), Page([])
+    for tracker in (record, report, LossCurve(), Console(1, lambda text: None, None, None)):
+        tracker.on_start(run(tmp_path))
+        tracker.on_step(step(1))
+        tracker.on_eval(Evaluation(1, "validation", loss, math.inf, {"margin": math.nan}))
+        tracker.on_end(DONE)
+    assert "<b>not finite</b><span>validation loss</span>" in (tmp_path / "report.html").read_text()
+    for line in (tmp_path / run_metrics.FILE).read_text().splitlines():
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def test_a_record_of_an_earlier_version_may_have_infinite_losses(tmp_path: Path) -> None:
+    old = [*rows(5)[:-1], {"event": "evaluation", "step": 5, "split": "validation", "loss": math.inf}]
+    (tmp_path / run_metrics.FILE).write_text("".join(json.dumps(row) + "\n" for row in old))
+    assert "not finite" in page(list(run_metrics.read(tmp_path / run_metrics.FILE)), "done", [], tmp_path)
 
 
 def test_the_page_loads_nothing_and_has_a_dark_mode() -> None:

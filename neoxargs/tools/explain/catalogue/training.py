@@ -279,6 +279,20 @@ PROBLEMS: dict[str, Entry] = {
     "loss-not-finite": row(
         "The loss is infinite or NaN. Later steps and checkpoints would be useless, so the run stops without saving."
     ),
+    "gradient-not-finite": row(
+        "A gradient is infinite or NaN, and after the step so are weights, although the loss was finite. A checkpoint "
+        "of this step would be of no use, and older ones would be removed for it."
+    ),
+    "weights-not-finite": row(
+        "A weight or an optimizer state is infinite or NaN. The checkpoint would be of no use, and older ones would be "
+        "removed for it."
+    ),
+    "checkpoint-not-finite": row(
+        "The checkpoint has weights or optimizer states that are infinite or NaN, so every later loss would be too."
+    ),
+    "fp16-keeps-overflowing": row(
+        "The gradients overflow fp16 even when the loss is not scaled up, so every later step would be skipped."
+    ),
     "steps-keep-diverging": row(
         "Skipping a step does not change the weights. If many consecutive steps diverge, the weights themselves have "
         "diverged, and later steps will diverge too."

@@ -1,0 +1,104 @@
+"""Which rank, pipeline stage and weight had the first gradient that is infinite or NaN.
+
+Gradients are examined before they are averaged over the data parallel ranks, which makes them NaN on all of them. The
+cost is one pass over the gradients per reduction; the host only reads one flag, after the loss of the step.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.train.deepspeed.optimizer_view import before_reduction, before_step, full_gradients
+from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.process.collectives import all_reduce
+from neoxargs.train.process.mesh import Mesh
+
+
+class NonFinite:
+    """Watches the gradients of an engine, one step at a time."""
+
+    def __init__(self, engine: Any, mesh: Mesh) -> None:
+        self.engine, self.mesh = engine, mesh
+        self.order = {name: number for number, name in enumerate(named_weights(engine.module))}
+        #: Names of weights, and the largest absolute value of the gradient of each: infinite or NaN if an element is.
+        self.largest: list[tuple[list[str], Tensor]] = []
+        self.flag = torch.zeros((), device=engine.device)
+        before_reduction(engine, self._add)
+        before_step(engine, self._share)
+
+    def begin_step(self) -> None:
+        """Forget the gradients of the step before."""
+        self.largest.clear()
+        self.flag = torch.zeros((), device=self.engine.device)
+
+    @property
+    def found(self) -> bool:
+        """Whether any rank had such a gradient in this step; the same on every rank. Waits for the GPU."""
+        return bool(self.flag.item())
+
+    def describe(self, losses: Sequence[Tensor]) -> str:
+        """Return where the first such number of this step was, "" if it is not known. Collective.
+
+        losses: those of this rank's micro batches.
+        """
+        loss = next((word for value in losses if (word := _word(float(value)))), "")
+        values = [
+            (name, word)
+            for names, largest in self.largest
+            for name, value in zip(names, largest.tolist(), strict=True)
+            if (word := _word(value))
+        ]
+        # The backward pass computes the gradients of the last layers first.
+        name, word = max(values, key=lambda value: self.order[value[0]], default=("", ""))
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, (self.mesh.pipe.rank, loss, name, word, socket.gethostname()))
+        affected = [(rank, *found) for rank, found in enumerate(of_ranks) if found[1] or found[2]]
+        if not affected:
+            return ""
+        rank, stage, loss, name, word, host = max(affected, key=lambda found: (bool(found[3]), found[1], -found[0]))
+        what = [f"the loss is {loss}"] * bool(loss) + [f"the gradient of {name} is {word}"] * bool(name)
+        place = f"rank {rank} on {host}" + f" (pipeline stage {stage})" * (self.mesh.pipe.size > 1)
+        return f"first found on {place}, where {' and '.join(what)}"
+
+    def _add(self, gradients: Sequence[tuple[str, Tensor]]) -> None:
+        present = [(name, gradient) for name, gradient in gradients if gradient.numel()]
+        if present:
+            norms = torch._foreach_norm([gradient for _, gradient in present], float("inf"))
+            largest = torch.stack([norm.float() for norm in norms]).to(self.engine.device)
+            self.largest.append(([name for name, _ in present], largest))
+
+    def _share(self) -> None:
+        # Without ZeRO, nothing is reduced if there is one replica, or if a 1-bit optimizer does that.
+        if not self.largest and not self.engine.zero_optimization():
+            self._add(full_gradients(self.engine))
+        if self.largest:
+            # 1 where something is not finite, so that MAX means "on any rank".
+            self.flag = 1.0 - torch.cat([largest for _, largest in self.largest]).isfinite().all().float()
+        if dist.get_world_size() > 1:
+            all_reduce(self.flag, dist.ReduceOp.MAX)
+
+
+def is_lowest_scale(error: Exception) -> bool:
+    """Whether an error says that fp16 gradients overflow even at the lowest loss scale."""
+    # DeepSpeed raises a bare Exception, half_precision.py an OverflowError.
+    return isinstance(error, OverflowError) or "loss scale already at minimum" in str(error)
+
+
+def keeps_overflowing(lowest: float, where: str) -> Problems:
+    what = f"fp16 gradients overflow even with the minimum loss scale, min_scale ({lowest:g})"
+    what += f"; {where}" * bool(where) + "; training stopped without saving"
+    hint = "set precision: bf16, or continue from an earlier checkpoint with a lower lr"
+    return Problems(Problem(what, hint=hint, id="fp16-keeps-overflowing", about=("min_scale", "precision", "lr")))
+
+
+def _word(value: float) -> str:
+    """Return NaN or infinite, or "" for any other number."""
+    return "NaN" if math.isnan(value) else "infinite" if math.isinf(value) else ""
