@@ -150,7 +150,11 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     enable_sanity_checks: bool = param(False)
     """Run DeepSpeed's internal consistency checks; slow, for debugging."""
 
-    save_muon_momentum_buffer_in_memory: bool = param(False)
+    save_muon_momentum_buffer_in_memory: bool = param(
+        False,
+        effect="none",
+        no_effect_reason="train.py has its own Muon, whose momentum is stored like the states of other optimizers",
+    )
     """Stage 3 with Muon and the optimizer's state on NVMe: keep Muon's momentum in memory."""
 
     cpu_offload: bool | None = param(

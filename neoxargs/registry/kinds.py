@@ -91,6 +91,8 @@ WHO_DRAWS = (
 DRAWS = ("hidden_dropout", "attention_dropout", "moe_jitter_eps")
 #: Parameters that decide which tokens the router of a mixture of experts sees together.
 SEEN_TOGETHER = frozenset({"world_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+#: Parameters that decide in which pieces a rank holds a matrix.
+PIECES = frozenset({"zero_stage", "zero_optimization.stage", "model_parallel_size"})
 #: Parameters that only decide how far the vocabulary is padded.
 PADDING = frozenset({"padded_vocab_size", "make_vocab_size_divisible_by"})
 
@@ -132,6 +134,11 @@ def impact_of(parameter: Parameter, sides: tuple[Values, Values]) -> tuple[Impac
         return "result", "with softmax_over_padding, the loss includes the padding"
     if name in WHO_DRAWS and (drawn := [each for each in DRAWS if _any(sides, each)]):
         return "result", f"{drawn[0]} is above 0, and this difference changes which random numbers are drawn"
+    if name in PIECES and any(str(side.get("optimizer.type")).lower() == "sm3" for side in sides):
+        return (
+            "result",
+            "sm3 keeps numbers of rows and columns, and of single elements where ranks hold parts of a matrix",
+        )
     if name in SEEN_TOGETHER and _any(sides, "moe_num_experts", above=1):
         return "result", "the router balances the tokens of each micro batch separately"
     return impact, ""

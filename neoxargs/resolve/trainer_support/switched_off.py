@@ -97,6 +97,11 @@ SWITCHED_OFF = (
         {"optimizer.type": IsNot(REGISTRY.parameters["optimizer.params.momentum"].used_by_types)},
         "the optimizer has no momentum",
     ),
+    SwitchedOff(
+        "optimizer.params.torch_adam optimizer.params.fp32_optimizer_states",
+        {"optimizer.type": Is(("muon",))},
+        "train.py has its own Muon, which updates the other weights by its own Adam",
+    ),
     # Schedules
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction warmup warmup_from_zero",
@@ -175,7 +180,7 @@ SWITCHED_OFF = (
         "zero_optimization.stage3_* zero_optimization.sub_group_size zero_optimization.zero_hpz_partition_size"
         " zero_optimization.zero_quantized_* zero_optimization.mics_* zero_optimization.memory_efficient_linear"
         " zero_optimization.pipeline_loading_checkpoint zero_optimization.override_module_apply"
-        " zero_optimization.log_trace_cache_warnings zero_optimization.save_muon_momentum_buffer_in_memory"
+        " zero_optimization.log_trace_cache_warnings"
         " zero_optimization.leaf_module.*",
         {"zero_optimization.stage": Is((1, 2))},
         "zero_optimization.stage is not 3",

@@ -55,7 +55,8 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
     problems = [_not_built(config, name, rows[name]) for name in refused]
     problems += _other_layers(config)
-    problems += [*_onebit_without_deepspeed(config), *_tuned_without_tuner(config)] if training else []
+    if training:
+        problems += [*_onebit_without_deepspeed(config), *_tuned_without_tuner(config), *_muon_on_shards(config)]
     return [*problems, *no_effect_warnings(config, refused)] if training else problems
 
 
@@ -104,6 +105,20 @@ def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
         hint = f'run pip install "deepspeed<={LAST_WITH_ONEBIT}"'
         place = config.place("optimizer.type")
         yield Problem(what, place, hint, id="onebit-optimizer-needs-older-deepspeed", about=("optimizer.type",))
+
+
+def _muon_on_shards(config: Config) -> Iterator[Problem]:
+    """Yield an error for Muon with tensor parallelism."""
+    kind, ranks = config.optimizer.type or "", config.parallel.model_parallel_size
+    if kind.lower() == "muon" and ranks > 1:
+        what = (
+            f"optimizer.type ({kind}) and model_parallel_size ({ranks}) cannot be combined: Muon makes the update of "
+        )
+        what += "a whole matrix orthogonal, and each tensor parallel rank has only a shard of it"
+        hint = "set model_parallel_size to 1 and use zero_optimization.stage or pipe_parallel_size, or set "
+        hint += "optimizer.type to AdamW"
+        about = ("optimizer.type", "model_parallel_size")
+        yield Problem(what, config.place(about[0]), hint, id="muon-needs-whole-matrices", about=about)
 
 
 def _tuned_without_tuner(config: Config) -> Iterator[Problem]:

@@ -41,6 +41,7 @@ from neoxargs.train.model.block import BLOCKS
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.widths import Widths
 from neoxargs.train.optim import build as optimizer
+from neoxargs.train.optim import muon
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.schedule import build_schedule
 from neoxargs.train.parallel.make import Make, VocabEmbedding
@@ -175,6 +176,8 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     if widths is not None:
         groups = mup.divide_groups(groups, named_weights(module), widths, mup.normalizes_gradients(config))
+    if (config.optimizer.type or "").lower() == "muon":
+        groups = muon.divide_groups(groups, named_weights(module))
     groups = optimizer.with_expert_groups(groups, expert_groups.group_name(mesh))
     own_optimizer = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
@@ -198,7 +201,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     half_precision.step_without_waiting(engine, mesh)
     if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
         own_optimizer.attach(engine)  # type: ignore[union-attr]
-    if isinstance(own_optimizer, Lamb):
+    if isinstance(own_optimizer, Lamb | muon.Orthogonal):
         own_optimizer.attach(engine, mesh)
     return engine
 

@@ -1,4 +1,4 @@
-"""The optimizer: torch's fused Adam and SGD, this package's Lion, SM3, Madgrad and LAMB, DeepSpeed's for the rest.
+"""The optimizer: torch's fused Adam and SGD, our Lion, SM3, Madgrad, LAMB and Muon, DeepSpeed's for the rest.
 
 `Adam` uses decoupled weight decay (AdamW), like DeepSpeed's and therefore GPT-NeoX's, unless `adam_w_mode: false`.
 """
@@ -17,6 +17,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.optimizer_state import is_onebit
 from neoxargs.train.optim import extra
 from neoxargs.train.optim.lamb import Lamb
+from neoxargs.train.optim.muon import Orthogonal
 from neoxargs.train.process.mesh import ALONE, Axis
 
 ParameterGroups = list[dict[str, Any]]
@@ -74,6 +75,8 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
                 about=("optimizer.type", "zero_optimization.offload_optimizer.device"),
             )
         )
+    if kind == "muon":
+        return Orthogonal(groups, config.optimizer_params, config)
     make = _BUILDERS.get(kind)
     return make(groups, config.optimizer_params) if make else None
 

@@ -39,6 +39,7 @@ PAIRS += (
         ("fp16: {enabled: true, loss_scale: 128, loss_scale_window: 7}", "fp16.loss_scale_window"),
         ("precision: fp16\nbf16: {check_grad_overflow: false}", "bf16.check_grad_overflow"),
         ("precision: fp32\nfp32_allreduce: true", "fp32_allreduce"),
+        ("optimizer: {type: Muon, params: {torch_adam: true}}", "optimizer.params.torch_adam"),
         (ONECYCLE % "" + "warmup: 0.1\nlr_decay_iters: 50", "warmup lr_decay_iters"),
         (ONECYCLE % ", decay_lr_rate: 0.1", "scheduler.params.decay_lr_rate"),
         (ADAM + "scheduler: {type: WarmupLR}\nlr_decay_iters: 50", "lr_decay_iters"),

@@ -54,6 +54,14 @@ def test_what_is_supported(text: str) -> None:
     assert trainer_problems(configure(text)) == []
 
 
+def test_muon_is_refused_on_shards_of_matrices() -> None:
+    shards = "{optimizer: {type: muon}, model_parallel_size: 2}"
+    (problem,) = trainer_problems(configure(shards, gpus=2))
+    assert problem.id == "muon-needs-whole-matrices"
+    assert "optimizer.type (muon) and model_parallel_size (2) cannot be combined" in problem.what
+    assert trainer_problems(configure("{optimizer: {type: Muon}, zero_stage: 1, pipe_parallel_size: 2}", gpus=2)) == []
+
+
 @pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
 def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
     (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))

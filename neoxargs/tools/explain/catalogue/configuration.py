@@ -89,6 +89,11 @@ PROBLEMS: dict[str, Entry] = {
         "In a run with autotuning.enabled, DeepSpeed measures a few steps and then exits. Only the autotuner, which "
         "autotuning_run starts, needs such runs; any other run would end without its last checkpoint."
     ),
+    "muon-needs-whole-matrices": row(
+        "Muon makes the update of each matrix orthogonal. Shards that are orthogonal one by one do not form an "
+        "orthogonal matrix: the run would train differently for each number of tensor parallel ranks.",
+        "{optimizer: {type: Muon, params: {lr: 0.001}}, model_parallel_size: 2}",
+    ),
     "onebit-optimizer-needs-older-deepspeed": row(
         "The installed DeepSpeed release no longer has the 1-bit optimizers. Every rank would stop when it builds "
         "the optimizer."

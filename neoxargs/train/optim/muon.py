@@ -1,0 +1,213 @@
+"""Muon on whole matrices, however ZeRO divides them.
+
+Muon replaces the momentum of a matrix by the nearest orthogonal matrix, so it needs the momentum of the whole matrix:
+of queries, keys and values one by one, although they are one weight here, as are the two halves of a gated MLP.
+DeepSpeed 0.19 has Muon too. It adds raw gradients, like SGD, unless its optimizer of ZeRO 1 to 3 runs (not in fp32 with
+ZeRO 0, nor where it accumulates bf16 gradients in fp32), clips the orthogonal matrices to `gradient_clipping`, and
+treats everything that is one weight as one matrix, the output layer among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.lora import target
+from neoxargs.sizes.model import GATED
+from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
+from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.process.mesh import Mesh
+
+#: Coefficients of the iteration, and its steps, of the author's implementation (kellerjordan.github.io/posts/muon).
+COEFFICIENTS, STEPS = (3.4445, -4.7750, 2.0315), 5
+#: Number of groups of rows in a weight that consists of several matrices, and the rows of each of these in a group.
+Rows = tuple[int, list[int]]
+
+
+class Matrix(NamedTuple):
+    """Elements of a matrix that this rank updates, and how to find the whole matrix among those of all ranks."""
+
+    piece: Piece
+    shape: torch.Size
+    rows: Rows | None
+    """None if the weight is one matrix."""
+    of_partitions: int
+    """With ZeRO-3, the elements of the weight on each rank, with padding; else 0."""
+
+
+def divide_groups(groups: list[dict[str, Any]], names: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
+    """Split each parameter group: the matrices that Muon updates, and the weights that Adam updates."""
+    name_of = {id(weight): name for name, weight in names.items()}
+    divided = []
+    for group in groups:
+        for chosen in (True, False):
+            weights = [
+                weight for weight in group["params"] if _is_matrix(name_of.get(id(weight), ""), weight) is chosen
+            ]
+            divided += [{**group, "params": weights, "orthogonal": chosen}] if weights else []
+    return divided
+
+
+def _is_matrix(name: str, weight: nn.Parameter) -> bool:
+    """Whether a weight is a hidden matrix, or a stack of those of experts; not embeddings and the output layer."""
+    shape = getattr(weight, "ds_shape", weight.shape)
+    dimensions = 3 if ".experts." in name else 2
+    return name.startswith("layers.") and name.endswith(".weight") and len(shape) == dimensions
+
+
+# Not "Muon": DeepSpeed applies its own Muon to the gradients of any optimizer with this in the name of its class.
+class Orthogonal(Optimizer):
+    """Muon: Jordan et al. 2024, with Nesterov momentum; AdamW for parameter groups without `orthogonal`.
+
+    factors: of the learning rate, for matrices and for other weights.
+    """
+
+    def __init__(self, groups: Any, params: OptimizerParams, config: Config) -> None:
+        lr, (beta1, beta2) = params.lr or 0.0, params.betas or (0.9, 0.999)
+        defaults = {"lr": lr, "betas": (beta1, beta2), "eps": 1e-8 if params.eps is None else params.eps}
+        super().__init__(groups, {**defaults, "weight_decay": 0.0, "orthogonal": False})
+        self.momentum = 0.95 if params.momentum is None else params.momentum
+        self.gram, self.decoupled = params.ns_method == "gram", params.adam_w_mode
+        self.factors = {
+            chosen: own / lr if own is not None and lr else 1.0
+            for chosen, own in ((True, params.muon_lr), (False, params.adam_lr))
+        }
+        self.config = config
+        self.matrices: dict[Tensor, list[Matrix]] | None = None
+
+    def attach(self, engine: Any, mesh: Mesh) -> None:
+        """Find the matrices in the tensors of a DeepSpeed engine. Steps before this have no effect."""
+        layout, weights = optimizer_layout(engine), named_weights(engine.module)
+        assert layout is not None and mesh.tensor.size == 1
+        self.device = engine.device
+        self.matrices = {tensor: [] for tensor in layout.tensors}
+        # The ranks that have the other parts of a tensor.
+        zero3 = layout.kind == "zero3"
+        ranks = engine.optimizer.sub_group_process_groups if zero3 else getattr(
+            engine.optimizer, "real_dp_process_group", None
+        )  # fmt: skip
+        self.ranks = {
+            tensor: ranks[number] if ranks and layout.kind.startswith("zero") else None
+            for number, tensor in enumerate(layout.tensors)
+        }
+        for piece in layout.pieces:
+            weight = weights[piece.name]
+            shape = getattr(weight, "ds_shape", weight.shape)
+            of_partitions = weight.ds_tensor.ds_numel if zero3 else 0  # type: ignore[attr-defined]
+            self.matrices[layout.tensors[piece.tensor]].append(
+                Matrix(piece, shape, self._rows(piece.name, shape[-2] if len(shape) > 1 else 0), of_partitions)
+            )
+
+    def _rows(self, name: str, count: int) -> Rows | None:
+        """Return how the matrices of a weight with so many rows are interleaved; None if it is one matrix."""
+        if name.endswith("attention.query_key_value.weight"):
+            fused = target(self.config, "attention.query_key_value")
+            return fused.groups, [rows for _, rows in fused.parts]
+        if name.endswith("dense_h_to_4h.weight") and self.config.mlp.activation in GATED:
+            return 1, [count // 2, count // 2]
+        return None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Update the weights. Collective under ZeRO; `closure` is ignored."""
+        if self.matrices is None:  # DeepSpeed takes a step on zero gradients to allocate states
+            return
+        for group in self.param_groups:
+            rate = group["lr"] * self.factors[group["orthogonal"]]
+            update = self._orthogonal if group["orthogonal"] else self._adam
+            for tensor in group["params"]:
+                if tensor.grad is None:
+                    continue
+                if self.decoupled or group["orthogonal"]:
+                    tensor.mul_(1 - rate * group["weight_decay"])
+                tensor.add_(update(tensor, group), alpha=-rate)
+
+    def _adam(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return Adam's update; update the moments."""
+        state, gradient = self.state[tensor], tensor.grad
+        assert gradient is not None
+        if not self.decoupled:
+            gradient = gradient.add(tensor, alpha=group["weight_decay"])
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(tensor), exp_avg_sq=torch.zeros_like(tensor))
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        mean, squares = state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(gradient, 1 - beta1)
+        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (squares / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
+        update: Tensor = (mean / (1 - beta1 ** state["step"])).div_(root)
+        return update
+
+    def _orthogonal(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return the orthogonal matrices of the momentum in a tensor's shape; update the momentum. Collective."""
+        assert self.matrices is not None and tensor.grad is not None
+        momentum = self.state[tensor].setdefault("momentum_buffer", torch.zeros_like(tensor))
+        momentum.lerp_(tensor.grad, 1 - self.momentum)
+        wanted = torch.lerp(tensor.grad, momentum, self.momentum).flatten()
+        ranks, update = self.ranks[tensor], torch.zeros_like(wanted)
+        own, of_all = self._gathered(wanted, ranks)
+        for piece, shape, rows, of_partitions in self.matrices[tensor]:
+            if of_partitions:
+                flat = of_all[:, piece.start : piece.start + of_partitions].flatten()[: shape.numel()]
+            else:
+                # With ZeRO-1 and 2, a matrix begins where an earlier rank has its first elements.
+                first = own * wanted.numel() + piece.start - piece.begin
+                flat = of_all.flatten()[first : first + shape.numel()]
+            whole = _each_orthogonal(flat.view(shape), rows, self.gram).flatten()
+            update[piece.start : piece.start + piece.length] = whole[piece.begin : piece.begin + piece.length]
+        return update.view_as(tensor)
+
+    def _gathered(self, flat: Tensor, ranks: Any) -> tuple[int, Tensor]:
+        """Return this rank's number among `ranks`, and the tensors of all of them: (ranks, elements)."""
+        if ranks is None or dist.get_world_size(ranks) == 1:
+            return 0, flat.unsqueeze(0)
+        here = flat.to(self.device)
+        of_all = here.new_empty(dist.get_world_size(ranks), len(here))
+        dist.all_gather(list(of_all.unbind()), here, group=ranks)
+        return dist.get_rank(ranks), of_all
+
+
+def _each_orthogonal(weight: Tensor, rows: Rows | None, gram: bool) -> Tensor:
+    """Replace each matrix in a weight (..., rows, columns); scaled as in the original if it has more rows."""
+    if rows is None:
+        longer = max(1.0, weight.size(-2) / weight.size(-1))
+        return orthogonal(weight, gram) * math.sqrt(longer)
+    (groups, sizes), stack, columns = rows, weight.shape[:-2], weight.size(-1)
+    parts = torch.split(weight.reshape(*stack, groups, -1, columns), sizes, dim=-2)
+    found = [_each_orthogonal(part.reshape(*stack, -1, columns), None, gram) for part in parts]
+    by_group = [part.reshape(*stack, groups, -1, columns) for part in found]
+    return torch.cat(by_group, dim=-2).reshape(weight.shape)
+
+
+def orthogonal(x: Tensor, gram: bool = True) -> Tensor:
+    """Return about the nearest matrix with singular values of 1, by a Newton-Schulz iteration; (..., rows, columns).
+
+    The singular values that result lie between about 0.7 and 1.2, which suffices for an optimizer.
+    gram: iterate on the smaller product of the matrix with itself, which is as exact and faster.
+    """
+    if x.size(-2) > x.size(-1):
+        return orthogonal(x.mT, gram).mT
+    a, b, c = COEFFICIENTS
+    x = x.float() / (torch.linalg.matrix_norm(x.float(), keepdim=True) + 1e-7)
+    if not gram:
+        for _ in range(STEPS):
+            product = x @ x.mT
+            x = a * x + (b * product + c * product @ product) @ x
+        return x
+    # Each step multiplies x by a polynomial of x x^T, and these polynomials commute with each other.
+    product, identity = x @ x.mT, torch.eye(x.size(-2), device=x.device)
+    factor = identity
+    for _ in range(STEPS):
+        polynomial = a * identity + b * product + c * product @ product
+        factor = polynomial @ factor
+        product = polynomial @ product @ polynomial
+    return factor @ x
