@@ -45,7 +45,7 @@ class Request(Record):
             options.gpus,
             getattr(options, "json", False),
             script,
-            options.plugin,
+            getattr(options, "plugin", ()),  # deepy export has no --plugin
             getattr(options, "break_lock", False),
         )
 

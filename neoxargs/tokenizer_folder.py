@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,7 +133,10 @@ def end_of_document(folder: Path | None, find: Callable[[str], int | None], othe
 def end_ids(folder: Path | None) -> list[int]:
     """Return the tokens at which transformers ends a generation, as far as the folder says so; raise Problems."""
     for file in (folder / name for name in SETTINGS) if folder else ():
-        values = read_json(file) if file.is_file() else {}
+        values: dict[str, Any] = {}
+        # A config.json that is not JSON is of no model: other programs have files of this name, too.
+        with suppress(*[Problems] * (file.name == MODEL)):
+            values = read_json(file) if file.is_file() else {}
         if found := list(_ids(values.get("eos_token_id"))):
             return found
     return []

@@ -295,6 +295,9 @@ def test_without_its_description_a_vocabulary_is_searched_and_then_the_ids_are_r
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": null}')
     (tmp_path / "config.json").write_text('{"eos_token_id": 256}')
     assert (build_tokenizer(options).eod, build_tokenizer(options).ends) == (256, set())
+    (tmp_path / "config.json").write_text("// of another program")
+    tokenizer_of(QWEN).save(options.vocab_file)
+    assert build_tokenizer(options).eod == 256
     (tmp_path / "generation_config.json").write_text("[" * 100_000)
     with pytest.raises(Problems, match=r"generation_config.json is not JSON: it is nested too deeply"):
         build_tokenizer(options)
