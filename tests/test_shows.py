@@ -6,14 +6,21 @@ import os
 
 import pytest
 
+from neoxargs.registry import REGISTRY, normal
 from tests.support.selection import runs_all_files
 from tests.support.shows import PAGE, SHOWN, effect, names, page, rows
 
 
 def test_the_committed_page_has_the_seeds_rows_and_the_registrys_effects() -> None:
     table = rows(PAGE.read_text(encoding="utf-8"))
-    assert [row[0] for row in table] == names() and len(table) == 138
-    assert [row[1] for row in table] == [effect(name).strip("` ") for name in names()]
+    assert [row[0] for row in table[:138]] == names()
+    assert [row[1] for row in table] == [effect(row[0]).strip("` ") for row in table]
+
+
+def test_every_mark_names_a_parameter_or_a_section(pytestconfig: pytest.Config) -> None:
+    shown = pytestconfig.stash[SHOWN]
+    unknown = [name for name in shown if not (REGISTRY.find(name) or normal(name) in REGISTRY.sections)]
+    assert not unknown, {name: sorted(shown[name]) for name in unknown}
 
 
 def test_effects_of_parameters_and_sections() -> None:

@@ -34,10 +34,11 @@ def rated(**changes: str) -> str:
     return f"{{{', '.join(f'{name}: {value}' for name, value in values.items())}}}"
 
 
+WITHOUT_A_BATCH = "gradient_accumulation_steps: 2"
 CASES = [
     "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
     "{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}",
-    "gradient_accumulation_steps: 2",
+    WITHOUT_A_BATCH,
     "{activation: swiglu, intermediate_size: 200}",
     "launcher_args: --comment='two words",
     "zero_optimization: {stage: 2, zenflow: {select_interval: 4}}",
@@ -239,7 +240,7 @@ CASES = [
 def render_case(text: str) -> str:
     """Return the problems or warnings of a case as text."""
     try:
-        return render(configure(text, without=NO_BATCH if text == CASES[2] else "").warnings)
+        return render(configure(text, without=NO_BATCH if text == WITHOUT_A_BATCH else "").warnings)
     except Problems as problems:
         return str(problems)
 

@@ -1,0 +1,95 @@
+"""The six steps of "A built-in parameter" in docs/extending.md, followed in a copy, end with tests that pass."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import DOCS, ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+#: What the steps change: file -> the text before which lines are added, and these lines.
+ADDED = {
+    "neoxargs/registry/model.py": (
+        "    attention_config: list[Any] = param(",
+        '    attention_gain: Positive = param(1.0, ours=True)\n    """Factor of the attention\'s output."""\n\n',
+    ),
+    "neoxargs/resolve/rules/model.py": (
+        '@derives("attention_config")',
+        "@check\n"
+        "def attention_gain_below_two(attention_gain: float) -> Finding | None:\n"
+        '    """A larger gain lets the residual stream overflow.\n\n        attention_gain: 3\n    """\n'
+        "    if attention_gain < 2:\n        return None\n"
+        '    return refuse(f"attention_gain ({attention_gain:g}) must be below 2", "set attention_gain to 1")\n\n\n',
+    ),
+    "tests/resolve/rules/test_wording.py": ("    WITHOUT_A_BATCH,", '    "attention_gain: 3",\n'),
+    "neoxargs/train/model/attention.py": (
+        "        return self.dense(self.recompute(_by_token, context))",
+        "        context = context * self.gain\n",
+    ),
+}
+TEST = '''"""The gain scales what attention adds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.small_gpt import batch, build, small
+
+
+@pytest.mark.shows("attention_gain")
+def test_the_gain_changes_the_logits() -> None:
+    tokens, _ = batch(1)
+    plain, louder = (build(small(attention_gain=gain))(tokens) for gain in (1.0, 1.5))
+    assert not torch.equal(plain, louder)
+'''
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the repository with the changes of steps 1 to 5."""
+    folder = tmp_path / "checkout"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "build", "dist")
+    shutil.copytree(ROOT, folder, ignore=ignored)
+    for name, (before, lines) in ADDED.items():
+        text = (folder / name).read_text(encoding="utf-8")
+        assert before in text, name
+        (folder / name).write_text(text.replace(before, lines + before, 1), encoding="utf-8")
+    attention = folder / "neoxargs/train/model/attention.py"
+    line = "        self.dense = make.row("
+    text = attention.read_text(encoding="utf-8")
+    attention.write_text(text.replace(line, f"        self.gain = config.attention.attention_gain\n{line}", 1))
+    (folder / "tests/train/model/test_gain.py").write_text(TEST)
+    return folder
+
+
+def run(folder: Path, *words: str, **variables: str) -> str:
+    """Run Python in a checkout; returns what it prints."""
+    environ = {**os.environ, "PYTHONPATH": str(folder), **variables}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_steps_for_a_parameter_end_with_tests_that_pass(checkout: Path) -> None:
+    page = (DOCS / "extending.md").read_text(encoding="utf-8")
+    wording = re.search(r"UPDATE=1 python (-m pytest .+)", page)
+    effects = re.search(r"`UPDATE=1 python (-m pytest .+)`", page)
+    assert wording and effects
+    run(checkout, "deepy.py", "docs")
+    run(checkout, *wording[1].split(), UPDATE="1")
+    run(checkout, *effects[1].split(), UPDATE="1")
+    tests = ["tests/train/model/test_gain.py", "tests/registry", "tests/tools/docs", "tests/test_shows.py"]
+    run(checkout, "-m", "pytest", "-n", "2", *tests, "tests/resolve/rules")
+    assert "test_gain.py" in (checkout / "docs/effects.md").read_text(encoding="utf-8")
+    assert "attention-gain-below-two" in run(checkout, "deepy.py", "explain", "attention_gain_below_two")
