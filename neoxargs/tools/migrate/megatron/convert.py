@@ -30,7 +30,7 @@ from neoxargs.tools.migrate.megatron.slurm import Job, read_job
 from neoxargs.tools.migrate.megatron.unsupported_flags import is_listed, reason
 from neoxargs.tools.migrate.result import Result, new_file
 from neoxargs.tools.migrate.shell.script import Script, read_script
-from neoxargs.tools.migrate.shell.words import Word
+from neoxargs.tools.migrate.shell.values import Word
 from neoxargs.tools.migrate.source import CURRENT_DIALECT
 from neoxargs.tools.migrate.yaml_write import yaml_text
 
@@ -69,12 +69,13 @@ def convert_script(
     # Read again, because these variables can decide branches and contain flags.
     if from_environ:
         script = read_script(text, {**from_environ, **given})
+    notes = list[Problem]()
     command = max(script.commands, key=_flag_count, default=[])
     # Some scripts print the command that they submit elsewhere.
     if not _flag_count(command):
         command = max(script.printed, key=_flag_count, default=[])
     if not _flag_count(command) and script.variable_flags:
-        script.notes.append(_flags_of_variables(text))
+        notes.append(_flags_of_variables(text))
         command = script.variable_flags
     if not _flag_count(command):
         raise Problems([_no_command(text)])
@@ -82,11 +83,9 @@ def convert_script(
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
     head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
-    notes = [
+    notes += [
         *(_from_environment(name, text) for name in sorted(from_environ)),
         *_without_effect(chosen, script, text),
-        *script.notes,
-        *_doubts(script, command),
     ]
     problems = [*notes, *_other_models(script.commands, command), *_not_continued(script, command), *reading.problems]
     return new_file(f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n", problems=problems)
@@ -267,10 +266,6 @@ def _not_continued(script: Script, chosen: Sequence[Word]) -> list[Problem]:
         for words in script.flag_lines
         if words is not chosen
     ]
-
-
-def _doubts(script: Script, chosen: Sequence[Word]) -> list[Problem]:
-    return [problem for words, problems in script.doubts if words is chosen for problem in problems]
 
 
 def _values(words: Sequence[Word]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from neoxargs.problems import close_matches
 from neoxargs.registry import normal
 from neoxargs.tools.migrate.megatron.open_values import leave_placeholder
 from neoxargs.tools.migrate.megatron.reading import Option, Reading, options_of
-from neoxargs.tools.migrate.shell.words import Word
+from neoxargs.tools.migrate.shell.values import Word
 
 #: Flags of torchrun and DeepSpeed's launcher, and their parameters.
 LAUNCHER_FLAGS = {

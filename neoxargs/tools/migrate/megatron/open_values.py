@@ -10,32 +10,37 @@ from neoxargs.problems import Problem, listed
 from neoxargs.resolve.yaml.nodes import read_plain
 from neoxargs.tools.migrate.megatron.flags import TAKES_MANY, is_read, is_switch
 from neoxargs.tools.migrate.megatron.reading import Option, Reading
-from neoxargs.tools.migrate.shell.arithmetic import COMMAND, SUM
-from neoxargs.tools.migrate.shell.words import Word
+from neoxargs.tools.migrate.shell.values import Unknown, Word
 
-_UNKNOWN = re.compile(rf"\$\{{[^}}]*\}}|{SUM.pattern}|{COMMAND.pattern}|\$\([^)]*\)|\$\w+")
 #: Names of variables that contain flags rather than the value of one.
 _FLAGS = re.compile(r"args|flags|opts|options|extra", re.IGNORECASE)
 
 
 def unset_variables(options: Iterable[Option], unset: Container[str]) -> Iterator[Problem]:
-    """Yield one warning for each unknown value. unset: the variables that the script uses but does not set."""
-    users: dict[str, list[tuple[Option, Word]]] = {}
+    """Yield one warning for each unknown value, or for all that are unknown for the same reason.
+
+    unset: the variables that the script uses but does not set.
+    """
+    users: dict[str, list[tuple[Option, Word, Unknown]]] = {}
     for option in options:
-        for name, words in _variables(option.words).items():
-            users.setdefault(name, []).append((option, words[0]))
-    for name, uses in users.items():
-        flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in uses), "and")
-        what = f"the value of {name} is unknown, so {flags} cannot be converted"
-        hint = _options_to_add(name, unset) or "set the parameter in the new file"
+        for word in option.words:
+            for unknown in word.unknowns:
+                users.setdefault(unknown.why or str(unknown), []).append((option, word, unknown))
+    for uses in users.values():
+        flags = listed(dict.fromkeys(f"--{option.name}" for option, _, _ in uses), "and", most=99)
+        shown = list(dict.fromkeys(unknown for _, _, unknown in uses))
+        why = uses[0][2].why and f", because {uses[0][2].why}"
+        what = f"the value of {shown[0]} is unknown{why}, so {flags} cannot be converted"
+        if len(shown) > 1:
+            each = f", because each {uses[0][2].why.removeprefix('it ')}"
+            what = f"the values of {listed(shown, 'and', most=99)} are unknown{each}, so {flags} cannot be converted"
+        hint = _options_to_add((unknown for _, _, unknown in uses), unset) or "set the parameter in the new file"
         yield Problem(what, uses[0][1].place, hint, severity="warning", id="migrate-variable-unset")
 
 
-def _options_to_add(text: str, unset: Container[str]) -> str:
-    """Return which `--var` options would make an expansion known; empty if none would."""
-    if COMMAND.match(text) and not SUM.match(text):
-        return ""
-    names = [name for name in dict.fromkeys(re.findall(r"\w+", text)) if name in unset]
+def _options_to_add(unknowns: Iterable[Unknown], unset: Container[str]) -> str:
+    """Return which `--var` options would make these known; empty if none would."""
+    names = dict.fromkeys(name for unknown in unknowns for name in unknown.names if name in unset)
     return f"add {' '.join(f'--var {name}=VALUE' for name in names)}" if names else ""
 
 
@@ -44,7 +49,7 @@ def leave_further_flags(reading: Reading, before: Sequence[Word], unset: Contain
 
     before: the words before the first flag. unset: as in `unset_variables`.
     """
-    further = {word.text: word for word in before if _is_unknown(word)}
+    further = {word.text: word for word in before if word.is_unknown}
     for name, option in reading.options.items():
         begin = len(option.values) - len(_further_flags(option))
         further |= {word.text: word for word in option.values[begin:]}
@@ -52,9 +57,12 @@ def leave_further_flags(reading: Reading, before: Sequence[Word], unset: Contain
     reading.has_unknown_flags = bool(further)
     for text, word in further.items():
         shown = " ".join(text.split())  # a command substitution can have several lines
-        hint = _options_to_add(text, unset) or "add the settings of these flags to the new file"
-        reading.warn("migrate-variable-unset", f"the flags in {shown} are unknown and are left out", word.place, hint)
-        reading.to_do.append(f"TODO: add the settings of the flags in {shown}, which are unknown.")
+        hint = _options_to_add(word.unknowns, unset) or "add the settings of these flags to the new file"
+        why = "".join(dict.fromkeys(f", because {each.why}" for each in word.unknowns if each.why))
+        what = f"the flags in {shown} are unknown{why} and are left out"
+        reading.warn("migrate-variable-unset", what, word.place, hint)
+        choices = "".join(f" ({each.shown_choices})" for each in word.unknowns if each.choices)
+        reading.to_do.append(f"TODO: add the settings of the flags in {shown}, which are unknown{choices}.")
 
 
 def _further_flags(option: Option) -> Sequence[Word]:
@@ -62,20 +70,22 @@ def _further_flags(option: Option) -> Sequence[Word]:
     if option.name in TAKES_MANY:
         return _after_paths(option.values)
     takes_none = is_switch(option.name) if is_read(option.name) else _FLAGS.search(option.text)
-    return list(takewhile(_is_unknown, reversed(option.values[0 if takes_none else 1 :])))
+    takes_none = takes_none or (option.values[:1] and option.values[0].is_unknown and _has_flags(option.values[0]))
+    return list(takewhile(lambda word: word.is_unknown, reversed(option.values[0 if takes_none else 1 :])))
 
 
 def _after_paths(words: Sequence[Word]) -> Sequence[Word]:
     """Return the unknown variables after one known path, or after known pairs of a weight and a path."""
-    known = list(takewhile(lambda word: not _is_unknown(word), words))
+    known = list(takewhile(lambda word: not word.is_unknown, words))
     rest = words[len(known) :]
     has_weights = bool(known) and isinstance(read_plain(known[0].text), int | float)
     is_complete = len(known) % 2 == 0 and len(rest) % 2 == 1 if has_weights else len(known) == 1
-    return rest if known and is_complete and all(map(_is_unknown, rest)) else []
+    return rest if known and is_complete and all(word.is_unknown for word in rest) else []
 
 
-def _is_unknown(word: Word) -> bool:
-    return _UNKNOWN.fullmatch(word.text) is not None
+def _has_flags(word: Word) -> bool:
+    """Return whether a word that is unknown is one or more flags in some branch of the script."""
+    return any(choice.startswith("--") for unknown in word.unknowns for choice in unknown.choices)
 
 
 def without_remarks(reading: Reading, option: Option) -> Option:
@@ -102,12 +112,3 @@ def leave_placeholder(reading: Reading, option: Option, names: Sequence[str]) ->
     reading.warn("migrate-placeholder", f"{option} has a placeholder instead of a value", place, hint, names)
     for name in names or ["the corresponding parameter"]:
         reading.note_to_write(option, name)
-
-
-def _variables(words: Iterable[Word]) -> dict[str, list[Word]]:
-    """Return the unexpanded variables and command substitutions in the words, each with the words that have it."""
-    users: dict[str, list[Word]] = {}
-    for word in words:
-        for match in _UNKNOWN.finditer(word.text):
-            users.setdefault(match[0], []).append(word)
-    return users

@@ -10,7 +10,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Scalar, node_of, read_plain
 from neoxargs.tools.migrate.megatron.unsupported_flags import HARMLESS, REASONS_IN_COMMON, reason
-from neoxargs.tools.migrate.shell.words import Word
+from neoxargs.tools.migrate.shell.values import Unknown, Word
 from neoxargs.tools.migrate.yaml_write import Setting
 
 #: Old names of Megatron-LM flags that the registry does not have.
@@ -50,11 +50,12 @@ OLD_NAMES = {
 
 
 class Option(NamedTuple):
-    """One flag with its values. name: without `--`, with hyphens."""
+    """One flag with its values. name: without `--`, with hyphens. in_name: what is unknown of the name."""
 
     name: str
     values: list[Word]
     place: Place
+    in_name: tuple[Unknown, ...] = ()
 
     @property
     def text(self) -> str:
@@ -62,11 +63,17 @@ class Option(NamedTuple):
 
     @property
     def words(self) -> list[Word]:
-        return [Word(f"--{self.name}", self.place), *self.values]
+        return [Word(f"--{self.name}", self.place, self.in_name), *self.values]
 
     @property
     def is_known(self) -> bool:
         return all(word.is_known for word in self.words)
+
+    @property
+    def choices(self) -> str:
+        """The values that the branches of a script give to the option's variables, as a clause; empty if not known."""
+        shown = [f"{each} is {each.shown_choices}" for word in self.words for each in word.unknowns if each.choices]
+        return ", ".join(dict.fromkeys(shown))
 
     @property
     def is_placeholder(self) -> bool:
@@ -86,7 +93,9 @@ def options_of(words: Sequence[Word]) -> dict[str, Option]:
             name, equals, value = word.text[2:].partition("=")
             name = name if "$" in name else name.replace("_", "-")  # not within a variable's name
             name = OLD_NAMES.get(name, name)
-            last = options[name] = Option(name, [Word(value, word.place)] if equals else [], word.place)
+            in_name = word.unknowns if not equals else tuple(each for each in word.unknowns if each in name)
+            values = [Word(value, word.place, tuple(each for each in word.unknowns if each not in in_name))]
+            last = options[name] = Option(name, values if equals else [], word.place, in_name)
         elif last and (word.text.strip() or not word.text):  # a lone space is that of a line that ends in `\\ `
             last.values.append(word)
     return options
@@ -166,7 +175,8 @@ class Reading:
 
     def note_to_write(self, option: Option, name: str) -> None:
         """Add a comment at the top of the new file about a parameter that the user has to set."""
-        self.to_do.append(f"TODO: set {name} (for {option}).")
+        choices = f", where {option.choices}" if option.choices else ""
+        self.to_do.append(f"TODO: set {name} (for {option}{choices}).")
         self.to_write.add(name)
 
     def warn(self, id: str, what: str, place: Place | None, hint: str, about: Sequence[str] = ()) -> None:

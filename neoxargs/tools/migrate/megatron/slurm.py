@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from neoxargs.problems import Place
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.megatron.reading import Option, Reading, options_of
-from neoxargs.tools.migrate.shell.words import Word
+from neoxargs.tools.migrate.shell.values import Word
 
 #: Short options of sbatch that a script is likely to use.
 _LONG = {

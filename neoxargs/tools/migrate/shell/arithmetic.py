@@ -62,14 +62,14 @@ def evaluate(sum_: str, value_of: Callable[[str], str]) -> int | None:
         return None
 
 
-def assigned(statement: str, value_of: Callable[[str], str]) -> dict[str, str]:
-    """Return the variables that `(( ))` or `let` sets. An unknown value stays in `$(( ))`."""
-    values: dict[str, str] = {}
+def assigned(statement: str, value_of: Callable[[str], str]) -> dict[str, str | None]:
+    """Return the variables that `(( ))` or `let` sets, and their values; None for one that is unknown."""
+    values: dict[str, str | None] = {}
     for match in filter(None, map(_ASSIGNED.fullmatch, statement.split(","))):
         name, sign = match[1] or match[4] or match[7], match[2] or (match[5] or match[6] or "")[:1]
         sum_ = f"{name} {sign} ({match[3] or 1})" if sign else match[3]
         total = evaluate(sum_, lambda other: values.get(other) or value_of(other))
-        values[name] = f"$(({sum_}))" if total is None else str(total)
+        values[name] = None if total is None else str(total)
     return values
 
 

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-
-def _is_known(text: str) -> bool:
-    return "$" not in text and "`" not in text
+from neoxargs.tools.migrate.shell.values import Chars, text_of, unknowns_of
 
 
-def evaluate(texts: Sequence[str]) -> bool | None:
+def evaluate(words: Sequence[Chars]) -> bool | None:
     """Return whether a test such as `"$A" = b` (without brackets) is true; None if that is unknown."""
+    texts = [text_of(word) for word in words]
+    for sign in ("||", "&&"):
+        if sign in texts:
+            at = texts.index(sign)
+            return combined(sign, evaluate(words[:at]), evaluate(words[at + 1 :]))
+    known = [not unknowns_of(word) for word in words]
     match texts:
-        case ["!", *rest]:
-            inner = evaluate(rest)
+        case ["!", *_]:
+            inner = evaluate(words[1:])
             return None if inner is None else not inner
-        case ["true"]:
-            return True
-        case ["false"]:
-            return False
         case ["-z" | "-n" as sign, text]:
-            # An unset variable stays in the word as it is written, and would be empty.
-            empty = not text or (re.fullmatch(r"\$\{?\w+[:-]*\}?", text) is not None)
-            return empty == (sign == "-z") if empty or _is_known(text) else None
-        case [one, sign, other] if _is_known(one) and _is_known(other):
+            is_empty = not text or _is_unset(words[1])
+            return is_empty == (sign == "-z") if is_empty or _has_text(words[1]) else None
+        case [text] if known[0]:
+            return text != ""
+        case [one, sign, other] if known[0] and known[2]:
             return _compared(one, sign, other)
     return None
+
+
+def combined(sign: str, one: bool | None, other: bool | None) -> bool | None:
+    """Return whether two tests joined by `&&` or `||` are true; None if that is unknown."""
+    decides = sign == "||"
+    return decides if decides in (one, other) else None if None in (one, other) else not decides
+
+
+def _is_unset(word: Chars) -> bool:
+    return len(word) == 1 and any(unknown.is_unset for unknown in unknowns_of(word))
+
+
+def _has_text(word: Chars) -> bool:
+    return len(word) > len(unknowns_of(word))
 
 
 def _compared(one: str, sign: str, other: str) -> bool | None:
@@ -41,19 +55,3 @@ def _compared(one: str, sign: str, other: str) -> bool | None:
     signs = {"-eq": difference == 0, "-ne": difference != 0, "-lt": difference < 0, "-le": difference <= 0,
              "-gt": difference > 0, "-ge": difference >= 0}  # fmt: skip
     return signs.get(sign)
-
-
-def combine(condition: list[tuple[str, bool | None]]) -> bool | None:
-    """Return whether tests joined by `&&` and `||` are true; None if that is unknown.
-
-    condition: for each test, the operator before it and its result.
-    """
-    result = condition[0][1] if condition else None
-    for sign, next_one in condition[1:]:
-        if sign == "&&":
-            result = False if False in (result, next_one) else None if None in (result, next_one) else True
-        elif sign == "||":
-            result = True if True in (result, next_one) else None if None in (result, next_one) else False
-        else:
-            result = next_one
-    return result

@@ -1,44 +1,66 @@
 """Read the commands that a shell script would start, and the here-documents it writes, without running it.
 
-Where a condition is unknown, its first branch is read, with a warning.
+Where a condition is unknown, each of its branches is read. A variable that they set differently is unknown after them,
+as is one that a loop changes whose number of passes is unknown. So nothing that is known afterwards is a guess.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from neoxargs.problems import Place, Problem
+from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.shell import conditions
-from neoxargs.tools.migrate.shell.assignments import Assignments
-from neoxargs.tools.migrate.shell.branches import Branches, Branching
-from neoxargs.tools.migrate.shell.words import ENDS, Chars, Word, split
+from neoxargs.tools.migrate.shell.arithmetic import assigned, evaluate
+from neoxargs.tools.migrate.shell.expand import Environment
+from neoxargs.tools.migrate.shell.syntax import (
+    AndOr,
+    Assignment,
+    Branching,
+    Case,
+    Command,
+    Commands,
+    For,
+    Function,
+    Group,
+    Parts,
+    Pipeline,
+    Simple,
+    Sum,
+    While,
+    parse,
+)
+from neoxargs.tools.migrate.shell.values import (
+    Chars,
+    Source,
+    Unknown,
+    Value,
+    Word,
+    merged,
+    split,
+    text_of,
+    unknowns_of,
+)
 
-_PATTERN = re.compile(r"[\s(]*((?:[^()\n;]|\n\s*\|)+)\)")
-_SPACE = re.compile(r"(?:\s|#[^\n]*\n)*")
 _FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
-_LOOPS = ("for", "while", "until", "select")
-_CLOSING = ("fi", "done", "esac")
-_TESTS = ("[", "[[", "test", "true", "false")
-_KEYWORDS = {"if", "then", "else", "elif", "case", "do", "{", "}", "time", "(", ")", *_LOOPS, *_CLOSING}
+#: Commands before an assignment, which can have options such as `declare -a`.
+_DECLARATIONS = ("export", "local", "declare", "typeset", "readonly")
+#: Commands that set the variables that they name, in a way that is not read.
+_SETTERS = ("read", "mapfile", "readarray", "getopts")
+#: Commands that practically never fail, so what follows after `&&` is executed.
+_SUCCEED = {":", "cd", "pushd", "mkdir", "echo", "printf", "source", ".", "export", "module", "eval", "set"}
+_ENDS = ("exit", "return", "break", "continue")
 #: Files that are sourced for the programs that they provide, rather than for settings of the run.
 _USERS_ENVIRONMENT = ("activate", "conda.sh", "profile", ".profile", ".bashrc", ".bash_profile")
-
-
-class _HereDocument(NamedTuple):
-    """A here-document that begins after this line, up to the line `end`."""
-
-    end: str
-    is_plain: bool
-    """Its variables are not expanded."""
-    into: str = ""
-    """The file that it is written to."""
-    variable: str = ""
-    """The variable that `read` sets to it."""
+#: Nesting depth of `bash -c`, `eval` and functions.
+_MAX_DEPTH = 8
+#: Passes of a loop and commands of a script that are read.
+_MAX_PASSES, _MAX_COMMANDS = 200, 20_000
 
 
 @dataclass
@@ -50,322 +72,457 @@ class Script:
     """`echo` and `printf` commands; some scripts print the command that they submit elsewhere."""
     flag_lines: list[list[Word]] = field(default_factory=list)
     """Commands that begin with a flag, usually because the line above does not end with a `\\`."""
-    documents: dict[str, Text] = field(default_factory=dict)
-    """Here-documents by the file they are written to, padded with empty lines to keep their line numbers."""
-    notes: list[Problem] = field(default_factory=list)
-    """Warnings about the branches that were read."""
+    documents: dict[str, Text | None] = field(default_factory=dict)
+    """Here-documents by the file they are written to, padded with empty lines to keep their line numbers; None for one
+    that differs between the branches of a condition."""
     unset: set[str] = field(default_factory=set)
     """Variables that the script uses but does not set."""
     overwritten: dict[str, Place] = field(default_factory=dict)
     """Variables that were set before the script starts, but that it sets to a value of its own, and where."""
-    doubts: list[tuple[list[Word], list[Problem]]] = field(default_factory=list)
-    """Commands whose variables may have wrong values, and the warnings about these variables."""
     variable_flags: list[Word] = field(default_factory=list)
     """Flags in the values of the script's variables; used if another script is meant to source this one."""
 
 
 def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
-    """Read a script. given: variables that are set before it starts."""
-    reader = _Reader(text, given or {})
-    reader.read()
-    reader.script.unset = reader.unset
-    reader.script.variable_flags = [reader.word(chars) for chars in reader.variable_flags()]
-    return reader.script
+    """Read a script. given: variables that are set before it starts. Raises Problems if it is nested too deep."""
+    source = Source(text)
+    reader = _Reader(source, given or {})
+    end = reader.run(parse([*((character, i) for i, character in enumerate(source.text))], source))
+    script = reader.script
+    if not any(_has_flags(command) for command in [*script.commands, *script.printed]):
+        # functions for another script to call
+        for function in [function for name, function in reader.functions.items() if name not in reader.called]:
+            reader.run_command(function.body)
+    script.variable_flags = [source.word(chars) for chars in reader.variable_flags()] if end != "exit" else []
+    script.unset, script.documents = reader.unset, reader.documents
+    return script
 
 
-#: Nesting depth of `bash -c` commands that are read.
-MAX_SHELL_DEPTH = 3
+class _Condition(NamedTuple):
+    """A condition whose outcome is unknown. names: the variables that would make it known."""
+
+    text: str
+    index: int
+    names: Sequence[str]
 
 
-class _Reader(Assignments):
-    depth = 0
+class _Reader(Environment):
+    """Runs the commands on paper. Commands return "", or which of `_ENDS` the commands after them are skipped for."""
 
-    def __init__(self, text: Text, given: Mapping[str, str]) -> None:
-        super().__init__(text, given)
+    def __init__(self, source: Source, given: Mapping[str, str]) -> None:
+        super().__init__(source, given)
         self.script, self.given = Script(), frozenset(given)
-        self.branches = Branches(self.script.notes)
-        self.separator, self.place = "", Place(text.name, 0, 0)
-        self.status: bool | None = None
+        self.documents: dict[str, Text | None] = {}
+        self.functions: dict[str, Function] = {}
+        self.called: set[str] = set()
+        self.stored: set[str] = set()
+        """Variables that were set since the loop or function began."""
+        self.locals: dict[str, Value | None] = {}
+        """The values that the local variables of the function had before it."""
+        self.depth = self.count = 0
+        self.status: bool | None = True
         """Whether the last command succeeded; None if that is unknown."""
-        self.test = ""
-        """The last command if it was a test, otherwise empty."""
-        self.doubts = {}
-        self.inherited: frozenset[str] = frozenset()
-        self.target: Word | None = None
-        self.pending: list[_HereDocument] = []
-        self.sourced: list[Problem] = []
-        """Warnings about the files that the script has sourced."""
+        self.doubted: list[Unknown] = []
+        """What made the last conditions unknown."""
+        self.is_assumed = False
+        """Whether the last condition was answered by a variable being unset."""
+        self.cut: _Condition | None = None
+        """The condition on which a loop or function ends early."""
 
-    def read(self) -> None:
-        while self.at < len(self.text):
-            if (case := self.branches.innermost("case")) and case.waiting:
-                self.read_patterns(case)
+    # -- lists of commands -------------------------------------------------------------------------------------------
+
+    def run(self, commands: Commands) -> str:
+        for each in commands:
+            if end := self.run_joined(each):
+                return end
+        return ""
+
+    def run_joined(self, joined: AndOr) -> str:
+        """Run pipelines joined by `&&` and `||`, of which the status of the ones before decides."""
+        for number, (sign, pipeline) in enumerate(joined.pipelines):
+            if sign and self.status is None:
+                rest = AndOr([("", pipeline), *joined.pipelines[number + 1 :]])
+                condition = self.condition(joined.pipelines[number - 1][1])
+                return self.branch([lambda rest=rest: self.run_joined(rest), lambda: ""], condition)  # type: ignore[misc]
+            if sign and self.status != (sign == "&&"):
                 continue
-            self.used = set()
-            words = self.command_words()
-            if words:
-                self.command(words)
-            self.separate()
+            if end := self.run_pipeline(pipeline):
+                return end
+        return ""
 
-    def command_words(self) -> list[Chars]:
-        """Read one command. Redirections are removed from it; `self.target` is its output file."""
-        words: list[Chars] = []
-        self.target = None
-        while True:
-            words += self.read_words(ENDS)
-            if self.text[self.at : self.at + 1] not in ("<", ">"):
+    def run_pipeline(self, pipeline: Pipeline) -> str:
+        if len(pipeline.commands) > 1:
+            for command in pipeline.commands:
+                self.run_apart(lambda command=command: self.run_command(command))  # type: ignore[misc]
+            self.status = None
+            return ""
+        end = self.run_command(pipeline.commands[0])
+        if pipeline.negated and self.status is not None:
+            self.status = not self.status
+        return end
+
+    def run_apart(self, run: Callable[[], object]) -> None:
+        """Run something in a process of its own, whose variables do not come back."""
+        before = dict(self.variables)
+        run()
+        self.variables = before
+
+    def run_command(self, command: Command) -> str:
+        self.count += 1
+        if self.count > _MAX_COMMANDS:
+            what = f"this script runs more than {_MAX_COMMANDS} commands"
+            hint = "migrate a file that contains only the training command and its variables"
+            raise Problems([Problem(what, self.source.place(0), hint, id="migrate-nested-too-deep")])
+        match command:
+            case Simple():
+                return self.run_simple(command)
+            case Sum(text):
+                total = self.run_sum(text, command.index)
+                self.status = None if total is None else total != 0
+            case Branching():
+                return self.run_if(command.arms, command.otherwise)
+            case Case():
+                return self.run_case(command)
+            case For():
+                return self.run_for(command)
+            case While():
+                return self.run_while(command)
+            case Group(body, is_subshell):
+                if not is_subshell:
+                    return self.run(body)
+                self.run_apart(lambda: self.run(body))
+            case Function():
+                self.functions[command.name] = command
+        return ""
+
+    # -- branches ----------------------------------------------------------------------------------------------------
+
+    def condition(self, *commands: Pipeline) -> _Condition:
+        """Describe the condition that was evaluated last, for messages."""
+        doubted, self.doubted = self.doubted, []
+        first = commands[0].commands[0]
+        index = getattr(first, "index", 0)
+        line = self.source.place(index).text.strip()
+        text = re.sub(r"^(?:(?:el)?if|while|until)\s+|\s*;\s*(?:then|do)\b.*$|\s*(?:&&|\|\|).*$|\s*\\$", "", line)
+        return _Condition(text, index, [name for unknown in doubted for name in unknown.names])
+
+    def branch(self, bodies: Sequence[Callable[[], str]], condition: _Condition) -> str:
+        """Run each of the bodies, only one of which the script would run."""
+        variables, documents = self.variables, self.documents
+        after, ends = [], []
+        for body in bodies:
+            self.variables, self.documents = dict(variables), dict(documents)
+            ends.append(body())
+            if ends[-1] != "exit":  # a script that goes on has not taken this branch
+                after.append((self.variables, self.documents))
+            if ends[-1] in ("return", "break", "continue"):
+                self.cut = condition
+        if not after or all(ends):
+            self.variables, self.documents = after[0] if after else (variables, documents)
+            return next(filter(None, ends), "")
+        self.merge(after, condition)
+        self.status = None
+        return ""
+
+    def merge(self, states: Sequence[tuple[dict[str, Value], dict[str, Text | None]]], condition: _Condition) -> None:
+        """Continue with what is the same in all of the states."""
+        self.variables, self.documents = {}, {}
+        why = f"it depends on `{condition.text}` in line {self.source.place(condition.index).line}"
+        for name in dict.fromkeys(name for variables, _ in states for name in variables):
+            values = [variables.get(name) for variables, _ in states]
+            first = values[0]
+            texts = [None if value is None else [*map(text_of, value)] for value in values]
+            if first is not None and all(text == texts[0] for text in texts):
+                self.variables[name] = first
+            else:
+                self.variables[name] = merged(name, values, why, condition.names)
+        for name in dict.fromkeys(name for _, documents in states for name in documents):
+            found = [documents.get(name) for _, documents in states]
+            self.documents[name] = found[0] if all(each == found[0] for each in found) else None
+
+    def run_if(self, arms: Sequence[tuple[Commands, Commands]], otherwise: Commands) -> str:
+        if not arms:
+            return self.run(otherwise)
+        (test, body), *rest = arms
+        self.doubted, self.is_assumed = [], False
+        if end := self.run(test):
+            return end
+        if self.status is None and test:
+            condition = self.condition(test[-1].pipelines[0][1])
+            return self.branch([lambda: self.run(body), lambda: self.run_if(rest, otherwise)], condition)
+        if self.status is False:
+            return self.run_if(rest, otherwise)
+        before = dict(self.variables)
+        end = self.run(body)
+        if end == "exit" and self.is_assumed:  # `if [ -z "$1" ]; then echo usage; exit; fi`: it is to be given
+            self.variables = before
+            return self.run_if(rest, otherwise)
+        return end
+
+    def run_case(self, case: Case) -> str:
+        subject = self.joined(case.subject)
+        index = case.subject[0].chars[0][1] if case.subject and case.subject[0].chars else 0
+        if unknowns := unknowns_of(subject):
+            names = [name for unknown in unknowns for name in unknown.names]
+            condition = _Condition(f"case {''.join(text_of(part.chars) for part in case.subject)}", index, names)
+            bodies = [lambda body=body: self.run(body) for _, body in case.arms]  # type: ignore[misc]
+            has_rest = any(text_of(self.joined(each)) == "*" for patterns, _ in case.arms for each in patterns)
+            return self.branch([*bodies, *([] if has_rest else [lambda: ""])], condition)
+        for patterns, body in case.arms:
+            if any(fnmatchcase(text_of(subject), text_of(self.joined(each))) for each in patterns):
+                return self.run(body)
+        return ""
+
+    # -- loops -------------------------------------------------------------------------------------------------------
+
+    def run_for(self, loop: For) -> str:
+        words = self.arguments or [] if loop.words is None else [field for each in loop.words
+                                                                  for field in self.fields(each)]  # fmt: skip
+        if any(map(unknowns_of, words)) or len(words) > _MAX_PASSES:
+            where = next((chars[0][1] for chars in words if unknowns_of(chars)), 0)
+            text = " ".join(map(text_of, words))[:60]
+            names = [name for chars in words for unknown in unknowns_of(chars) for name in unknown.names]
+            self.store(loop.name, [[(Unknown.of(f"${loop.name}", f"it takes each value of `{text}`", names), where)]])
+            return self.run_unknown_loop(loop.body, _Condition(f"for {loop.name} in {text}", where, names))
+        return self.run_passes(loop.body, (lambda word=word: self.take(loop.name, word) for word in words))  # type: ignore[misc]
+
+    def take(self, name: str, value: Chars) -> bool:
+        self.store(name, [value])
+        return True
+
+    def run_while(self, loop: While) -> str:
+        if any("$#" in text_of(chars) or "getopts" in text_of(chars) for chars in _written(loop.condition)):
+            return ""  # a loop over the script's arguments, which it is run without
+
+        def goes_on() -> bool | None:
+            self.doubted = []
+            self.run(loop.condition)
+            return None if self.status is None else self.status != loop.until
+
+        return self.run_passes(loop.body, iter(lambda: goes_on, None), loop.index)  # type: ignore[arg-type]
+
+    def run_passes(self, body: Commands, passes: object, index: int = 0) -> str:
+        """Run the body while its condition is known to hold; if that becomes unknown, as `run_unknown_loop` does."""
+        before, self.stored = self.stored, set()
+        end, count = "", 0
+        for holds in passes:  # type: ignore[attr-defined]
+            count += 1
+            goes_on = holds()
+            goes_on = goes_on() if callable(goes_on) else goes_on
+            if goes_on is False:
                 break
-            self.redirect()
-        # `cat <<EOF > file` and `cat > file <<EOF` are the same.
-        into, name = self.target.text if self.target else "", _variable_read(words)
-        self.pending = [each._replace(into=each.into or into, variable=each.variable or name) for each in self.pending]
-        return words
+            if goes_on is None or count > _MAX_PASSES:
+                line = self.source.place(index)
+                names = [name for unknown in self.doubted for name in unknown.names]
+                end = self.run_unknown_loop(body, _Condition(line.text.strip(), index, names))
+                break
+            end = self.run(body)
+            if self.cut:
+                self.forget(self.cut)
+            if end in ("exit", "return", "break"):
+                break
+        self.stored |= before
+        return end if end in ("exit", "return") else ""
 
-    def redirect(self) -> None:
-        start = self.at
-        while self.text[self.at : self.at + 1] in ("<", ">", "&", "|"):
-            self.at += 1
-        sign = self.text[start : self.at]
-        if sign == "<<":
-            self.at += self.text.startswith("-", self.at)
-        while self.text[self.at : self.at + 1] in (" ", "\t"):
-            self.at += 1
-        begin = self.at
-        words = self.read_word(ENDS)
-        if not words:
-            return
-        if sign == "<<":
-            # If the end word is quoted, the shell expands nothing in the document.
-            plain = self.text[begin] in "'\"\\"
-            self.pending.append(_HereDocument(self.word(words[0]).text, plain))
-        elif sign[0] == ">":
-            self.target = self.word(words[0])
+    def run_unknown_loop(self, body: Commands, condition: _Condition) -> str:
+        """Run a loop whose number of passes is unknown: the variables that it changes are unknown in it and after."""
+        before, state = self.stored, (dict(self.variables), dict(self.documents))
+        self.stored = set()
+        commands = len(self.script.commands), len(self.script.printed), len(self.script.flag_lines)
+        self.run(body)
+        self.variables, self.documents = dict(state[0]), dict(state[1])
+        del self.script.commands[commands[0] :], self.script.printed[commands[1] :]
+        del self.script.flag_lines[commands[2] :]
+        self.forget(condition)
+        end = self.run(body)
+        self.forget(condition)
+        self.documents = {name: text if state[1].get(name) == text else None for name, text in self.documents.items()}
+        self.stored |= before
+        return end if end == "exit" else ""
 
-    def separate(self) -> None:
-        """Read the separator after a command, and here-documents after a line break."""
-        for sign in (";;", "&&", "||"):
-            if self.text.startswith(sign, self.at):
-                self.separator, self.at = sign, self.at + 2
-                if sign == ";;":
-                    self.branches.end_of_case()
-                elif not self.pending and (space := _SPACE.match(self.text, self.at)):
-                    self.at = space.end()
-                return
-        self.separator, self.at = self.text[self.at : self.at + 1], self.at + 1
-        if self.separator == "\n":
-            for heredoc in self.pending:
-                self.read_heredoc(heredoc)
-            self.pending = []
+    def forget(self, condition: _Condition) -> None:
+        """Make the variables unknown that were set since the loop or function began."""
+        line = self.source.place(condition.index).line
+        for name in sorted(self.stored & self.variables.keys()):
+            index = next((chars[0][1] for chars in self.variables[name] if chars), condition.index)
+            why = f"it changes in `{condition.text}` in line {line}"
+            self.variables[name] = [[(Unknown.of(f"${name}", why, condition.names), index)]]
+        self.cut = None
 
-    def read_heredoc(self, heredoc: _HereDocument) -> None:
-        # Tabs before the end word, as `<<-` allows.
-        close = re.compile(rf"^\t*{re.escape(heredoc.end)}$", re.M).search(self.text, self.at)
-        stop = close.start() if close else len(self.text)
-        body = self.text[self.at : stop]
-        if self.branches.is_active and heredoc.variable:
-            self.store(heredoc.variable, [self.heredoc_chars(stop, heredoc.is_plain)])
-        elif self.branches.is_active:
-            content = body if heredoc.is_plain else self.expand_heredoc(body)
-            lines = self.text.count("\n", 0, self.at)
-            self.script.documents[heredoc.into] = Text(self.name, "\n" * lines + content)
-        self.at = close.end() if close else stop
+    # -- simple commands ---------------------------------------------------------------------------------------------
 
-    def heredoc_chars(self, stop: int, is_plain: bool) -> Chars:
-        """Read a here-document up to an index, with its places in the script."""
-        words: list[Chars] = []
-        while self.at < stop:
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif self.text[self.at] in "$`" and not is_plain:
-                words += self.expand(is_quoted=True)
+    def run_simple(self, command: Simple) -> str:
+        self.used = set()
+        first = command.words[0] if command.words else ()
+        if all(isinstance(word, Assignment) for word in command.words):
+            self.assign([word for word in command.words if isinstance(word, Assignment)], command.index)
+            self.write_documents(command, [])
+            self.status = True
+            return ""
+        if not isinstance(first, Assignment) and text_of(self.joined(first)) in _DECLARATIONS:
+            given = [word for word in command.words if isinstance(word, Assignment)]
+            if text_of(self.joined(first)) == "local":
+                for each in given:
+                    self.locals.setdefault(each.name, self.variables.get(each.name))
+            self.assign(given, command.index)
+            self.status = True
+            return ""
+        words = [field for word in command.words
+                 for field in self.fields(word.written if isinstance(word, Assignment) else word)]  # fmt: skip
+        self.write_documents(command, words)
+        return self.run_words(words, command.index) if words else ""
+
+    def assign(self, assignments: Sequence[Assignment], index: int) -> None:
+        for each in assignments:
+            before: Value = (self.lookup(each.name) or []) if each.appends else []
+            if each.items is not None:
+                value: Value = [*before, *(field for word in each.items for field in self.fields(word))]
+                if any(text_of(chars).startswith("[") and "]=" in text_of(chars) for chars in value):
+                    value = [[(Unknown.of(f"${each.name}", "`migrate` does not read its subscripts"), index)]]
+            elif each.subscript is not None:
+                why = f"`migrate` does not read `{text_of([p for part in each.written for p in part.chars])}`"
+                value = [[(Unknown.of(f"${each.name}", why), index)]]
             else:
-                words.append([(self.text[self.at], self.at)])
-                self.at += 1
-        return [pair for chars in words for pair in chars]
+                first, *others = before or [[]]
+                value = [[*first, *self.joined(each.value)], *others]
+            self.store(each.name, value, index)
 
-    # -- commands ----------------------------------------------------------------------------------------------------
-
-    def command(self, words: list[Chars]) -> None:
-        words = self.without_keywords(words)
-        if words and _text(words[-1]) == ")":  # the end of `( cd x && python train.py )`
-            words = words[:-1]
-        if not words:
-            return
-        if (branching := self.branches.innermost("if")) and branching.waiting:
-            branching.condition.append((self.separator, self.evaluate(words)))
-        elif self.branches.is_active and not self.is_skipped:
-            self.place = self.word(words[0]).place
-            self.status = self.run(words)
-
-    def run(self, words: list[Chars]) -> bool | None:
-        """Store what the command assigns, or add it to the script; return whether it succeeds, None if unknown."""
-        if self.assigns(words):
-            return True
-        if _text(words[0]) in ("source", ".") and words[1:]:
-            self.note_sourced(words)
-        self.add_command(words)
-        self.test = " ".join(map(_text, words)) if _text(words[0]) in _TESTS else ""
-        return self.evaluate(words) if self.test else None
-
-    def note_sourced(self, words: list[Chars]) -> None:
-        """Warn, if the command uses a variable that this file may set."""
-        if os.path.basename(_text(words[1])) not in _USERS_ENVIRONMENT:
-            what = f"`{' '.join(map(_text, words))}` is not read, so the variables that it sets are unknown"
-            hint = "add --var NAME=VALUE for each of them, or copy the file's lines to the script"
-            self.sourced.append(self.doubt(what, hint))
-
-    def lookup(self, name: str) -> list[Chars]:
-        if self.sourced and name not in self.variables and not name.isdigit():
-            self.doubts[name] = list(self.sourced)
-        return super().lookup(name)
-
-    @property
-    def is_skipped(self) -> bool:
-        """Whether the `&&` or `||` before this command skips it."""
-        return (self.separator, self.status) in (("&&", False), ("||", True))
-
-    def store(self, name: str, value: list[Chars]) -> None:
+    def store(self, name: str, value: Value, index: int = 0) -> None:
         super().store(name, value)
+        self.stored.add(name)
         if name in self.given and name not in self.used:
-            self.script.overwritten.setdefault(name, self.place)
-        if name in self.used and self.branches.is_in_loop():
-            what = f"{name} changes in each iteration of a loop, of which only the first is read"
-            self.doubts[name].append(self.doubt(what, f"write {name}=VALUE instead of the loop, and migrate again"))
-        if self.test and self.status is None and self.separator in ("&&", "||"):
-            what = f"the condition `{self.test}` cannot be evaluated; {name} is set as if it were true"
-            self.doubts[name].append(self.doubt(what, "set the condition's variables with --var NAME=VALUE"))
+            self.script.overwritten.setdefault(name, self.source.place(index))
 
-    def doubt(self, what: str, hint: str) -> Problem:
-        return Problem(what, self.place, hint, severity="warning", id="migrate-value-uncertain")
-
-    def doubts_of_used(self) -> list[Problem]:
-        self.used |= self.inherited
-        return super().doubts_of_used()
-
-    def without_keywords(self, words: list[Chars]) -> list[Chars]:
-        """Open or close branches for leading keywords; return the rest, which is empty after `case` and loops."""
-        words = _without_function_name(words)
-        while words and (keyword := _text(words[0])) in _KEYWORDS:
-            where = self.word(words[0]).place
-            if keyword == "case":
-                self.branches.begin("case", where, self.word(words[1]) if words[1:] else None)
-                return []
-            if keyword in _LOOPS:
-                self.open_loop(words, where)
-                return []
-            if keyword in ("if", "{"):
-                self.branches.begin(keyword, where, is_active=keyword == "if" or not self.is_skipped)
-            elif keyword in _CLOSING or (keyword == "}" and self.branches.innermost("{")):
-                self.branches.end()
+    def write_documents(self, command: Simple, words: Sequence[Chars]) -> None:
+        """Keep the here-documents that a command writes to a file, or that `read` sets a variable to."""
+        texts = [text for text in map(text_of, words) if text != "IFS="]
+        for here in command.here:
+            body = self.joined(here.body)
+            if texts[:1] == ["read"] and texts[-2] == "":  # `read -r -d '' NAME` reads a whole document
+                self.store(texts[-1], [body])
             else:
-                self.branches.on_if_keyword(keyword, where)
-            words = words[1:]
-        return words
+                into = text_of(self.joined(command.target))
+                self.documents[into] = Text(self.source.name, "\n" * (here.line - 1) + text_of(body))
 
-    def open_loop(self, words: list[Chars], where: Place) -> None:
-        """Open a loop. `for NAME in a b` sets NAME to its first value."""
-        texts = [_text(chars) for chars in words]
-        is_active = self.branches.is_active
-        self.branches.begin("loop", where)
-        if texts[0] == "for" and is_active and texts[2:3] == ["in"] and texts[3:]:
-            self.variables[texts[1]] = words[3:4]
-            self.branches.note_loop(texts[1], texts[3:], self.word(words[1]).place)
+    def run_words(self, words: Sequence[Chars], index: int) -> str:
+        texts = [text_of(word) for word in words]
+        name = texts[0]
+        if name in _ENDS:
+            return name
+        if name in self.functions and self.depth < _MAX_DEPTH:
+            return self.call(self.functions[name], words[1:])
+        if name in ("[", "[[", "test"):
+            inner = [word for word, text in zip(words, texts, strict=True) if text not in ("[", "]", "[[", "]]", "test")]
+            self.status = conditions.evaluate(inner)
+            doubted = [unknown for word in inner for unknown in unknowns_of(word)]
+            self.is_assumed = self.status is not None and bool(doubted)
+            self.doubted += doubted
+            return ""
+        if name in ("true", "false"):
+            self.status = name == "true"
+            return ""
+        if name in ("eval", "source", ".", "let", "unset", "shift", *_SETTERS):
+            return self.run_builtin(name, words, index)
+        self.status = True if name in _SUCCEED else None
+        self.add_command(words, texts)
+        return ""
 
-    def read_patterns(self, branching: Branching) -> None:
-        """Read the patterns `a|b)` of a `case`."""
-        skipped = _SPACE.match(self.text, self.at)
-        self.at = skipped.end() if skipped else self.at
-        match = _PATTERN.match(self.text, self.at)
-        branching.waiting = False
-        if self.text.startswith("esac", self.at) or match is None:
-            return
-        start, self.at = match.start(1) + len(match[1]) - len(match[1].lstrip()), match.end()
-        where = self.word([(character, start + i) for i, character in enumerate(match[1].strip())]).place
-        self.branches.on_case_patterns(branching, match[1], where)
+    def run_builtin(self, name: str, words: Sequence[Chars], index: int) -> str:
+        texts = [text_of(word) for word in words]
+        self.status = True
+        if name == "eval" and self.depth < _MAX_DEPTH:
+            return self.run_inner([pair for word in words[1:] for pair in [*word, (" ", index)]])
+        if name in ("source", ".") and words[1:] and os.path.basename(texts[1]) not in _USERS_ENVIRONMENT:
+            self.sourced = " ".join(texts)
+        elif name == "let":
+            for expression in texts[1:]:
+                self.run_sum(expression, index)
+        elif name == "unset":
+            for each in texts[1:]:
+                self.store(each, [[]], index)
+        elif name == "shift" and self.arguments is not None:
+            self.arguments = self.arguments[1:]
+        elif name in _SETTERS and not (name == "read" and len(texts) > 1 and texts[-2] == ""):
+            why = f"`{' '.join(texts)}` in line {self.source.place(index).line} is not run"
+            for each in texts[1:]:
+                if re.fullmatch(r"[A-Za-z_]\w*", each):
+                    names = [] if each in self.variables else [each]
+                    self.store(each, [[(Unknown.of(f"${each}", why, names), index)]], index)
+            self.status = None
+        return ""
 
-    def evaluate(self, words: list[Chars]) -> bool | None:
-        """Return whether a test such as `[ "$A" = b ]` is true; None if that is unknown."""
-        return conditions.evaluate([text for text in map(_text, words) if text not in ("[", "]", "[[", "]]", "test")])
+    def run_sum(self, expression: str, index: int) -> int | None:
+        """Run `(( ))` or `let`; return its value, None if that is unknown."""
+        changed = assigned(expression, self.text_of)
+        for name, value in changed.items():
+            if value is None:
+                unknown = Unknown.of(f"$(({expression}))", names=self.unset_names(expression))
+                self.store(name, [[(unknown, index)]], index)
+            else:
+                self.store(name, [[(character, index) for character in value]], index)
+        total = 1 if changed else evaluate(expression, self.text_of)
+        if total is None:
+            self.doubted.append(Unknown.of(expression, names=self.unset_names(expression)))
+        return total
 
-    def add_command(self, words: list[Chars]) -> None:
-        texts = [_text(chars) for chars in words]
-        if texts[0] == "eval" and self.depth < MAX_SHELL_DEPTH:
-            _Inner(self, _joined(words[1:])).read()
-            return
-        command = [self.word(chars) for chars in words]
+    def call(self, function: Function, arguments: Sequence[Chars]) -> str:
+        before, self.arguments = self.arguments, [*arguments]
+        stored, self.stored = self.stored, set()
+        kept, self.locals = self.locals, {}
+        self.called.add(function.name)
+        self.depth += 1
+        end = self.run_command(function.body)
+        if self.cut:
+            self.forget(self.cut)
+        self.depth -= 1
+        for name, value in self.locals.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+        self.arguments, self.locals, self.stored = before, kept, stored | self.stored
+        return end if end == "exit" else ""
+
+    def run_inner(self, chars: Chars) -> str:
+        """Run a script that is the value of a word, as in `eval` and `bash -c`."""
+        self.depth += 1
+        end = self.run(parse(chars, self.source))
+        self.depth -= 1
+        return end
+
+    def add_command(self, words: Sequence[Chars], texts: Sequence[str]) -> None:
+        command = [self.source.word(chars) for chars in words]
         if texts[0] in ("echo", "printf"):
             self.script.printed.append(command)
             return
         self.script.commands.append(command)
-        self.script.doubts.append((command, self.doubts_of_used()))
         if self.depth == 0 and texts[0].startswith("--"):
             self.script.flag_lines.append(command)
         for number, inner in enumerate(words[1:], 1):
-            if _is_command(texts, number) and self.depth < MAX_SHELL_DEPTH:
-                _Inner(self, inner).read()
+            if _is_command(texts, number) and self.depth < _MAX_DEPTH:
+                self.run_apart(lambda inner=inner: self.run_inner(inner))  # type: ignore[misc]
 
     def variable_flags(self) -> list[Chars]:
         """Return the words of variables that contain flags, except variables that are part of another one."""
-        words = {name: _words_of(value) for name, value in self.variables.items()}
-        flags = {name: {chars[0][1] for chars in of if _text(chars[:2]) == "--"} for name, of in words.items()}
+        words = {name: [part for chars in value for part in split(chars) if part]
+                 for name, value in self.variables.items()}  # fmt: skip
+        flags = {name: {chars[0][1] for chars in of if text_of(chars[:2]) == "--"} for name, of in words.items()}
         outermost = [name for name in flags if flags[name] and not any(flags[name] < each for each in flags.values())]
         return [chars for name in outermost for chars in words[name]]
 
 
-class _Inner(_Reader):
-    """The argument of another shell, as in `bash -c '$LAUNCHER $CMD'`; its words keep their places in the file.
-
-    An index below `len(self.where)` is one of the argument's own characters; a higher one, less that length, is an
-    index in the outer text, from a variable of the outer shell.
-    """
-
-    def __init__(self, outer: _Reader, chars: Chars) -> None:
-        super().__init__(Text(outer.name, _text(chars)), {})
-        self.outer, self.where = outer, [index for _, index in chars]
-        self.given = frozenset()
-        self.script, self.unset, self.depth = outer.script, outer.unset, outer.depth + 1
-        self.branches, self.doubts = Branches(self.script.notes), outer.doubts
-        self.inherited = frozenset(outer.used | outer.inherited)
-
-    def lookup(self, name: str) -> list[Chars]:
-        self.used.add(name)
-        if name in self.variables:
-            return self.variables[name]
-        offset = len(self.where)
-        return [[(character, index + offset) for character, index in chars] for chars in self.outer.lookup(name)]
-
-    def word(self, chars: Chars) -> Word:
-        own = len(self.where)
-        return self.outer.word([(character, self.where[i] if i < own else i - own) for character, i in chars])
+def _has_flags(command: Sequence[Word]) -> bool:
+    return any(word.text.startswith("--") for word in command)
 
 
-def _is_command(texts: list[str], number: int) -> bool:
+def _is_command(texts: Sequence[str], number: int) -> bool:
     """Return whether a word is a command: the argument of `bash -c`, or several flags in one quoted word."""
     is_of_shell = number > 1 and texts[number - 1] in ("-c", "-lc") and texts[number - 2].endswith("sh")
     return is_of_shell or len(_FLAG.findall(texts[number])) > 1
 
 
-def _without_function_name(words: list[Chars]) -> list[Chars]:
-    """Remove `NAME()` and `function NAME`, because a function's body is read where it is defined."""
-    texts = [_text(chars) for chars in words[:3]]
-    begin = 2 if texts[0] == "function" or texts[1:2] == ["()"] else int(texts[0].endswith("()"))
-    return words[begin + (texts[begin : begin + 1] == ["()"]) :]
-
-
-def _variable_read(words: list[Chars]) -> str:
-    """Return the variable of `read -r -d '' NAME`, which reads a whole here-document; empty for another command."""
-    texts = [text for text in map(_text, words) if text != "IFS="]
-    return texts[-1] if texts[:1] == ["read"] and texts[-2] == "" else ""
-
-
-def _joined(words: list[Chars]) -> Chars:
-    return [pair for chars in words for pair in [*chars, (" ", chars[-1][1] if chars else 0)]]
-
-
-def _words_of(value: list[Chars]) -> list[Chars]:
-    """Return the words of a variable's value."""
-    return [part for chars in value for part in split(chars) if part]
-
-
-def _text(chars: Chars) -> str:
-    return "".join(character for character, _ in chars)
+def _written(commands: Commands) -> list[Chars]:
+    """Return the words of simple commands as the script has them."""
+    simple = [command for each in commands for _, pipeline in each.pipelines for command in pipeline.commands]
+    words = [word for command in simple if isinstance(command, Simple) for word in command.words]
+    return [part.chars for word in words if not isinstance(word, Assignment) for part in word]
