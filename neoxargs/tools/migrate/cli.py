@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
             return _show_edits(arguments, texts, source.converts(texts, options))
         result = source.converts([_only(texts, source)], options)
         if not source.edits_in_place:
-            result.problems += _unsupported_by_trainer(Text(arguments.output or NEW_FILE, result.text))
+            is_whole = source.is_whole_run and not result.to_do
+            result.problems += _found_by_check(Text(arguments.output or NEW_FILE, result.text), is_whole)
         return _show_new_file(arguments, result)
     except Problems as stop:
         if not arguments.json:
@@ -123,27 +124,40 @@ def _only(texts: Sequence[Text], source: Source) -> Text:
 
 
 def _show_new_file(arguments: argparse.Namespace, result: Result) -> int:
-    """Print the new file, or write it to the file that `-o` names."""
+    """Print the new file, or write it to the file that `-o` names; return 1 if something is left to the user."""
     new = Text(arguments.output or NEW_FILE, result.text)
     if arguments.output:
         write_all([new], replace=arguments.write)
     if arguments.json:
         _print_json(_to_json(result) | {"text": new.text, "written": bool(arguments.output)})
-        return 0
+        return int(not _is_complete(result))
     if not arguments.output:
         print(new.text, end="")
     lines = [*map(str, result.changes), *([render(result.problems)] if result.problems else [])]
+    if result.to_do:
+        lines.append("the new file is not complete: the comments at its top say what to set or to compare")
     print("\n".join([*lines, *([f"{arguments.output} written"] if arguments.output else [])]), file=sys.stderr)
-    return 0
+    return int(not _is_complete(result))
 
 
-def _unsupported_by_trainer(new: Text) -> list[Problem]:
-    """Return the settings that train.py cannot run, as warnings: another training script may support them."""
+def _is_complete(result: Result) -> bool:
+    """Return whether the new file describes the same run as the source, with nothing left to the user."""
+    return not result.to_do and not any(problem.severity == "error" for problem in result.problems)
+
+
+def _found_by_check(new: Text, is_whole: bool) -> list[Problem]:
+    """Return what `deepy check` refuses in the new file.
+
+    A file that describes a whole run has to pass; in a part of one, only the settings that train.py cannot run are
+    reported, as warnings, because another training script may support them.
+    """
     try:
-        config, _ = resolved(draft([new]), None)
-    except Problems:
-        return []
-    refused = [problem for problem in trainer_problems(config) if problem.severity == "error"]
+        config, errors = resolved(draft([new]), None)
+    except Problems as stop:
+        config, errors = None, stop.problems
+    refused = [problem for problem in trainer_problems(config) if problem.severity == "error"] if config else []
+    if is_whole:
+        return [*errors, *refused]
     return [replace(problem, severity="warning") for problem in refused]
 
 
@@ -169,7 +183,8 @@ def _show_edits(arguments: argparse.Namespace, texts: Sequence[Text], result: Re
 
 def _to_json(result: Result) -> dict[str, Any]:
     return {
-        "ok": True,
+        "ok": _is_complete(result),
+        "to_do": result.to_do,
         "problems": [problem.to_json() for problem in result.problems],
         "changes": [change.to_json() for change in result.changes],
     }

@@ -54,6 +54,8 @@ class Result:
     texts: list[Text]
     changes: list[Change] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    to_do: list[str] = field(default_factory=list)
+    """What the user has to decide before the new file describes the same run; its comments say the same."""
 
     @property
     def text(self) -> str:
@@ -62,6 +64,8 @@ class Result:
         return only.text
 
 
-def new_file(text: str, changes: Iterable[Change] = (), problems: Iterable[Problem] = ()) -> Result:
+def new_file(
+    text: str, changes: Iterable[Change] = (), problems: Iterable[Problem] = (), to_do: Iterable[str] = ()
+) -> Result:
     """Return the result for a new file, which has no name yet."""
-    return Result([Text(NEW_FILE, text)], list(changes), list(problems))
+    return Result([Text(NEW_FILE, text)], list(changes), list(problems), list(to_do))

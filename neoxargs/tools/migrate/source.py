@@ -33,6 +33,8 @@ class Source(Protocol):
     """What messages call a file of the format, such as `a DeepSpeed JSON`."""
     options: frozenset[str] = frozenset()
     """Which of `--to`, `--var` and `--choose` apply to the format."""
+    is_whole_run: bool = False
+    """True if a file of the format describes a whole run, so the new file passes `deepy check` by itself."""
     edits_in_place: bool = False
     """True if files are edited in place; False if one file becomes one new file."""
 

@@ -168,7 +168,7 @@ def test_a_dense_model_has_no_settings_of_experts() -> None:
 
 
 def test_the_program_after_a_launcher_flag_is_not_its_value() -> None:
-    script = f"torchrun --nnodes 2 --nproc-per-node 4 numactl -m my.train {SIZES} --train-iters 9"
+    script = f"torchrun --nnodes 2 --nproc-per-node 4 numactl -m my.pretrain_gpt {SIZES} --train-iters 9"
     result = convert_script(Text("run.sh", script))
     assert {"num_nodes: 2", "num_gpus: 4", "num_layers: 4"} <= set(result.text.splitlines())
     assert result.problems == []

@@ -79,13 +79,13 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
     ],
 )
 def test_reasons(flags: str, why: str, hint: str) -> None:
-    (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
+    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
     assert (problem.what, problem.hint) == (f"{flags} is left out, because {why}", hint)
 
 
 @pytest.mark.parametrize(("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "")])
 def test_flags_that_megatron_does_not_have(flags: str, hint: str) -> None:
-    (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
+    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
     assert (problem.what, problem.hint) == (f"{flags} is not a Megatron-LM flag (as of 2026) and is left out", hint)
 
 
@@ -120,7 +120,9 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
     ],
 )
 def test_flags_that_are_read(flags: str, expected: dict[str, Any]) -> None:
-    result = convert_script(Text("run.sh", f"python p.py {SIZES} --micro-batch-size 1 --train-iters 2 {flags}"))
+    result = convert_script(
+        Text("run.sh", f"python pretrain_gpt.py {SIZES} --micro-batch-size 1 --train-iters 2 {flags}")
+    )
     assert result.problems == []
     config = complete(draft([Text("new.yml", result.text)]), 1)
     assert {name: config.get(name) for name in expected} == expected

@@ -39,16 +39,16 @@ WORDS = [
 @pytest.mark.parametrize(
     "form",
     [
-        "python p.py {sizes} --lr 0.5 --vocab-file {word} --seed 7",
-        "python p.py {sizes} --lr 0.5 --vocab-file {word} \\\n  --seed 7",
-        "python p.py {sizes} --lr 0.5 --seed 7 --vocab-file {word}",
-        'python p.py {sizes} --lr 0.5 --vocab-file "{word}" --seed 7',
-        "python p.py {sizes} --lr 0.5 --vocab-file={word} --seed 7",
-        "V={word}\npython p.py {sizes} --lr 0.5 --vocab-file $V --seed 7",
-        'V="{word}"\npython p.py {sizes} --lr 0.5 --vocab-file "$V" --seed 7 > log 2>&1',
-        'A="--lr 0.5\n --vocab-file {word}\n --seed 7"\npython p.py {sizes} $A | tee log',
-        "A=(--lr 0.5\n --vocab-file {word}\n --seed 7)\npython p.py {sizes} ${{A[@]}}",
-        "V={word}\nA=(\n --lr 0.5\n --vocab-file $V\n --seed 7)\npython p.py {sizes} ${{A[@]}} 2> errors",
+        "python pretrain_gpt.py {sizes} --lr 0.5 --vocab-file {word} --seed 7",
+        "python pretrain_gpt.py {sizes} --lr 0.5 --vocab-file {word} \\\n  --seed 7",
+        "python pretrain_gpt.py {sizes} --lr 0.5 --seed 7 --vocab-file {word}",
+        'python pretrain_gpt.py {sizes} --lr 0.5 --vocab-file "{word}" --seed 7',
+        "python pretrain_gpt.py {sizes} --lr 0.5 --vocab-file={word} --seed 7",
+        "V={word}\npython pretrain_gpt.py {sizes} --lr 0.5 --vocab-file $V --seed 7",
+        'V="{word}"\npython pretrain_gpt.py {sizes} --lr 0.5 --vocab-file "$V" --seed 7 > log 2>&1',
+        'A="--lr 0.5\n --vocab-file {word}\n --seed 7"\npython pretrain_gpt.py {sizes} $A | tee log',
+        "A=(--lr 0.5\n --vocab-file {word}\n --seed 7)\npython pretrain_gpt.py {sizes} ${{A[@]}}",
+        "V={word}\nA=(\n --lr 0.5\n --vocab-file $V\n --seed 7)\npython pretrain_gpt.py {sizes} ${{A[@]}} 2> errors",
         'A="--lr 0.5 --vocab-file {word} --seed 7 {sizes}"',
     ],
 )
@@ -73,7 +73,7 @@ def test_a_placeholder_is_a_warning_and_left_out(form: str, word: str) -> None:
 )  # fmt: skip
 def test_values_that_are_not_placeholders(value: str) -> None:
     assert not is_placeholder(value)
-    result = migrated(f"python p.py {SIZES} --lr 0.5 --vocab-file {value} --seed 7")
+    result = migrated(f"python pretrain_gpt.py {SIZES} --lr 0.5 --vocab-file {value} --seed 7")
     assert result.problems == []
     assert "\nvocab_file:" in result.text
 
@@ -126,7 +126,8 @@ def test_a_placeholder_for_further_flags_does_not_affect_other_flags(flags: str,
 
 
 def test_numbers_that_are_placeholders() -> None:
-    script = "torchrun --nproc_per_node <GPUs> p.py --num-layers <N> --hidden-size 64 --train-iters <how many> --lr 1"
+    flags = "--num-layers <N> --hidden-size 64 --train-iters <how many> --lr 1"
+    script = f"torchrun --nproc_per_node <GPUs> pretrain_gpt.py {flags}"
     result = convert_script(Text("run.sh", script))
     assert [(problem.about, problem.severity) for problem in result.problems] == [
         (("num_gpus",), "warning"), (("num_layers",), "warning"), (("train_iters",), "warning")
@@ -140,14 +141,14 @@ def test_numbers_that_are_placeholders() -> None:
 
 
 def test_a_placeholder_of_an_unsupported_flag_is_not_a_to_do() -> None:
-    (problem,) = migrated(f"python p.py {SIZES} --lr 0.5 --one-logger-project <project> --seed 7").problems
+    (problem,) = migrated(f"python pretrain_gpt.py {SIZES} --lr 0.5 --one-logger-project <project> --seed 7").problems
     assert (problem.id, problem.about) == ("migrate-flag-without-counterpart", ())
 
 
 @pytest.mark.parametrize("flags", ["--vocab-file", "--vocab-file <open", "--data-path", "--train-samples --bf16"])
 def test_a_flag_without_its_value(flags: str) -> None:
     with pytest.raises(Problems) as stop:
-        convert_script(Text("run.sh", f"python p.py {SIZES} {flags} --seed 7"))
+        convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags} --seed 7"))
     assert [problem.id for problem in stop.value.problems] == ["migrate-flag-without-value"]
     assert stop.value.problems[0].what == f"{flags.split()[0]} has no value"
 
@@ -194,7 +195,7 @@ def test_list_expressions(text: str, value: list[int] | None) -> None:
     ],
 )
 def test_layers_with_experts(flag: str, interval: int) -> None:
-    result = migrated(f"N=27\npython p.py {SIZES} --lr 0.5 --num-experts 4 --moe-layer-freq {flag} --seed 7")
+    result = migrated(f"N=27\npython pretrain_gpt.py {SIZES} --lr 0.5 --num-experts 4 --moe-layer-freq {flag} --seed 7")
     values = {name: value.value for name, value in draft([Text("new.yml", result.text)]).values.items()}
     assert (values["moe_expert_interval"], result.problems) == (interval, [])
 
@@ -205,7 +206,7 @@ def test_layers_with_experts_that_are_not_every_nth(form: str, flag: str) -> Non
     flag = flag.strip('"') if form.startswith('A="') else flag
     flags = f"--lr 0.5 --num-experts 4 --moe-layer-freq {flag} --seed 7"
     head, _, last = form.format(flags=flags).rpartition("\n")
-    (problem,) = migrated(f"{head}\npython p.py {SIZES} {last}").problems
+    (problem,) = migrated(f"{head}\npython pretrain_gpt.py {SIZES} {last}").problems
     assert problem.id == "migrate-flag-without-counterpart"
     assert problem.what.endswith("moe_expert_interval puts experts in every N-th layer, starting with the first")
     assert problem.hint == "set moe_expert_interval in the new file to the interval that best approximates this list"
@@ -221,5 +222,5 @@ def test_layers_with_experts_that_are_not_every_nth(form: str, flag: str) -> Non
     ],
 )  # fmt: skip
 def test_other_lists_and_expressions_do_not_affect_other_flags(flag: str) -> None:
-    (problem,) = migrated(f"python p.py {SIZES} --lr 0.5 {flag} --seed 7").problems
+    (problem,) = migrated(f"python pretrain_gpt.py {SIZES} --lr 0.5 {flag} --seed 7").problems
     assert problem.id == "migrate-flag-without-counterpart"

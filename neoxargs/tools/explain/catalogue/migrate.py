@@ -85,16 +85,14 @@ PROBLEMS: dict[str, Entry] = {
         "deepy has no settings for a Slurm job's time limit, partition and similar options: they belong to the script "
         "that is submitted, not to the configuration of the run."
     ),
-    "migrate-branch-read": row(
-        "A condition of the script, or the number of iterations of a loop, is unknown; only one branch or iteration "
-        "is read."
+    "migrate-other-program": row(
+        "The script starts a program that does not pretrain a GPT, or one that is not Megatron-LM's, so its model, "
+        "data or loss can differ from what the flags say."
     ),
-    "migrate-value-uncertain": row(
-        "The script changes a variable in a way that depends on a loop, a test, a command or another file that "
-        "`migrate` does not run, and the Megatron-LM command uses the variable."
-    ),
+    "migrate-nested-too-deep": row("The script is nested too deep, or runs too many commands, to be read."),
     "migrate-variable-unset": row(
-        "The script does not set one of its variables, so you have to fill in a value in the new file."
+        "A value is unknown: the script does not set the variable, or sets it in a way that depends on a condition, a "
+        "loop, a command or another file, so you have to fill in the value in the new file."
     ),
     "migrate-variable-from-environment": row(
         "A value comes from an environment variable of this shell and may differ in another shell."

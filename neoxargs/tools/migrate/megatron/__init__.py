@@ -17,6 +17,7 @@ class Megatron(Source):
     name = "megatron"
     describes = "a Megatron-LM script"
     options = frozenset({"--var", "--choose"})
+    is_whole_run = True
 
     def recognises(self, text: Text) -> bool:
         if re.search(r"--(num[-_]layers|(tensor|pipeline)[-_]model[-_]parallel[-_]size)\b", text.text):

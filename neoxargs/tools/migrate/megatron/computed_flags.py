@@ -17,7 +17,7 @@ from neoxargs.tools.migrate.megatron.reading import Option, Reading
 YARN = "yarn"
 #: Tokenizer of Megatron-LM or a fork -> the one that reads the same files.
 SIMILAR_TOKENIZERS = {
-    "Llama2Tokenizer": "SPMTokenizer", "GPTSentencePieceTokenizer": "SPMTokenizer", "PretrainedFromHF": "HFTokenizer",
+    "Llama2Tokenizer": "SPMTokenizer", "GPTSentencePieceTokenizer": "SPMTokenizer",
     "HFTokenizer": "HFTokenizer", "Llama3Tokenizer": "HFTokenizer", "AutoTokenizer": "HFTokenizer",
 }  # fmt: skip
 
@@ -68,6 +68,24 @@ def key_value_heads(reading: Reading, option: Option) -> None:
     """Read `multihead` or `multiquery`, in which all query heads share one key and value head."""
     if option.text == "multiquery":  # `multihead` is the default
         reading.set("num_kv_heads", 1)
+
+
+def query_groups(reading: Reading, option: Option) -> None:
+    """Read --num-query-groups, which has an effect only with --group-query-attention."""
+    groups = reading.options.get("num-query-groups")
+    if "group-query-attention" not in reading.options:
+        reading.leave_out(option, "it has no effect without --group-query-attention")
+    elif groups is None:
+        why = "without --num-query-groups, Megatron-LM has one group until 2025, and as many as heads since"
+        reading.leave_to_write(option, "num_kv_heads", "set num_kv_heads in the new file, for example to 1", why)
+    elif option.name == "num-query-groups":
+        reading.set_from(option, "num_kv_heads")
+
+
+def no_gelu_fusion(reading: Reading, option: Option) -> None:
+    """Turn the fusion off, unless its other meaning holds: GELU approximated by tanh."""
+    if "openai-gelu" not in reading.options:
+        reading.set("bias_gelu_fusion", False)
 
 
 def epsilon(reading: Reading, option: Option) -> None:
@@ -280,7 +298,7 @@ def _weight_or_path(word: str) -> Any:
 
 
 def tokenizer(reading: Reading, option: Option) -> None:
-    ours = {theirs: our for our, theirs in reversed(TOKENIZERS.items())}
+    ours = {theirs: our for our, theirs in reversed(TOKENIZERS.items())} | {"PretrainedFromHF": "HFTokenizer"}
     name = ours.get(option.text)
     if option.text == "NullTokenizer" and reading.number("vocab-size") != 256:
         hint = "in the new file, set tokenizer_type and vocab_file as when the data was tokenised"
@@ -293,6 +311,22 @@ def tokenizer(reading: Reading, option: Option) -> None:
         reading.leave_to_write(option, "tokenizer_type", hint, "deepy has no tokenizer of this name")
     else:
         reading.set("tokenizer_type", name)
+
+
+def tokenizer_file(reading: Reading, option: Option) -> None:
+    """Read the tokenizer's file from the flag that this type of tokenizer reads, if several flags name one."""
+    kind = reading.text("tokenizer-type")
+    own = "tokenizer-model"
+    if kind == "PretrainedFromHF" or (not kind and own not in reading.options):
+        own = "tokenizer-name-or-path"
+    elif kind in ("", "GPT2BPETokenizer") or kind.startswith("BertWordPiece"):
+        own = "vocab-file"
+    if own in reading.options and own != option.name:
+        reading.leave_out(option, f"{kind or 'the tokenizer'} reads --{own}")
+    elif option.name == "tokenizer-name-or-path" and not kind:
+        reading.leave_out_with_note(option, "--tokenizer-type is missing")
+    else:
+        reading.set_from(option, "vocab_file")
 
 
 def vocabulary(reading: Reading, option: Option) -> None:

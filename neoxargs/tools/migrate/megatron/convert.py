@@ -18,7 +18,13 @@ from neoxargs.resolve import Text
 from neoxargs.tools.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.tools.migrate.megatron.flags import SPECIAL, by_flag, is_read, is_switch, parameters_of, read_flag
 from neoxargs.tools.migrate.megatron.heredoc import heredoc_settings
-from neoxargs.tools.migrate.megatron.launcher import index_of_program, note_hostfile, read_launcher
+from neoxargs.tools.migrate.megatron.launcher import (
+    index_of_program,
+    is_of_gpt,
+    kind_of_program,
+    note_hostfile,
+    read_launcher,
+)
 from neoxargs.tools.migrate.megatron.open_values import (
     leave_further_flags,
     leave_placeholder,
@@ -79,16 +85,28 @@ def convert_script(
         command = script.variable_flags
     if not _flag_count(command):
         raise Problems([_no_command(text)])
+    program = _program(command)
+    if program and not is_of_gpt(program.text) and (kind := kind_of_program(program.text)):
+        raise Problems([_other_program(program, kind)])
     reading = _read(command, script, job, choose)
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
+    others = _other_models(script.commands, command)
+    if others:
+        reading.to_do.append(f"TODO: {others[0].what} (line {command[0].place.line}).")
+    if program and not is_of_gpt(program.text):
+        reading.to_do.append(f"TODO: compare with {program.text}, whose model, data and loss are not known.")
+        notes.append(_unknown_program(program))
     head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
     notes += [
         *(_from_environment(name, text) for name in sorted(from_environ)),
         *_without_effect(chosen, script, text),
     ]
-    problems = [*notes, *_other_models(script.commands, command), *_not_continued(script, command), *reading.problems]
-    return new_file(f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n", problems=problems)
+    not_continued = _not_continued(script, command)
+    head += [f"TODO: {problem.what} (line {problem.where.line})." for problem in not_continued if problem.where]
+    problems = [*notes, *others, *not_continued, *reading.problems]
+    text_of_file = f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n"
+    return new_file(text_of_file, problems=problems, to_do=head[1:])
 
 
 def _flag_count(words: Sequence[Word]) -> int:
@@ -105,6 +123,10 @@ def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None)
     before = takewhile(lambda word: not word.text.startswith("--"), command[program + 1 :] if program >= 0 else ())
     leave_further_flags(reading, [*before], script.unset)
     launcher = read_launcher(reading, command[: max(program, 0)])
+    if "fp16" in reading.options and "bf16" in reading.options:
+        what, hint = "--fp16 and --bf16 exclude each other, and Megatron-LM refuses them together", "remove one of them"
+        place = reading.options["bf16"].place
+        reading.problems.append(Problem(what, place, hint, (reading.options["fp16"].place,), id="migrate-flag-value"))
     # before the other flags, some of which turn a fusion off
     reading.set_defaults(dict.fromkeys(FUSIONS, True), "Megatron-LM")
     config = reading.options.get("deepspeed-config")
@@ -179,6 +201,7 @@ def _leave_unread(reading: Reading, option: Option) -> None:
     ]
     hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
     what = f"{option} is not a Megatron-LM flag (as of 2026) and is left out"
+    reading.note_left_out(option, "it is not a Megatron-LM flag")
     reading.warn("migrate-unknown-flag", what, option.place, hint)
 
 
@@ -207,7 +230,25 @@ def _defaults(reading: Reading) -> dict[str, Any]:
     return defaults | ({"rope_fusion": True} if positions and positions.value == "rotary" else {})
 
 
+def _program(command: Sequence[Word]) -> Word | None:
+    """Return the program of a command; None for a file that contains only flags."""
+    index = index_of_program([word.text for word in command])
+    return command[index] if index >= 0 else None
+
+
 # -- problems --------------------------------------------------------------------------------------------------------
+
+
+def _other_program(program: Word, kind: str) -> Problem:
+    what = f"{program.text} {kind}, and deepy trains GPTs"
+    hint = "migrate a script that starts pretrain_gpt.py"
+    return Problem(what, program.place, hint, id="migrate-other-program")
+
+
+def _unknown_program(program: Word) -> Problem:
+    what = f"{program.text} is not a program of Megatron-LM that trains a GPT; its flags are read as if it were"
+    hint = "compare the program's model, data and loss with those of pretrain_gpt.py"
+    return Problem(what, program.place, hint, severity="warning", id="migrate-other-program")
 
 
 def _no_command(text: Text) -> Problem:

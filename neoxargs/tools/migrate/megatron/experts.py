@@ -20,7 +20,7 @@ def is_megatron_deepspeed(reading: Reading) -> bool:
 
 def expert_defaults(reading: Reading) -> dict[str, Any]:
     """Return the defaults that hold if the model has experts; empty for a dense model."""
-    if (reading.number("num-experts") or 1) < 2:
+    if not reading.has_experts:
         return {}
     if is_megatron_deepspeed(reading):
         chosen = reading.number("moe-router-topk") or 1
@@ -32,10 +32,12 @@ def expert_defaults(reading: Reading) -> dict[str, Any]:
             "moe_aux_loss_coeff": 0.1,
             "moe_token_dropping": True,
         }
-    balancing = reading.options.get("moe-router-load-balancing-type")
-    has_sinkhorn = balancing is not None and balancing.text == "sinkhorn"
-    normalized = "moe-router-pre-softmax" not in reading.options and not has_sinkhorn
-    return {"moe_top_k": 2, "moe_router_type": "topk", "moe_normalize_expert_weights": normalized}
+    return {"moe_top_k": 2, "moe_router_type": "topk", "moe_normalize_expert_weights": True}
+
+
+def pre_softmax(reading: Reading, option: Option) -> None:
+    if reading.has_experts:
+        reading.set("moe_normalize_expert_weights", False, f"--{option.name}")
 
 
 def experts(reading: Reading, option: Option) -> None:
@@ -52,6 +54,8 @@ def experts(reading: Reading, option: Option) -> None:
 def router(reading: Reading, option: Option) -> None:
     """Read how the router balances the load: `sinkhorn`, or a loss with the `topk` router."""
     reading.set("moe_router_type", "sinkhorn" if option.text == "sinkhorn" else "topk")
+    if option.text == "sinkhorn" and reading.has_experts:
+        reading.set("moe_normalize_expert_weights", False, str(option))
     if option.text not in ("sinkhorn", "aux_loss", "none") or len(option.values) > 1:
         reading.leave_out_with_note(option, "moe_aux_loss_coeff always balances the load within a micro batch")
 

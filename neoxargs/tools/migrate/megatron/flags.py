@@ -61,7 +61,12 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "data-parallel-sharding-strategy": _choice("zero_optimization.stage", SHARDING),
     "zero-stage": _renamed("zero_optimization.stage"),
     "ffn-hidden-size": computed_flags.ffn_width,
-    "group-query-attention": lambda reading, option: None,  # --num-query-groups sets num_kv_heads
+    "group-query-attention": computed_flags.query_groups,
+    "num-query-groups": computed_flags.query_groups,
+    # the same in forks, where no other flag turns it on
+    "num-key-value-heads": _renamed("num_kv_heads"),
+    "num-attention-heads-kv": _renamed("num_kv_heads"),
+    "n-head-kv": _renamed("num_kv_heads"),
     "position-embedding-type": computed_flags.positions(
         _choice("pos_emb", {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCE_POSITIONS)
     ),
@@ -76,7 +81,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "num-experts": experts.experts,
     "mlp-type": experts.mlp_type,
     "moe-router-load-balancing-type": experts.router,
-    "moe-router-pre-softmax": lambda reading, option: None,  # `expert_defaults` reads it
+    "moe-router-pre-softmax": experts.pre_softmax,
     "moe-ffn-hidden-size": experts.expert_width,
     "moe-shared-expert-intermediate-size": experts.shared_experts,
     "moe-expert-capacity-factor": experts.capacity,
@@ -92,6 +97,8 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "init-method-xavier-uniform": computed_flags.xavier,
     "window-size": computed_flags.window,
     "window-attn-skip-freq": computed_flags.window_layers,
+    "openai-gelu": _sets("bias_gelu_fusion", True),  # which stands for the approximation of GELU by tanh
+    "no-bias-gelu-fusion": computed_flags.no_gelu_fusion,
     "no-masked-softmax-fusion": computed_flags.no_softmax_fusion,
     "no-bias-swiglu-fusion": _sets("bias_gelu_fusion", False),
     "use-flash-attn": _sets("attention_config", [[["flash"], "all"]]),
@@ -124,7 +131,9 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "valid-data-path": computed_flags.paths("valid"),
     "test-data-path": computed_flags.paths("test"),
     "tokenizer-type": computed_flags.tokenizer,
-    "tokenizer-model": _renamed("vocab_file"),
+    "tokenizer-model": computed_flags.tokenizer_file,
+    "tokenizer-name-or-path": computed_flags.tokenizer_file,
+    "vocab-file": computed_flags.tokenizer_file,
     "vocab-size": computed_flags.vocabulary,
     "eval-iters": computed_flags.evaluation,
     "save-interval": computed_flags.save_interval,
@@ -150,14 +159,17 @@ SWITCHES = frozenset({
     "bf16", "use-rope-scaling", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload",
     "checkpoint-activations", "distribute-saved-activations", "log-num-zeros-in-grad", "use-rms-norm",
     "moe-router-pre-softmax", "disable-moe-token-dropping", "no-query-key-layer-scaling", "calculate-per-token-loss",
-    "recompute-activations",
+    "recompute-activations", "openai-gelu", "no-bias-gelu-fusion",
 })  # fmt: skip
 #: The flags of SPECIAL that take any number of values.
 TAKES_MANY = {"data-path", "train-data-path", "valid-data-path", "test-data-path"}
 #: Flag of SPECIAL -> the parameter to set by hand if the script has a placeholder for its value.
 _PARAMETERS = {
     "data-path": "data_path", "train-data-path": "train_data_paths", "valid-data-path": "valid_data_paths",
-    "test-data-path": "test_data_paths", "tokenizer-model": "vocab_file", "tokenizer-type": "tokenizer_type",
+    "test-data-path": "test_data_paths", "tokenizer-model": "vocab_file",
+    "tokenizer-name-or-path": "vocab_file", "vocab-file": "vocab_file", "num-query-groups": "num_kv_heads",
+    "num-key-value-heads": "num_kv_heads", "num-attention-heads-kv": "num_kv_heads", "n-head-kv": "num_kv_heads",
+    "tokenizer-type": "tokenizer_type",
     "pipeline-model-parallel-size": "pipe_parallel_size", "ffn-hidden-size": "intermediate_size",
     "train-samples": "train_iters", "train-tokens": "train_iters", "lr-decay-samples": "lr_decay_iters",
     "lr-decay-tokens": "lr_decay_iters", "lr-warmup-tokens": "warmup", "num-experts": "moe_num_experts",
@@ -175,7 +187,7 @@ def by_flag() -> dict[str, list[str]]:
     """Return flag -> the names of its parameters; a leading `!` marks a flag that sets them to false."""
     names: dict[str, list[str]] = {}
     for parameter in REGISTRY.parameters.values():
-        if parameter.megatron and not parameter.replaced_by:
+        if parameter.megatron and not parameter.replaced_by and parameter.effect != "none":
             names.setdefault(parameter.megatron, []).append(parameter.name)
     return names
 
@@ -185,7 +197,8 @@ def parameters_of(flag: str) -> list[str]:
     if flag in SPECIAL:
         return [_PARAMETERS[flag]] if flag in _PARAMETERS else []
     parameter = REGISTRY.find(flag)
-    return by_flag().get(flag) or ([parameter.name] if parameter and "." not in parameter.name else [])
+    has_effect = parameter is not None and "." not in parameter.name and parameter.effect != "none"
+    return by_flag().get(flag) or ([parameter.name] if parameter and has_effect else [])
 
 
 def is_switch(flag: str) -> bool:

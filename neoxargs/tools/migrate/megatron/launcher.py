@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from neoxargs.problems import close_matches
@@ -17,6 +18,25 @@ LAUNCHER_FLAGS = {
     "num_gpus": "num_gpus", "num_nodes": "num_nodes", "hostfile": "hostfile", "include": "include",
     "exclude": "exclude",
 }  # fmt: skip
+#: What a program does that is not for training a GPT -> words of its name or folder.
+OTHER_PROGRAMS = {
+    "trains a BERT": "bert ict realm biencoder",
+    "trains a T5": "t5",
+    "trains a prefix language model": "prefix prefixlm",
+    "trains a retrieval model": "retro retriever",
+    "trains a Mamba or a hybrid model": "mamba mamba2 hybrid",
+    "trains a model of images or of several modalities": """
+        vision vit dino inpaint inpainting classify vlm vl llava multimodal mimo clip image video audio speech""",
+    "trains or evaluates a model for a task": """
+        tasks task t0 race glue mnli qqp zeroshot orqa nq msdp main eval evaluate evaluation validate mmlu lm_eval
+        evaluator""",
+    "generates text": "generate generation inference server sampling sample samples serve",
+    "converts, compresses or examines files": """
+        convert converter conversion hf2mcore mcore2hf hf2megatron export merge split quantize quantization prune
+        pruning report analyze analyzer extract preprocess create tools checkpoint""",
+    "trains from preferences": "rlhf ppo grpo dpo reward rl",
+    "trains a model for chat, with a loss on the answers": "sft chatglm glm130b",
+}
 #: Modules that are launchers, as in `python -m torch.distributed.run`.
 _LAUNCHERS = ("torch.distributed", "deepspeed", "accelerate")
 
@@ -51,7 +71,29 @@ def _is_launcher(text: str) -> bool:
 def index_of_program(texts: Sequence[str]) -> int:
     """Return the index of the program that the launcher starts, `NAME.py` or the module after `-m`; -1 if none."""
     modules = [i + 1 for i, text in enumerate(texts[:-1]) if text == "-m" and not texts[i + 1].startswith(_LAUNCHERS)]
-    return next((i for i, text in enumerate(texts) if text.endswith(".py") or i in modules), -1)
+    first = next((i for i, text in enumerate(texts) if text.endswith(".py") or i in modules), -1)
+    # a program can start another one, as in `python bind_cores.py pretrain_gpt.py`
+    while first >= 0 and texts[first + 1 : first + 2] and texts[first + 1].endswith(".py"):
+        first += 1
+    return first
+
+
+def is_of_gpt(program: str) -> bool:
+    """Return whether a program is one of those that pretrain a GPT in Megatron-LM and its forks."""
+    return re.match(r"pretrain_gpt(2|_\w+)?(\.py)?$", _name(program)) is not None
+
+
+def kind_of_program(program: str) -> str:
+    """Return what a program does instead of training a GPT, as a clause; empty if its name does not say that.
+
+    The folders above count too, as in `tasks/main.py` and `examples/multimodal/train.py`.
+    """
+    words = set(re.split(r"[^a-z0-9]+", program.lower()))
+    return next((kind for kind, names in OTHER_PROGRAMS.items() if not words.isdisjoint(names.split())), "")
+
+
+def _name(program: str) -> str:
+    return os.path.basename(program) if program.endswith(".py") else program.rpartition(".")[2]
 
 
 def note_hostfile(reading: Reading) -> None:

@@ -54,7 +54,9 @@ def warmup(reading: Reading, option: Option) -> None:
     given, (until, from_unit) = reading.number(option.name), _end_of_decay(reading, unit)
     total = _converted(reading, until, from_unit, unit)
     words = "iterations" if unit == "iters" else unit
-    if given is not None and total:
+    if given == 0:
+        reading.set("warmup", 0.0)
+    elif given is not None and total:
         reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")
     else:
         hint = "set warmup in the new file to (warm-up iterations / lr_decay_iters, which is train_iters by default)"

@@ -70,7 +70,8 @@ def _further_flags(option: Option) -> Sequence[Word]:
     if option.name in TAKES_MANY:
         return _after_paths(option.values)
     takes_none = is_switch(option.name) if is_read(option.name) else _FLAGS.search(option.text)
-    takes_none = takes_none or (option.values[:1] and option.values[0].is_unknown and _has_flags(option.values[0]))
+    has_flags = any(word.is_unknown and _has_flags(word) for word in option.values[:1])
+    takes_none = takes_none or has_flags
     return list(takewhile(lambda word: word.is_unknown, reversed(option.values[0 if takes_none else 1 :])))
 
 

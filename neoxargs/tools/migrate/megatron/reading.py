@@ -27,7 +27,6 @@ OLD_NAMES = {
     "use-custom-fsdp": "use-megatron-fsdp",
     "pp-partition-method": "pipe-partition-method",
     # Megatron-DeepSpeed
-    "num-key-value-heads": "num-query-groups",
     "rotary-position-embeddings-theta": "rotary-base",
     "use-flash-attn-v2": "use-flash-attn",
     "use-flash-attn-triton": "use-flash-attn",
@@ -36,8 +35,6 @@ OLD_NAMES = {
     "moe-loss-coeff": "moe-aux-loss-coeff",
     "pad-vocab-size-to": "padded-vocab-size",
     # other forks of Megatron-LM
-    "num-attention-heads-kv": "num-query-groups",
-    "n-head-kv": "num-query-groups",
     "rotary-theta": "rotary-base",
     "rope-theta": "rotary-base",
     "no-tie-embed-logits": "untie-embeddings-and-output-weights",
@@ -211,6 +208,14 @@ class Reading:
     @property
     def is_gated(self) -> bool:
         return "swiglu" in self.options or "glu-activation" in self.options
+
+    @property
+    def has_experts(self) -> bool:
+        return (self.number("num-experts") or 1) > 1
+
+    def text(self, name: str) -> str:
+        """The value of another flag; empty if it is missing."""
+        return self.options[name].text if name in self.options else ""
 
     @property
     def chosen_optimizer(self) -> str:

@@ -22,8 +22,9 @@ STAGES = "in deepy, each rank has one pipeline stage, and pipe_partition_method 
 TOKENIZER_FILES = "the tokenizer's files determine this"
 PADDING = "deepy always pads the vocabulary (see make_vocab_size_divisible_by)"
 NO_ENCODER = "a GPT has no encoder"
+LAUNCHER = "the launcher sets it for every process"
 #: Reasons of flags that affect neither the model nor its training.
-HARMLESS = (*REASONS_IN_COMMON, STAGES, TOKENIZER_FILES, PADDING, NO_ENCODER)
+HARMLESS = (*REASONS_IN_COMMON, STAGES, TOKENIZER_FILES, PADDING, NO_ENCODER, LAUNCHER)
 
 #: Reason, a clause after "because" -> patterns of flags, where `*` is any text. The first match counts.
 REASONS = {
@@ -33,8 +34,9 @@ REASONS = {
         nccl-all-reduce-for-prefill use-legacy-static-engine symmetric-ar-type mamba-inference-*
         logits-* output-bert-embeddings bert-* biencoder-* retriever-* embedding-path
         evidence-data-path classes-fraction data-per-class-fraction dino-* img-h img-w iter-per-epoch mask-factor
-        mask-type num-channels num-classes patch-dim swin-* vision-* no-data-sharding head-lr-mult sft sft-*
-        chat-template spec heterogeneous-* decoder-num-layers decoder-seq-length
+        mask-type num-channels num-classes patch-dim swin-* vision-* no-data-sharding head-lr-mult
+        chat-template decoder-num-layers decoder-seq-length mask-prob short-seq-prob ict-* titles-data-path
+        query-in-block-prob use-one-sent-docs block-data-path indexer-*
         vocab-extra-ids verify-integrity trust-remote-code run-workload-inspector-server sample-rate""",
     FAULT_TOLERANCE: """
         inprocess-* ft-* calc-ft-timeouts enable-ft-package rerun-* error-injection-* fault-injector-* exit-signal*
@@ -53,10 +55,10 @@ REASONS = {
     CHECKPOINTS: """
         ckpt-* no-ckpt-* disable-ckpt-* async-* dist-ckpt-* use-dist-ckpt auto-detect-ckpt-format non-persistent-*
         persistent-save-interval save-retain-interval override-ckpt-iteration pretrained-checkpoint
-        load-main-params-from-ckpt use-checkpoint-args use-mp-args-from-checkpoint-args
+        load-main-params-from-ckpt
         *use-tokenizer-model-from-checkpoint-args *save-tokenizer-assets *strict-fsdp-dtensor-load
         use-persistent-ckpt-worker replication* enable-msc disable-msc object-storage-cache-path
-        moe-use-upcycling moe-upcycling-granularity dist*-optim-fully-reshardable*""",
+        dist*-optim-fully-reshardable*""",
     IMPLEMENTATION: """
         overlap-* no-overlap-* tp-comm-* no-tp-comm-* disable-tp-comm-* ddp-* fsdp-* megatron-fsdp-*
         torch-fsdp2-* use-torch-fsdp2 outer-dp-sharding-strategy enable-full-sharding-in-hsdp
@@ -94,10 +96,17 @@ REASONS = {
     "deepy's mixture of experts does not have this setting": "moe-* expert-tensor-parallel-size",
     "deepy supports only layers with attention and a feed-forward network": """
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
+    LAUNCHER: "local-rank",
     "deepy does not support fp8 or fp4": """
-        fp8-* fp4-* disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16 keep-fp8-transpose-cache""",
+        fp8-* fp4-* no-fp8-wgrad disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16
+        keep-fp8-transpose-cache""",
     "in deepy, the residual stream and the logits have the model's precision": """
         fp32-residual-connection output-logit-dtype""",
+    "in Megatron-LM, the checkpoint then determines the model or its layout": """
+        use-checkpoint-args use-mp-args-from-checkpoint-args""",
+    "deepy cannot make a mixture of experts from the checkpoint of a dense model": """
+        moe-use-upcycling moe-upcycling-granularity""",
+    "another kind of model, or of training, is trained with it": "spec sft sft-* heterogeneous-*",
     "deepy can freeze a model only to train adapters or a soft prompt": "freeze-all-layers",
     "init_method and output_layer_init_method determine the initial weights": "embedding-init-method-std",
     "this muP setting has no equivalent in deepy": "mup-*",
@@ -128,10 +137,17 @@ PAI = "it is a flag of Pai-Megatron-Patch without an equivalent"
 FORK_REASONS = {
     OTHER_PROGRAMS: """
         retro-* export-* img-dim inference ds-inference eval-only eval-fp32 adaptive-seq-len task-list results-path
-        kd kd-* mos load-teacher *-teacher analyzer csv-* plot-* skip-csv skip-plot tb-dir tb-event-key
-        aml-data-download-path noise-density mean-noise-span-length loss-on-targets-only finetune-hf-dataset
+        epochs analyzer csv-* plot-* skip-csv skip-plot tb-dir tb-event-key
+        aml-data-download-path
         hf-ckpt-* to-hf-ckpt load-mode""",
-    CHECKPOINTS: "universal-checkpoint load-tag no-load-lr-state reset-iteration",
+    CHECKPOINTS: "universal-checkpoint load-tag",
+    LAUNCHER: "rank world-size",
+    "deepy starts the count of iterations again only with finetune: true, which loads the weights alone": """
+        reset-iteration""",
+    "deepy restores the learning rate's schedule with the rest of a checkpoint": "no-load-lr-state",
+    "deepy distils no teacher's knowledge into a model": "kd kd-* mos load-teacher *-teacher",
+    "another kind of model, or of training, is trained with it": """
+        noise-density mean-noise-span-length loss-on-targets-only finetune-hf-dataset""",
     FAULT_TOLERANCE: "kill-switch-file kill-switch-path distributed-timeout abort-on-unmet-fused-kernel-constraints",
     LOGGING: "profile-steps codecarbon-dir structured-logs structured-logs-dir transformer-timers",
     IMPLEMENTATION: """
@@ -140,7 +156,8 @@ FORK_REASONS = {
         split-transformers scattered-embeddings remote-device use-pin-memory disable-mem-efficient-ln ds-fused-adam
         use-dataset-only enable-zbh1-pipeline enable-zbh1-exact-semantics ds-sequence-parallel-fpdt*
         force-ds-sequence-parallel embedding-weights-in-fp32 sync-tp-duplicated-parameters disable-te-fused-rope
-        valid-num-workers num-experts-switch disable-moe-top2-2nd-expert-sampling""",
+        valid-num-workers num-experts-switch disable-moe-top2-2nd-expert-sampling
+        create-moe-param-group use-tutel""",
     "deepy does not support curriculum learning or sequence lengths that change during a run": """
         data-efficiency-curriculum-learning random-ltd""",
     "deepy has no equivalent setting": """
@@ -153,7 +170,7 @@ FORK_REASONS = {
     "deepy has no z-loss for the logits": "z-loss-strength z-loss-weight",
     NO_ENCODER: "encoder-tensor-model-parallel-size encoder-pipeline-model-parallel-size",
     PAI: """
-        patch-tokenizer-type extra-vocab-size dataset train-mode max-padding-length epochs transformer-type
+        patch-tokenizer-type extra-vocab-size dataset train-mode max-padding-length transformer-type
         optimizer-offload-policy""",
 }
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
@@ -102,7 +102,7 @@ class _Condition(NamedTuple):
     """A condition whose outcome is unknown. names: the variables that would make it known."""
 
     text: str
-    index: int
+    begin: int
     names: Sequence[str]
 
 
@@ -173,37 +173,41 @@ class _Reader(Environment):
             what = f"this script runs more than {_MAX_COMMANDS} commands"
             hint = "migrate a file that contains only the training command and its variables"
             raise Problems([Problem(what, self.source.place(0), hint, id="migrate-nested-too-deep")])
-        match command:
-            case Simple():
-                return self.run_simple(command)
-            case Sum(text):
-                total = self.run_sum(text, command.index)
-                self.status = None if total is None else total != 0
-            case Branching():
-                return self.run_if(command.arms, command.otherwise)
-            case Case():
-                return self.run_case(command)
-            case For():
-                return self.run_for(command)
-            case While():
-                return self.run_while(command)
-            case Group(body, is_subshell):
-                if not is_subshell:
-                    return self.run(body)
-                self.run_apart(lambda: self.run(body))
-            case Function():
-                self.functions[command.name] = command
+        runs: dict[type, Callable[[Any], str]] = {
+            Simple: self.run_simple, Sum: self.run_test, Branching: self.run_branching, Case: self.run_case,
+            For: self.run_for, While: self.run_while, Group: self.run_group, Function: self.define,
+        }  # fmt: skip
+        return runs[type(command)](command)
+
+    def run_group(self, group: Group) -> str:
+        if not group.is_subshell:
+            return self.run(group.body)
+        self.run_apart(lambda: self.run(group.body))
         return ""
+
+    def define(self, function: Function) -> str:
+        self.functions[function.name] = function
+        return ""
+
+    def run_test(self, command: Sum) -> str:
+        total = self.run_sum(command.text, command.begin)
+        self.status = None if total is None else total != 0
+        return ""
+
+    def run_branching(self, command: Branching) -> str:
+        return self.run_if(command.arms, command.otherwise)
 
     # -- branches ----------------------------------------------------------------------------------------------------
 
-    def condition(self, *commands: Pipeline) -> _Condition:
+    def condition(self, pipeline: Pipeline) -> _Condition:
         """Describe the condition that was evaluated last, for messages."""
         doubted, self.doubted = self.doubted, []
-        first = commands[0].commands[0]
-        index = getattr(first, "index", 0)
-        line = self.source.place(index).text.strip()
-        text = re.sub(r"^(?:(?:el)?if|while|until)\s+|\s*;\s*(?:then|do)\b.*$|\s*(?:&&|\|\|).*$|\s*\\$", "", line)
+        first = pipeline.commands[0]
+        text, index = "the commands", 0
+        if isinstance(first, Simple):
+            text, index = " ".join(map(_text_of_word, first.words)), first.begin
+        elif isinstance(first, Sum):
+            text, index = f"(( {first.text.strip()} ))", first.begin
         return _Condition(text, index, [name for unknown in doubted for name in unknown.names])
 
     def branch(self, bodies: Sequence[Callable[[], str]], condition: _Condition) -> str:
@@ -227,7 +231,7 @@ class _Reader(Environment):
     def merge(self, states: Sequence[tuple[dict[str, Value], dict[str, Text | None]]], condition: _Condition) -> None:
         """Continue with what is the same in all of the states."""
         self.variables, self.documents = {}, {}
-        why = f"it depends on `{condition.text}` in line {self.source.place(condition.index).line}"
+        why = f"it depends on `{condition.text}` in line {self.source.place(condition.begin).line}"
         for name in dict.fromkeys(name for variables, _ in states for name in variables):
             values = [variables.get(name) for variables, _ in states]
             first = values[0]
@@ -264,8 +268,8 @@ class _Reader(Environment):
         index = case.subject[0].chars[0][1] if case.subject and case.subject[0].chars else 0
         if unknowns := unknowns_of(subject):
             names = [name for unknown in unknowns for name in unknown.names]
-            condition = _Condition(f"case {''.join(text_of(part.chars) for part in case.subject)}", index, names)
-            bodies = [lambda body=body: self.run(body) for _, body in case.arms]  # type: ignore[misc]
+            condition = _Condition(f"case {_text_of_word(case.subject)}", index, names)
+            bodies = [lambda body=body: self.run(body) for _, body in case.arms]
             has_rest = any(text_of(self.joined(each)) == "*" for patterns, _ in case.arms for each in patterns)
             return self.branch([*bodies, *([] if has_rest else [lambda: ""])], condition)
         for patterns, body in case.arms:
@@ -284,14 +288,18 @@ class _Reader(Environment):
             names = [name for chars in words for unknown in unknowns_of(chars) for name in unknown.names]
             self.store(loop.name, [[(Unknown.of(f"${loop.name}", f"it takes each value of `{text}`", names), where)]])
             return self.run_unknown_loop(loop.body, _Condition(f"for {loop.name} in {text}", where, names))
-        return self.run_passes(loop.body, (lambda word=word: self.take(loop.name, word) for word in words))  # type: ignore[misc]
+        rest = iter(words)
 
-    def take(self, name: str, value: Chars) -> bool:
-        self.store(name, [value])
-        return True
+        def goes_on() -> bool:
+            word = next(rest, None)
+            if word is not None:
+                self.store(loop.name, [word])
+            return word is not None
+
+        return self.run_passes(loop.body, goes_on)
 
     def run_while(self, loop: While) -> str:
-        if any("$#" in text_of(chars) or "getopts" in text_of(chars) for chars in _written(loop.condition)):
+        if any("$#" in text or "getopts" in text for text in _written(loop.condition)):
             return ""  # a loop over the script's arguments, which it is run without
 
         def goes_on() -> bool | None:
@@ -299,19 +307,17 @@ class _Reader(Environment):
             self.run(loop.condition)
             return None if self.status is None else self.status != loop.until
 
-        return self.run_passes(loop.body, iter(lambda: goes_on, None), loop.index)  # type: ignore[arg-type]
+        return self.run_passes(loop.body, goes_on, loop.begin)
 
-    def run_passes(self, body: Commands, passes: object, index: int = 0) -> str:
+    def run_passes(self, body: Commands, goes_on: Callable[[], bool | None], index: int = 0) -> str:
         """Run the body while its condition is known to hold; if that becomes unknown, as `run_unknown_loop` does."""
         before, self.stored = self.stored, set()
-        end, count = "", 0
-        for holds in passes:  # type: ignore[attr-defined]
-            count += 1
-            goes_on = holds()
-            goes_on = goes_on() if callable(goes_on) else goes_on
-            if goes_on is False:
+        end = ""
+        for number in range(_MAX_PASSES + 1):
+            holds = goes_on()
+            if holds is False:
                 break
-            if goes_on is None or count > _MAX_PASSES:
+            if holds is None or number == _MAX_PASSES:
                 line = self.source.place(index)
                 names = [name for unknown in self.doubted for name in unknown.names]
                 end = self.run_unknown_loop(body, _Condition(line.text.strip(), index, names))
@@ -342,9 +348,9 @@ class _Reader(Environment):
 
     def forget(self, condition: _Condition) -> None:
         """Make the variables unknown that were set since the loop or function began."""
-        line = self.source.place(condition.index).line
+        line = self.source.place(condition.begin).line
         for name in sorted(self.stored & self.variables.keys()):
-            index = next((chars[0][1] for chars in self.variables[name] if chars), condition.index)
+            index = next((chars[0][1] for chars in self.variables[name] if chars), condition.begin)
             why = f"it changes in `{condition.text}` in line {line}"
             self.variables[name] = [[(Unknown.of(f"${name}", why, condition.names), index)]]
         self.cut = None
@@ -355,7 +361,7 @@ class _Reader(Environment):
         self.used = set()
         first = command.words[0] if command.words else ()
         if all(isinstance(word, Assignment) for word in command.words):
-            self.assign([word for word in command.words if isinstance(word, Assignment)], command.index)
+            self.assign([word for word in command.words if isinstance(word, Assignment)], command.begin)
             self.write_documents(command, [])
             self.status = True
             return ""
@@ -364,13 +370,13 @@ class _Reader(Environment):
             if text_of(self.joined(first)) == "local":
                 for each in given:
                     self.locals.setdefault(each.name, self.variables.get(each.name))
-            self.assign(given, command.index)
+            self.assign(given, command.begin)
             self.status = True
             return ""
         words = [field for word in command.words
                  for field in self.fields(word.written if isinstance(word, Assignment) else word)]  # fmt: skip
         self.write_documents(command, words)
-        return self.run_words(words, command.index) if words else ""
+        return self.run_words(words, command.begin) if words else ""
 
     def assign(self, assignments: Sequence[Assignment], index: int) -> None:
         for each in assignments:
@@ -380,7 +386,7 @@ class _Reader(Environment):
                 if any(text_of(chars).startswith("[") and "]=" in text_of(chars) for chars in value):
                     value = [[(Unknown.of(f"${each.name}", "`migrate` does not read its subscripts"), index)]]
             elif each.subscript is not None:
-                why = f"`migrate` does not read `{text_of([p for part in each.written for p in part.chars])}`"
+                why = f"`migrate` does not read `{_text_of_word(each.written)}`"
                 value = [[(Unknown.of(f"${each.name}", why), index)]]
             else:
                 first, *others = before or [[]]
@@ -412,7 +418,7 @@ class _Reader(Environment):
         if name in self.functions and self.depth < _MAX_DEPTH:
             return self.call(self.functions[name], words[1:])
         if name in ("[", "[[", "test"):
-            inner = [word for word, text in zip(words, texts, strict=True) if text not in ("[", "]", "[[", "]]", "test")]
+            inner = [word for word in words if text_of(word) not in ("[", "]", "[[", "]]", "test")]
             self.status = conditions.evaluate(inner)
             doubted = [unknown for word in inner for unknown in unknowns_of(word)]
             self.is_assumed = self.status is not None and bool(doubted)
@@ -442,14 +448,19 @@ class _Reader(Environment):
                 self.store(each, [[]], index)
         elif name == "shift" and self.arguments is not None:
             self.arguments = self.arguments[1:]
-        elif name in _SETTERS and not (name == "read" and len(texts) > 1 and texts[-2] == ""):
-            why = f"`{' '.join(texts)}` in line {self.source.place(index).line} is not run"
-            for each in texts[1:]:
-                if re.fullmatch(r"[A-Za-z_]\w*", each):
-                    names = [] if each in self.variables else [each]
-                    self.store(each, [[(Unknown.of(f"${each}", why, names), index)]], index)
-            self.status = None
+        elif name in _SETTERS:
+            self.run_setter(texts, index)
         return ""
+
+    def run_setter(self, texts: Sequence[str], index: int) -> None:
+        """Make the variables unknown that a command such as `read` sets, except from a here-document."""
+        self.status = None
+        if texts[0] == "read" and len(texts) > 1 and texts[-2] == "":
+            return
+        why = f"`{' '.join(texts)}` in line {self.source.place(index).line} is not run"
+        for name in texts[1:]:
+            if re.fullmatch(r"[A-Za-z_]\w*", name):
+                self.store(name, [[(Unknown.of(f"${name}", why), index)]], index)
 
     def run_sum(self, expression: str, index: int) -> int | None:
         """Run `(( ))` or `let`; return its value, None if that is unknown."""
@@ -521,8 +532,11 @@ def _is_command(texts: Sequence[str], number: int) -> bool:
     return is_of_shell or len(_FLAG.findall(texts[number])) > 1
 
 
-def _written(commands: Commands) -> list[Chars]:
+def _text_of_word(word: Parts | Assignment) -> str:
+    return "".join(text_of(part.chars) for part in (word.written if isinstance(word, Assignment) else word))
+
+
+def _written(commands: Commands) -> list[str]:
     """Return the words of simple commands as the script has them."""
     simple = [command for each in commands for _, pipeline in each.pipelines for command in pipeline.commands]
-    words = [word for command in simple if isinstance(command, Simple) for word in command.words]
-    return [part.chars for word in words if not isinstance(word, Assignment) for part in word]
+    return [_text_of_word(word) for command in simple if isinstance(command, Simple) for word in command.words]
