@@ -11,7 +11,7 @@ from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, listed, render
 from neoxargs.record import replace
-from neoxargs.resolve import Text, draft, read_files
+from neoxargs.resolve import Draft, Text, draft, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from neoxargs.tools.migrate import SOURCES, source_of
@@ -152,13 +152,20 @@ def _found_by_check(new: Text, is_whole: bool) -> list[Problem]:
     reported, as warnings, because another training script may support them.
     """
     try:
-        config, errors = resolved(draft([new]), None)
+        drafted = draft([new])
+        config, errors = resolved(drafted, _gpus(drafted))
     except Problems as stop:
         config, errors = None, stop.problems
     refused = [problem for problem in trainer_problems(config) if problem.severity == "error"] if config else []
     if is_whole:
         return [*errors, *refused]
     return [replace(problem, severity="warning") for problem in refused]
+
+
+def _gpus(drafted: Draft) -> int | None:
+    """Return the number of GPUs that the file names; None if it leaves that open."""
+    each, nodes = (drafted.values[name].value if name in drafted.values else None for name in ("num_gpus", "num_nodes"))
+    return each * (nodes if isinstance(nodes, int) else 1) if isinstance(each, int) else None
 
 
 def _show_edits(arguments: argparse.Namespace, texts: Sequence[Text], result: Result) -> int:

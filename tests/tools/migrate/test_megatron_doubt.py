@@ -133,6 +133,11 @@ def test_the_file_of_the_tokenizer(flags: str, kind: str, file: str) -> None:
     assert all(f"because {flags.split('-type ')[1].split()[0]} reads --" in what for what in others)
 
 
+def test_an_exit_interval_of_0_means_none() -> None:
+    result = migrated("--exit-interval 0")
+    assert ("exit_interval" in result.text, result.to_do, result.problems) == (False, [], [])
+
+
 @pytest.mark.parametrize("unit", ["iters", "samples"])
 def test_no_warm_up(unit: str) -> None:
     result = migrated(f"--lr-warmup-{unit} 0")
@@ -167,6 +172,7 @@ def test_a_given_flag_is_not_called_a_default() -> None:
         "python pretrain_gpt.py {sizes} --lr <rate>",
         "python pretrain_gpt.py {sizes} $MORE",
         "python pretrain_gpt.py {sizes} \\ \n --lr 3",
+        "torchrun --nproc_per_node 2 pretrain_gpt.py {sizes} --global-batch-size 2",  # a micro batch of 2 needs 4
         "X=\"--split '99,1,0'\"\npython pretrain_gpt.py {sizes} $X",  # bash passes the inner quotes on
     ],
 )

@@ -351,6 +351,11 @@ def save_interval(reading: Reading, option: Option) -> None:
         reading.leave_out(option, "without checkpoint_factor, no checkpoints are saved during training")
 
 
+def exit_interval(reading: Reading, option: Option) -> None:
+    if option.text != "0":  # 0 means never, as without the flag
+        reading.set_from(option, "exit_interval")
+
+
 def decay_style(reading: Reading, option: Option) -> None:
     # A style that is not implemented is left out, because another schedule would silently replace it.
     if why := value_advice("lr_decay_style", option.text):
