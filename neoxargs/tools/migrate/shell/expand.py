@@ -94,6 +94,10 @@ class Environment:
             value = self._element(value, part.subscript or "", written, index)
         is_empty = value is not None and not any(value)
         if part.sign in (":+", "+"):
+            unknowns = [unknown for chars in value or () for unknown in unknowns_of(chars)]
+            if unknowns:  # it may be empty
+                choices = ("", text_of(self.joined(part.word)))
+                return [[(Unknown.of(written, unknowns[0].why, unknowns[0].names, choices=choices), index)]]
             return [] if value is None or is_empty else [self.joined(part.word)]
         if value is not None and not (is_empty and part.sign.startswith(":")):
             return value
