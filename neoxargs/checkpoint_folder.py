@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from neoxargs.checksums import Digest, archive_damage, digest_of
 from neoxargs.created_files import replace_text
 from neoxargs.registry import REGISTRY
+from neoxargs.regular_files import read_regular
 from neoxargs.sizes.lr_schedule import Get
 
 PREFIX = "global_step"
@@ -39,6 +40,8 @@ BASE = "base.json"
 TOKENIZER = "tokenizer"
 WRITING = ".writing-"
 REMOVING = ".removing-"
+#: The most bytes of a file of a checkpoint other than weights and optimizer state.
+MAX_BYTES = 1 << 30
 #: Files that only deepy writes: which file holds which weight.
 INVENTORIES = "layout-*.json"
 
@@ -107,7 +110,7 @@ def digests(checkpoint: Path) -> dict[str, Digest]:
     Other programs write no files.json, and earlier versions of deepy recorded sizes only.
     """
     try:
-        text = (checkpoint / FILES).read_text(encoding="utf-8")
+        text = _text(checkpoint / FILES)
     except FileNotFoundError:
         if lists_weights(checkpoint):
             raise ValueError(f"{FILES} is missing") from None
@@ -215,10 +218,15 @@ def _share(sizes: Mapping[str, int], number: int, count: int) -> list[str]:
     return names
 
 
+def _text(file: Path) -> str:
+    """Return the text of a file of a checkpoint; raises OSError or ValueError."""
+    return read_regular(file, MAX_BYTES).decode()
+
+
 def configuration(checkpoint: Path) -> dict[str, Any] | None:
     """Return the values of the run that wrote the checkpoint, nested as ranks receive them; None if not recorded."""
     try:
-        values = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
+        values = json.loads(_text(checkpoint / CONFIG))
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
@@ -227,7 +235,7 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
 def recorded_digests(checkpoint: Path) -> dict[str, str]:
     """Return the digests of the files of the run that wrote a checkpoint: token files by prefix, base_shapes_file."""
     try:
-        return dict(json.loads((checkpoint / DATA).read_text(encoding="utf-8")))
+        return dict(json.loads(_text(checkpoint / DATA)))
     except (OSError, ValueError, TypeError):
         return {}
 
@@ -235,7 +243,7 @@ def recorded_digests(checkpoint: Path) -> dict[str, str]:
 def file_digest(file: str | None) -> str:
     """Return the digest of a small file; empty if it cannot be read."""
     try:
-        return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()
+        return hashlib.sha256(read_regular(file or "", MAX_BYTES)).hexdigest()
     except OSError:
         return ""
 
@@ -249,7 +257,7 @@ def embedding_rows(checkpoint: Path) -> int | None:
     """Return the rows of the embedding with padding; None if no list of weights has an embedding."""
     for file in sorted(checkpoint.glob(INVENTORIES)):
         try:
-            weights = json.loads(file.read_text(encoding="utf-8"))["weights"]
+            weights = json.loads(_text(file))["weights"]
             if (entry := weights.get("embedding.word_embeddings.weight")) is not None:
                 _, _, (rows, _), shard, *_ = entry
                 return int(rows) * (shard[-1] if shard else 1)  # a shard ends with the number of tensor parallel ranks
@@ -276,7 +284,7 @@ def schedule(checkpoint: Path) -> Get | None:
 def latest(folder: Path) -> str | None:
     """Return the name in the file `latest`; None if there is no such file."""
     try:
-        return (folder / LATEST).read_text(encoding="utf-8").strip()
+        return _text(folder / LATEST).strip()
     except (OSError, ValueError):
         return None
 
@@ -321,7 +329,7 @@ class Base(NamedTuple):
 def recorded_base(checkpoint: Path) -> Base | None:
     """Return the base that a checkpoint records; None if the checkpoint contains a full model."""
     try:
-        values = json.loads((checkpoint / BASE).read_text(encoding="utf-8"))
+        values = json.loads(_text(checkpoint / BASE))
         return Base(Path(values["folder"]) if values["folder"] else None, str(values["digest"]))
     except FileNotFoundError:
         return None

@@ -16,6 +16,8 @@ SET = "--set"
 STYLES = {"error": "1;31", "warning": "1;33", "place": "1", "id": "2", "hint": "36"}
 #: The value of a secret in a line of a file or in a sentence, which is shown as asterisks.
 SECRET_VALUE = re.compile(r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)([^\s,}\])]+)""", re.IGNORECASE)
+#: The password of a user in an address: https://USER:PASSWORD@host.
+PASSWORD_IN_ADDRESS = re.compile(r"(://[^\s/@:]*:)([^\s/@]+)(?=@)")
 #: Problems that are rendered at most. A file with more is usually not a configuration, and the first ones show that.
 MAX_DRAWN = 100
 #: Lines with the same problem that are shown.
@@ -138,7 +140,9 @@ def sentence(problem: Problem) -> str:
 
 def without_secrets(text: str) -> str:
     """Return a text of the same length with asterisks in place of secrets."""
-    return SECRET_VALUE.sub(lambda found: found[1] + "*" * len(found[2]), text)
+    for pattern in (SECRET_VALUE, PASSWORD_IN_ADDRESS):
+        text = pattern.sub(lambda found: found[1] + "*" * len(found[2]), text)
+    return text
 
 
 def _order(problem: Problem) -> tuple[bool, str, int, int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import NoReturn
 
+from neoxargs.launch import preflight
 from neoxargs.launch.cluster import rank_env
 from neoxargs.launch.cluster.devices import device
 from neoxargs.launch.environment import with_package
@@ -39,7 +40,7 @@ def become_rank(request: Request) -> NoReturn:
         # A given number of GPUs is resolved as for a machine that has them.
         spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
         _check_tokenised(spec)
-        check_needs(script, spec)
+        check_needs(script, spec, {*preflight.HERE} - {"command"})
         if script.program == "train":
             _lock(rank, spec, request)
         announce(script, spec)

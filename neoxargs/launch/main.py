@@ -8,31 +8,28 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 
-from neoxargs.launch import preflight
+from neoxargs.launch import preflight, stages
 from neoxargs.launch.cluster import check_hosts as host_checks
 from neoxargs.launch.cluster import sbatch
 from neoxargs.launch.cluster.assumed import missing_hostfile
 from neoxargs.launch.launchers.command import command
-from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.preflight import secrets
-from neoxargs.launch.preflight.data_files import certainly_missing
 from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_data
-from neoxargs.launch.prepare import compile_ops, load_tasks, tokenise, with_launch, with_text, write_record
+from neoxargs.launch.prepare import compile_ops, git_hash, load_tasks, tokenise, write_record
 from neoxargs.launch.processes import interrupts
 from neoxargs.launch.processes.run_lock import RunLock, lock_run
 from neoxargs.launch.report.dry_run import Form, dry_run, emit, to_json
 from neoxargs.launch.restarts import is_requeued, requeued, start_ranks
-from neoxargs.launch.run_spec import RunSpec, resolve_run
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.megatron_unsupported import dropped_settings
 from neoxargs.problems import Problem, Problems, report
 from neoxargs.record import replace
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.derive import Unresolved
 from neoxargs.token_files.index import digest
 
 #: Raises Problems if the run does not fit in the memory of its devices.
@@ -45,8 +42,8 @@ def run(request: Request, check_memory: CheckMemory) -> int:
     script = find_script(request.script)
     spec = resolve_launch(script, request)
     check_memory(script, spec)
-    check_needs(script, spec)
-    check_start(script, spec)
+    check_needs(script, spec, preflight.HERE)
+    refuse(preflight.problems(spec, script.program, ["hosts"]))  # last, because that takes seconds
     with locked(script, spec, request) as lock:
         announce(script, spec)
         return prepare(script, spec) or start_ranks(script.path, spec, say, lock)
@@ -57,8 +54,8 @@ def show(request: Request, form: Form | None) -> int:
     script = find_script(request.script)
     spec = resolve_launch(script, request)
     refuse(list(secrets.in_configuration(spec.config)))  # before anything shows their values
-    refused = preflight.unsupported(script.program, spec.config)
-    needs = preflight.needs(script.program, spec, elsewhere=request.gpus is not None)
+    refused = preflight.problems(spec, script.program, ["values", "program"])
+    needs = preflight.problems(spec, script.program, _subjects_of_what_is_shown(request, form))
     left_out = dropped_settings(spec.config) if form == "megatron" else []
     if form in ("command", "runner"):
         left_out += missing_hostfile(spec.config, spec.resources)
@@ -68,7 +65,7 @@ def show(request: Request, form: Form | None) -> int:
     else:
         warn([*warnings, *(problem.as_warning() for problem in refused)])
         print(_emitted(form, script, request, spec) if form else _dry_run_text(script, spec))
-        if not form and not request.gpus:
+        if not form and request.gpus is None:
             _say_whether_it_would_start([*needs, *refused])
     return int(has_errors(refused))
 
@@ -89,31 +86,26 @@ def check_hosts(request: Request) -> int:
 
 def resolve_launch(script: Script, request: Request) -> RunSpec:
     """Resolve a run and add the values that only a launch sets; raises Problems."""
-    try:
-        spec = resolve_run(request, os.environ)
-    except Unresolved as stop:
-        missing = certainly_missing(stop.certain, stop.broken) if script.program == "train" else []
-        # What can be checked without the broken values is reported together with them.
-        raise Problems([*stop.problems, *preflight.unsupported(script.program, stop.certain), *missing]) from None
-    config = with_text(with_launch(spec.config, script.path, spec.texts))
-    return replace(spec, config=requeued(config, os.environ) if script.program == "train" else config)
+    spec = stages.resolve_launch(script, request, git_hash())
+    return replace(spec, config=requeued(spec.config, os.environ)) if script.program == "train" else spec
 
 
-def check_needs(script: Script, spec: RunSpec) -> None:
+def check_needs(script: Script, spec: RunSpec, subjects: Container[preflight.Subject]) -> None:
     """Raise Problems for what the script needs on this machine and for what it does not support."""
-    problems = [*preflight.needs(script.program, spec), *preflight.unsupported(script.program, spec.config)]
+    problems = preflight.problems(spec, script.program, subjects)
     if has_errors(problems):
         raise Problems([*problems, *spec.warnings])
     warn(problems)
 
 
-def check_start(script: Script, spec: RunSpec) -> None:
-    """Raise Problems for what the launcher needs; hosts are checked last, because that takes seconds."""
-    config, resources = spec.config, spec.resources
-    words = command(config, resources, script.path, os.environ).words
-    refuse([*secrets.problems(config, resources, os.environ),
-            *launcher_checks.problems(config, resources, script.path, words, os.environ)])  # fmt: skip
-    refuse(host_checks.host_problems(config, resources))
+def _subjects_of_what_is_shown(request: Request, form: Form | None) -> set[preflight.Subject]:
+    """Return what this machine is checked for: not for packages if another one is assumed, nor if nothing is started.
+
+    The batch script of `--emit sbatch`, and the flags of other programs, do not contain the launcher's command.
+    """
+    elsewhere: set[preflight.Subject] = {"trainer"} if request.gpus is not None else set()
+    not_started: set[preflight.Subject] = {"command"} if form not in (None, "command", "runner") else set()
+    return {*preflight.HERE} - {"values", "program"} - elsewhere - not_started
 
 
 def locked(script: Script, spec: RunSpec, request: Request) -> RunLock | nullcontext[None]:

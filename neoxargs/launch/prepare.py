@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from neoxargs.created_files import replace_text
-from neoxargs.launch import compiled_ops
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.compiled_ops import Say
 from neoxargs.launch.preflight.hardware import ops_to_compile
 from neoxargs.launch.processes import interrupts
 from neoxargs.registry import ABSENT
@@ -22,6 +19,8 @@ from neoxargs.resolve.value import Source, Value
 
 #: Larger texts of configuration files are not sent to the ranks, because an argument may have at most 128 KiB.
 MAX_FILES_BYTES = 32_000
+#: Prints a line about the run.
+Say = Callable[[str], None]
 LAUNCHED = Source("derived", text="set by deepy when the run was launched")
 #: The file in `run_dir` with all values of the run and their sources.
 RECORD_FILE = "config.json"
@@ -30,12 +29,14 @@ RECORD_FILE = "config.json"
 def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
     """Compile the ops that every rank of this machine would compile otherwise; remote ranks compile their own."""
     if not resources.remote:
+        from neoxargs.launch import compiled_ops
+
         compiled_ops.compile_missing(ops_to_compile(config, resources.device), environ, say)
 
 
-def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
+def with_launch(config: Config, script: str, texts: Sequence[Text], commit: str | None = None) -> Config:
     """Add the values that GPT-NeoX's launcher adds: the script, the texts of the configuration files, the commit."""
-    additions: dict[str, object] = {"user_script": script, "git_hash": git_hash()}
+    additions: dict[str, object] = {"user_script": script, "git_hash": commit}
     files = {os.path.basename(text.name): text.text for text in texts}
     if len(json.dumps(files)) < MAX_FILES_BYTES:  # the encoded size: JSON writes a non-ASCII character as 6 bytes
         additions["config_files"] = files  # GPT-NeoX's checkpoints contain them
@@ -47,6 +48,8 @@ def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
 
 def git_hash() -> str | None:
     """Return the commit of the working directory; None outside a git repository."""
+    import subprocess
+
     try:
         # GPT-NeoX's own command. The limit is for repositories on slow file systems.
         command = ["git", "describe", "--always"]
@@ -93,6 +96,8 @@ def load_tasks(config: Config, resources: Resources, environ: Mapping[str, str],
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a step in a process of its own and return its exit code."""
+    import subprocess
+
     process = None
     try:
         with interrupts.ignored_by_children():  # the step is ended by the SIGTERM below, and only deepy reports Ctrl-C
@@ -114,7 +119,9 @@ def data_command(config: Config) -> list[str]:
                "merge-file": tokenizer.merge_file, "output-prefix": config.data.data_path}  # fmt: skip
     command = [sys.executable, "-m", "neoxargs.train.data.build", "--if-missing"]
     command += [f"--{option}={value}" for option, value in options.items() if value]
-    return [*command, "--text-path", *([texts] if isinstance(texts, str) else texts)]
+    # A name that begins with `-` would be an option.
+    names = [f"./{text}" if text.startswith("-") else text for text in ([texts] if isinstance(texts, str) else texts)]
+    return [*command, "--text-path", *names]
 
 
 def recorded_values(config: Config) -> dict[str, dict[str, object]]:

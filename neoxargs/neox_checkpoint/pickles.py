@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from neoxargs.checksums import BLOCK, DAMAGED
 from neoxargs.problems import Problem, Problems
+from neoxargs.regular_files import is_special
 
 #: Class of a storage in torch -> type of its elements and their size in bytes.
 STORAGES = {
@@ -140,7 +141,7 @@ class _Refused(Exception):
 def read(file: Path) -> Any:
     """Return what torch.save wrote to a file; raise Problems if it is damaged or contains a forbidden name."""
     try:
-        with zipfile.ZipFile(file) as archive:
+        with _archive(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
             # torch.save puts everything into one folder, which it names after the file.
             program = next((name for name in members if name.endswith("/data.pkl") and name.count("/") == 1), None)
@@ -169,6 +170,12 @@ def read(file: Path) -> Any:
         raise unreadable(file, error.strerror or str(error)) from None
     except Exception as error:  # a damaged pickle can raise any exception
         raise unreadable(file, f"its contents are damaged ({type(error).__name__})") from None
+
+
+def _archive(file: Path) -> zipfile.ZipFile:
+    if is_special(file):  # to open a pipe could wait forever
+        raise OSError("it is a pipe or a device, not a regular file")
+    return zipfile.ZipFile(file)
 
 
 def _require_name(file: Path, saved_as: str) -> None:

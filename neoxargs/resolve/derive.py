@@ -207,7 +207,8 @@ class _Completion:
 
     def check(self, rule: Rule) -> None:
         """Run a check, unless one of its inputs is unknown."""
-        if self.can_run(rule) and (finding := rule.function(*map(self.input, rule.inputs))):
+        found = self.can_run(rule) and rule.function(*map(self.input, rule.inputs))
+        for finding in found if isinstance(found, list) else [found] if found else []:
             self.report(finding, rule.inputs, rule.id)
 
     def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from neoxargs.problems import PASSWORD_IN_ADDRESS
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Value
 
@@ -24,7 +25,7 @@ def masked(name: str, value: Any) -> Any:
 
 
 def secret_values(config: Config) -> list[str]:
-    """Return the names of the parameters that are set to a secret, or to a section that contains one."""
+    """Return the names of the parameters that are set to a secret, to an address or a section that contains one."""
     return [name for name, value in config.values.items() if _contains_secret(name, value.value)]
 
 
@@ -33,7 +34,7 @@ def _contains_secret(name: str, value: Any) -> bool:
         return any(_contains_secret(str(key), each) for key, each in value.items())
     if isinstance(value, list | tuple):
         return any(_contains_secret(name, each) for each in value)
-    return bool(value and SECRET_NAME.search(name))
+    return bool(value and (SECRET_NAME.search(name) or PASSWORD_IN_ADDRESS.search(str(value))))
 
 
 def without_secrets(config: Config) -> Config:

@@ -13,6 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from neoxargs.regular_files import read_regular
+
+#: The most bytes of a vocabulary: fifty times those of the largest.
+MAX_BYTES = 1 << 30
 #: 256 byte values and an end-of-document token.
 BYTE_LEVEL = 257
 #: GPT-NeoX's character tokenizer has a table of fixed size, larger than the 256 byte values it uses.
@@ -77,7 +81,7 @@ def ids_of_tokens(tokenizer_type: str, vocab_file: str | None) -> dict[str, int]
 def vocab_file_hash(vocab_file: str | None) -> str:
     """Return the hash of a vocabulary file; "" if there is no such file."""
     try:
-        return _hash(tokenizer_file(vocab_file or "").read_bytes())
+        return _hash(read_regular(tokenizer_file(vocab_file or ""), MAX_BYTES))
     except OSError:
         return ""
 
@@ -144,7 +148,7 @@ def _sentencepiece(vocab_file: str | None) -> int | None:
     """Count the pieces of a .model file, a protobuf message whose repeated field 1 holds one piece each."""
     if not vocab_file:
         return None
-    data, position, pieces = Path(vocab_file).read_bytes(), 0, 0
+    data, position, pieces = read_regular(vocab_file, MAX_BYTES), 0, 0
     while position < len(data):
         key, position = _varint(data, position)
         length, position = _varint(data, position)
@@ -175,7 +179,7 @@ def _json(path: str | None) -> Any:
 @lru_cache(maxsize=2)  # several checks read the same file, which may have megabytes
 def _parsed(path: str, stamp: object) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_regular(path, MAX_BYTES).decode())
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
 

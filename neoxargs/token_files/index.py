@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from neoxargs.record import Record
+from neoxargs.regular_files import is_special, read_regular
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +27,8 @@ TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 ITEM_SIZES = {code: int(name[-1]) for code, name in TYPES.items()}
 #: Type code -> its letter in the format of `struct`.
 _LETTERS: dict[int, Literal["B", "b", "h", "i", "q", "H"]] = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
+#: The most bytes of the record beside a token file.
+MAX_RECORD = 1 << 24
 #: The label of a token that does not count toward the loss.
 IGNORED = -100
 
@@ -76,11 +79,11 @@ class Tokenised(NamedTuple):
 def tokenised_by(prefix: str) -> Tokenised | None:
     """Return the tokenizer of a token file; None if another program wrote the file."""
     try:
-        recorded = json.loads(Path(prefix + ".json").read_text(encoding="utf-8"))
+        recorded = json.loads(read_regular(prefix + ".json", MAX_RECORD))
         of_file, vocabulary = (str(recorded.get(name, "")) for name in ("vocab_file_hash", "vocabulary_hash"))
         eod = None if recorded.get("eod") is None else int(recorded["eod"])
         return Tokenised(str(recorded["tokenizer_type"]), int(recorded["vocab_size"]), of_file, vocabulary, eod)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -105,6 +108,8 @@ def digest(prefix: str) -> str:
     found = hashlib.sha256()
     try:
         for ending in (".idx", ".bin"):
+            if is_special(prefix + ending):
+                return ""
             with open(prefix + ending, "rb") as file:
                 found.update(b"%d " % os.fstat(file.fileno()).st_size + file.read(1 << 18))
     except OSError:
@@ -130,6 +135,8 @@ def first_ids(prefix: str, count: int) -> Sequence[int]:
 
 def _header(prefix: str) -> tuple[Any, ...] | None:
     """Return magic, version, type code, and numbers of sequences and document ends; None in another format."""
+    if is_special(prefix + ".idx") or is_special(prefix + ".bin"):
+        return None
     with open(prefix + ".idx", "rb") as idx:
         head = idx.read(HEADER.size)
     known = len(head) == HEADER.size and head.startswith(MAGIC) and HEADER.unpack(head)[2] in ITEM_SIZES

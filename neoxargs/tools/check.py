@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from neoxargs.launch import preflight
-from neoxargs.launch.preflight.data_files import certainly_missing
+from neoxargs.launch.launchers import launcher_named
+from neoxargs.launch.preflight.packages import can_train_here
 from neoxargs.launch.report import summary
-from neoxargs.launch.run_spec import RunSpec, resolve_run
+from neoxargs.launch.run_spec import RunSpec
+from neoxargs.launch.script import Script
+from neoxargs.launch.stages import resolve_launch
 from neoxargs.problems import Problem, Problems, report
+from neoxargs.regular_files import is_special
 from neoxargs.request import Request
-from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems, trainer_problems
 from neoxargs.resolve.yaml.read import read_files
+from neoxargs.shipped import SHIPPED
+
+#: The script that configurations are checked for.
+TRAIN = Script(str(SHIPPED / "train.py"), "train")
 
 
 def run(request: Request) -> int:
@@ -25,12 +31,15 @@ def run(request: Request) -> int:
     if failed:
         problems = [*problems, *_migrate_suggestion(request)]
     if request.as_json:
-        print(json.dumps(_to_json(spec, problems, not failed), indent=2))
+        not_checked = list(unchecked(spec, request)) if spec else []
+        print(json.dumps(_to_json(spec, problems, not failed) | {"unchecked": not_checked}, indent=2))
         return int(failed)
     if problems:
         report(problems)
     if spec and not failed:
         print("\n".join(["ok", *summary.brief_lines(spec)]))
+        if left_out := list(unchecked(spec, request)):
+            print(f"{'unchecked'.ljust(summary.LABEL)}{', '.join(left_out)}")
     return int(failed)
 
 
@@ -38,6 +47,8 @@ def _migrate_suggestion(request: Request) -> list[Problem]:
     """Return a warning if the only file is one that `deepy migrate` converts, such as a DeepSpeed JSON."""
     from neoxargs.tools.migrate import source_of  # imported late, to keep a check without errors fast
 
+    if any(map(is_special, request.files)):  # a pipe, which can be read only once
+        return []
     try:
         text, *others = read_files(request.files, request.directory)
     except Problems:
@@ -55,21 +66,33 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
     With `--gpus`, the run is for another machine, so missing files and programs are only warnings.
     """
     try:
-        spec = resolve_run(request, os.environ)
-    except Unresolved as stop:
-        certain = [
-            *trainer_problems(stop.certain),
-            *([] if request.gpus else certainly_missing(stop.certain, stop.broken)),
-        ]
-        return None, [*stop.problems, *certain]
+        spec = resolve_launch(TRAIN, request, checking=True)
     except Problems as stop:
         return None, stop.problems
-    if request.gpus:
-        problems = [problem.as_warning() for problem in preflight.machine_problems(spec)]
-    else:
-        problems = preflight.training_problems(spec)
-    added_values = map(Problem.as_warning, plugin_value_problems(spec.config))
-    return spec, [*spec.warnings, *problems, *trainer_problems(spec.config), *added_values]
+    subjects: set[preflight.Subject] = {*preflight.HERE}
+    lenient: set[preflight.Subject] = {"program"}  # the script may become one that a plugin's values are for
+    if request.gpus is not None:
+        subjects -= {"trainer", "folders"}
+        lenient |= {"files", "machine", "command"}
+    elif not can_train_here():
+        subjects -= {"trainer"}
+    return spec, [*spec.warnings, *preflight.problems(spec, TRAIN.program, subjects, lenient)]
+
+
+def unchecked(spec: RunSpec, request: Request) -> Iterator[str]:
+    """Yield what a launch of this run checks and this command does not, each with how to check it."""
+    config, resources = spec.config, spec.resources
+    if resources.device == "cuda":
+        yield "memory (deepy plan)"
+    if resources.remote and launcher_named(config.runner.launcher).by_ssh and not config.runner.no_ssh_check:
+        yield "other hosts (deepy train.py ... --check-hosts)"
+    if request.gpus is not None:
+        yield "folders that the run writes to"
+    elif not (resources.remote or can_train_here()):
+        yield "packages of the trainer (torch is not installed)"
+    locks = (Path(folder, "run.lock") for folder in (config.logging.run_dir, config.checkpoint.save) if folder)
+    if lock := next(filter(Path.exists, locks), None):
+        yield f"whether the run that wrote {lock} has ended"
 
 
 def _to_json(spec: RunSpec | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:

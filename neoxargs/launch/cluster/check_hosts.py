@@ -106,7 +106,7 @@ def _run_on_hosts(hosts: Sequence[str], port: int | None, command: str, timeout:
     words = ["ssh", *options]
 
     def run_on(host: str) -> subprocess.CompletedProcess[str] | None:
-        line = [*words, host, command]
+        line = [*words, "--", host, command]
         try:
             # Without stdin, or ssh would read this terminal's input.
             return subprocess.run(

@@ -1,6 +1,7 @@
 """Parsers of a hostfile and of `include`/`exclude`, the two ways to name hosts and their slots.
 
-Both follow DeepSpeed's runner exactly, except that an error carries its place in the file.
+Both follow DeepSpeed's runner exactly, except that an error carries its place in the file, that a name must be one of a
+host, and that every host must have a slot.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
+from neoxargs.regular_files import read_regular
 
 Hosts = dict[str, list[int]]
 #: Returns the place at which a parameter was set, for a problem to point at.
@@ -23,6 +24,14 @@ MAX_RANKS = 1_000_000
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d{1,12})")
 
 _EXAMPLE = "write one host per line, such as: worker-0 slots=4"
+#: A host name or an address, with or without a user. Programs that get a name that begins with `-` as an argument, such
+#: as ssh, would take it for an option.
+_HOST = re.compile(r"(\w[\w.-]*@)?(\w[\w.-]*|[\da-fA-F]*(:[\da-fA-F.]*){2,}(%\w+)?)", re.ASCII)
+#: A line of a hostfile, right or wrong. A file without such a line is another program's, and is not shown: a
+#: configuration may name any file.
+_SLOTS = re.compile(r"(?m)^[^#\n]*\sslots?\b")
+#: The most bytes of a hostfile: more than enough for `MAX_RANKS`.
+MAX_BYTES = 1 << 26
 #: A range in Slurm's syntax, such as `node[1-4]`, which DeepSpeed would take for one host name.
 _RANGE = re.compile(r"\[[\d,-]+\]")
 
@@ -34,11 +43,16 @@ def no_place(key: str) -> None:
 def read_hostfile(path: str) -> dict[str, int] | None:
     """Return host -> number of slots, in the file's order; None if the file does not exist. Raises Problems."""
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace") if os.path.isfile(path) else None
+        text = read_regular(path, MAX_BYTES).decode(errors="replace") if os.path.isfile(path) else None
     except OSError as error:
         what = f"the hostfile {path} cannot be read: {error.strerror}"
         raise Problems([Problem(what, id="hostfile-unreadable", about=("hostfile",))]) from None
     return None if text is None else parse_hostfile(text, path)
+
+
+def is_host(name: str) -> bool:
+    """Return whether a name can be that of a host."""
+    return _HOST.fullmatch(name) is not None
 
 
 def parse_hostfile(text: str, name: str) -> dict[str, int]:
@@ -46,14 +60,19 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
     slots: dict[str, int] = {}
     seen: dict[str, Place] = {}
     problems = []
+    shown = _SLOTS.search(text) is not None
     for number, line in enumerate(text.splitlines(), start=1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
-        place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
+        place = Place(name, number, line.index(entry[0]) + 1, line if shown else "", len(entry))
         match = _ENTRY.match(entry)
-        if not match or _RANGE.search(match[1]):
+        if not match or not is_host(match[1]):
             problems.append(_malformed_line(entry, place))
+        elif not int(match[2]):
+            hint = "remove this line, or set slots to the number of GPUs that the run should use on this host"
+            what = f"host {match[1]} has slots=0"
+            problems.append(Problem(what, place, hint, id="hostfile-host-without-slots", about=("hostfile",)))
         elif match[1] in seen:
             what, first = f"host {match[1]} is listed twice", seen[match[1]]
             hint = "remove one of the two lines"
@@ -87,9 +106,13 @@ def _malformed_line(entry: str, place: Place) -> Problem:
 def _mistake(entry: str) -> tuple[str, str]:
     """Return what is wrong with a line, and what to write instead."""
     host, *rest = entry.split(None, 1)
-    if _RANGE.search(host):
+    if _RANGE.search(host) and is_host(_RANGE.sub("0", host.replace("],", "]"))):
         what = f"{host} is a range of hosts, which a hostfile cannot contain"
         return what, f"write one line per host; in a Slurm cluster, `scontrol show hostnames '{host}'` lists them"
+    if _SLOTS.search(entry) and not is_host(host):
+        bare = host.strip(":,;-")
+        instead = f"write {bare} {rest[0]}" if is_host(bare) else "write the name or the address of a host"
+        return f"{host} is not the name of a host", instead
     if spaced := re.fullmatch(r"slots\s*=\s*(\d+)", "".join(rest)):
         return "slots and its number must not be separated by spaces", f"write {host} slots={spaced[1]}"
     if number := re.fullmatch(r"slots=(\S+)", "".join(rest)):

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neoxargs.launch.cluster import slurm
 from neoxargs.launch.cluster.devices import Device, device, installed_devices, local_devices, visible_devices
-from neoxargs.launch.cluster.hostfile import MAX_RANKS, Hosts, Where, no_place, read_hostfile, select, too_many_ranks
+from neoxargs.launch.cluster.hostfile import (
+    MAX_RANKS,
+    Hosts,
+    Where,
+    no_place,
+    parse_nodes,
+    read_hostfile,
+    select,
+    too_many_ranks,
+)
 from neoxargs.launch.cluster.no_hostfile import DEFAULT_HOSTFILE, only_this_machine
 from neoxargs.launch.launchers import Launcher, launcher_named
 from neoxargs.problems import Problem, Problems, listed
@@ -82,11 +91,6 @@ class Filters(NamedTuple):
             num_gpus = -1
         return cls(include, exclude, num_nodes, num_gpus, where, tuple(warnings))
 
-    @property
-    def any(self) -> bool:
-        """Whether any of them is set, in which case the runner ignores CUDA_VISIBLE_DEVICES."""
-        return bool(self.include or self.exclude or self.num_gpus > 0)
-
 
 def _warning(id: str, what: str, where: Where, *about: str, hint: str = "") -> Problem:
     """Return a warning that points at the first of the parameters `about` that is set."""
@@ -135,10 +139,6 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
     # As in GPT-NeoX, DLTS_HOSTFILE takes precedence over the configuration.
     path = environ.get("DLTS_HOSTFILE") or runner.hostfile or DEFAULT_HOSTFILE
     pool = read_hostfile(path)
-    if idle := [host for host, slots in (pool or {}).items() if not slots]:
-        what = f"the hostfile {path} has slots=0 for {listed(idle, 'and')}"
-        hint = "remove these hosts from the hostfile, or set their slots to at least 1"
-        raise Problems([Problem(what, hint=hint, id="hostfile-host-without-slots", about=("hostfile",))])
     if pool is None and launcher.allocates_hosts:
         return _allocated(launcher, filters, environ)
     if pool is None:
@@ -155,7 +155,8 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
     if is_local and device(environ, dev) == "cpu":
         # the runner would first try `ssh localhost`, and a machine without GPUs rarely runs an ssh server
         return _local_processes(filters, next(iter(pool.values())), {"hostfile": os.devnull})
-    return _on_hosts(pool, filters, path, runner, environ)
+    found = _on_hosts(pool, filters, path, runner, environ)
+    return replace(found, warnings=(*found.warnings, *_hidden_slots(found, filters, environ, dev)))
 
 
 def _on_hosts(
@@ -261,11 +262,11 @@ def _on_this_machine(filters: Filters, replica: int, environ: Mapping[str, str],
         _refuse_too_many(replica, filters.where, "global_num_gpus", "model_parallel_size", "pipe_parallel_size")
     if cpu:
         return _local_processes(filters, replica)
-    visible = None if filters.any else visible_devices(environ)
-    if visible is not None and present:
-        return _visible_devices(local_devices(environ, dev))
+    visible, count = _visible_numbers(environ, dev), filters.num_gpus
+    if visible is not None:
+        hosts = _among_visible(visible, present, filters)
+        return Resources(hosts, "cuda", {"include": _include_text(hosts)}, warnings=filters.warnings)
     warnings = list(filters.warnings)
-    count = filters.num_gpus
     if count <= 0:
         hosts = select({"localhost": present or replica}, filters.include, filters.exclude, filters.where)
         return Resources(hosts, "cuda", {"include": _include_text(hosts)}, warnings=filters.warnings)
@@ -285,15 +286,60 @@ def _local_processes(filters: Filters, slots: int, selection: Mapping[str, str] 
     return Resources(hosts, "cpu", {**selection, "num_gpus": str(count)}, warnings=filters.warnings)
 
 
-def _visible_devices(devices: list[int] | list[str]) -> Resources:
+def _visible_numbers(environ: Mapping[str, str], dev: Path) -> list[int] | None:
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, None if it is not set or there are no GPUs; raises Problems."""
+    if visible_devices(environ) is None or not installed_devices(dev):
+        return None
+    devices = local_devices(environ, dev)
     numbers = [number for number in devices if isinstance(number, int)]
     if len(numbers) < len(devices):
         names = ",".join(map(str, devices))
         what = f"CUDA_VISIBLE_DEVICES ({names}): DeepSpeed's launcher accepts only device numbers"
-        hint = "use device numbers (nvidia-smi -L lists them), or set include"
+        hint = "use device numbers; nvidia-smi -L lists them"
         raise Problems([Problem(what, hint=hint, id="visible-devices-not-numbers")])
-    hosts = {"localhost": numbers}
-    return Resources(hosts, "cuda", {"include": _include_text(hosts)})
+    return numbers
+
+
+def _among_visible(visible: list[int], present: int, filters: Filters) -> Hosts:
+    """Return the GPUs of this machine that are both visible and selected; raises Problems."""
+    names = ",".join(map(str, visible))
+    if filters.num_gpus > len(visible):
+        what = f"num_gpus is {filters.num_gpus}, but CUDA_VISIBLE_DEVICES ({names}) has {len(visible)}"
+        hint = f"set num_gpus: {len(visible)}, or add devices to CUDA_VISIBLE_DEVICES"
+        raise _refusal("devices-not-visible", what, filters.where, "num_gpus", hint=hint)
+    if filters.num_gpus > 0:
+        return {"localhost": visible[: filters.num_gpus]}
+    if not (filters.include or filters.exclude):
+        return {"localhost": visible}
+    selected = select({"localhost": present}, filters.include, filters.exclude, filters.where)["localhost"]
+    key = "include" if filters.include else "exclude"
+    named = parse_nodes(filters.include, key) if filters.include else {}
+    if hidden := [slot for slots in named.values() for slot in slots if slot not in visible]:
+        what = f"include names GPU {listed(map(str, hidden), 'and')}, which CUDA_VISIBLE_DEVICES ({names}) hides"
+        hint = "select among the visible devices, or change or unset CUDA_VISIBLE_DEVICES"
+        raise _refusal("devices-not-visible", what, filters.where, "include", hint=hint)
+    kept = [slot for slot in visible if slot in selected]
+    if not kept:
+        what = f"{key} leaves none of the devices in CUDA_VISIBLE_DEVICES ({names})"
+        raise _refusal("devices-not-visible", what, filters.where, key, hint=f"change {key} or CUDA_VISIBLE_DEVICES")
+    return {"localhost": kept}
+
+
+def _hidden_slots(found: Resources, filters: Filters, environ: Mapping[str, str], dev: Path) -> Iterator[Problem]:
+    """Yield a warning, or raise Problems on one machine, if a hostfile has slots that CUDA_VISIBLE_DEVICES hides."""
+    visible = _visible_numbers(environ, dev) if found.device == "cuda" and not found.scheduler_picks_hosts else None
+    own = next((slots for host, slots in found.hosts.items() if host in own_names()), [])
+    hidden = [slot for slot in own if visible is not None and slot not in visible]
+    if visible is None or not hidden:
+        return
+    names = ",".join(map(str, visible))
+    what = f"the run would use GPU {listed(map(str, hidden), 'and')} of this machine, which CUDA_VISIBLE_DEVICES "
+    what += f"({names}) hides"
+    hint = "select GPUs with include, or change or unset CUDA_VISIBLE_DEVICES"
+    if not found.remote:
+        raise _refusal("devices-not-visible", what, filters.where, "include", "hostfile", hint=hint)
+    what += "; it has no effect on a run on several hosts"
+    yield _warning("devices-not-visible", what, filters.where, "include", "hostfile", hint=hint)
 
 
 def _hosts_device(environ: Mapping[str, str]) -> Device:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,8 +42,10 @@ def unused_port() -> int:
     The ranks bind it seconds later. Until then, the system gives ports of its own range to other programs, so the port
     is below this range.
     """
+    from random import SystemRandom  # not needed by a check
+
     candidates = range(FIRST_PORT, min(LAST_PORT, _first_of_the_system()))
-    tried = random.SystemRandom().sample(candidates, min(TRIED_PORTS, len(candidates)))
+    tried = SystemRandom().sample(candidates, min(TRIED_PORTS, len(candidates)))
     return next((port for port in tried if _binds(port)), 0) or _chosen_by_the_system()
 
 
@@ -58,6 +58,8 @@ def _first_of_the_system() -> int:
 
 
 def _binds(port: int) -> bool:
+    import socket
+
     with socket.socket() as probe, suppress(OSError):
         probe.bind(("", port))
         return True
@@ -65,6 +67,8 @@ def _binds(port: int) -> bool:
 
 
 def _chosen_by_the_system() -> int:
+    import socket
+
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from neoxargs.launch.cluster.hosts import SELECTION_FLAGS, Resources
 from neoxargs.launch.cluster.rendezvous import rendezvous_address, rendezvous_port
@@ -17,11 +16,11 @@ from neoxargs.launch.launchers.local import launcher_of
 from neoxargs.launch.targets import deepspeed
 from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.problems import Problem, Problems
+from neoxargs.record import Record
 from neoxargs.resolve.config import Config
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Record):
     """A program with its arguments, and changes to the environment of this process."""
 
     words: tuple[str, ...]

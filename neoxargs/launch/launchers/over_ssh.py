@@ -74,7 +74,7 @@ class _Host:
         # bash reads exactly the script, so that later input reaches the `read` in the script, which waits for `stop`
         there = f"exec bash -c 'exec 3<&0; eval \"$(head -c {size})\"'"
         self.process = subprocess.Popen(
-            ["ssh", "-o", "BatchMode=yes", *port, self.name, there],
+            ["ssh", "-o", "BatchMode=yes", *port, "--", self.name, there],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert self.process.stdout

@@ -1,21 +1,32 @@
-"""Checks of what a run needs, made before it starts.
+"""Checks of what a run needs, made before it starts: one table, of which every command runs a part.
 
-One module per subject; each function takes a resolved configuration and returns the problems of one kind. The order
-below is the order in which problems are reported.
+One module per subject; each function takes a resolved configuration and returns the problems of one kind. The order of
+CHECKS is the order in which problems are reported. Whatever a launch can refuse is a row of it, apart from the memory
+of the devices (tools/plan/gate.py) and the lock of the run (launch/processes/run_lock.py).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
+from neoxargs.launch.preflight import secrets
 from neoxargs.launch.preflight.checkpoints import (
     missing_checkpoint,
     no_checkpoint_to_read,
     overwritten_checkpoint,
     unread_checkpoint,
 )
-from neoxargs.launch.preflight.data_files import empty_lines, missing_files, unnamed_files, unreadable_prompts
+from neoxargs.launch.preflight.data_files import (
+    empty_lines,
+    missing_files,
+    too_few_rows,
+    unnamed_files,
+    unreadable_base_shapes,
+    unreadable_prompts,
+)
 from neoxargs.launch.preflight.disk_space import folder_problems, index_problems, unwritable_file, unwritable_folders
 from neoxargs.launch.preflight.documents import (
     empty_splits,
@@ -56,47 +67,46 @@ from neoxargs.launch.preflight.resumed_model import (
 )
 from neoxargs.launch.preflight.resumed_schedule import other_epochs, other_schedule
 from neoxargs.launch.preflight.resumed_vocabulary import other_vocabulary
-from neoxargs.launch.preflight.secrets import missing_wandb_key
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Program
 from neoxargs.problems import Problem
+from neoxargs.record import Record
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.trainer_support import unsupported as trainer_support
 
-
-def needs(program: Program | None, spec: RunSpec, elsewhere: bool = False) -> list[Problem]:
-    """Return what a program lacks on this machine; for sampling and a user's script, missing data is a warning.
-
-    elsewhere: whether the run is for another machine, so that nothing is said about the packages of this one.
-    """
-    config = spec.config
-    # Alone, because without these packages most of the other checks have no answer.
-    if program and not (elsewhere or spec.resources.remote) and (absent := list(missing_trainer())):
-        return absent
-    if program == "train":
-        return training_problems(spec)
-    logs = unwritable_folders(config, "run_dir")
-    if program == "eval":
-        data = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config)]
-        return [*data, *_checkpoint_to_read(config), *missing_harness(config), *logs]
-    own: list[Problem] = []
-    if program == "generate":
-        own = [*_read_by_generate(config), *unwritable_file(config, "sample_output_file")]
-    return [*map(Problem.as_warning, missing_files(config)), *own, *logs]
+#: What a check looks at. `program`: values that depend on which script is launched. `trainer`: the packages that every
+#: run needs. `machine`: what else is installed here. `folders`: those that the run writes to. `command`: the command
+#: that starts the ranks. `hosts`: the other hosts, which takes seconds.
+Subject = Literal["values", "program", "trainer", "files", "folders", "machine", "command", "hosts"]
+#: What a launch checks before it looks at other hosts.
+HERE: tuple[Subject, ...] = ("values", "program", "trainer", "files", "folders", "machine", "command")
 
 
-def _read_by_generate(config: Config) -> list[Problem]:
-    """Return what is wrong with the checkpoint and the prompts that generate.py reads."""
-    options = config.generation
-    # A pipe can be read only once, by generate.py itself.
-    from_file = options.text_gen_type == "input-file" and not Path(options.sample_input_file or "").is_fifo()
-    lines = [*unreadable_prompts(config, "sample_input_file"), *empty_lines(config)] if from_file else []
-    return [*_checkpoint_to_read(config), *lines]
+class Check(Record):
+    """A check: what it looks at, the function, and the programs that it is for (None: a user's script)."""
+
+    subject: Subject
+    find: Callable[[RunSpec], Iterable[Problem]]
+    programs: tuple[Program | None, ...] = ("train",)
 
 
-def _checkpoint_to_read(config: Config) -> list[Problem]:
-    """Return what is wrong with the checkpoint that generate.py and eval.py read."""
-    return list(no_checkpoint_to_read(config)) or fit_of_checkpoint(config)
+def problems(
+    spec: RunSpec, program: Program | None, subjects: Container[Subject] = HERE, lenient: Container[Subject] = ()
+) -> list[Problem]:
+    """Return what a program lacks, of these subjects. lenient: the subjects of which every problem is a warning."""
+    found: list[Problem] = []
+    for check in CHECKS:
+        if check.subject in subjects and program in check.programs:
+            new = check.find(spec)
+            found += map(Problem.as_warning, new) if check.subject in lenient else new
+            if check.subject == "trainer" and found:
+                return found  # without these packages, most of the other checks have no answer
+    return found
+
+
+def refused_values(program: Program | None, config: Config) -> list[Problem]:
+    """Return the settings that a shipped program does not support; empty for a user's script."""
+    return trainer_support.trainer_problems(config, training=program == "train") if program else []
 
 
 def fit_of_checkpoint(config: Config) -> list[Problem]:
@@ -113,21 +123,33 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
     return [*model, *frozen, *unread_checkpoint(config)]
 
 
-def training_problems(spec: RunSpec) -> list[Problem]:
-    """Return what training lacks on this machine, and why it may not save its checkpoints."""
+# -- one function for each row that needs more than a configuration --------------------------------------------------
+
+
+def _trainer(spec: RunSpec) -> Iterator[Problem]:
+    # The packages and devices of this machine say nothing about other hosts.
+    return iter(()) if spec.resources.remote else missing_trainer()
+
+
+def _checkpoint_to_read(spec: RunSpec) -> list[Problem]:
+    """Return what is wrong with the checkpoint that generate.py and eval.py read."""
+    return list(no_checkpoint_to_read(spec.config)) or fit_of_checkpoint(spec.config)
+
+
+def _read_by_generate(spec: RunSpec) -> list[Problem]:
+    """Return what is wrong with the prompts that generate.py reads."""
+    config, options = spec.config, spec.config.generation
+    # A pipe can be read only once, by generate.py itself.
+    if options.text_gen_type != "input-file" or Path(options.sample_input_file or "").is_fifo():
+        return []
+    return [*unreadable_prompts(config, "sample_input_file"), *empty_lines(config)]
+
+
+def _continued(spec: RunSpec) -> Iterator[Problem]:
+    """Yield what is wrong with the checkpoint that training continues from."""
     config = spec.config
-    folders = [*folder_problems(config), *index_problems(config, spec.resources.remote)]
-    return [*machine_problems(spec), *overwritten_checkpoint(config), *folders]
-
-
-def machine_problems(spec: RunSpec) -> list[Problem]:
-    """Return what training lacks on this machine; another machine may have it."""
-    config, resources = spec.config, spec.resources
-    problems = [*missing_files(config), *wrong_labels(config), *unpaired_answers(config), *wrong_rewards(config)]
-    problems += [*no_document_fits(config), *empty_splits(config), *shorter_than_a_sample(config)]
-    problems += [*unnamed_files(config), *unreadable_prompts(config, "eval_prompts_file"), *missing_checkpoint(config)]
     checkpoint = loaded_checkpoint(config)
-    checks = (
+    for check in (
         skipped_checkpoints,
         other_head,
         other_model,
@@ -137,31 +159,80 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
         other_schedule,
         other_epochs,
         changed_training,
-    )
-    for check in (*checks, other_data):
-        problems += check(config, checkpoint)
-    problems += frozen_model_problems(config, checkpoint)
+        other_data,
+        frozen_model_problems,
+    ):
+        yield from check(config, checkpoint)
     if config.checkpoint.load:
         from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it
 
-        problems += neox_checkpoint(config)
-    problems += [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources.device)]
-    # The packages and devices of this machine say nothing about other hosts.
-    if not resources.remote and can_train_here():
-        absent = list(missing_packages(config)) or list(missing_wandb_key(config, os.environ))
-        problems += [*untested_packages(), *absent, *missing_backend(config)]
-        problems += missing_harness(config, training=True)
-        problems += ops_that_cannot_compile(config, resources.device)
-        problems += layers_that_cannot_compile(config, resources.device)
-        problems += [*nvme_problems(config, resources.device), *gpu_only_kernels(config, resources.device)]
-    return problems
+        yield from neox_checkpoint(config)
 
 
-def unsupported(program: Program | None, config: Config) -> list[Problem]:
-    """Return the settings that a shipped program does not support; empty for a user's script."""
-    if program is None:
+def _precision(spec: RunSpec) -> list[Problem]:
+    config, resources = spec.config, spec.resources
+    return [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources.device)]
+
+
+def _installed(spec: RunSpec) -> list[Problem]:
+    config, device = spec.config, spec.resources.device
+    if spec.resources.remote or not can_train_here():
         return []
-    return [
-        *trainer_support.trainer_problems(config, training=program == "train"),
-        *trainer_support.plugin_value_problems(config),
-    ]
+    absent = list(missing_packages(config)) or list(secrets.missing_wandb_key(config, os.environ))
+    found = [*untested_packages(), *absent, *missing_backend(config), *missing_harness(config, training=True)]
+    found += [*ops_that_cannot_compile(config, device), *layers_that_cannot_compile(config, device)]
+    return [*found, *nvme_problems(config, device), *gpu_only_kernels(config, device)]
+
+
+def _command(spec: RunSpec) -> list[Problem]:
+    """Return why the command that starts the ranks would fail, or show secrets."""
+    from neoxargs.launch.launchers.command import command
+    from neoxargs.launch.preflight import launcher
+
+    config, resources, script = spec.config, spec.resources, str(spec.config.get("user_script"))
+    words = command(config, resources, script, os.environ).words
+    return [*secrets.on_command_lines(config, resources, os.environ),
+            *launcher.problems(config, resources, script, words, os.environ)]  # fmt: skip
+
+
+def _hosts(spec: RunSpec) -> list[Problem]:
+    from neoxargs.launch.cluster.check_hosts import host_problems
+
+    return host_problems(spec.config, spec.resources)
+
+
+SHIPPED: tuple[Program | None, ...] = ("train", "generate", "eval")
+ALL = (*SHIPPED, None)
+CHECKS: tuple[Check, ...] = (
+    Check("trainer", _trainer, SHIPPED),
+    Check("files", lambda spec: missing_files(spec.config), ("train", "eval")),
+    Check("files", lambda spec: map(Problem.as_warning, missing_files(spec.config)), ("generate", None)),
+    Check("files", lambda spec: wrong_labels(spec.config), ("train", "eval")),
+    Check("files", lambda spec: unpaired_answers(spec.config), ("train", "eval")),
+    Check("files", lambda spec: wrong_rewards(spec.config)),
+    Check("files", lambda spec: no_document_fits(spec.config)),
+    Check("files", lambda spec: empty_splits(spec.config)),
+    Check("files", lambda spec: shorter_than_a_sample(spec.config)),
+    Check("files", lambda spec: unnamed_files(spec.config)),
+    Check("files", lambda spec: too_few_rows(spec.config), SHIPPED),
+    Check("files", lambda spec: unreadable_base_shapes(spec.config), SHIPPED),
+    Check("files", lambda spec: unreadable_prompts(spec.config, "eval_prompts_file")),
+    Check("files", lambda spec: missing_checkpoint(spec.config)),
+    Check("files", _continued),
+    Check("files", _checkpoint_to_read, ("generate", "eval")),
+    Check("files", _read_by_generate, ("generate",)),
+    Check("machine", _precision),
+    Check("machine", _installed),
+    Check("machine", lambda spec: missing_harness(spec.config), ("eval",)),
+    Check("folders", lambda spec: overwritten_checkpoint(spec.config)),
+    Check("folders", lambda spec: folder_problems(spec.config)),
+    Check("folders", lambda spec: index_problems(spec.config, spec.resources.remote)),
+    Check("folders", lambda spec: unwritable_file(spec.config, "sample_output_file"), ("generate",)),
+    Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
+    Check("values", lambda spec: refused_values("train", spec.config)),
+    Check("values", lambda spec: refused_values("generate", spec.config), ("generate", "eval")),
+    Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),
+    Check("values", lambda spec: secrets.in_configuration(spec.config), ALL),
+    Check("command", _command, ALL),
+    Check("hosts", _hosts, ALL),
+)

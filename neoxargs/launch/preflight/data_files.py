@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import glob
+import itertools
 import os
 import shlex
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.record import replace
+from neoxargs.regular_files import is_special, read_regular
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
 from neoxargs.resolve.yaml.nodes import format_node, node_of
@@ -38,6 +42,11 @@ from neoxargs.tokenizer_folder import end_of_document, folder_of
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
+SAVE_HINT = "to write the file, run train.py with the base model's configuration and save_base_shapes: true"
+#: Files and folders that are searched at most for one that a pattern matches.
+MAX_SEARCHED = 50_000
+#: The most bytes of a file of shapes or of prompts that are read.
+MAX_READ = 1 << 28
 #: Suffixes of the two files that a token file consists of.
 SUFFIXES = (".bin", ".idx")
 #: More missing token files of one parameter are one problem.
@@ -80,6 +89,49 @@ def certainly_missing(certain: Config, broken: frozenset[str]) -> list[Problem]:
 def unnamed_files(config: Config) -> list[Problem]:
     """Return the data and the tokenizer's files that training needs and that no parameter names."""
     return [*_nothing_to_train_on(config), *_unnamed_vocabulary(config)]
+
+
+def too_few_rows(config: Config, tokens: int | None = None) -> Iterator[Problem]:
+    """Yield the error of an embedding with fewer rows than the tokenizer has tokens.
+
+    tokens: the size of the vocabulary, by default as far as it is known without the tokenizer.
+    """
+    rows, kind = config.embedding.__dict__.get("padded_vocab_size"), config.tokenizer.tokenizer_type
+    tokens = vocabulary_size(kind, config.tokenizer.vocab_file) if tokens is None else tokens
+    if rows and tokens and rows < tokens:
+        what = f"padded_vocab_size ({rows}) is smaller than the tokenizer's vocabulary ({tokens})"
+        hint = "remove padded_vocab_size; it is then computed from the tokenizer"
+        place, about = config.place("padded_vocab_size"), ("padded_vocab_size", "tokenizer_type")
+        yield Problem(what, place, hint, id="padded-vocab-too-small", about=about)
+
+
+def unreadable_base_shapes(config: Config) -> list[Problem]:
+    """Return the problem of a `base_shapes_file` that muP cannot read."""
+    mup = config.mup
+    try:
+        # A run with `save_base_shapes` writes the file.
+        if mup.use_mup and mup.base_shapes_file and not mup.save_base_shapes:
+            read_base_shapes(mup.base_shapes_file, config.place("base_shapes_file"))
+    except Problems as found:
+        return found.problems
+    return []
+
+
+def read_base_shapes(path: str, place: Place | None = None) -> dict[str, list[int | None]]:
+    """Return weight -> its sizes in the base model, of a file in the format of the package mup; raises Problems."""
+    import yaml
+
+    name, hint = "base_shapes_file", SAVE_HINT
+    try:
+        base = yaml.safe_load(read_regular(path, MAX_READ).decode())
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a YAML file"
+        what = f"{name} ({path}) cannot be read: {reason}"
+        raise Problems(Problem(what, place, hint, id="base-shapes-unreadable", about=(name,))) from None
+    if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
+        what = f"{name} ({path}) must map weight names to lists of sizes"
+        raise Problems(Problem(what, place, hint, id="base-shapes-malformed", about=(name,)))
+    return base
 
 
 def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
@@ -137,7 +189,7 @@ def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
 
 
 def _absent(prefix: str) -> list[str]:
-    return [suffix for suffix in SUFFIXES if not os.path.exists(prefix + suffix)]
+    return [suffix for suffix in SUFFIXES if not os.path.isfile(prefix + suffix)]
 
 
 def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
@@ -274,11 +326,64 @@ def _near(prefix: str) -> Iterable[str]:
 def _texts(config: Config) -> Iterator[Problem]:
     texts = config.data.text_path or []
     for text in [texts] if isinstance(texts, str) else texts:
-        path = os.path.expanduser(text)
-        if text != STDLIB and not os.path.exists(path) and not glob.glob(path, recursive=True):
+        path, where, about = os.path.expanduser(text), config.source("text_path").where, ("text_path",)
+        if text == STDLIB or os.path.isfile(path) or os.path.isdir(path):
+            continue
+        if is_special(path):
+            what = f"text_path ({text}): this is a pipe or a device, not a regular file"
+            yield Problem(what, where, id="data-file-missing", about=about)
+        elif (found := _has_match(path)) is None:
+            what = f"text_path ({text}): none of the first {MAX_SEARCHED:,} files and folders matches this pattern, "
+            what += "and the others were not searched"
+            hint = "begin the pattern with a folder that contains less"
+            yield Problem(what, where, hint, severity="warning", id="check-skipped", about=about)
+        elif not found:
             hint = f"set text_path to files, folders, glob patterns, or {STDLIB} (Python's standard library)"
             what = f"text_path ({text}): there is no such file or folder"
-            yield Problem(what, config.source("text_path").where, hint, id="data-file-missing", about=("text_path",))
+            yield Problem(what, where, hint, id="data-file-missing", about=about)
+
+
+def _has_match(pattern: str) -> bool | None:
+    """Return whether a file or folder matches a glob pattern; None if that is not known after MAX_SEARCHED entries.
+
+    A pattern can select everything on a machine, whose search would take hours.
+    """
+    try:
+        return any(True for _ in _matches("", Path(pattern).parts, itertools.count()))
+    except (_NotFoundSoon, RecursionError):
+        return None
+
+
+class _NotFoundSoon(Exception):
+    """More files and folders have been searched than MAX_SEARCHED."""
+
+
+def _matches(folder: str, parts: Sequence[str], searched: Iterator[int]) -> Iterator[str]:
+    """Yield the paths in a folder that match the parts of a pattern, as `glob` does."""
+    head, *rest = parts
+    if not glob.has_magic(head):
+        path = os.path.join(folder, head)
+        if os.path.lexists(path):
+            yield from _matches(path, rest, searched) if rest else [path]
+        return
+    if head == "**" and rest:
+        yield from _matches(folder, rest, searched)
+    below = parts if head == "**" and rest else rest
+    for entry in _entries(folder, searched):
+        named = head == "**" or fnmatch.fnmatchcase(entry.name, head)
+        if named and (head.startswith(".") or not entry.name.startswith(".")):
+            if not below:
+                yield entry.path
+            elif entry.is_dir():
+                yield from _matches(entry.path, below, searched)
+
+
+def _entries(folder: str, searched: Iterator[int]) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            if next(searched) >= MAX_SEARCHED:
+                raise _NotFoundSoon
+            yield entry
 
 
 def _vocabulary_parameters(config: Config) -> tuple[str, ...]:
@@ -300,8 +405,9 @@ def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
 def _absent_vocabulary(config: Config) -> Iterator[Problem]:
     for name in _vocabulary_parameters(config):
         path = config.get(name)
-        if path and not os.path.exists(path):
-            what = f"{name} ({path}): there is no such file"
+        if path and (is_special(path) or not os.path.exists(path)):
+            absent = "this is a pipe or a device, not a regular file" if is_special(path) else "there is no such file"
+            what = f"{name} ({path}): {absent}"
             yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))
         elif path and name == "vocab_file":
             yield from _other_format(config, path)
@@ -348,7 +454,10 @@ def _absent_tasks(config: Config) -> Iterator[Problem]:
 def unreadable_prompts(config: Config, name: str) -> list[Problem]:
     """Return the problem of the prompts that are read from the file that a parameter names."""
     try:
-        if path := config.get(name):
+        if (path := config.get(name)) and is_special(path):
+            what = f"{name} ({path}) is a pipe or a device, not a regular file"
+            raise Problems(Problem(what, config.place(name), id="prompt-file-unreadable", about=(name,)))
+        if path:
             read_prompts(name, path, config.place(name))
     except Problems as found:
         return found.problems
@@ -359,7 +468,7 @@ def empty_lines(config: Config) -> Iterator[Problem]:
     """Yield the warning of empty lines in `sample_input_file`: after them, the n-th sample is not that of line n."""
     path = config.generation.sample_input_file or ""
     try:
-        lines = Path(path).read_text(encoding="utf-8").rstrip().splitlines()
+        lines = read_regular(path, MAX_READ).decode().rstrip().splitlines()
     except (OSError, UnicodeDecodeError):  # a problem of its own, see `unreadable_prompts`
         return
     if empty := [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]:

@@ -45,6 +45,7 @@ def problems(
         if not launcher.quotes:
             yield from _unquoted_paths(launcher, script)
             yield from _unquoted_values(config, launcher, environ)
+        yield from _odd_rendezvous(config, resources)
         yield from _local_rendezvous(config, resources, launcher)
     yield from _too_long(config, words, launcher.one_word and resources.remote)
 
@@ -85,6 +86,16 @@ def _program(config: Config, launcher: Launcher, environ: Mapping[str, str]) -> 
         what = f"launcher {launcher.name} needs {program}, which is not installed on this machine"
         hint = f"install {program}" + ("" if program == SSH.program else ", or set launcher: ssh, which needs only ssh")
         yield Problem(what, config.place("launcher"), hint, id="launcher-program-missing", about=("launcher",))
+
+
+def _odd_rendezvous(config: Config, resources: Resources) -> Iterator[Problem]:
+    """Yield an error for a rendezvous address that a program would take for something else, such as further options."""
+    address = rendezvous_address(config, resources)
+    if "," in address or address.startswith("-"):
+        what, hint = f"master_addr ({address}) is not the name or the address of a host", "correct master_addr"
+        yield Problem(
+            what, config.place("master_addr"), hint, id="rendezvous-address-malformed", about=("master_addr",)
+        )
 
 
 def _local_rendezvous(config: Config, resources: Resources, launcher: Launcher) -> Iterator[Problem]:

@@ -22,9 +22,8 @@ WANDB_KEYS, WITHOUT_KEY = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"), ("offl
 WANDB_SETTING = re.compile(r"^\s*(mode|disabled|api_key)\s*[=:]", re.MULTILINE)
 
 
-def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Return a problem for each secret that every user of the machines could read in the list of processes."""
-    yield from in_configuration(config)
+def on_command_lines(config: Config, resources: Resources, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Return a problem for each variable with a secret that the launcher would show in the list of processes."""
     launcher = launcher_named(config.runner.launcher)
     if not resources.remote or not launcher.argv_visible:
         return
@@ -46,15 +45,16 @@ def in_configuration(config: Config) -> Iterator[Problem]:
         variable, place = name.replace(".", "_").upper(), config.place(name)
         where = place and place._replace(text="")  # the excerpt of the line would show the secret
         hint = f"remove {name} and set {variable} in the environment"
-        if not SECRET_NAME.search(name):  # a section without declared keys
+        if not SECRET_NAME.search(name):  # a section without declared keys, or an address with a password
             what = f"{name} contains a secret, which would appear on every rank's command line, readable by every user"
             hint = f"remove the secret from {name}"
+            hint += "; WANDB_API_KEY in the environment gives wandb its key" if name == "wandb_host" else ""
         yield Problem(what, where, hint, id="secret-in-configuration", about=(name,))
 
 
 def missing_wandb_key(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
     """No API key where wandb looks for one, which rank 0 would find out after the text is tokenised."""
-    host, netrc = urlsplit(config.wandb.wandb_host).netloc, _netrc_path(environ)
+    host, netrc = urlsplit(config.wandb.wandb_host).netloc.rpartition("@")[2], _netrc_path(environ)
     needs_none = any(map(environ.get, WANDB_KEYS)) or environ.get("WANDB_MODE") in WITHOUT_KEY
     if not config.wandb.use_wandb or needs_none or _in_netrc(netrc, host) or _in_wandb_settings(environ):
         return

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from neoxargs.launch import environment
@@ -17,6 +16,7 @@ from neoxargs.launch.prepare import data_command
 from neoxargs.launch.report.rank_grid import compact_numbers
 from neoxargs.launch.targets import deepspeed, megatron, neox_compat, ranks
 from neoxargs.launch.targets.wire_format import decode
+from neoxargs.record import replace
 from neoxargs.resolve.config import Config
 
 Form = Literal["command", "runner", "deepspeed", "megatron", "sbatch"]

@@ -11,11 +11,11 @@ import binascii
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from neoxargs.launch.targets import deepspeed, neox_compat
 from neoxargs.problems import Problem, Problems
+from neoxargs.record import Record
 from neoxargs.registry import REGISTRY, normal, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
@@ -90,8 +90,7 @@ def _flatten(values: Mapping[str, Any], prefix: str, sections: set[str]) -> Iter
             yield name, value
 
 
-@dataclass(frozen=True)
-class RankArguments:
+class RankArguments(Record):
     """The decoded command line of a rank."""
 
     config: Config

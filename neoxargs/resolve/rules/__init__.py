@@ -33,6 +33,7 @@ from neoxargs.resolve.rules import (
     schedule,
     soft_prompt,
     transformer_engine,
+    usual,
     zero,
 )
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
@@ -40,7 +41,7 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 SUBJECTS = (
     parallel, batch, model, mlp, moe, attention, recurrent, rwkv, norms, rotary, precision, zero, optimizer, schedule,
     mup, activations, data, finetuning, preference, rewards, checkpoint,
-    runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model,
+    runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model, usual,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

@@ -15,22 +15,25 @@ def gated_width_is_a_third(
     mlp_multiple_of: int,
     exact_mlp_width: bool,
     hidden_size: int,
+    moe_num_experts: int,
     written: Collection[str],
 ) -> Finding | None:
     """In GPT-NeoX, intermediate_size is the total width of the three matrices of a gated feed-forward layer; in Hugging
-    Face and Megatron-LM, it is the width of each. A size that is not a multiple of 3 and makes the layer narrower than
-    twice hidden_size is probably the width of each, and a model with a third of the feed-forward weights is trained.
+    Face and Megatron-LM, it is the width of each. A size that makes the layer narrower than twice hidden_size is
+    probably the width of each, and a model with a third of the feed-forward weights is trained. Experts may be that
+    narrow, so of theirs only a size that is not a multiple of 3 is reported.
 
         activation: swiglu
-        intermediate_size: 200
+        intermediate_size: 180
     """
     width = -(-(int(intermediate_size * 2 / 3) // 2) // mlp_multiple_of) * mlp_multiple_of
-    intended = exact_mlp_width or "intermediate_size" not in written or intermediate_size % 3 == 0
+    narrow_expert = moe_num_experts > 1 and intermediate_size % 3 == 0
+    intended = exact_mlp_width or "intermediate_size" not in written or narrow_expert
     if activation not in GATED or intended or width >= 2 * hidden_size:
         return None
     what = f"with activation ({activation}), intermediate_size ({intermediate_size}) is the total width of three "
     advice = f"if each matrix should be {intermediate_size} wide, as in Hugging Face and Megatron-LM, "
-    advice += "set exact_mlp_width: true; otherwise, set intermediate_size to a multiple of 3"
+    advice += f"set exact_mlp_width: true; otherwise, set intermediate_size: {width} and exact_mlp_width: true"
     return warn(f"{what}matrices, so that each is {width} wide", advice, ["intermediate_size", "activation"])
 
 

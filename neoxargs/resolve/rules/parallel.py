@@ -113,6 +113,21 @@ def tensor_parallel_divides_hidden_size(
 
 
 @check
+def tensor_parallel_divides_padded_vocab_size(
+    padded_vocab_size: int | None, model_parallel_size: int
+) -> Finding | None:
+    """The rows of the embedding are partitioned across the tensor parallel ranks. With a remainder, the ranks would
+    hold different numbers of rows, and each would look up tokens in the wrong rows.
+
+        padded_vocab_size: 515
+        model_parallel_size: 2
+    """
+    if not padded_vocab_size:
+        return None
+    return multiple_of("padded_vocab_size", padded_vocab_size, "model_parallel_size", model_parallel_size)
+
+
+@check
 def pipeline_stages_at_most_num_layers(num_layers: int, pipe_parallel_size: int) -> Finding | None:
     """Pipeline parallelism distributes the layers over the stages. With more stages than layers, some stages have no
     weights, and DeepSpeed's optimizer stops there because its list of parameters is empty.

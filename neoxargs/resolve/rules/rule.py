@@ -129,7 +129,7 @@ def derives(*results: str) -> Callable[[F], F]:
 
 
 def check(function: F) -> F:
-    """Register a cross-check: the function returns None, or a finding made by `refuse` or `warn`."""
+    """Register a cross-check: the function returns None, a finding made by `refuse` or `warn`, or a list of them."""
     CHECKS.append(Rule(function, (), _inputs(function)))
     return function
 

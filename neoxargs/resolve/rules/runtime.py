@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
+from neoxargs.problems import did_you_mean, listed
+from neoxargs.registry import REGISTRY
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Finding, check, derive, refuse, warn
+from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 
 
 @derive
@@ -81,6 +85,44 @@ def deepspeed_extra_args_are_not_parameters(
             what = f"deepspeed_extra_args must not contain {key}, which is a deepy parameter"
             return refuse(what, f"set {key} at the top level instead", about=["deepspeed_extra_args", key])
     return None
+
+
+@check
+def deepspeed_extra_args_have_known_keys(deepspeed_extra_args: Mapping[str, Any] | None) -> list[Finding]:
+    """DeepSpeed accepts only the keys that it knows in a section, and values of their types: with any other, every rank
+    stops when the engine is built. A misspelt section is ignored without a message.
+
+        deepspeed_extra_args: {comms_logger: {enabled: true, vebose: true}}
+    """
+    return list(_odd_entries(deepspeed_extra_args or {}))
+
+
+def _odd_entries(values: Mapping[str, Any], section: str = "") -> Iterator[Finding]:
+    """Yield a finding for each key of a section that is unknown, or has a value of a wrong type."""
+    about = ["deepspeed_extra_args"]
+    for key, value in values.items():
+        name = f"{section}.{key}" if section else key
+        shown, parameter = f"deepspeed_extra_args.{name}", REGISTRY.find(name)
+        if parameter:
+            try:
+                coerce(value, parameter.type)
+            except Mismatch as mismatch:
+                yield refuse(mismatch.sentence(shown), mismatch.advice or "correct the value", about)
+        elif name in REGISTRY.sections:
+            if isinstance(value, Mapping):
+                yield from _odd_entries(value, name)
+            else:
+                yield refuse(
+                    f"{shown} ({yaml_form(value)}) must be a section with keys", f"write {key}: {{KEY: VALUE}}", about
+                )
+        else:
+            names = (*REGISTRY.parameters, *REGISTRY.sections)
+            siblings = [each.rpartition(".")[2] for each in names if each.rpartition(".")[0] == section]
+            meant = did_you_mean(key, siblings)
+            if section:
+                yield refuse(f"{shown} is not a key that DeepSpeed knows", meant or f"use {listed(siblings)}", about)
+            elif meant:  # DeepSpeed ignores other keys at the top level, which may be those of another version
+                yield warn(f"{shown} is not a key that DeepSpeed knows, and is ignored", meant, about)
 
 
 def _names_in_rules() -> set[str]:

@@ -208,6 +208,9 @@ SWITCHED_OFF = (
         "with prescale_gradients, DeepSpeed divides gradients by the number of ranks instead",
     ),
     # Model
+    SwitchedOff(
+        "base_shapes_file mup_*", {"use_mup": OFF, "save_base_shapes": OFF, "coord_check": OFF}, "use_mup is off"
+    ),
     SwitchedOff("mamba_*", {"attention_config": NoneOf(("mamba",))}, "attention_config has no mamba layers"),
     SwitchedOff("mamba_use_bias_in_x_proj", {"mamba_use_bias_in_linears": OFF}, "mamba_use_bias_in_linears is off"),
     SwitchedOff(

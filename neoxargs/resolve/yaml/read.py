@@ -6,7 +6,9 @@ suffix `.yml`, `.yaml` or `.json` may be omitted.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -20,6 +22,8 @@ from neoxargs.shipped import config_folders
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_file", "read_files"]
 
 SUFFIXES = ("", ".yml", ".yaml", ".json")
+#: Seconds in which a program must open a pipe that is read as a configuration.
+WRITER_TIMEOUT = 5
 MAX_BYTES = 16_000_000  # the largest published configuration has 6 kB
 LOCK_HINT = (
     "pass the run's configuration files instead; to see what has changed since the launch, run `deepy check` on this "
@@ -145,19 +149,51 @@ def _read(path: str) -> bytes:
     One byte more than is allowed is read, because the size of a pipe, as in `deepy check <(...)`, is not known before.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                size = os.fstat(file.fileno()).st_size
-                big = f"{size / 1e6:.1f} MB" if size > MAX_BYTES else f"more than {MAX_BYTES / 1e6:.0f} MB"
-                what = f"this file is {big}; a configuration may be at most {MAX_BYTES / 1e6:.0f} MB"
-                _stop(
-                    path, what, "if this is training data, set text_path or data_path to this file", id="file-too-large"
-                )
+        status = os.stat(path)
+        if stat.S_ISFIFO(status.st_mode):
+            data = _read_pipe(path)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(MAX_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         _stop(path, f"this file cannot be read: {reason}", id="file-unreadable")
+    if len(data) > MAX_BYTES:
+        big = f"{status.st_size / 1e6:.1f} MB" if status.st_size > MAX_BYTES else f"more than {MAX_BYTES / 1e6:.0f} MB"
+        what = f"this file is {big}; a configuration may be at most {MAX_BYTES / 1e6:.0f} MB"
+        _stop(path, what, "if this is training data, set text_path or data_path to this file", id="file-too-large")
     return data
+
+
+def _read_pipe(path: str) -> bytes:
+    """Return what is written to a pipe until its writers close it; raises OSError if there is none."""
+    import select
+
+    data, pipe = bytearray(), os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open it could wait for a writer forever
+    try:
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while len(data) <= MAX_BYTES:
+            try:
+                piece = os.read(pipe, 1 << 16)
+            except BlockingIOError:  # a program has the pipe open, and has not written yet
+                poll.poll()
+                continue
+            data += piece
+            if not piece and (data or not _has_begun(poll.poll(WRITER_TIMEOUT * 1000))):
+                break
+    finally:
+        os.close(pipe)
+    return bytes(data)
+
+
+def _has_begun(events: list[tuple[int, int]]) -> bool:
+    """Return whether there is something to read; False if the writers have closed the pipe; raises OSError if none."""
+    import select
+
+    if not events:
+        raise OSError(errno.EPIPE, "it is a pipe to which no program writes")
+    return bool(events[0][1] & select.POLLIN)
 
 
 def _decode(path: str, data: bytes) -> str:

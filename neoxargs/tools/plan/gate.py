@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 
+from neoxargs.launch.cluster.hosts import own_names
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script
 from neoxargs.problems import Problem, Problems, report
@@ -64,10 +65,15 @@ def _hint(changes: Sequence[str]) -> str:
 
 
 def _local_gpu(spec: RunSpec) -> Device | None:
-    """Return a device with the memory of this machine's smallest GPU; None if the run does not use its GPUs."""
+    """Return a device with the memory of the smallest GPU of this machine in the run; None if the run uses none.
+
+    The GPUs are taken to be numbered as by nvidia-smi.
+    """
     resources = spec.resources
-    elsewhere = resources.remote and not {os.uname().nodename, "localhost", "127.0.0.1"} & set(resources.hosts)
-    if resources.device != "cuda" or elsewhere:
+    used = [slot for host, slots in resources.hosts.items() if host in own_names() for slot in slots]
+    if not used and not resources.remote:
+        used = next(iter(resources.hosts.values()))  # with a single host, the ranks run here whatever its name is
+    if resources.device != "cuda" or not used:
         return None
     try:
         # with a time limit, because nvidia-smi can hang when a driver fails
@@ -75,4 +81,5 @@ def _local_gpu(spec: RunSpec) -> Device | None:
         mebibytes = [int(line) for line in answer.split()]
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return replace(DEVICES[ASSUMED_DEVICE], name=UNKNOWN_NAME, memory=min(mebibytes) * 2**20) if mebibytes else None
+    own = [mebibytes[slot] for slot in used if slot < len(mebibytes)]
+    return replace(DEVICES[ASSUMED_DEVICE], name=UNKNOWN_NAME, memory=min(own) * 2**20) if own else None

@@ -17,6 +17,7 @@ from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
+from neoxargs.launch.preflight.data_files import too_few_rows
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.optimizer_state import accumulates_in_fp32, is_onebit
@@ -108,10 +109,8 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
         padded = padded_vocab_size(
             tokens, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
         )
-    if padded < tokens:
-        what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
-        hint = "remove padded_vocab_size; it is then computed from the tokenizer"
-        raise Problems(Problem(what, hint=hint, id="padded-vocab-too-small", about=("padded_vocab_size",)))
+    if problems := list(too_few_rows(config, tokens)):
+        raise Problems(problems)
     return Vocabulary(tokens, padded, eod)
 
 

@@ -10,16 +10,14 @@ scores are divided by the head dimension instead of its square root.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import Tensor, nn
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.launch.preflight.data_files import read_base_shapes
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import head_dim
-from neoxargs.train.model.widths import SAVE_HINT, Widths
+from neoxargs.train.model.widths import Widths
 from neoxargs.train.parallel.make import Make, unsharded_shape
 
 #: The weight that gives the growth of the hidden size: its rows do not grow, its columns are the hidden size.
@@ -33,18 +31,7 @@ def widths(config: Config) -> Widths | None:
     """
     if not config.mup.use_mup:
         return None
-    file = config.mup.base_shapes_file
-    try:
-        base = yaml.safe_load(Path(str(file)).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        what = f"base_shapes_file ({file}) cannot be read: {error}"
-        raise Problems(
-            Problem(what, hint=SAVE_HINT, id="base-shapes-unreadable", about=("base_shapes_file",))
-        ) from None
-    if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
-        what = f"base_shapes_file ({file}) must map weight names to lists of sizes"
-        raise Problems(Problem(what, hint=SAVE_HINT, id="base-shapes-malformed", about=("base_shapes_file",)))
-    return Widths(base, config.mup.mup_init_scale)
+    return Widths(read_base_shapes(str(config.mup.base_shapes_file)), config.mup.mup_init_scale)
 
 
 def divide_groups(

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neoxargs.launch.preflight.data_files import SAVE_HINT
 from neoxargs.problems import Problem, Problems
 
 #: Weight -> its size in the base model along each dimension; None for a dimension that does not grow with the model.
 BaseShapes = Mapping[str, list[int | None]]
-SAVE_HINT = "to write the file, run train.py with the base model's configuration and save_base_shapes: true"
 
 
 @dataclass(frozen=True)

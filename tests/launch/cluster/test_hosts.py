@@ -19,7 +19,7 @@ HOSTFILES = [
     "worker-0\tslots=2 max-slots=16\n",
     "worker-0 slots=4x\n",
     "b slots=1\na slots=1\n",
-    "10.0.0.1 slots=0\n10.0.0.2 slots=2\n",
+    "user@10.0.0.1 slots=1\nfe80::1%eth0 slots=2\n",
 ]
 BAD_HOSTFILES = [
     ("worker-0\n", (1, 1)),
@@ -262,6 +262,12 @@ def test_a_missing_hostfile_means_this_machine_with_a_warning_if_hostfile_is_set
         ("node[1-4] slots=8", "node[1-4] is a range of hosts", "`scontrol show hostnames 'node[1-4]'` lists them"),
         ("w0 slots = 8", "slots and its number must not be separated by spaces", "write w0 slots=8"),
         ("w0 slots=eight", "slots (eight) must be a whole number", "write w0 slots=8 for a host with 8 GPUs"),
+        ("worker-3: slots=8", "worker-3: is not the name of a host", "write worker-3 slots=8"),
+        ("-oProxyCommand=x slots=8", "-oProxyCommand=x is not the name of a host", "name or the address of a host"),
+        ("user@-w0 slots=8", "user@-w0 is not the name of a host", "name or the address of a host"),
+        ("a,b slots=8", "a,b is not the name of a host", "name or the address of a host"),
+        ("w0;reboot slots=8", "w0;reboot is not the name of a host", "name or the address of a host"),
+        ("w0 slots=0", "host w0 has slots=0", "the number of GPUs that the run should use on this host"),
         ("w0 8", "this line must contain a host name and", "write one host per line, such as: worker-0 slots=4"),
     ],
 )
@@ -270,6 +276,22 @@ def test_what_is_wrong_with_a_line_of_a_hostfile(line, what, hint):
         parse_hostfile(line, "hosts")
     [problem] = stop.value.problems
     assert problem.what.startswith(what) and problem.hint.endswith(hint)
+
+
+def test_a_file_that_is_no_hostfile_is_not_shown():
+    """A configuration of a stranger may name any file."""
+    with pytest.raises(Problems) as stop:
+        parse_hostfile("machine host.example\n  login me\n  password hunter2\n\nroot:x:0[1]\n", "hosts")
+    assert [problem.where.line for problem in stop.value.problems] == [1, 2, 3, 5]
+    assert not re.search("hunter|login|example|root", str(stop.value))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_hostfile_that_never_ends_is_not_read(tmp_path, kind):
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "hosts")
+    path = str(tmp_path / "hosts") if kind == "pipe" else "/dev/zero"
+    assert read_hostfile(path) is None
 
 
 TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "node[1-2]", "DS_ACCELERATOR": "cpu"}
@@ -303,7 +325,11 @@ def test_a_launcher_of_several_machines_without_a_hostfile_is_a_warning(given, e
         ({"exclude": "localhost:0"}, {}, [1, 2, 3]),
         ({}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [2, 3]),
         ({}, {"CUDA_VISIBLE_DEVICES": "1,-1,2"}, [1]),
-        ({"num_gpus": 3}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [0, 1, 2]),
+        ({"num_gpus": 1}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [2]),
+        ({"num_gpus": 2}, {"CUDA_VISIBLE_DEVICES": "3,2"}, [3, 2]),
+        ({"include": "localhost:3"}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [3]),
+        ({"include": "localhost"}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [2, 3]),
+        ({"exclude": "localhost:0,3"}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [2]),
         ({"num_gpus": 8}, {}, list(range(8))),
     ],
 )
@@ -313,14 +339,48 @@ def test_the_gpus_of_this_machine(gpus, given, environ, devices):
     assert bool(found.warnings) == (len(devices) > 4)
 
 
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"num_gpus": 3}, "num_gpus is 3, but CUDA_VISIBLE_DEVICES (2,3) has 2"),
+        ({"include": "localhost:1,2"}, "include names GPU 1, which CUDA_VISIBLE_DEVICES (2,3) hides"),
+        ({"exclude": "localhost:2,3"}, "exclude leaves none of the devices in CUDA_VISIBLE_DEVICES (2,3)"),
+        ({"hostfile": "localhost slots=3\n"}, "the run would use GPU 0 and 1 of this machine, which CUDA_VISIBLE_DEV"),
+        ({"hostfile": "localhost slots=4\n", "num_gpus": 1}, "the run would use GPU 0 of this machine, which CUDA_"),
+        ({"hostfile": "localhost slots=4\n", "include": "localhost:2"}, ""),
+    ],
+)
+def test_no_gpu_is_used_that_is_not_visible(gpus, given, what):
+    """On a shared machine, these are other people's."""
+    if "hostfile" in given:
+        given = {**given, "hostfile": hostfile(gpus, given["hostfile"])}
+    environ = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    if not what:
+        assert resources(Runner(**given), 1, environ, dev=gpus).hosts == {"localhost": [2]}
+        return
+    with pytest.raises(Problems) as stop:
+        resources(Runner(**given), 1, environ, dev=gpus)
+    [problem] = stop.value.problems
+    assert problem.what.startswith(what) and problem.id == "devices-not-visible"
+
+
+@pytest.mark.parametrize(("visible", "warns"), [("2,3", True), ("0,1,2,3", False)])
+def test_visible_devices_have_no_effect_on_several_hosts_which_is_a_warning(gpus, visible, warns):
+    runner = Runner(hostfile=hostfile(gpus, "localhost slots=4\nw1 slots=4\n"))
+    found = resources(runner, 1, {"CUDA_VISIBLE_DEVICES": visible}, dev=gpus)
+    assert found.gpus == 8
+    assert [problem.id for problem in found.warnings] == ["devices-not-visible"] * warns
+
+
 def test_no_gpus_at_all_is_refused():
     with pytest.raises(Problems, match=r"num_gpus \(0\) must be -1, or a whole number, at least 1"):
         configure("num_gpus: 0")
 
 
 def test_visible_devices_that_are_not_numbers_are_a_problem(gpus):
-    with pytest.raises(Problems, match="CUDA_VISIBLE_DEVICES"):
-        resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}, dev=gpus)
+    for given in ({}, {"num_gpus": 1}, {"include": "localhost:0"}):
+        with pytest.raises(Problems, match="CUDA_VISIBLE_DEVICES"):
+            resources(Runner(**given), 1, {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}, dev=gpus)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +462,7 @@ def test_srun_gets_no_more_nodes_than_its_job_has():
 
 def test_a_machine_without_slots_is_a_problem(tmp_path):
     """DeepSpeed's launcher would number it among the others."""
-    with pytest.raises(Problems, match="hostfile has slots=0 for w0 and w2"):
+    with pytest.raises(Problems, match=r"(?s)host w0 has slots=0.*host w2 has slots=0"):
         resources(Runner(hostfile=hostfile(tmp_path, "w0 slots=0\nw1 slots=2\nw2 slots=0\n")), 1, {})
 
 

@@ -76,7 +76,7 @@ def test_the_variables_that_reach_the_ranks_follow_from_the_record(launcher: Lau
 
 
 def test_a_secret_is_refused_only_if_it_would_reach_a_command_line(launcher: Launcher, spec: RunSpec) -> None:
-    problems = list(secrets.problems(spec.config, spec.resources, SHELL))
+    problems = list(secrets.on_command_lines(spec.config, spec.resources, SHELL))
     assert [problem.id for problem in problems] == ["secret-on-command-line"] * launcher.argv_visible
     assert launcher.argv_visible == launcher.through_deepspeed
     told = json.dumps([problem.to_json() for problem in problems])

@@ -39,7 +39,11 @@ def spec(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()
 
 
 def told(spec: RunSpec, word: str) -> list[str]:
-    return [f"{problem.where}: {problem.what}" for problem in preflight.machine_problems(spec) if word in problem.what]
+    return [
+        f"{problem.where}: {problem.what}"
+        for problem in preflight.problems(spec, "train", ["files", "machine"])
+        if word in problem.what
+    ]
 
 
 def test_a_folder_that_exists_or_can_be_created(tmp_path: Path) -> None:
@@ -101,7 +105,11 @@ def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, plac
     for package in (*packages.PACKAGES.values(), *packages.TOKENIZERS.values()):
         monkeypatch.setitem(sys.modules, package, None)
     made = spec(tmp_path, tmp_path, text)
-    found = [problem for problem in preflight.machine_problems(made) if "Python package" in problem.what]
+    found = [
+        problem
+        for problem in preflight.problems(made, "train", ["files", "machine"])
+        if "Python package" in problem.what
+    ]
     assert [problem.what.partition(" needs ")[0] for problem in found] == ([what] if what else [])
     assert all((problem.where.column, problem.hint) == (place, hint) for problem in found if problem.where)
     remote = replace(made, resources=replace(made.resources, remote=True))
@@ -142,7 +150,9 @@ def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
     made = spec(tmp_path, tmp_path, "precision: fp16\n")
     on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
-    (hint,) = [problem.hint for problem in preflight.machine_problems(on_cpus) if "fp16" in problem.what]
+    (hint,) = [
+        problem.hint for problem in preflight.problems(on_cpus, "train", ["files", "machine"]) if "fp16" in problem.what
+    ]
     assert "if the run is for GPUs, check it with deepy check --gpus N" in hint
 
 
@@ -196,5 +206,9 @@ def test_fp32_on_gpus_without_tf32(tmp_path: Path, more: str, device: Device, wa
     file.write_text(YAML + more)
     found = resolve_run(Request([str(file)], [], gpus=1), {})
     found = replace(found, resources=replace(found.resources, device=device))
-    problems = [problem for problem in preflight.machine_problems(found) if problem.id == "fp32-without-tf32"]
+    problems = [
+        problem
+        for problem in preflight.problems(found, "train", ["files", "machine"])
+        if problem.id == "fp32-without-tf32"
+    ]
     assert [problem.severity for problem in problems] == ["warning"] * warns

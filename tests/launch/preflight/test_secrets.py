@@ -28,25 +28,25 @@ def config(**values: str) -> Config:
 
 
 def test_a_secret_that_a_launcher_would_put_on_a_command_line_is_refused(env_file):
-    [problem] = secrets.problems(config(), REMOTE, SHELL)
+    [problem] = secrets.on_command_lines(config(), REMOTE, SHELL)
     assert (problem.where.file, problem.where.line) == (str(env_file), 3)
     assert "hunter" not in f"{problem}"
     for resources, launcher in ((LOCAL, "pdsh"), (REMOTE, "ssh"), (REMOTE, "srun")):
-        assert not list(secrets.problems(config(launcher=launcher), resources, SHELL))
+        assert not list(secrets.on_command_lines(config(launcher=launcher), resources, SHELL))
 
 
 @pytest.mark.parametrize("launcher", ["pdsh", "openmpi", "slurm"])
 def test_a_secret_variable_that_deepspeed_exports_is_refused(launcher):
     secret = SHELL | {"MLFLOW_TRACKING_PASSWORD": "hunter5"}
-    told = list(secrets.problems(config(launcher=launcher), REMOTE, secret))
+    told = list(secrets.on_command_lines(config(launcher=launcher), REMOTE, secret))
     assert "MLFLOW_TRACKING_PASSWORD" in [problem.what.split()[4] for problem in told]
     assert "hunter" not in "".join(map(str, told))
-    assert not list(secrets.problems(config(launcher="ssh"), REMOTE, secret))
+    assert not list(secrets.on_command_lines(config(launcher="ssh"), REMOTE, secret))
     assert passed_on(secret, "/")["MLFLOW_TRACKING_PASSWORD"] == "hunter5"
 
 
 def test_a_secret_in_the_configuration_is_refused_on_one_machine_too():
-    [problem] = secrets.problems(config(**{"comet.api_key": "hunter4"}), LOCAL, SHELL)
+    [problem] = secrets.in_configuration(config(**{"comet.api_key": "hunter4"}))
     assert problem.hint == "remove comet.api_key and set COMET_API_KEY in the environment"
     assert "hunter" not in f"{problem}"
 
@@ -76,7 +76,7 @@ def test_no_command_prints_a_secret_of_a_file(words, json, tmp_path, capsys):
         assert "comet.api_key would appear on every rank's command line" in printed.out + printed.err
 
 
-NESTED = "deepspeed_extra_args: {comet: [{API_KEY: hunter4}]}\n"
+NESTED = "deepspeed_extra_args: {tracker: [{API_KEY: hunter4}]}\n"
 
 
 @pytest.mark.parametrize("text", ["comet: {enabled: true, api_key: hunter4}\n", NESTED], ids=["parameter", "nested"])

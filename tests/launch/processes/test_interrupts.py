@@ -171,7 +171,7 @@ def test_sigterm_while_a_step_starts_ends_the_step(tmp_path, monkeypatch):
             started.append(self)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(prepare.subprocess, "Popen", Popen)
+    monkeypatch.setattr("subprocess.Popen", Popen)
     before = signal.getsignal(signal.SIGTERM)
     interrupts.raise_on_sigterm()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.problems import Problems
+from neoxargs.sizes.model import mlp_width
 from tests.support.configure import configure
 
 
@@ -108,3 +109,32 @@ def test_scaled_scores_need_a_softmax_in_fp32() -> None:
 )
 def test_valid_combinations_in_a_model(text: str) -> None:
     configure(text)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [
+        # Llama 2 13B and 70B, Qwen2 0.5B: the sizes of Hugging Face, which are multiples of 3 or not
+        ({"hidden_size": 5120, "intermediate_size": 13824}, 4608),
+        ({"hidden_size": 8192, "intermediate_size": 28672}, 9557),
+        ({"hidden_size": 896, "intermediate_size": 4864}, 1621),
+        ({"hidden_size": 5120, "intermediate_size": 13825, "mlp_multiple_of": 128}, 4608),
+        ({"hidden_size": 5120, "intermediate_size": 41472}, 0),
+        ({"hidden_size": 5120, "intermediate_size": 13824, "exact_mlp_width": "true"}, 0),
+        ({"hidden_size": 5120}, 0),
+        ({"hidden_size": 5120, "intermediate_size": 13824, "activation": "gelu"}, 0),
+        # OLMoE: experts are often narrow
+        ({"hidden_size": 2048, "intermediate_size": 3072, "moe_num_experts": 4}, 0),
+    ],
+)
+def test_a_gated_width_in_the_convention_of_hugging_face(sizes: dict[str, object], width: int) -> None:
+    values = {"activation": "swiglu", "num_attention_heads": 4, **sizes}
+    config = configure(f"{{{', '.join(f'{name}: {value}' for name, value in values.items())}}}")
+    found = [problem for problem in config.warnings if problem.id == "gated-width-is-a-third"]
+    assert [problem.what.rpartition("each is ")[2] for problem in found] == ([f"{width} wide"] if width else [])
+    if found:  # what the hint says gives the same widths, and no warning
+        meant = {**values, "intermediate_size": width, "exact_mlp_width": "true"}
+        again = configure(f"{{{', '.join(f'{name}: {value}' for name, value in meant.items())}}}")
+        assert f"set intermediate_size: {width} and exact_mlp_width: true" in found[0].hint
+        assert mlp_width(again.shape, again.mlp) == mlp_width(config.shape, config.mlp) == width
+        assert "gated-width-is-a-third" not in [problem.id for problem in again.warnings]

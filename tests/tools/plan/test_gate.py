@@ -17,9 +17,8 @@ from tests.support import smallest
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The scripts whose launch passed the memory check."""
     scripts: list[str] = []
-    monkeypatch.setattr(launch_main, "check_needs", lambda script, spec: scripts.append(Path(script.path).name))
-    for stage in ("check_start", "announce"):
-        monkeypatch.setattr(launch_main, stage, lambda *_: None)
+    monkeypatch.setattr(launch_main, "check_needs", lambda script, *_: scripts.append(Path(script.path).name))
+    monkeypatch.setattr(launch_main, "announce", lambda *_: None)
     for stage in ("prepare", "start_ranks"):
         monkeypatch.setattr(launch_main, stage, lambda *_: 0)
     monkeypatch.setattr(launch_main, "locked", lambda *_: nullcontext())
@@ -29,12 +28,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """A function that installs an nvidia-smi which reports two GPUs of this many MiB."""
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that installs an nvidia-smi which reports GPUs of these MiB, by default two alike."""
 
-    def install(mebibytes: int) -> None:
+    def install(mebibytes: int, *others: int) -> None:
         tool = tmp_path / "nvidia-smi"
-        tool.write_text(f"#!/bin/sh\necho {mebibytes}\necho {mebibytes}\n")
+        lines = [f"echo {each}" for each in (mebibytes, *(others or [mebibytes]))]
+        tool.write_text("\n".join(["#!/bin/sh", *lines, ""]))
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
@@ -49,7 +49,7 @@ def large(tmp_path: Path) -> str:
 
 
 def test_a_run_that_cannot_fit_is_refused_with_changes_that_would_fit(
-    large: str, started: list[str], gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+    large: str, started: list[str], gpus: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpus(24 * 1024)
     assert main(["train.py", large]) == 1
@@ -58,9 +58,21 @@ def test_a_run_that_cannot_fit_is_refused_with_changes_that_would_fit(
     assert not started
 
 
+@pytest.mark.parametrize(
+    ("include", "code"), [("localhost:1", 0), ("localhost:0", 1), ("localhost:0,1", 1), ("localhost:2", 0)]
+)
+def test_only_the_gpus_of_the_run_are_judged(
+    large: str, started: list[str], gpus: Callable[..., None], include: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(8 * 1024, 140 * 1024, 140 * 1024)
+    monkeypatch.setattr("neoxargs.launch.cluster.hosts.installed_devices", lambda *_: 3)
+    assert main(["train.py", large, "--set", f"include={include}"]) == code
+    assert bool(started) == (code == 0)
+
+
 @pytest.mark.parametrize("arguments", [["--force"], ["--device", "H200"]])
 def test_a_run_starts_with_force_or_on_a_larger_device(
-    large: str, started: list[str], gpus: Callable[[int], None], arguments: list[str]
+    large: str, started: list[str], gpus: Callable[..., None], arguments: list[str]
 ) -> None:
     gpus(24 * 1024)
     assert main(["train.py", large, "--set", "train_micro_batch_size_per_gpu=2", *arguments]) == 0
@@ -73,7 +85,7 @@ def test_a_named_device_is_checked_without_nvidia_smi(large: str, started: list[
 
 
 def test_other_scripts_and_unknown_devices_are_not_checked(
-    large: str, started: list[str], gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    large: str, started: list[str], gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gpus(1024)
     monkeypatch.chdir(tmp_path)
@@ -85,7 +97,7 @@ def test_other_scripts_and_unknown_devices_are_not_checked(
 
 
 def test_a_run_within_the_margin_of_error_gets_a_warning(
-    large: str, started: list[str], gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+    large: str, started: list[str], gpus: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from neoxargs.tools.plan import plan_and_suggest
     from neoxargs.tools.plan.options import PlanOptions

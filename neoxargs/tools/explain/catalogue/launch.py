@@ -31,6 +31,14 @@ PROBLEMS: dict[str, Entry] = {
         "A host with slots=0 gets no ranks, and launchers disagree on whether it counts as a host.",
         "worker-0 slots=4\nworker-1 slots=0\n",
     ),
+    "devices-not-visible": row(
+        "`num_gpus`, `include` or a hostfile selects GPUs of this machine that CUDA_VISIBLE_DEVICES hides. On a shared "
+        "machine, they are usually those of other people."
+    ),
+    "rendezvous-address-malformed": row(
+        "`master_addr` is part of the command that starts the ranks, where a value that is not a host name could be "
+        "read as something else, such as another variable of their environment."
+    ),
     "hostfile-missing": row(
         "Without a hostfile, the launcher starts ranks only on this machine, so the run would have fewer ranks and "
         "a different batch size than intended."

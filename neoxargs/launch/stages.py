@@ -1,0 +1,35 @@
+"""The first stages of a launch, which `deepy check` and `--dry-run` share: resolve a run, and find every problem."""
+
+from __future__ import annotations
+
+import os
+
+from neoxargs.launch import preflight
+from neoxargs.launch.preflight import secrets
+from neoxargs.launch.preflight.data_files import certainly_missing
+from neoxargs.launch.prepare import with_launch, with_text
+from neoxargs.launch.run_spec import RunSpec, resolve_run
+from neoxargs.launch.script import Script
+from neoxargs.problems import Problem, Problems
+from neoxargs.record import replace
+from neoxargs.request import Request
+from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems
+
+
+def resolve_launch(script: Script, request: Request, commit: str | None = None, checking: bool = False) -> RunSpec:
+    """Resolve a run and add the values that only a launch sets; raises Problems with all that can be found.
+
+    commit: that of the working directory. checking: whether the script may become another one, as for `deepy check`.
+    """
+    try:
+        spec = resolve_run(request, os.environ)
+    except Unresolved as stop:
+        # What can be checked without the broken values is reported together with them.
+        found = [*secrets.in_configuration(stop.certain), *preflight.refused_values(script.program, stop.certain)]
+        plugins = list(plugin_value_problems(stop.certain)) if script.program else []
+        found += map(Problem.as_warning, plugins) if checking else plugins
+        if script.program == "train" and request.gpus is None:
+            found += certainly_missing(stop.certain, stop.broken)
+        raise Problems([*stop.problems, *found]) from None
+    return replace(spec, config=with_text(with_launch(spec.config, script.path, spec.texts, commit)))
