@@ -57,9 +57,10 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
 
 @check
 def launcher_args_are_words(launcher_args: str) -> Finding | None:
-    """launcher_args is divided into words as in a shell, so its quotes must be closed.
+    """launcher_args is divided into words as in a shell, so its quotes must be closed. Otherwise, the launcher would stop
+    before it starts a rank.
 
-    launcher_args: --comment='two words
+        launcher_args: --comment='two words
     """
     try:
         shlex.split(launcher_args)
