@@ -139,6 +139,7 @@ def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
         # expansions that are not computed
         ("a ${X%.json} x{1,2} $(date)",
          {"${X%.json}": "", "x{1,2}": "`migrate` does not expand braces", "$(date)": ""}),
+        ("N=$(f)\na $((2*N*3))", {"$((2*N*3))": ""}),
         ("X=$Y\na ${X:+--b}", {"${X:+--b}": ""}),
         ("a '$X' \"\\$X\"", {}),
     ],

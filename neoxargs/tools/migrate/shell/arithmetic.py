@@ -54,7 +54,8 @@ def evaluate(sum_: str, value_of: Callable[[str], str]) -> int | None:
     if "++" in sum_ or "--" in sum_:  # Python would read `--N` as N
         return None
     # In arithmetic, a variable needs no `$`.
-    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: value_of(match[1]), sum_)
+    # An unknown one becomes `?`, which is no expression; nothing in its place would make `2*N*3` a power.
+    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: value_of(match[1]) or "?", sum_)
     plain = plain.replace("&&", " and ").replace("||", " or ")
     try:
         return _evaluate(ast.parse(plain.strip(), mode="eval").body)
