@@ -15,6 +15,7 @@ from neoxargs.resolve import Draft, Text, draft, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from neoxargs.tools.migrate import SOURCES, source_of
+from neoxargs.tools.migrate.deepspeed.defaults import ASSUMED, version_number
 from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.migrate.result import NEW_FILE, Result
 from neoxargs.tools.migrate.source import CURRENT_DIALECT, Options, Source
@@ -45,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     variable = "set a script variable (repeatable)"
     add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help=variable)
     add("--choose", metavar="N", type=int, help="convert the N-th of several configurations in SOURCE")
+    add(
+        "--deepspeed",
+        metavar="VERSION",
+        type=_deepspeed_version,
+        help=f"the DeepSpeed version in which a DeepSpeed JSON was used, whose defaults it keeps (default: {ASSUMED})",
+    )
     add("-o", "--output", metavar="FILE", help="write the new YAML to FILE instead of stdout")
     add(
         "--write",
@@ -57,6 +64,14 @@ def _dialect(text: str) -> str:
     if text.lower() not in NAMES:
         raise argparse.ArgumentTypeError(f"expected {listed(NAMES)}, got {text}")
     return text.lower()
+
+
+def _deepspeed_version(text: str) -> str:
+    try:
+        version_number(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a version such as {ASSUMED}, got {text}") from None
+    return text
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -73,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         source = next((source for source in SOURCES if source.name == arguments.source), None) or source_of(texts[0])
         if inapplicable := list(_inapplicable_options(arguments, source)):
             raise Problems(inapplicable)
-        options = Options(arguments.to, dict(arguments.var), os.environ, arguments.choose)
+        options = Options(arguments.to, dict(arguments.var), os.environ, arguments.choose, arguments.deepspeed)
         if source.edits_in_place and not arguments.output:
             return _show_edits(arguments, texts, source.converts(texts, options))
         result = source.converts([_only(texts, source)], options)
@@ -96,6 +111,9 @@ def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iter
     if arguments.choose is not None and "--choose" not in source.options:
         what = f"--choose does not apply to {source.describes}"
         yield Problem(what, hint="remove --choose", id="migrate-option-not-applicable")
+    if arguments.deepspeed is not None and "--deepspeed" not in source.options:
+        what = f"--deepspeed does not apply to {source.describes}"
+        yield Problem(what, hint="remove --deepspeed", id="migrate-option-not-applicable")
     if not source.edits_in_place and arguments.write and not arguments.output:
         what = f"--write requires -o FILE for {source.describes}, which is converted to a new file"
         yield Problem(what, hint="add -o my.yml", id="migrate-write-without-output")

@@ -22,6 +22,8 @@ class Options:
     environ: Mapping[str, str] = field(default_factory=dict)
     choose: int | None = None
     """Which of several configurations in one file to convert, counted from 1."""
+    deepspeed: str | None = None
+    """The version of DeepSpeed in which a JSON was used; None if it is not known."""
 
 
 class Source(Protocol):
@@ -32,7 +34,7 @@ class Source(Protocol):
     describes: str
     """What messages call a file of the format, such as `a DeepSpeed JSON`."""
     options: frozenset[str] = frozenset()
-    """Which of `--to`, `--var` and `--choose` apply to the format."""
+    """Which of `--to`, `--var`, `--choose` and `--deepspeed` apply to the format."""
     is_whole_run: bool = False
     """True if a file of the format describes a whole run, so the new file passes `deepy check` by itself."""
     edits_in_place: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ from tests.support.paths import NEOX_2021, REFERENCE, needs_corpus
 JSONS = sorted(NEOX_2021.glob("deepspeed_configs/*.json"))
 MODEL = "{num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16, train_iters: 10}"
 
+#: What every file without gradient_clipping gets.
+NO_CLIPPING = "gradient_clipping: 0.0  # DeepSpeed's default before 0.19.3\n"
+#: What every file with an optimizer and without a scheduler gets.
+CONSTANT = (
+    "lr_decay_style: constant  # DeepSpeed has no schedule without a scheduler section\n"
+    "warmup: 0.0  # DeepSpeed has no schedule without a scheduler section\n"
+)
+
 
 def versions_of(text: str) -> list[Version]:
     return versions(blocks(Text("ds.json", text)))
@@ -31,7 +40,8 @@ def versions_of(text: str) -> list[Version]:
 def yaml(text: str) -> str:
     result = convert_version(chosen(versions_of(text), None, "ds.json"), "ds.json").text
     assert draft([Text("new.yml", result)]).problems == []
-    return result.removeprefix("# Converted from ds.json by deepy migrate.\n").removesuffix("dialect: neox-2026\n")
+    text = result.removeprefix("# Converted from ds.json by deepy migrate.\n").removesuffix("dialect: neox-2026\n")
+    return text.replace(NO_CLIPPING, "")
 
 
 def problems(text: str, number: int | None = None) -> list[tuple[str, str, str]]:
@@ -60,7 +70,7 @@ def problems(text: str, number: int | None = None) -> list[tuple[str, str, str]]
         (
             '{"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": (0.9, 0.95), "max_grad_norm": 2}}}',
             "optimizer:\n  type: Adam\n  params:\n    lr: 1e-3\n    betas: [0.9, 0.95]\n"
-            "    weight_decay: 0.0  # DeepSpeed's default\ngradient_clipping: 2.0\n",
+            f"    weight_decay: 0.0  # DeepSpeed's default\n{CONSTANT}gradient_clipping: 2.0\n",
         ),
         (
             '{"zero_optimization": {"stage": 2, "cpu_offload": true}}',
@@ -109,6 +119,10 @@ def migrated(text: str, **given: str) -> Result:
     return DeepSpeed().converts([Text("ds.json", text)], Options(variables=given))
 
 
+def settings_in(result: Result) -> dict[str, object]:
+    return {name: value.value for name, value in draft([Text("new.yml", result.text)]).values.items()}
+
+
 def test_values_that_a_script_inserts_are_left_out() -> None:
     result = migrated(TEMPLATE)
     assert result.text == (
@@ -116,7 +130,7 @@ def test_values_that_a_script_inserts_are_left_out() -> None:
         "# TODO: set train_batch_size (GLOBAL_BATCH in DeepSpeed's JSON).\n"
         "# TODO: set zero_optimization.stage ($Z in DeepSpeed's JSON).\n"
         "# TODO: set fp16.enabled ($(is_fp16) in DeepSpeed's JSON).\n"
-        "fp16:\n  loss_scale: 0\nzero_optimization: {}\nsteps_per_print: 7\ndialect: neox-2026\n"
+        f"fp16:\n  loss_scale: 0\nzero_optimization: {{}}\n{NO_CLIPPING}steps_per_print: 7\ndialect: neox-2026\n"
     )
     warnings = [problem for problem in result.problems if problem.id == "migrate-variable-unset"]
     assert [(str(problem.where), problem.hint) for problem in warnings] == [
@@ -136,6 +150,43 @@ def test_values_for_what_a_script_inserts() -> None:
 def test_nested_arithmetic_that_a_script_inserts() -> None:
     text = '{"train_batch_size": $((A * B / (C * (D + 1)))), "steps_per_print": 4}'
     assert "# TODO: set train_batch_size ($((A * B / (C * (D + 1)))) in DeepSpeed's JSON).\n" in migrated(text).text
+
+
+FREE = """{"train_batch_size": BATCH_SIZE, "fp16": {"enabled": true}, "optimizer": {"type": "Adam", "params": {
+"betas": [0.9, BETA_2]}}, "compression_training": {"sparse_pruning": {"different_groups": {
+"KEY_OF_GROUP": {"modules": ["a"]}, "sp1": {"params": {"dense_ratio": DENSE_RATIO}, 
+"modules": ["attention.self", "MODULE_NAME"]}}}},
+"tensorboard": {"output_path": "$OUT/logs", "job_name": "JOB_NAME"}, "wandb": {"project": "ABC"}}"""
+
+
+def test_placeholders_inside_free_sections_lists_and_keys_are_left_out_too() -> None:
+    result = migrated(FREE)
+    group = "compression_training.sparse_pruning.different_groups"
+    assert [line for line in result.text.splitlines() if "TODO" in line] == [
+        "# TODO: set train_batch_size (BATCH_SIZE in DeepSpeed's JSON).",
+        "# TODO: set optimizer.params.betas (BETA_2 in DeepSpeed's JSON).",
+        f"# TODO: set {group} (KEY_OF_GROUP in DeepSpeed's JSON).",
+        f"# TODO: set {group}.sp1.params.dense_ratio (DENSE_RATIO in DeepSpeed's JSON).",
+        f"# TODO: set {group}.sp1.modules (MODULE_NAME in DeepSpeed's JSON).",
+        "# TODO: set tensorboard.output_path ($OUT/logs in DeepSpeed's JSON).",
+        "# TODO: set tensorboard.job_name (JOB_NAME in DeepSpeed's JSON).",
+    ]
+    body = "\n".join(line for line in result.text.splitlines() if not line.startswith("#"))
+    assert not re.search("[A-Z]+_[A-Z]|\\$", body)
+    assert "project: ABC" in body
+    given = {"BATCH_SIZE": "8", "BETA_2": "0.95", "KEY_OF_GROUP": "sp0", "DENSE_RATIO": "0.5", "MODULE_NAME": "mlp"}
+    result = migrated(FREE, **given, OUT="/runs", JOB_NAME="first")
+    assert "TODO" not in result.text
+    assert "betas: [0.9, 0.95]" in result.text and settings_in(result)["tensorboard.output_path"] == "/runs/logs"
+    assert "{sp0: {modules: [a]}, sp1: {params: {dense_ratio: 0.5}, modules: [attention.self, mlp]}}" in result.text
+
+
+def test_a_word_in_capitals_of_a_plain_file_is_no_placeholder() -> None:
+    assert "project: MY_PROJECT" in yaml('{"wandb": {"project": "MY_PROJECT"}}')
+
+
+def test_a_value_in_quotes_is_known_from_var() -> None:
+    assert "  stage: 2\n" in migrated(TEMPLATE, Z="2").text
 
 
 def test_a_misspelt_key_of_a_template_is_an_error() -> None:
@@ -262,6 +313,15 @@ def test_auto_is_the_value_of_a_command_in_the_same_document() -> None:
     assert yaml(keys + command).splitlines() == [
         "train_micro_batch_size_per_gpu: 2  # auto: Hugging Face's --per_device_train_batch_size, line 2",
         "gradient_accumulation_steps: 4  # auto: Hugging Face's --gradient_accumulation_steps, line 2",
+        "optimizer:",
+        "  type: AdamW  # Hugging Face's --optim, by default an AdamW",
+        "  params:",
+        "    lr: 5e-05  # Hugging Face's --learning_rate, default 5e-05",
+        "    betas: [0.9, 0.999]  # default of Hugging Face's --adam_beta1 and --adam_beta2",
+        "    eps: 1e-08  # Hugging Face's --adam_epsilon, default 1e-08",
+        "    weight_decay: 0.0  # Hugging Face's --weight_decay, default 0.0",
+        "lr_decay_style: linear  # Hugging Face's --lr_scheduler_type, default linear",
+        "warmup: 0.0  # Hugging Face's --warmup_ratio, default 0.0",
         "gradient_clipping: 1.0  # auto: Hugging Face's --max_grad_norm, default 1.0",
     ]
     assert ", line" not in yaml('{"gradient_clipping": "auto"}\na --max_grad_norm 2\nb --max_grad_norm 3\n')

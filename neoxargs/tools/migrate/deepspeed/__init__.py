@@ -19,7 +19,7 @@ class DeepSpeed(Source):
 
     name = "deepspeed"
     describes = "a DeepSpeed JSON"
-    options = frozenset({"--var", "--choose"})
+    options = frozenset({"--var", "--choose", "--deepspeed"})
 
     def recognises(self, text: Text) -> bool:
         try:
@@ -35,4 +35,4 @@ class DeepSpeed(Source):
             hint = "write the configuration at the beginning of a line: `{ ... }` or `name = { ... }`"
             what = "this file contains no DeepSpeed configuration"
             raise Problems([Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-configuration")])
-        return convert_version(chosen(offered, options.choose, text.name), text.name)
+        return convert_version(chosen(offered, options.choose, text.name), text.name, options.deepspeed)

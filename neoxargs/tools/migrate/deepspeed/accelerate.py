@@ -44,6 +44,7 @@ class Accelerate(Source):
 
     name = "accelerate"
     describes = "an Accelerate YAML"
+    options = frozenset({"--deepspeed"})
 
     def recognises(self, text: Text) -> bool:
         if not text.name.endswith((".yml", ".yaml")) or not re.search(f"^({SECTION}|{KIND}):", text.text, re.M):
@@ -66,7 +67,9 @@ class Accelerate(Source):
         settings = [setting for setting in read if setting]
         left_out = [(key, entry) for (key, entry), setting in zip(entries, read, strict=True) if not setting]
         block = Block(_nested(settings, tree.place), warnings=list(_warnings(left_out)))
-        return convert_version(chosen(versions([block]), None, text.name), text.name)
+        is_whole = all(key != f"{SECTION}.{FILE}" for key, _ in entries)
+        version = chosen(versions([block]), None, text.name)
+        return convert_version(version, text.name, options.deepspeed, is_whole=is_whole)
 
 
 def _value(tree: Mapping, key: str) -> Node | None:

@@ -64,7 +64,15 @@ AUTO_VALUES = {
     ),
     "zero_optimization.offload_param.device": AutoValue("none", "Accelerate's offload_param_device, default none"),
 }
-
+#: What the Trainer builds itself if the JSON has no section `optimizer`, and no section `scheduler`.
+TRAINER_OPTIMIZER = {
+    "optimizer.type": AutoValue("AdamW", "Hugging Face's --optim, by default an AdamW"),
+    **{name: auto for name, auto in AUTO_VALUES.items() if name.startswith("optimizer.params.")},
+}
+TRAINER_SCHEDULE = {
+    "lr_decay_style": _argument("lr_scheduler_type", "linear"),
+    "warmup": _argument("warmup_ratio", 0.0),
+}
 
 _ARGUMENT = re.compile(r"(?<![^\s\"'`])--(\w+)(?:=|[ \t]+|$)(\S*)", re.M)
 #: A word that starts with one of these is not the value of the argument before it.
@@ -76,7 +84,7 @@ def arguments(text: str) -> dict[str, tuple[str, int]]:
 
     An argument that the document gives with different values is left out.
     """
-    wanted = {auto.argument for auto in AUTO_VALUES.values()}
+    wanted = {auto.argument for auto in (*AUTO_VALUES.values(), *TRAINER_SCHEDULE.values())}
     lines: dict[str, dict[str, int]] = {}
     for match in _ARGUMENT.finditer(text):
         if match[1] in wanted:
@@ -90,6 +98,11 @@ def auto_value(name: str, given: Mapping[str, tuple[str, int]]) -> AutoValue:
     auto = AUTO_VALUES.get(name) or AutoValue(
         AUTO, f"same as omitting the key (default {REGISTRY.parameters[name].default})"
     )
+    return argument_value(name, auto, given)
+
+
+def argument_value(name: str, auto: AutoValue, given: Mapping[str, tuple[str, int]]) -> AutoValue:
+    """Return the value that a command of the document gives to a parameter, or else `auto`."""
     if auto.argument in given:
         written, line = given[auto.argument]
         try:

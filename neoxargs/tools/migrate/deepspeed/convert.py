@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.record import replace
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, format_node, node_of
+from neoxargs.resolve.rules.optimizer import DEFAULT_LR
+from neoxargs.resolve.yaml.nodes import Entry, Scalar, format_node, node_of
+from neoxargs.resolve.yaml.nodes import Mapping as Tree
 from neoxargs.tools.migrate.deepspeed.auto import AUTO, auto_value
+from neoxargs.tools.migrate.deepspeed.defaults import ASSUMED, CHANGED, absent_settings, built_by_script
 from neoxargs.tools.migrate.deepspeed.lenient_json import Block, leaves
 from neoxargs.tools.migrate.deepspeed.versions import Version
 from neoxargs.tools.migrate.neox.migrate import migrate
@@ -20,20 +23,55 @@ from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
 from neoxargs.tools.yaml_edit import Document
 
 
-def convert_version(version: Version, source: str) -> Result:
-    """Convert one version to YAML with current names. Raises Problems placed in the JSON."""
+def convert_version(version: Version, source: str, deepspeed: str | None = None, *, is_whole: bool = True) -> Result:
+    """Convert one version to YAML with current names. Raises Problems placed in the JSON.
+
+    deepspeed: the version of DeepSpeed in which the JSON was used, if it is known.
+    is_whole: False if another file has the rest of DeepSpeed's configuration, and what it leaves out.
+    """
     settings, changes = settings_of(version)
-    settings |= _deepspeed_defaults(version)
+    added = built_by_script(version) if settings and is_whole else {}
+    current = _with_current_names(settings | added, version, source)
+    if is_whole:
+        added |= absent_settings(current.text, deepspeed or ASSUMED)
+        current = _with_current_names(settings | added, version, source)
+    changes += [change._replace(where=Place(source, 0, 0)) for change in current.changes]
+    changes += _additions(added, source, deepspeed)
+    without_optimizer = _missing_optimizer(version, added) if is_whole else ()
+    warnings = *_fp32_warning(version, source), *without_optimizer, *_missing_model(version)
+    problems = [*version.block.warnings, *warnings]
+    return new_file(f"{current.text}dialect: {CURRENT_DIALECT}\n", changes, problems)
+
+
+def _with_current_names(settings: Mapping[str, Setting], version: Version, source: str) -> Result:
+    """Return the new file, whose retired keys are rewritten like those of a GPT-NeoX file."""
     head = [f"Converted from {os.path.basename(source)} by deepy migrate.", *version.block.to_do]
     text = yaml_text(settings, head, version.draft.sections - {name.rpartition(".")[0] for name in settings})
     try:
-        # The keys that are retired by now are rewritten like those of a GPT-NeoX file.
-        current = migrate([Text(source, text)], CURRENT_DIALECT)
+        return migrate([Text(source, text)], CURRENT_DIALECT)
     except Problems as stop:
         raise Problems(_placed_in_json(stop.problems, Text(source, text), version)) from None
-    changes += [change._replace(where=Place(source, 0, 0)) for change in current.changes]
-    problems = [*version.block.warnings, *_fp32_warning(version, source), *_missing_model(version)]
-    return new_file(f"{current.text}dialect: {CURRENT_DIALECT}\n", changes, problems)
+
+
+def _additions(added: Mapping[str, Setting], source: str, deepspeed: str | None) -> Iterator[Change]:
+    """Yield a change for each setting that the JSON does not have."""
+    for name, setting in added.items():
+        why = setting.behind
+        if name in CHANGED and deepspeed is None:
+            why += f"; {ASSUMED} is assumed, --deepspeed VERSION names another"
+        yield Change(Place(source, 0, 0), "", f"{name}: {format_node(node_of(setting.value))}", why)
+
+
+def _missing_optimizer(version: Version, added: Container[str]) -> Iterator[Problem]:
+    """Yield a warning if the training script built the optimizer, so that deepy's default replaces it."""
+    if "optimizer.type" not in version.draft.values and "optimizer.type" not in added:
+        what = (
+            "the file does not set optimizer.type: your training script builds the optimizer and its schedule, in the "
+            f"new file they are deepy's defaults, Adam with lr {DEFAULT_LR} and a linear decay"
+        )
+        hint = "add the optimizer section, lr_decay_style and warmup to the new file, as your script sets them"
+        about = ("optimizer.type", "lr_decay_style", "warmup")
+        yield Problem(what, hint=hint, severity="warning", id="migrate-optimizer-missing", about=about)
 
 
 def _missing_model(version: Version) -> Iterator[Problem]:
@@ -113,17 +151,7 @@ def _comments(block: Block, entry: Entry, seen: set[int]) -> tuple[list[str], st
     return above, "" if alone or last in seen else words
 
 
-def _deepspeed_defaults(version: Version) -> dict[str, Setting]:
-    """Return DeepSpeed's defaults that differ from this dialect's, for keys that the JSON does not set."""
-    values = {**version.draft.values, **dict.fromkeys(version.draft.auto)}
-    name = "optimizer.params.weight_decay"
-    # DeepSpeed's Adam has no weight decay by default; neox-2026 has 0.1.
-    if "optimizer.type" in values and name not in values and "weight_decay" not in values:
-        return {name: Setting(0.0, behind="DeepSpeed's default")}
-    return {}
-
-
-def is_deepspeed(tree: Mapping) -> bool:
+def is_deepspeed(tree: Tree) -> bool:
     """Return whether all known top-level keys are DeepSpeed's; unknown ones may be misspelt."""
     known = [REGISTRY.find(entry.key) for entry in tree.entries]
     return all("DSC" in parameter.origins for parameter in known if parameter)

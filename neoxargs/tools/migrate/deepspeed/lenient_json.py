@@ -180,7 +180,15 @@ class _Reader:
             what = "an escape sequence in this string is only half of a surrogate pair"
             place, hint = self.place(match.start(), len(match[0])), "write the character itself"
             self.wrong.append(Problem(what, place, hint, id="migrate-json-escape"))
-        return Scalar(value, str(value), True, self.place(match.start(), len(match[0])))
+        text = str(value)
+        known = self.given.get(text) or _VARIABLE.sub(
+            lambda name: self.variables.get(name[1] or name[2], name[0]), text
+        )
+        if known == text:
+            return Scalar(value, text, True, self.place(match.start(), len(match[0])))
+        # A number that a template has in quotes is still a number.
+        value = read_plain(known) if _VARIABLE.fullmatch(text) or text in self.given else known
+        return Scalar(value, known, isinstance(value, str), self.place(match.start(), len(match[0])))
 
     def bare(self) -> Scalar:
         if match := _VARIABLE.match(self.text, self.at):
