@@ -1,18 +1,18 @@
 """Dialects: a dialect is a date and selects the defaults that GPT-NeoX had on that date.
 
-`dialect:` sets it. Otherwise it is the newest if a file has a key that was added after the oldest dialect, else the
-oldest.
+`dialect:` sets it. Otherwise a file with a key that was added after the oldest dialect is of the newest one, or of the
+last day before one of its other keys was removed; a file without such a key is of the oldest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, timedelta
 from functools import cache
 from typing import NamedTuple
 
 from neoxargs.problems import Place, Problem, did_you_mean
-from neoxargs.registry.history import NEWEST, SEED, changed_defaults, introduced
+from neoxargs.registry.history import NEWEST, SEED, changed_defaults, introduced, removed
 from neoxargs.resolve.value import Source, Value
 
 Day = date  # alias for use in Dialect, whose field `date` hides the type
@@ -42,12 +42,23 @@ def _defaults(day: date, source: Source) -> dict[str, Value]:
 
 
 def inferred(spelled: Mapping[str, Place]) -> Dialect:
-    """Return the dialect of files that do not set one, from their keys as spelled."""
-    days = {name: since for name in spelled if (since := introduced(name))}
-    if not days:
-        return Dialect(SEED, f"all keys existed in GPT-NeoX on {SEED}", NEWEST)
-    newest = max(days, key=lambda name: days[name])
-    return Dialect(NEWEST, f"{newest} ({spelled[newest]}) was added to GPT-NeoX on {days[newest]}", days[newest])
+    """Return the dialect of files that do not set one, from their keys as spelled.
+
+    It is the newest in which all keys existed; SEED if it had them all and they do not tell more.
+    """
+    added = {name: since for name in spelled if (since := introduced(name))}
+    dropped = {name: until for name in spelled if (until := removed(name))}
+    newest = max(added, key=lambda name: added[name], default=None)
+    first = min(dropped, key=lambda name: dropped[name], default=None)
+    begin = added[newest] if newest else SEED
+    end = dropped[first] - timedelta(days=1) if first else NEWEST
+    if end < begin:  # keys that no GPT-NeoX had together; deepy reads all of them
+        first, end = None, NEWEST
+    until = f", and {first} ({spelled[first]}) was removed on {dropped[first]}" if first else ""
+    if newest is None:
+        return Dialect(SEED, f"all keys existed in GPT-NeoX on {SEED}{until}", end)
+    reason = f"{newest} ({spelled[newest]}) was added to GPT-NeoX on {begin}{until}"
+    return Dialect(end, reason, begin if begin < end else None)
 
 
 def named(value: Value) -> Dialect | Problem:

@@ -7,7 +7,7 @@ from functools import cache
 
 from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.history import changes
+from neoxargs.registry.history import NEWEST, changes
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.dialect import Dialect
 from neoxargs.resolve.rules import DERIVATIONS
@@ -16,6 +16,9 @@ from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 #: A second name of gradient_clipping.
 SECOND_NAMES = ("clip_grad",)
+#: Parameters of the first iteration only. No file of GPT-NeoX can state them, and today's GPT-NeoX reads a file without
+#: `dialect` as deepy does, so this difference alone is no reason for a warning.
+FIRST_ITERATION = ("warmup_from_zero",)
 #: Effects of parameters that change training only by rounding; the warning names them last.
 ROUNDING = ("layout", "memory")
 
@@ -39,7 +42,7 @@ def guess_warnings(used: Config, other: Config) -> list[Problem]:
     """
     assert used.dialect and other.dialect
     changed = sorted(_changed(used, other), key=lambda name: REGISTRY.parameters[name].effect in ROUNDING)
-    if not changed:
+    if all(REGISTRY.parameters[name].effect in ROUNDING or _is_of_today(name, used) for name in changed):
         return []
     values = [f"{name} {_text(used, name)} instead of {_text(other, name)}" for name in changed]
     what = (
@@ -48,6 +51,11 @@ def guess_warnings(used: Config, other: Config) -> list[Problem]:
     )
     hint = f"set dialect to {used.dialect.name}, {other.dialect.name} or a date in between"
     return [Problem(what, hint=hint, severity="warning", id="dialect-guessed", about=("dialect", *changed))]
+
+
+def _is_of_today(name: str, used: Config) -> bool:
+    """Whether a value is the one of GPT-NeoX's newest code and differs only in the first of many iterations."""
+    return name in FIRST_ITERATION and used.dialect is not None and used.dialect.date == NEWEST
 
 
 def other_dialect(dialect: Dialect | None) -> Dialect | None:

@@ -100,6 +100,22 @@ def test_the_warning_lists_only_unset_parameters() -> None:
     )
 
 
+def test_a_removed_key_limits_the_guess() -> None:
+    """GPT-NeoX had num_experts for two months, so nothing that changed later can touch the file."""
+    assert dialect("num_experts: 2").name == "2024-05-03"
+    ((what, *_),) = warnings("gpt_j_residual: true", "gas: 1")
+    assert "the defaults of 2024-02-04 apply, not those of 2021-09-29: attention_dropout 0.0 instead of 0.1" in what
+    assert "warmup_from_zero" not in what
+    assert warnings("rms-norm: true") == []  # of 2021-02-28 to 2021-03-06
+    assert dialect("num_experts: 2\nnum_kv_heads: 2\ngas: 1").name == "neox-2026"  # no GPT-NeoX had all of them
+
+
+@pytest.mark.parametrize("line", ["num_kv_heads: 2", "te_mha: false"])
+def test_no_warning_for_a_file_of_today_that_differs_only_in_its_first_iteration(line: str) -> None:
+    assert warnings(line.replace("num_kv_heads: 2", "use_flashattn_swiglu: false")) == []
+    assert any("warmup_from_zero" in what for what, *_ in warnings("hidden-dropout: 0"))
+
+
 def test_the_newest_key_limits_the_guess() -> None:
     ((what, hint, _),) = warnings("pos-emb: rotary", "norm: layernorm")
     assert what == (
@@ -132,12 +148,12 @@ def test_a_file_that_sets_dropout_decay_and_clipping_still_depends_on_the_first_
 
 def test_the_warning_names_values_that_a_rule_derives_from_the_date() -> None:
     ((what, *_),) = warnings(
-        "norm: rmsnorm", "rms_norm_epsilon: 1e-5", "checkpoint_activations: true", "num_experts: 2"
+        "norm: rmsnorm", "rms_norm_epsilon: 1e-5", "checkpoint_activations: true", "moe_num_experts: 2"
     )
     assert "moe_expert_interval 1 instead of 2" in what
     assert "rms_norm_epsilon_under_root true instead of false" in what
     assert "deepspeed_activation_checkpointing" not in what  # GPT-NeoX already had today's default
-    ((what, *_),) = warnings("checkpoint_activations: true", "rms-norm: true")
+    ((what, *_),) = warnings("checkpoint_activations: true")
     assert "deepspeed_activation_checkpointing false instead of true" in what
 
 
@@ -152,7 +168,7 @@ def test_the_warning_omits_parameters_without_effect(off: tuple[str, ...]) -> No
 
 def test_the_warning_names_every_difference_that_diff_finds() -> None:
     """For each date at which a default changed, resolved with everything on that makes defaults matter."""
-    lines = "norm: rmsnorm\ncheckpoint_activations: true\nweight_by_num_documents: true\nnum_experts: 2\n"
+    lines = "norm: rmsnorm\ncheckpoint_activations: true\nweight_by_num_documents: true\nmoe_num_experts: 2\n"
     undated = draft([Text("my.yml", SMALL + lines)])
     config = complete(undated, 1)
     (warning,) = config.warnings

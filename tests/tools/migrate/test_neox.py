@@ -192,7 +192,6 @@ def test_everything_but_the_edited_lines_is_kept() -> None:
             '  "hidden-dropout": 0.1,\n'
             '  "weight-decay": 0.01,\n'
             '  "warmup-from-zero": true,\n'
-            "  # the original file did not set a dialect; neox-2021 was assumed\n"
             '  "dialect": "neox-2026"\n',
         )
     )

@@ -12,13 +12,14 @@ from typing import Any
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.record import replace
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.registry.history import NEWEST, changes, introduced
+from neoxargs.registry.history import NEWEST, changes, introduced, removed
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.guess import follows_dialect, guess_warnings, other_dialect
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.tools.migrate.neox.placement import Files
 from neoxargs.tools.migrate.neox.rewrites import (
+    CAPACITY,
     REMOVED,
     Context,
     Overwrite,
@@ -107,10 +108,18 @@ class _Migration:
     def forward(self, document: Document, entry: Entry, parameter: Parameter) -> None:
         value = self.values.get(parameter.name, ABSENT)
         rewrite = None if value is ABSENT else rewrite_for(parameter.name, value)
-        if rewrite:
+        if parameter.name in CAPACITY and self.drops_tokens():
+            what = f"{entry.name} does not exist in {self.to}: GPT-NeoX removed it on {removed(entry.name)}"
+            hint = "deepy still reads this key; remove the line only if a newer GPT-NeoX has to read the file"
+            self.warn("migrate-older-than-dialect", what, self.files.place(document, entry), hint)
+        elif rewrite:
             self.apply(document, entry, rewrite, value)
         elif entry.name.rpartition(".")[2] != parameter.attribute:
             self.rename(document, entry, parameter.attribute, rewrites()[entry.name][0])
+
+    def drops_tokens(self) -> bool:
+        """Whether the files have experts of limited capacity, by their own dialect's default or explicitly."""
+        return bool(self.before.get("moe_token_dropping")) and self.before.get("moe_num_experts") > 1
 
     def back(self, document: Document, entry: Entry, parameter: Parameter) -> None:
         value = self.values.get(parameter.name, ABSENT)
@@ -258,6 +267,8 @@ class _Migration:
 
     def write_defaults(self, document: Document) -> None:
         comment = f"defaults of {self.drafted.dialect.name} that differ in {self.to}"
+        if self.drafted.dialect.date == self.day:
+            comment = "defaults that depended on a key that was replaced"
         for name, value, now in list(self.changed_defaults()):
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""

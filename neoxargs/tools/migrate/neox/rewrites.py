@@ -129,6 +129,10 @@ CURRENT_MOE_BEHAVIOUR: dict[str, Any] = {
     "enable_expert_tensor_parallelism": False, "create_moe_param_group": True, "moe_use_residual": False,
     "moe_glu": False, "moe_loss_coeff": 0.1, "use_tutel": False,
 }  # fmt: skip
+#: Parameters of the capacity of experts. GPT-NeoX no longer has them, deepy does.
+CAPACITY = (
+    "moe_token_dropping", "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity",
+)  # fmt: skip
 
 
 def _moe(current: Any, value: Any, context: Context) -> New | None:

@@ -11,7 +11,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Config, Draft
 from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.sizes.layout import ranks_of_replica
-from neoxargs.tools.migrate.neox.rewrites import rewrites
+from neoxargs.tools.migrate.neox.rewrites import CAPACITY, rewrites
 from neoxargs.tools.migrate.resolution import resolved
 
 
@@ -43,16 +43,19 @@ def _identity(error: Problem) -> tuple[str, tuple[str, ...], Place | None]:
 def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, before, after) for each parameter that differs.
 
-    Except retired names, the dialect, and parameters that are not set and that no run reads.
+    Except retired names, the dialect, and parameters that are not set and that no run reads. Of the retired names that
+    the trainer still reads, the values of CAPACITY count.
     """
-    retired = {*rewrites(), "dialect"} - {"precision"}
+    retired = {*rewrites(), "dialect"} - {"precision", *CAPACITY}
     unread = [unread_by_run(before), unread_by_run(after)]
     for name in REGISTRY.parameters:  # in neither: both have the registry's default
         if name not in before.values and name not in after.values:
             continue
         if name in retired or before.get(name) == after.get(name):
             continue
-        if any(config.is_set(name) for config in (before, after)) or not all(is_unread(name) for is_unread in unread):
+        # A retired parameter that nothing reads is removed from the file.
+        is_set = name not in CAPACITY and any(config.is_set(name) for config in (before, after))
+        if is_set or not all(is_unread(name) for is_unread in unread):
             yield name, before.get(name), after.get(name)
 
 
