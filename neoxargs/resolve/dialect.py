@@ -54,10 +54,10 @@ def inferred(spelled: Mapping[str, Place]) -> Dialect:
     end = dropped[first] - timedelta(days=1) if first else NEWEST
     if end < begin:  # keys that no GPT-NeoX had together; deepy reads all of them
         first, end = None, NEWEST
-    until = f", and {first} ({spelled[first]}) was removed on {dropped[first]}" if first else ""
+    and_removed = f", and {first} ({spelled[first]}) was removed on {dropped[first]}" if first else ""
     if newest is None:
-        return Dialect(SEED, f"all keys existed in GPT-NeoX on {SEED}{until}", end)
-    reason = f"{newest} ({spelled[newest]}) was added to GPT-NeoX on {begin}{until}"
+        return Dialect(SEED, f"all keys existed in GPT-NeoX on {SEED}{and_removed}", end)
+    reason = f"{newest} ({spelled[newest]}) was added to GPT-NeoX on {begin}{and_removed}"
     return Dialect(end, reason, begin if begin < end else None)
 
 
