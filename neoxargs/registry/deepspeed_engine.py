@@ -128,6 +128,9 @@ class Engine(Group, origin="DSC", effect="engine"):
     writes with torch."""
 
 
+_COMPILE_OF_2024 = "DeepSpeed has not read it since version 0.14.4 of June 2024, and refuses it now"
+
+
 class Compile(
     Group,
     origin="DSC",
@@ -148,6 +151,18 @@ class Compile(
         instead="set compile_layers: true",
     )
     """Turn DeepCompile on; the training script must then call `engine.compile()`."""
+
+    enabled: bool = param(False, to=(), no_effect_reason=_COMPILE_OF_2024)
+    """Retired: DeepSpeed 0.13 and 0.14 then compiled the whole model; set `compile_layers` instead."""
+
+    disable: bool = param(False, to=(), no_effect_reason=_COMPILE_OF_2024)
+    """Retired: the opposite of `compile.enabled`."""
+
+    backend: str | None = param(None, to=(), no_effect_reason=_COMPILE_OF_2024)
+    """Retired: the backend of torch.compile."""
+
+    kwargs: dict[str, Any] | None = param(None, to=(), no_effect_reason=_COMPILE_OF_2024)
+    """Retired: further arguments of torch.compile."""
 
     passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = param(None)
     """Graph transformations to apply; None lets the ZeRO stage decide."""

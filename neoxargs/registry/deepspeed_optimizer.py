@@ -272,8 +272,9 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     warmup_max_lr: NonNegative | None = param(None, used_by_types=_RISE)
     """Learning rate after the warm-up. None: the optimizer's `lr` for WarmupLR, 0.001 for WarmupDecayLR."""
 
-    warmup_num_steps: Count = param(1000, used_by_types=_WARM)
-    """Number of warm-up steps."""
+    warmup_num_steps: Natural = param(1000, used_by_types=_WARM)
+    """Number of warm-up steps. 0 is sent as 1: newer versions of DeepSpeed refuse 0, and all of them count to at least
+    2."""
 
     warmup_type: Literal["log", "linear"] = param("log", used_by_types=_WARM)
     """Shape of the warm-up: `linear`, or `log`, which rises steeply at first."""

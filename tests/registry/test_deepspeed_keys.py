@@ -63,6 +63,7 @@ NOT_PARAMETERS = {
 REFUSED = {
     "fp16.fp16", "fp16.type", "bf16.bf16", "bf16.loss_scale", "bf16.initial_scale_power", "bf16.loss_scale_window",
     "bf16.hysteresis", "bf16.min_loss_scale", "optimizer.scheduler", "optimizer.params.max_grad_norm",
+    "compile.enabled", "compile.disable", "compile.backend", "compile.kwargs",
 }  # fmt: skip
 
 #: Always sent, so what DeepSpeed assumes does not matter.

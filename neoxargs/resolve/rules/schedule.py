@@ -124,9 +124,16 @@ def scheduler__params__warmup_max_lr(scheduler__type: str | None, lr: float) -> 
 
 @derive
 def scheduler__params__warmup_num_steps(
-    scheduler__type: str | None, written: Collection[str], auto: Collection[str], train_iters: int, warmup: float
+    scheduler__params__warmup_num_steps: int | None,
+    scheduler__type: str | None,
+    written: Collection[str],
+    auto: Collection[str],
+    train_iters: int,
+    warmup: float,
 ) -> int | None:
-    """warmup x train_iters"""
+    """warmup x train_iters, and at least 1, because DeepSpeed refuses 0"""
+    if scheduler__params__warmup_num_steps is not None:
+        return max(1, scheduler__params__warmup_num_steps)
     # A schedule that the user chose keeps DeepSpeed's own warm-up unless `auto` or `warmup` asks for another.
     asked = "scheduler.params.warmup_num_steps" in auto or "scheduler.type" not in written or "warmup" in written
     return max(1, int(train_iters * warmup)) if scheduler__type in WITH_WARMUP_STEPS and asked else None

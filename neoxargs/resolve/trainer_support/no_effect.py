@@ -64,5 +64,6 @@ def _is_reported(parameter: Parameter, refused: Collection[type], config: Config
     above = [group.section for group in REGISTRY.groups if group in refused and group.section]
     if parameter.group in refused or any(section.startswith(f"{name}.") for name in above):
         return True
-    switch = f"{section}.enabled"
-    return bool(section) and config.is_set(switch) and not config.get(switch)
+    # DeepSpeed has the switch of a compression technique one section below.
+    switches = (f"{section}.enabled", f"{section}.shared_parameters.enabled") if section else ()
+    return any(config.is_set(switch) and not config.get(switch) for switch in switches)

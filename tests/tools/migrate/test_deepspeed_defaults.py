@@ -14,6 +14,7 @@ from deepspeed.runtime import lr_schedules
 from neoxargs.launch.targets.deepspeed import deepspeed_json
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Config, Text, complete, draft
+from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.tools.migrate import deepspeed as source
 from neoxargs.tools.migrate.deepspeed.defaults import (
@@ -192,3 +193,29 @@ def test_what_is_not_a_version(text: str) -> None:
     with pytest.raises(ValueError):
         version_number(text)
     assert version_number("0.19.2+abc12") == version_number("v0.19.2") == (0, 19, 2)
+
+
+def test_keys_of_older_versions_are_accepted_and_not_sent() -> None:
+    """torch.compile in DeepSpeed 0.14, and a warm-up of 0 steps, both of which newer versions refuse."""
+    tree = {
+        "compile": {"disable": False, "backend": "inductor", "kwargs": {}},
+        "optimizer": {"type": "Adam", "params": {"lr": 0.5}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}},
+    }
+    sent = deepspeed_json(config(migrated(tree)))
+    assert "compile" not in sent
+    assert sent["scheduler"]["params"]["warmup_num_steps"] == 1
+    read(sent)
+
+
+def test_a_technique_that_is_switched_off_has_no_warning() -> None:
+    off = {"shared_parameters": {"enabled": False}, "different_groups": {"g": {"params": {"bits": 8}}}}
+    for technique in (
+        "weight_quantization",
+        "activation_quantization",
+        "sparse_pruning",
+        "row_pruning",
+        "head_pruning",
+    ):
+        run = config(migrated({"compression_training": {technique: off}}))
+        assert list(no_effect_warnings(run, [])) == []
