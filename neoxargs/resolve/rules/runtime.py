@@ -57,7 +57,7 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
 
 @check
 def launcher_args_are_words(launcher_args: str) -> Finding | None:
-    """launcher_args is divided into words as in a shell, so its quotes must be closed. Otherwise, the launcher would stop
+    """launcher_args is divided into words as in a shell, so its quotes must be closed. Otherwise, the launcher stops
     before it starts a rank.
 
         launcher_args: --comment='two words
