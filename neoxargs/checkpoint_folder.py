@@ -5,6 +5,7 @@
         config.json           the values of the run that differ from the defaults
         tokenizer/            the files of the tokenizer
         base.json             if a part of the model is frozen: the checkpoint that has this part
+        run.json              the Slurm job that has written it
     latest                    the name of the newest checkpoint, as DeepSpeed expects it
 
     .writing-global_step200/     being written, or left by a killed run
@@ -15,6 +16,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
 import json
@@ -38,6 +40,7 @@ CONFIG = "config.json"
 DATA = "data.json"
 BASE = "base.json"
 TOKENIZER = "tokenizer"
+RUN = "run.json"
 WRITING = ".writing-"
 REMOVING = ".removing-"
 #: The most bytes of a file of a checkpoint other than weights and optimizer state.
@@ -240,6 +243,14 @@ def recorded_digests(checkpoint: Path) -> dict[str, str]:
         return {}
 
 
+def job_of(checkpoint: Path) -> str:
+    """Return the Slurm job that has written a checkpoint; empty if none is recorded."""
+    try:
+        return str(json.loads((checkpoint / RUN).read_text(encoding="utf-8"))["job"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
 def file_digest(file: str | None) -> str:
     """Return the digest of a small file; empty if it cannot be read."""
     try:
@@ -296,7 +307,16 @@ def point_latest_at(checkpoint: Path) -> None:
 
 def remove(checkpoint: Path) -> None:
     """Hide the checkpoint, then delete it: an interrupted deletion must not leave a partial one visible."""
-    shutil.rmtree(hide(checkpoint))
+    delete(hide(checkpoint))
+
+
+def delete(path: Path) -> None:
+    """Delete a folder with all that is in it, or a file; of a symbolic link, only the link."""
+    with contextlib.suppress(FileNotFoundError):  # another process deletes it too
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
 
 
 def hide(checkpoint: Path) -> Path:

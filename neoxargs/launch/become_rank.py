@@ -13,12 +13,13 @@ from typing import NoReturn
 from neoxargs.launch import preflight
 from neoxargs.launch.cluster import rank_env
 from neoxargs.launch.cluster.devices import device
+from neoxargs.launch.cluster.slurm import job
 from neoxargs.launch.environment import with_package
 from neoxargs.launch.lockfile import write_lock
 from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch, say
 from neoxargs.launch.prepare import data_command, write_record
 from neoxargs.launch.processes.run_lock import held_by_another_launch, lock_run
-from neoxargs.launch.restarts import is_requeued
+from neoxargs.launch.restarts import continues_job
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.wire_format import script_arguments
@@ -34,9 +35,10 @@ def become_rank(request: Request) -> NoReturn:
     """Check the configuration, then replace this process by the script with its arguments; raises Problems."""
     names = rank_env.names(os.environ)
     assert names
-    script, rank, local_rank = find_script(request.script), os.environ[names.rank], os.environ[names.local_rank]
+    script = find_script(request.script)
+    rank, size, local_rank = rank_env.numbers(names, os.environ)
     with _only_rank_0_prints(rank, local_rank):
-        spec = resolve_launch(script, replace(request, gpus=int(os.environ[names.world_size])))
+        spec = resolve_launch(script, replace(request, gpus=size))
         # A given number of GPUs is resolved as for a machine that has them.
         spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
         _check_tokenised(spec)
@@ -44,26 +46,28 @@ def become_rank(request: Request) -> NoReturn:
         if script.program == "train":
             _lock(rank, spec, request)
         announce(script, spec)
-    if rank == "0" and script.program == "train" and not is_requeued(os.environ):
+    if rank == 0 and script.program == "train" and not continues_job(spec.config, os.environ):
         write_record(spec.config)
         write_lock(spec.config, script.path)
     _execute(script, spec)
 
 
-def _lock(rank: str, spec: RunSpec, request: Request) -> None:
+def _lock(rank: int, spec: RunSpec, request: Request) -> None:
     """Take the lock of the run on rank 0, for this process and the program that it becomes; raises Problems.
 
     The other ranks end silently if another run holds it, before they touch its logs.
     """
     launch = rank_env.launch_id(os.environ)
-    if rank == "0":
+    if rank == 0:
         lock_run(spec.config, os.environ, say, request.break_lock, launch)
     elif not request.break_lock and held_by_another_launch(spec.config, os.environ, launch):
         sys.exit(1)
 
 
 def _execute(script: Script, spec: RunSpec) -> NoReturn:
-    words = [sys.executable, "-u", script.path, *script_arguments(spec.config, rank_env.attempt(os.environ))]
+    launch = rank_env.launch_id(os.environ) if script.program == "train" else ""
+    arguments = script_arguments(spec.config, rank_env.attempt(os.environ), launch, job(os.environ))
+    words = [sys.executable, "-u", script.path, *arguments]
     # This process keeps its number, by which its launcher and the lock of the run know it.
     os.execve(sys.executable, words, with_package(os.environ))
 
@@ -77,20 +81,20 @@ def _check_tokenised(spec: RunSpec) -> None:
 
 
 @contextmanager
-def _only_rank_0_prints(rank: str, local_rank: str) -> Iterator[None]:
+def _only_rank_0_prints(rank: int, local_rank: int) -> Iterator[None]:
     """Let rank 0 print for all ranks.
 
     The first rank of another host reports problems that only its host has: it waits, and if rank 0 had the same
     problems, the launcher ends it first.
     """
-    if rank == "0":
+    if rank == 0:
         yield
         return
     with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
         try:
             yield
         except Problems:
-            if local_rank != "0":
+            if local_rank != 0:
                 sys.exit(1)
             time.sleep(LAUNCHER_STOP_SECONDS)
             raise

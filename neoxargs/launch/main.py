@@ -5,6 +5,7 @@ Cheap checks come first: the later a stage, the more time an error in it costs.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -20,9 +21,9 @@ from neoxargs.launch.preflight import secrets
 from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_data
 from neoxargs.launch.prepare import compile_ops, git_hash, load_tasks, tokenise, write_record
 from neoxargs.launch.processes import interrupts
-from neoxargs.launch.processes.run_lock import RunLock, lock_run
+from neoxargs.launch.processes.run_lock import RunLock, lock_run, new_launch
 from neoxargs.launch.report.dry_run import Form, dry_run, emit, to_json
-from neoxargs.launch.restarts import is_requeued, requeued, start_ranks
+from neoxargs.launch.restarts import continues_job, requeued, start_ranks
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.megatron_unsupported import dropped_settings
@@ -32,6 +33,8 @@ from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.token_files.index import digest
 
+#: What a disk that is full, limited or write-protected answers.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 #: Raises Problems if the run does not fit in the memory of its devices.
 CheckMemory = Callable[[Script, RunSpec], None]
 
@@ -46,7 +49,10 @@ def run(request: Request, check_memory: CheckMemory) -> int:
     refuse(preflight.problems(spec, script.program, ["hosts"]))  # last, because that takes seconds
     with locked(script, spec, request) as lock:
         announce(script, spec)
-        return prepare(script, spec) or start_ranks(script.path, spec, say, lock)
+        try:
+            return prepare(script, spec) or start_ranks(script.path, spec, say, lock)
+        except OSError as error:
+            raise Problems(_not_writable(spec.config, error)) from error
 
 
 def show(request: Request, form: Form | None) -> int:
@@ -115,7 +121,7 @@ def locked(script: Script, spec: RunSpec, request: Request) -> RunLock | nullcon
     """
     if script.program in ("generate", "eval"):
         return nullcontext()
-    return lock_run(spec.config, os.environ, say, request.break_lock)
+    return lock_run(spec.config, os.environ, say, request.break_lock, new_launch())
 
 
 def announce(script: Script, spec: RunSpec) -> None:
@@ -137,8 +143,8 @@ def prepare(script: Script, spec: RunSpec) -> int:
 
     config, resources = spec.config, spec.resources
     environ = command(config, resources, script.path, os.environ).environ(os.environ)
-    # Not of a requeued job: the time of its first record tells which checkpoints are its own (`restarts.requeued`).
-    records = script.program not in ("generate", "eval") and not is_requeued(os.environ)
+    # Not of a requeued job that goes on: the record says how its first start was launched.
+    records = script.program not in ("generate", "eval") and not continues_job(config, os.environ)
     if records:
         warn(lockfile.replaced_record(config, script.path))
         write_record(config)
@@ -150,6 +156,16 @@ def prepare(script: Script, spec: RunSpec) -> int:
         lockfile.write_lock(config, script.path)  # after the token files exist, whose digests it contains
     compile_ops(config, resources, environ, say)
     return 0
+
+
+def _not_writable(config: Config, error: OSError) -> Problem:
+    """Return the problem of a disk that is full or cannot be written to; raises any other error again."""
+    if error.errno not in DISK_ERRORS:
+        raise error
+    folder = config.logging.run_dir
+    what = f"run_dir ({folder}): {error.filename or 'a file in it'} cannot be written: {error.strerror}"
+    hint = "free up space and inodes on this disk, or set run_dir to another folder"
+    return Problem(what, config.place("run_dir"), hint, id="folder-not-writable", about=("run_dir",))
 
 
 def _tokenise(script: Script, config: Config, environ: Mapping[str, str]) -> int:

@@ -101,7 +101,8 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     process = None
     try:
         with interrupts.ignored_by_children():  # the step is ended by the SIGTERM below, and only deepy reports Ctrl-C
-            process = subprocess.Popen(command, env=dict(environ))
+            # It inherits the locks of the run, by which the next run knows that this one has not ended.
+            process = subprocess.Popen(command, env=dict(environ), close_fds=False)
         return process.wait()
     except BaseException:  # Ctrl-C, SIGTERM: let it end its own processes and remove incomplete files
         if process:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from neoxargs import checkpoint_folder
 from neoxargs.launch.cluster.rendezvous import free_port, rendezvous_port
+from neoxargs.launch.cluster.slurm import job, requeues
 from neoxargs.launch.launchers.command import command
-from neoxargs.launch.prepare import RECORD_FILE, with_value
+from neoxargs.launch.preflight.resumed_model import loaded_checkpoint
+from neoxargs.launch.prepare import with_value
 from neoxargs.launch.processes import failures, lost_ranks, shared_buffers
 from neoxargs.launch.processes.run import AFTER_LAUNCHER_ENDED, Ended, start
 from neoxargs.launch.processes.run_lock import RunLock
@@ -61,7 +63,8 @@ def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLo
     logs = failures.logs_folder(config, attempt)
     # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
     port = free_port(config, resources)
-    launched = command(config, resources, script, os.environ, port, attempt)
+    launch = lock.holder.launch if isinstance(lock, RunLock) else ""
+    launched = command(config, resources, script, os.environ, port, attempt, launch)
     ended = start(launched, os.environ, say, resources.remote, logs=logs, lock=lock)
     shared_buffers.remove(port or rendezvous_port(config, resources))
     if ended.may_restart and resources.remote:  # ranks that lost their launcher save before they end
@@ -78,8 +81,11 @@ def _starting_point(config: Config, own: Path | None) -> str:
     if own:
         return f"from {own}"
     options = config.checkpoint
-    again = f"from {options.load} again" if options.load else "from the beginning"
-    return f"{again}: {'no checkpoint has been saved yet' if options.save else 'save is not set'}"
+    loaded = loaded_checkpoint(config)
+    reason = "save is not set"
+    if options.save:
+        reason = f"{'this run has saved no checkpoint' if loaded else 'no checkpoint has been saved'} yet"
+    return f"{f'from {options.load} again, at {loaded.name}' if loaded else 'from the beginning'}: {reason}"
 
 
 # -- what a restarted run continues from -----------------------------------------------------------------------------
@@ -128,26 +134,26 @@ def own_checkpoint(config: Config, before: frozenset[Identity]) -> Path | None:
 
 
 def requeued(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return the configuration of a job that Slurm has queued again: it continues what the job has saved so far.
-
-    Checkpoints from before the job are older than the record that its first start wrote.
-    """
-    record = Path(config.logging.run_dir, RECORD_FILE)
-    if not is_requeued(environ) or not record.exists():
-        return config
-    return continued(config, _checkpoints(config, until=record.stat().st_mtime))
+    """Return the configuration of a job that Slurm has queued again: it continues what the job has saved so far."""
+    return continued(config, _of_others(config, environ)) if requeues(environ) else config
 
 
-def is_requeued(environ: Mapping[str, str]) -> bool:
-    """Return whether this process runs in a Slurm job that has run before and was queued again."""
-    return environ.get("SLURM_RESTART_COUNT", "0") != "0"
+def continues_job(config: Config, environ: Mapping[str, str]) -> bool:
+    """Return whether this is a later start of a job that has saved checkpoints, whose first start wrote its record."""
+    return bool(requeues(environ) and own_checkpoint(config, _of_others(config, environ)))
 
 
-def _checkpoints(config: Config, until: float = float("inf")) -> frozenset[Identity]:
-    """Return the checkpoints in `save` that were written until this time."""
+def _of_others(config: Config, environ: Mapping[str, str]) -> frozenset[Identity]:
+    """Return the checkpoints in `save` that this Slurm job has not written."""
+    this = job(environ)
+    return _checkpoints(config, lambda path: not this or checkpoint_folder.job_of(path) != this)
+
+
+def _checkpoints(config: Config, chosen: Callable[[Path], bool] = lambda _: True) -> frozenset[Identity]:
+    """Return the checkpoints in `save`, or those that are chosen."""
     save = config.checkpoint.save
     found = checkpoint_folder.checkpoints(Path(save)) if save else []
-    return frozenset(_identity(path) for path in found if path.stat().st_mtime <= until)
+    return frozenset(_identity(path) for path in found if chosen(path))
 
 
 def _identity(checkpoint: Path) -> Identity:

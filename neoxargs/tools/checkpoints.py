@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs import checkpoint_folder
+from neoxargs.launch.processes.run_lock import lock_folder
 from neoxargs.problems import Place, Problem, Problems, report, similar_folders
 from neoxargs.registry import REGISTRY
 from neoxargs.text import format_bytes, format_duration
@@ -201,6 +202,12 @@ def _prune(root: Path, options: Namespace) -> int:
     if options.prune < 1:
         hint = "write --prune 1 to keep the newest undamaged checkpoint"
         raise Problems(Problem(f"--prune ({options.prune}) would remove every checkpoint", hint=hint, id="prune-all"))
+    # A run that saves would remove, as leftovers, what is being removed here.
+    with lock_folder(root, os.environ):
+        return _prune_locked(root, options)
+
+
+def _prune_locked(root: Path, options: Namespace) -> int:
     with _progress(checkpoint_folder.checkpoints(root)) as verify:
         choice = choose(root, options.prune, verify)
     if all(folder in choice.damage for folder in choice.kept):
@@ -209,7 +216,8 @@ def _prune(root: Path, options: Namespace) -> int:
     sizes = {folder: examine(folder, checkpoint_folder.damage).size for folder in choice.removed}
     if not options.json:
         for folder, size in sizes.items():
-            print(f"{folder}  {format_bytes(size)}  {choice.reason(folder)}")
+            only_link = f"; only this link to {folder.readlink()} is removed" if folder.is_symlink() else ""
+            print(f"{folder}  {format_bytes(size)}  {choice.reason(folder)}{only_link}")
         print(f"to keep: {choice.kept_line()}")
         _print_warnings(root)
     if choice.removed and not options.yes:
@@ -217,7 +225,12 @@ def _prune(root: Path, options: Namespace) -> int:
         what = f"remove {len(choice.removed)} of {total} checkpoints ({format_bytes(sum(sizes.values()))})"
         _confirm(what, can_ask=sys.stdin.isatty() and not options.json)
     for folder in choice.removed:
-        checkpoint_folder.remove(folder)
+        try:
+            checkpoint_folder.remove(folder)
+        except OSError as error:
+            hint = "run this command as a user that can write to this folder"
+            problem = Problem(f"{folder} cannot be removed: {error}", hint=hint, id="folder-not-writable")
+            raise Problems(problem) from error
     if options.json:
         gone = [{"folder": str(folder), "reason": choice.reason(folder)} for folder in choice.removed]
         _print_json(root, True, removed=gone, kept=[str(folder) for folder in choice.kept])

@@ -45,7 +45,7 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
     from neoxargs.created_files import never_writable_for_all
     from neoxargs.launch.processes import failures
     from neoxargs.launch.processes.console_filter import shows_all
-    from neoxargs.launch.processes.run_lock import inherited_lock
+    from neoxargs.launch.processes.run_lock import inherited_lock, joined_lock
     from neoxargs.launch.processes.supervisor import run_supervised
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.problems import Problems
@@ -55,14 +55,18 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
     try:
         arguments = parse_rank_arguments(argv)
         mpi.set_rank_environment(arguments.config)
+        lock = inherited_lock(arguments.config) or joined_lock(arguments.config, os.environ, arguments.launch)
     except Problems:
         return _run(program, argv)  # raises the same problems and reports them
     gpu_environment.set_environment(arguments.config)
     if not arguments.attempt:
         return _run(program, argv)
     config = arguments.config
-    logs, lock = failures.logs_folder(config, arguments.attempt), inherited_lock(config)
-    return run_supervised(lambda: _run(program, argv), logs, config.checkpoint.save, shows_all(config), lock)
+    logs = failures.logs_folder(config, arguments.attempt)
+    return run_supervised(
+        lambda: _run(program, argv), logs, config.checkpoint.save, shows_all(config), lock,
+        exits_early=bool(config.get("autotuning.enabled")),  # DeepSpeed ends the process when it has measured
+    )  # fmt: skip
 
 
 def _run(program: Program, argv: Sequence[str]) -> int:

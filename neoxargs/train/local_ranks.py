@@ -16,12 +16,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 
 from neoxargs.launch.cluster.devices import device
-from neoxargs.launch.processes.exit_at_once import exit_at_once
+from neoxargs.launch.processes.exit_at_once import end_by_signal, exit_at_once
 from neoxargs.launch.processes.interrupts import delayed, heeded
-from neoxargs.launch.processes.process_tree import send_signal
-from neoxargs.launch.processes.supervisor import FORWARDED
+from neoxargs.launch.processes.process_tree import send_signal, signal_when_parent_ends
+from neoxargs.launch.processes.supervisor import AFTER_LAUNCHER_KILLED, FORWARDED
 from neoxargs.launch.script import Program, program_of
 from neoxargs.launch.targets.wire_format import LOCAL_RANK, parse_rank_arguments
 from neoxargs.resolve.config import Config
@@ -33,7 +34,7 @@ AFTER_A_FAILURE = 30
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start the ranks, wait for them, and return the exit code of the first that failed."""
+    """Start the ranks, wait for them, and return the exit code of the first that failed (negative: its signal)."""
     options = _parser().parse_args(argv)
     devices = options.devices.split(",")
     program = _imported_program(options.script, options.arguments)
@@ -154,13 +155,13 @@ class _Ranks:
     """The processes of the ranks, of which the first that fails ends all."""
 
     def __init__(self, pids: set[int]) -> None:
-        self.pids = pids
+        self.pids, self.parent, self.asked_to_stop = pids, os.getppid(), False
         for number in heeded(FORWARDED):
-            signal.signal(number, lambda *_: self._send(signal.SIGTERM))
+            signal.signal(number, self._stop)
         signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
 
     def wait(self) -> int:
-        """Return 0, or the exit code of the first rank that failed (256 - number if a signal ended it)."""
+        """Return 0, or the exit code of the first rank that failed (negative: the signal that ended it)."""
         failed = 0
         while self.pids:
             pid, status = os.wait()
@@ -168,10 +169,18 @@ class _Ranks:
             code = os.waitstatus_to_exitcode(status)
             if code and not failed:
                 failed = code
-                self._send(signal.SIGTERM)
-                signal.alarm(AFTER_A_FAILURE)
-        # A rank that a signal ended has a negative code, which an exit code cannot be.
-        return failed % 256
+                # Not after a request to stop, which the others are following: they may be saving a checkpoint.
+                if not self.asked_to_stop:
+                    self._send(signal.SIGTERM)
+                    signal.alarm(AFTER_A_FAILURE)
+        return failed
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Handle a request to stop, or the end of this process's parent, after which nothing else ends the ranks."""
+        self.asked_to_stop = True
+        self._send(signal.SIGTERM)
+        if os.getppid() != self.parent:
+            signal.alarm(int(AFTER_LAUNCHER_KILLED))
 
     def _send(self, number: int) -> None:
         for pid in tuple(self.pids):
@@ -179,4 +188,7 @@ class _Ranks:
 
 
 if __name__ == "__main__":
-    exit_at_once(main(sys.argv[1:]))
+    signal_when_parent_ends(signal.SIGTERM)
+    if (code := main(sys.argv[1:])) < 0:
+        end_by_signal(-code)
+    exit_at_once(code)

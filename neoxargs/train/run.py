@@ -63,6 +63,7 @@ def run(arguments: RankArguments) -> None:
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
     trained = engine.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trained.deepspeed, process)
+    saver.job = arguments.job
     if config.checkpoint.checkpoint_validation_with_forward_pass and not model.is_reward_model(config):
         saver.forward_pass = ForwardPass(config, trained, vocabulary)
     with starting_from_text(trained.deepspeed, config, tokenizer, mesh):

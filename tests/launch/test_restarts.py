@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from neoxargs import checkpoint_folder
 from neoxargs.launch import restarts
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.prepare import RECORD_FILE
 from neoxargs.launch.processes.run import Ended
-from neoxargs.launch.restarts import continued, requeued, start_ranks, wait_before
+from neoxargs.launch.restarts import continued, continues_job, requeued, start_ranks, wait_before
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.resolve import Text, resolve_texts
 from neoxargs.resolve.config import Config
@@ -182,15 +184,45 @@ def test_an_optimizer_that_is_not_saved_is_not_loaded(tmp_path):
     assert continued(unsaved, before).get("no_load_optim") is True
 
 
-@pytest.mark.parametrize(("count", "loads"), [(None, None), ("0", None), ("1", "save")])
-def test_a_job_that_slurm_queues_again_continues_what_it_has_saved(tmp_path, count, loads):
-    (tmp_path / "run").mkdir()
-    checkpoint(tmp_path / "save", 3)
-    os.utime(tmp_path / "save" / "global_step3", (1, 1))  # from before the job
-    (tmp_path / "run" / RECORD_FILE).touch()
-    environ = {} if count is None else {"SLURM_RESTART_COUNT": count}
+def of_job(path: Path, job: str) -> None:
+    (path / checkpoint_folder.RUN).write_text(json.dumps({"job": job}))
+
+
+JOB = {"SLURM_CLUSTER_NAME": "one", "SLURM_JOB_ID": "5"}
+
+
+@pytest.mark.parametrize(("count", "loads"), [(None, False), ("", False), ("0", False), ("1", True), ("2", True)])
+@pytest.mark.parametrize("record", ["", "old", "new"])
+def test_a_job_that_slurm_queues_again_continues_what_it_has_saved(tmp_path, count, loads, record):
+    """Whatever an earlier start has recorded, and when: one may have died before that."""
+    environ = JOB if count is None else {**JOB, "SLURM_RESTART_COUNT": count}
+    if record:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / RECORD_FILE).touch()
+    of_job(checkpoint(tmp_path / "save", 3), "one.4")
+    if record == "old":
+        os.utime(tmp_path / "run" / RECORD_FILE, (1, 1))
     started = config(tmp_path)
     assert requeued(started, environ).checkpoint.load is None
-    os.utime(tmp_path / "run" / RECORD_FILE, (5, 5))
-    checkpoint(tmp_path / "save", 5)
-    assert requeued(started, environ).checkpoint.load == (loads and str(tmp_path / loads))
+    assert not continues_job(started, environ)
+    of_job(checkpoint(tmp_path / "save", 5), "one.5")
+    assert requeued(started, environ).checkpoint.load == (str(tmp_path / "save") if loads else None)
+    assert continues_job(started, environ) == loads
+
+
+@pytest.mark.parametrize("written", ["", "not JSON", "[]", "{}", '{"job": "5"}', '{"job": "one.51"}', '{"job": ""}'])
+def test_a_checkpoint_that_names_another_job_or_none_is_not_continued(tmp_path, written):
+    path = checkpoint(tmp_path / "save", 5)
+    if written:
+        (path / checkpoint_folder.RUN).write_text(written)
+    for job in (JOB, {}):
+        assert requeued(config(tmp_path), {**job, "SLURM_RESTART_COUNT": "1"}).checkpoint.load is None
+
+
+def test_a_restart_says_which_checkpoint_in_load_it_resumes_from(tmp_path, monkeypatch):
+    """Not that no checkpoint has been saved, if `load` is `save` and has one."""
+    checkpoint(tmp_path / "save", 3)
+    attempts = Attempts(monkeypatch, DIED, DONE)
+    attempts.run(config(tmp_path, f"restarts: 1\nload: {tmp_path}/save\n"))
+    where = f"from {tmp_path}/save again, at global_step3: this run has saved no checkpoint yet"
+    assert attempts.said == [f"restart 1 of 1 in 2 s, {where}"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,10 @@ import pytest
 
 from neoxargs import checkpoint_folder
 from neoxargs.cli import main
+from neoxargs.launch.processes.run_lock import lock_run
 from neoxargs.train.checkpoint import commit
+from tests.support.configure import configure
+from tests.support.paths import ROOT
 
 HOUR = 3600
 
@@ -178,6 +183,29 @@ def test_prune_never_removes_everything(root, capsys):
     assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 1
     assert "[checkpoint-all-damaged]" in capsys.readouterr().err
     assert len(names(root)) == 4
+
+
+def test_prune_is_refused_while_a_run_saves_to_the_folder(root, capsys):
+    run = configure(f"run_dir: {root}/run\nsave: {root}\ncheckpoint_factor: 9\n")
+    environ, words = {**os.environ, "PYTHONPATH": str(ROOT)}, [sys.executable, str(ROOT / "deepy.py"), "checkpoints"]
+    with lock_run(run, os.environ, print):
+        prune = [*words, str(root), "--prune", "1", "--yes"]
+        done = subprocess.run(prune, env=environ, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, len(names(root))) == (1, 4)
+    assert f"error: {root} is in use: the run of process {os.getpid()} on " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 0
+    assert not (root / "run.lock").exists()
+
+
+def test_prune_removes_only_the_link_of_a_linked_checkpoint(root, tmp_path_factory, capsys):
+    elsewhere = tmp_path_factory.mktemp("larger disk") / "global_step100"
+    (root / "global_step100").rename(elsewhere)
+    (root / "global_step100").symlink_to(elsewhere)
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 0
+    assert f"only this link to {elsewhere} is removed" in capsys.readouterr().out
+    assert (elsewhere / "model.pt").exists()
+    assert sorted(path.name for path in root.iterdir()) == ["global_step400", "latest"]
 
 
 def test_a_terminal_shows_progress(root, capsys, monkeypatch):

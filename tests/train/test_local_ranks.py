@@ -39,7 +39,7 @@ def started(folder: Path, script: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"})
 
 
-@pytest.mark.parametrize(("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 256 - 9)])
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(7)", 7), ("sys.exit(200)", 200), ("os.kill(os.getpid(), 9)", -9)])
 def test_the_first_rank_that_fails_ends_the_others(tmp_path: Path, end: str, code: int) -> None:
     process = started(tmp_path, f"if rank == '0': {end}\ntime.sleep(60)\n")
     assert process.wait(200) == code

@@ -130,6 +130,9 @@ def resources(
     if not selected.remote:
         variables.pop("MASTER_ADDR", None)  # DeepSpeed's runner uses 127.0.0.1 for a local run
     port = {"master_port": variables["MASTER_PORT"]} if "MASTER_PORT" in variables else {}
+    if port and not (variables["MASTER_PORT"].isdecimal() and 0 < int(variables["MASTER_PORT"]) < 1 << 16):
+        what = f"the environment variable MASTER_PORT ({variables['MASTER_PORT']}) must be a port from 1 to 65535"
+        raise Problems(Problem(what, hint="unset MASTER_PORT, or set it to a free port", id="master-port-invalid"))
     overrides = tuple(f"{name} {value}  (environment)" for name, value in variables.items())
     return replace(selected, selection={**selected.selection, **port}, overrides=overrides)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from neoxargs.launch.cluster.slurm import in_step
+from neoxargs.launch.cluster.slurm import in_step, requeues
+from neoxargs.problems import Problem, Problems
 
 
 class Names(NamedTuple):
@@ -31,7 +32,25 @@ def names(environ: Mapping[str, str]) -> Names | None:
     """Return the variables of the launcher that started this process as one of several ranks, None if none did."""
     # Not for a world of one rank: such a process launches the run itself.
     launchers = (TORCH, *MPI, *(SLURM if in_step(environ) else ()))
-    return next((names for names in launchers if are_set(names, environ) and int(environ[names.world_size]) > 1), None)
+    return next(
+        (names for names in launchers if are_set(names, environ) and number(names.world_size, environ) > 1), None
+    )
+
+
+def numbers(names: Names, environ: Mapping[str, str]) -> tuple[int, int, int]:
+    """Return the rank, the world size and the local rank; raises Problems if one is not a number."""
+    rank, size, local = (number(name, environ) for name in (names.rank, names.world_size, names.local_rank))
+    return rank, size, local
+
+
+def number(name: str, environ: Mapping[str, str]) -> int:
+    """Return the number in a variable that a launcher sets; raises Problems if it is not one."""
+    if not environ.get(name, "").isdecimal():
+        value = f"({environ[name]}) must be" if name in environ else "is not set, but must be"
+        what = f"the environment variable {name} {value} a whole number"
+        hint = f"start the ranks with a launcher that sets it, or unset {name} for a run that deepy starts itself"
+        raise Problems(Problem(what, hint=hint, id="rank-variable-not-a-number"))
+    return int(environ[name])
 
 
 def are_set(names: Names, environ: Mapping[str, str]) -> bool:
@@ -45,8 +64,8 @@ def attempt(environ: Mapping[str, str]) -> str:
     # `none` is torchrun's default, which says nothing about the run.
     torch = environ.get("TORCHELASTIC_RUN_ID", "none")
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    requeued = environ.get("SLURM_RESTART_COUNT", "0")
-    suffix = f"-restart{requeued}" if requeued != "0" else ""
+    requeued = requeues(environ)
+    suffix = f"-restart{requeued}" if requeued else ""
     return f"slurm-{job}.{step}{suffix}" if job else f"torchrun-{torch}.{restart}" if torch != "none" else "last"
 
 

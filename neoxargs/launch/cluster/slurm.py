@@ -21,6 +21,18 @@ def in_step(environ: Mapping[str, str]) -> bool:
     return step.isdigit() and int(step) < FIRST_BATCH_STEP
 
 
+def job(environ: Mapping[str, str]) -> str:
+    """Return a name for the job that this process runs in, which a requeued job keeps; empty outside a job."""
+    cluster, number = environ.get("SLURM_CLUSTER_NAME", ""), environ.get("SLURM_JOB_ID", "")
+    return f"{cluster}.{number}".strip(".") if number else ""
+
+
+def requeues(environ: Mapping[str, str]) -> int:
+    """Return how many times Slurm has queued the job of this process again."""
+    count = environ.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else 0
+
+
 def nodes_of_job(environ: Mapping[str, str]) -> list[str]:
     """Return the hosts of the job that this process runs in; empty outside a job."""
     return expanded(environ.get("SLURM_JOB_NODELIST", ""))

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from neoxargs.launch.cluster.hosts import SELECTION_FLAGS, Resources
 from neoxargs.launch.cluster.rendezvous import rendezvous_address, rendezvous_port
+from neoxargs.launch.cluster.slurm import job
 from neoxargs.launch.environment import with_package
-from neoxargs.launch.launchers import Start, launcher_named
+from neoxargs.launch.launchers import THROUGH_RUNNER, Launcher, Start, launcher_named
 from neoxargs.launch.launchers.deepspeed import runner_command
 from neoxargs.launch.launchers.local import launcher_of
 from neoxargs.launch.targets import deepspeed
@@ -28,6 +29,8 @@ class Command(Record):
     """Environment variables to set."""
     without: tuple[str, ...] = ()
     """Environment variables to remove."""
+    launcher: Launcher = THROUGH_RUNNER
+    """What the program is: how it stops its ranks, and what its exit codes mean."""
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the program. base: the environment of this process."""
@@ -43,10 +46,10 @@ class Command(Record):
 
 def command(
     config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None,
-    attempt: str = "",
+    attempt: str = "", launch: str = "",
 ) -> Command:  # fmt: skip
-    """Return the command that starts a run. port: replaces master_port; attempt: the name of this attempt."""
-    program = (script, *script_arguments(config, attempt))
+    """Return the command that starts a run. port: replaces master_port; attempt, launch: see RankArguments."""
+    program = (script, *script_arguments(config, attempt, launch, job(environ) if attempt else ""))
     launcher = launcher_of(config, resources)
     if launcher.command:
         words = launcher.command(_start(config, resources, (sys.executable, *program), port))
@@ -54,7 +57,7 @@ def command(
         words = runner_command(runner_flags(config, resources, port), program)
     # `resources` already reflects CUDA_VISIBLE_DEVICES; the launcher would only warn that it ignores it
     without = () if resources.remote else tuple(name for name in ("CUDA_VISIBLE_DEVICES",) if name in environ)
-    return Command(tuple(words), dict(_environment(resources, environ)), without)
+    return Command(tuple(words), dict(_environment(resources, environ)), without, launcher)
 
 
 def runner_flags(config: Config, resources: Resources, port: int | None = None) -> list[str]:

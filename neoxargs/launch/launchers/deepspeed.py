@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from neoxargs.launch.launchers.launcher import Launcher
 
 #: The common fields of all launchers that DeepSpeed's runner starts.
-THROUGH_RUNNER = Launcher("", inherits_environment=False, reads_env_files=True, argv_visible=True)
+THROUGH_RUNNER = Launcher("", inherits_environment=False, reads_env_files=True, argv_visible=True, negates_signals=True)
 
 
 def runner_command(flags: Sequence[str], program: Sequence[str]) -> list[str]:

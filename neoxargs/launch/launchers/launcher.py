@@ -67,6 +67,11 @@ class Launcher(Record):
     mpirun: bool = False
     """Whether the launcher is an `mpirun`: it starts local ranks itself and, in a Slurm job, the others with Slurm."""
 
+    passes_stop_on: bool = False
+    """Whether a SIGTERM to the process that starts the ranks of this machine reaches each of them once."""
+    negates_signals: bool = False
+    """Whether exit code 256 - N means that signal N has ended a rank; code 256 - N of a rank's own is then the same."""
+
     @property
     def through_deepspeed(self) -> bool:
         """Whether DeepSpeed's runner starts it."""

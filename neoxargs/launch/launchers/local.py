@@ -33,7 +33,7 @@ def local_command(start: Start) -> Sequence[str]:
             f"--master_addr={address}", f"--master_port={start.master_port}", *start.words[1:]]  # fmt: skip
 
 
-LOCAL = Launcher("local", command=local_command)
+LOCAL = Launcher("local", command=local_command, passes_stop_on=True)
 
 
 def launcher_of(config: Config, resources: Resources) -> Launcher:

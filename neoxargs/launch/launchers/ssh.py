@@ -28,4 +28,7 @@ def over_ssh(start: Start, words: Sequence[str], arguments: Sequence[str]) -> li
     return [sys.executable, "-m", "neoxargs.launch.launchers.over_ssh", *hosts, *arguments, "--", *words]
 
 
-SSH = Launcher("ssh", program="ssh", command=ssh_command, reads_env_files=True, by_ssh=True, always_remote=True)
+SSH = Launcher(
+    "ssh", program="ssh", command=ssh_command, reads_env_files=True, by_ssh=True, always_remote=True,
+    negates_signals=True,
+)  # fmt: skip

@@ -24,10 +24,14 @@ class Evidence:
     asked_to_stop: bool = False
     killed_because: str = ""
     """Why the supervisor killed the rank; empty if it did not."""
+    left_early: bool = False
+    """Whether the process ended with exit code 0 in the middle of its work."""
 
 
 def describe_exit(code: int, log_tail: str, evidence: Evidence) -> str:
     """Return why a rank ended with this code (negative: a signal). log_tail: the end of its log."""
+    if evidence.left_early:
+        return "the process exited with code 0 before the run was over"
     if code > 0:
         return f"exit code {code}"
     if evidence.killed_because:

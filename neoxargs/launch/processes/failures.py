@@ -54,18 +54,25 @@ class Cause(IntEnum):
     """Why a rank ended, the most likely root cause first."""
 
     OWN_ERROR = 0
-    NO_RECORD = 1
+    TOLD = 1
+    """Another rank failed, and told all others about it."""
+    NO_RECORD = 2
     """The rank's supervisor was killed, which ends the rank too, or the machine failed."""
-    TIMED_OUT = 2
+    TIMED_OUT = 3
     """A collective operation timed out, because another rank did not take part."""
-    LOST_CONNECTION = 3
+    LOST_CONNECTION = 4
     """The connection to another rank was lost."""
-    ASKED_TO_STOP = 4
+    ASKED_TO_STOP = 5
+
+
+class OfAnotherRank(Problems):
+    """Problems of another rank, which this rank reports too."""
 
 
 #: What is reported of the ranks that did not fail first.
 CONSEQUENCES = {
     Cause.OWN_ERROR: "failed too",
+    Cause.TOLD: "failed too",
     Cause.NO_RECORD: "ended without recording a reason",
     Cause.TIMED_OUT: "timed out in a collective operation",
     Cause.LOST_CONNECTION: "lost the connection to another rank",
@@ -116,7 +123,10 @@ def logs_folder(config: Config, attempt: str) -> Path:
 
 
 def new_attempt(config: Config) -> str:
-    """Create the folder of a new attempt and return its name, which is unique even within one second."""
+    """Create the folder of a new attempt and return its name, which is unique even within one second.
+
+    Raises OSError if the folder cannot be created.
+    """
     while True:
         attempt = time.strftime("%Y%m%d-%H%M%S")
         try:
@@ -209,6 +219,8 @@ def append_log(text: str) -> None:
 
 def cause_of(error: BaseException) -> Cause:
     """Return whether an exception is this rank's own or a consequence of another rank's failure."""
+    if isinstance(error, OfAnotherRank):
+        return Cause.TOLD
     text = str(error) if isinstance(error, RuntimeError) else ""
     if any(words in text for words in CONNECTION_LOST):
         return Cause.LOST_CONNECTION
@@ -243,7 +255,11 @@ def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) ->
     with contextlib.suppress(OSError, ValueError):
         if exit_code > 0:
             record |= json.loads(_reserved_files(logs, rank)[1].read_text())
-    if "explained" in record and record["cause"] in (Cause.OWN_ERROR, Cause.TIMED_OUT):  # only these print a traceback
+    if "explained" in record and record["cause"] in (
+        Cause.OWN_ERROR,
+        Cause.TOLD,
+        Cause.TIMED_OUT,
+    ):  # only these print a traceback
         record["console"] = _console()
     failure = RankFailure(rank, socket.gethostname(), time.time(), exit_code, **record)
     unfinished, _ = _reserved_files(logs, rank)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+#: Linux's number in <sys/prctl.h>: the signal that a process gets when its parent ends.
+_PR_SET_PDEATHSIG = 1
+#: Variables of the environment that only a rank has, in which its launcher numbers it.
+RANK_NUMBERS = (b"LOCAL_RANK=", b"OMPI_COMM_WORLD_RANK=", b"MV2_COMM_WORLD_RANK=", b"PMI_RANK=")
 
 
 class Process(NamedTuple):
@@ -21,6 +27,29 @@ class Process(NamedTuple):
 
 def session_members(session: int) -> list[Process]:
     """Return the running processes of a session and all their descendants, without zombies."""
+    return [process for process in _members(session) if process.state not in "ZX"]
+
+
+def ranks(session: int) -> list[int]:
+    """Return the processes that a launcher has started as ranks: the first below it that have one of `RANK_NUMBERS`."""
+    parents = {process.pid: process.parent for process in session_members(session) if process.pid != session}
+    marked = {pid for pid in parents if _has_rank_number(pid)}
+
+    def is_below_a_rank(pid: int) -> bool:
+        above = parents[pid]
+        return above in marked or (above in parents and is_below_a_rank(above))
+
+    return [pid for pid in marked if not is_below_a_rank(pid)]
+
+
+def stopped_parents(session: int) -> list[int]:
+    """Return the processes that somebody has stopped (SIGSTOP), and that therefore do not collect an ended child."""
+    members = _members(session)
+    bereaved = {process.parent for process in members if process.state == "Z"}
+    return [process.pid for process in members if process.state == "T" and process.pid in bereaved]
+
+
+def _members(session: int) -> list[Process]:
     # Not on Linux: only the process group can be asked, and it counts as one process.
     if not Path("/proc/self/stat").exists():
         return [Process(session, "?", 0, session)] if signal_group(session, 0) else []
@@ -28,7 +57,15 @@ def session_members(session: int) -> list[Process]:
     pids = {process.pid for process in everyone if process.session == session}
     while children := {process.pid for process in everyone if process.parent in pids} - pids:
         pids |= children
-    return [process for process in everyone if process.pid in pids and process.state not in "ZX"]
+    return [process for process in everyone if process.pid in pids]
+
+
+def _has_rank_number(pid: int) -> bool:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # the process has ended, or this is not Linux
+    return any(variable.startswith(RANK_NUMBERS) for variable in variables)
 
 
 def kill_session(session: int) -> None:
@@ -52,6 +89,11 @@ class SessionGuard:
         words = [sys.executable, "-c", f"from neoxargs.launch.processes.process_tree import guard; guard({session})"]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=environ)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the helper itself was killed."""
+        return self.process.poll() is not None
 
     def end(self) -> None:
         # Closing its input instead would make it kill the session.
@@ -103,6 +145,12 @@ def _process(stat: Path) -> Process | None:
     except OSError:
         return None  # the process has ended
     return Process(int(stat.parent.name), state, int(parent), int(session))
+
+
+def signal_when_parent_ends(number: int) -> None:
+    """Let the system send this process a signal when its parent ends, where it can (Linux)."""
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(_PR_SET_PDEATHSIG, number)
 
 
 def send_signal(pid: int, number: int) -> None:

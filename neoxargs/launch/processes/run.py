@@ -1,9 +1,9 @@
 """Start the ranks, wait for them, and leave no process behind.
 
-A rank saves a checkpoint and exits after its first SIGTERM, and ends at once after the second. DeepSpeed's launcher
-forwards a SIGTERM to its ranks, which would be their second one; DeepSpeed's runner ends without stopping the
-launcher, which would continue to train. Therefore only the ranks of this machine get the signal, and processes that
-still run after a grace period are killed.
+A rank saves a checkpoint and exits after its first SIGTERM, and a script of the user may end at once after the second.
+DeepSpeed's launcher kills its ranks after a SIGTERM, torchrun after 30 seconds; DeepSpeed's runner ends without
+stopping the launcher, which would continue to train. Therefore only the ranks of this machine get the signal, unless
+the launcher is one that passes it on as it should, and processes that still run after a grace period are killed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from neoxargs.launch.launchers.command import Command
+from neoxargs.launch.launchers.launcher import Launcher
 from neoxargs.launch.processes import failures, lost_ranks
 from neoxargs.launch.processes.exit_codes import signal_name
 from neoxargs.launch.processes.interrupts import heeded
 from neoxargs.launch.processes.process_tree import (
+    RANK_NUMBERS,
     SessionGuard,
     kill_session,
+    ranks,
     send_signal,
     session_members,
     signal_group,
+    stopped_parents,
 )
 from neoxargs.launch.processes.run_lock import RunLock, taken_over
 
@@ -38,6 +42,10 @@ GRACE = 300.0
 AFTER_LAUNCHER_ENDED = 5.0
 #: Seconds for the other ranks after one has failed; some only notice it at the next collective operation.
 AFTER_A_FAILURE = 15.0
+#: Seconds between two looks at all processes for stopped ones.
+LOOK_FOR_STOPPED = 5.0
+#: Signals that end a rank by its own fault, or for lack of memory. Code 256 - N of another one is rather a rank's own.
+NEGATED = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)
 #: Exit code with which ssh reports its own failure; `over_ssh` and pdsh pass it on.
 SSH_FAILED = 255
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -93,7 +101,7 @@ def start(
         say(sentence)
     # A record is more exact than the launcher's exit code, which is that of any failed rank. A run whose processes had
     # to be killed has not succeeded, even if its launcher ended with 0.
-    code = code or _exit_code(returncode, say, remote) or int(killed)
+    code = code or _exit_code(returncode, say, command.launcher, remote) or int(killed)
     return Ended(code, bool(code) and failures.may_restart(logs))
 
 
@@ -106,8 +114,8 @@ class _Run:
     def __init__(self, say: Say, remote: bool, grace: float, logs: Path | None, lock: RunLock | None = None) -> None:
         self.tell, self.remote, self.grace, self.logs = say, remote, grace, logs
         self.lock = lock
-        self.received = 0
-        self.deadline = float("inf")
+        self.received, self.passes_stop_on = 0, False
+        self.deadline, self.look_at = float("inf"), 0.0
 
     @property
     def session(self) -> int:
@@ -116,8 +124,13 @@ class _Run:
 
     def launch(self, command: Command, environ: Mapping[str, str]) -> None:
         """Start the launcher."""
+        self.passes_stop_on = command.launcher.passes_stop_on
+        # Its ranks get numbers of their own; this process has one if it was started as the only rank of a launcher.
+        numbers = tuple(number.decode().rstrip("=") for number in RANK_NUMBERS)
+        variables = {name: value for name, value in command.environ(environ).items() if name not in numbers}
         # A session of its own: Ctrl-C on the terminal reaches only this process, and all descendants can be found.
-        self.launcher = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
+        # It inherits the locks of the run, by which the next run knows that this one has not ended.
+        self.launcher = subprocess.Popen(command.words, env=variables, start_new_session=True, close_fds=False)
         self.guard = SessionGuard(self.session)
         if self.received:  # perhaps before there was a launcher; a second request changes nothing at its start
             self._ask_to_stop()
@@ -154,11 +167,11 @@ class _Run:
     def _ask_to_stop(self) -> None:
         if not self.launcher:
             return
-        ranks = [] if self.remote else self.ranks()
-        for rank in ranks:  # always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt
-            send_signal(rank, signal.SIGTERM)
+        reached = [] if self.remote else [self.session] if self.passes_stop_on else ranks(self.session)
+        for pid in reached:  # always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt
+            send_signal(pid, signal.SIGTERM)
         # Before the ranks exist, and if they run on other hosts, the launcher passes the signal on or ends.
-        if not ranks:
+        if not reached:
             signal_group(self.session, signal.SIGTERM)
 
     def wait(self) -> int:
@@ -170,6 +183,7 @@ class _Run:
                 return self.launcher.wait(timeout=0.5)
             except subprocess.TimeoutExpired:
                 self._check_failures()
+                self._check_helpers()
                 if time.monotonic() > self.deadline or (self.lock and self.lock.lost):
                     self.kill()
 
@@ -183,6 +197,16 @@ class _Run:
             self.deadline = time.monotonic() + AFTER_A_FAILURE
         elif self.remote and time.monotonic() > self.deadline - AFTER_LAUNCHER_ENDED:
             signal_group(self.session, signal.SIGTERM)  # DeepSpeed's runner then ends the ranks of other hosts
+
+    def _check_helpers(self) -> None:
+        """Replace a guard that was killed, and wake processes that cannot notice that the ranks have ended."""
+        if self.guard and self.guard.ended:
+            self.guard = SessionGuard(self.session)
+        if time.monotonic() > self.look_at:
+            self.look_at = time.monotonic() + LOOK_FOR_STOPPED
+            for pid in stopped_parents(self.session):
+                self.say(f"process {pid} is stopped, but a process that it waits for has ended: sent it SIGCONT")
+                send_signal(pid, signal.SIGCONT)
 
     def end_leftovers(self) -> bool:
         """Wait for the processes that outlive the launcher; return whether they had to be killed."""
@@ -200,25 +224,26 @@ class _Run:
             time.sleep(0.05)
         return left
 
-    def ranks(self) -> list[int]:
-        """Return the launcher's grandchildren: the ranks of DeepSpeed's runner, or the supervised ones of others."""
-        table = session_members(self.session)
-        launches = {process.pid for process in table if process.parent == self.session}
-        return [process.pid for process in table if process.parent in launches]
 
-
-def _exit_code(returncode: int, say: Say, remote: bool) -> int:
+def _exit_code(returncode: int, say: Say, launcher: Launcher, remote: bool) -> int:
     """Return the launcher's exit code as a shell shows it, and report a failure of ranks without supervisor."""
-    if remote and returncode == SSH_FAILED:  # otherwise that of SIGHUP
+    if remote and returncode == SSH_FAILED:
         say("the connection to a host failed or was lost, or a rank exited with code 255; the error message is above")
         return returncode
-    # DeepSpeed's launcher passes the end of a rank by SIGKILL on as exit code -9, which arrives as 247
-    number = -returncode if returncode < 0 else 256 - returncode if returncode > 256 - signal.NSIG else 0
-    if number:
-        reason = ", which the system also sends if memory runs out" if number == signal.SIGKILL else ""
-        who = "the process that started the ranks" if returncode < 0 else "a rank"
-        say(f"{who} was terminated by {signal_name(number)}{reason}")
+    if returncode < 0:
+        starter = "the process that started the ranks"
+        who = f"a rank, or {starter}," if launcher.passes_stop_on else starter
+        say(f"{who} was terminated by {_signal_name(-returncode)}")
+        return 128 - returncode
+    if launcher.negates_signals and 256 - returncode in NEGATED:
+        number = 256 - returncode
+        say(f"a rank was terminated by {_signal_name(number)}, or exited with code {returncode}")
         return 128 + number
     if returncode:
         say(f"a rank failed with exit code {returncode}; its error message is above")
     return returncode
+
+
+def _signal_name(number: int) -> str:
+    reason = " (which the system also sends if memory runs out)" if number == signal.SIGKILL else ""
+    return signal_name(number) + reason

@@ -8,13 +8,11 @@ signals, and records how the rank failed; `failures.py` writes and reads these r
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import io
 import os
 import pty
-import resource
 import select
 import signal
 import sys
@@ -29,9 +27,10 @@ from typing import IO
 from neoxargs.launch.processes import failures, run_lock
 from neoxargs.launch.processes import watch as watching
 from neoxargs.launch.processes.console_filter import ConsoleFilter
-from neoxargs.launch.processes.exit_at_once import exit_at_once
+from neoxargs.launch.processes.exit_at_once import end_by_signal, exit_at_once
 from neoxargs.launch.processes.exit_codes import Evidence, count_memory_kills
 from neoxargs.launch.processes.interrupts import delayed, heeded
+from neoxargs.launch.processes.process_tree import signal_when_parent_ends
 from neoxargs.launch.processes.run_lock import RunLock
 from neoxargs.launch.processes.watch import Lateness, Watch
 
@@ -41,27 +40,32 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 AFTER_ANOTHER_FAILED = 10.0
 #: Seconds that a rank has to save a checkpoint after its launcher was killed.
 AFTER_LAUNCHER_KILLED = 300.0
-#: Linux's number in <sys/prctl.h>: the signal that a process gets when its parent ends.
-_PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
 
 def run_supervised(
-    run: Callable[[], int], folder: Path, save: str | None = None, show_all: bool = False, lock: RunLock | None = None
-) -> int:
+    run: Callable[[], int], folder: Path, save: str | None = None, show_all: bool = False,
+    lock: RunLock | None = None, exits_early: bool = False,
+) -> int:  # fmt: skip
     """Run this rank in a child process and return its exit code; if a signal ended it, end by the same signal.
 
     folder: the folder for the logs and records of this attempt, the same on all ranks. save: the folder for
-    checkpoints. show_all: do not filter what the rank prints on the console. lock: what this process holds for the
-    whole run, because no launcher of ours does.
+    checkpoints. show_all: do not filter what the rank prints on the console. lock: the lock of the run, which this
+    process holds too; its rank inherits it. exits_early: whether the rank may exit with code 0 before its work is done.
     """
     if not hasattr(os, "pidfd_open"):  # Linux only; needed to poll for output and the end of a process together
         return run()
-    folder.mkdir(parents=True, exist_ok=True)
     rank, kills = int(os.environ.get("RANK", 0)), count_memory_kills()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        failures.reserve_files(folder, rank)
+        watch, stacks = Watch(), watching.open_stack_file(folder, rank)
+        log = failures.log_file(folder, rank).open("ab", buffering=0)
+    except OSError as error:
+        text = f"deepy: rank {rank} cannot write its log to {folder}: {error.strerror}; free up space and inodes there"
+        print(text, file=sys.stderr, flush=True)
+        return 1
     outputs = [_Output(console, None if show_all else ConsoleFilter()) for console in (1, 2)]
-    failures.reserve_files(folder, rank)
-    watch, stacks = Watch(), watching.open_stack_file(folder, rank)
     # Otherwise both processes would print what is still buffered.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -71,17 +75,23 @@ def run_supervised(
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _become_rank(outputs, supervisor_pid, stacks)
             failures.current_rank = failures.CurrentRank(folder, rank, save, watch)
-            exit_at_once(run())
+            code = run()
+            watch.finish()
+            os.kill(supervisor_pid, signal.SIGCONT)  # it would never collect this process if somebody has stopped it
+            exit_at_once(code)
         supervisor = _Supervisor(pid, outputs, folder, watch, lock)
     # Appended to, because the rank writes to the same file too (`failures.append_log`).
-    with failures.log_file(folder, rank).open("ab", buffering=0) as file, lock or contextlib.nullcontext():
+    with log as file, lock or contextlib.nullcontext():
         code, peak = supervisor.wait(file)
-    if code:
-        evidence = Evidence(peak, count_memory_kills() - kills, supervisor.asked_to_stop, supervisor.killed_because())
+    left_early = code == 0 and not watch.finished and not exits_early
+    if code or left_early:
+        killed_because = supervisor.killed_because()
+        evidence = Evidence(peak, count_memory_kills() - kills, supervisor.asked_to_stop, killed_because, left_early)
+        code = code or 1
         failures.record_failure(folder, rank, code, evidence)
     failures.release_files(folder, rank)
     if code < 0:
-        _die_by_signal(-code)
+        end_by_signal(-code)
     return code
 
 
@@ -189,8 +199,8 @@ class _Supervisor:
 
     def _enforce_deadline(self) -> None:
         # A process whose parent has ended gets another one: the launcher was killed, and nothing else would stop the
-        # rank.
-        if self.launcher and os.getppid() != self.launcher:
+        # rank. The same if deepy was killed, which would have ended the launcher.
+        if self.launcher and (os.getppid() != self.launcher or (self.lock and self.lock.deepy_ended)):
             self.launcher, self.deadline = 0, time.monotonic() + AFTER_LAUNCHER_KILLED
             self._forward(signal.SIGTERM, None)
         if self.asked_to_stop and failures.any_failed(self.folder):
@@ -210,7 +220,7 @@ class _Supervisor:
 # faulthandler prints the Python stack if native code crashes, and writes it to `stacks` on STACK_SIGNAL. It does so
 # within the signal handler, so it works for a rank that hangs in native code.
 def _become_rank(outputs: list[_Output], supervisor: int, stacks: IO[str]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_when_parent_ends(signal.SIGKILL)
     if os.getppid() != supervisor:  # it was killed before prctl took effect
         os._exit(1)
     for output in outputs:
@@ -222,12 +232,3 @@ def _become_rank(outputs: list[_Output], supervisor: int, stacks: IO[str]) -> No
             stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
     faulthandler.register(watching.STACK_SIGNAL, stacks)
-
-
-def _die_by_signal(number: int) -> None:
-    """End by the signal that ended the rank, for the launcher to see, without a second core file."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The handler of SIGKILL cannot be set.
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

@@ -41,8 +41,9 @@ STATES = {
     "D": "; the process is waiting for a disk, a file system or a device",
 }
 
-#: Bytes of the shared memory: the deadline and the seconds until it, each a double, and what the rank does.
-_TIMES, _TEXT = slice(0, 16), slice(16, 128)
+#: Bytes of the shared memory: the deadline and the seconds until it, each a double; what the rank does; whether it is
+#: done.
+_TIMES, _TEXT, _FINISHED = slice(0, 16), slice(16, 128), 128
 
 
 class Watch:
@@ -61,6 +62,14 @@ class Watch:
         self.times[1] = seconds
         # One aligned store, because the supervisor may read at any moment. struct.pack_into would first write zeros.
         self.times[0] = time.monotonic() + seconds
+
+    def finish(self) -> None:
+        """Announce that the rank has done its work, or reported why it could not, and exits now."""
+        self.memory[_FINISHED] = 1
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.memory[_FINISHED])
 
     def late(self) -> str:
         """Return what the rank has not finished in time, "" if it is in time."""

@@ -25,8 +25,8 @@ MEGATRON = "--megatron_config"
 DEEPY = "--deepy_config"
 PLUGINS = "--deepy_plugins"
 LOCAL_RANK = "--local_rank"
-#: The key for the name of the attempt, in DEEPY beside the parameters.
-ATTEMPT = "attempt"
+#: The keys for what a launch says of itself, in DEEPY beside the parameters: see RankArguments.
+ATTEMPT, LAUNCH, JOB = "attempt", "launch", "job"
 
 #: The source of all values of a rank; places in files are only known to the launcher.
 LAUNCHER = Source("environment", text=MEGATRON)
@@ -50,12 +50,13 @@ def decode(text: str) -> dict[str, Any]:
     return values
 
 
-def script_arguments(config: Config, attempt: str = "") -> list[str]:
-    """Return the arguments of every rank's script. attempt: the name of this attempt, which its logs are kept under."""
+def script_arguments(config: Config, attempt: str = "", launch: str = "", job: str = "") -> list[str]:
+    """Return the arguments of every rank's script; attempt, launch, job: see RankArguments."""
+    said = {ATTEMPT: attempt, LAUNCH: launch, JOB: job}
     payloads = {
         DEEPSPEED: deepspeed.deepspeed_json(config),
         MEGATRON: neox_compat.neox_values(config),
-        DEEPY: neox_compat.extra_values(config) | ({ATTEMPT: attempt} if attempt else {}),
+        DEEPY: neox_compat.extra_values(config) | {name: text for name, text in said.items() if text},
     }
     words = [word for option, values in payloads.items() for word in (option, encode(values))]
     return [*words, *((PLUGINS, ",".join(plugins.LOADED)) if plugins.LOADED else ())]
@@ -100,6 +101,11 @@ class RankArguments(Record):
     rest: tuple[str, ...]
     """Arguments for the script itself."""
     attempt: str = ""
+    """The name of this attempt, which its logs are kept under."""
+    launch: str = ""
+    """The launch in the lock of the run's folders; empty if the ranks need no lock."""
+    job: str = ""
+    """The Slurm job that this launch is part of; empty if there is none."""
 
 
 def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
@@ -119,10 +125,10 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
     plugins.load(filter(None, found.get(PLUGINS, "").split(",")))
     found.setdefault(DEEPY, encode({}))  # GPT-NeoX's launcher does not send it
     payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, DEEPY)}
-    attempt = str(payloads[DEEPY].pop(ATTEMPT, ""))
+    said = [str(payloads[DEEPY].pop(name, "")) for name in (ATTEMPT, LAUNCH, JOB)]
     config = config_from_values({**payloads[MEGATRON], **payloads[DEEPY]})
     local = found.get(LOCAL_RANK) or os.environ.get("LOCAL_RANK", "0")
-    return RankArguments(config, payloads[DEEPSPEED], int(local), tuple(rest), attempt)
+    return RankArguments(config, payloads[DEEPSPEED], int(local), tuple(rest), *said)
 
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ checksum of every file, which reveal later damage such as an interrupted copy or
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 from neoxargs.checkpoint_folder import (
     REMOVING,
     WRITING,
+    delete,
     hide,
     newest_first,
     point_latest_at,
@@ -32,7 +33,8 @@ def begin(folder: Path, iteration: int) -> Path:
     """Return an empty hidden folder to write this checkpoint to; remove what killed runs left in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in (*folder.glob(f"{WRITING}*"), *folder.glob(f"{REMOVING}*")):
-        shutil.rmtree(leftover)
+        with contextlib.suppress(OSError):  # what cannot be deleted is only in the way if it has this name
+            delete(leftover)
     part = folder / (WRITING + tag(iteration))
     part.mkdir()
     return part
@@ -58,12 +60,12 @@ def commit(folder: Path, iteration: int, known: Mapping[str, Digest] | None = No
     write_digests(part, _digests(part, known or {}))
     # A folder cannot be renamed onto another one. A run that is killed between the two renames loses both, but no
     # checkpoint of another iteration.
-    replaced = hide(final) if final.exists() else None
+    replaced = hide(final) if os.path.lexists(final) else None
     part.rename(final)
     # Last, so that `latest` never names a folder that is not there.
     point_latest_at(final)
     if replaced:
-        shutil.rmtree(replaced)
+        delete(replaced)
     return final
 
 

@@ -23,6 +23,7 @@ from torch import nn
 
 from neoxargs import checkpoint_folder, tokenizer_folder
 from neoxargs.checksums import Digest
+from neoxargs.launch.processes.failures import OfAnotherRank
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.resolve.config import Config
@@ -72,12 +73,14 @@ class Saver:
     beside: the ranks whose files are in the same folder.
     forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
     references: the reference log-probabilities of preference training.
+    job: the Slurm job of the run, by which a requeued job knows its checkpoints; empty if there is none.
     initial: the checkpoint whose weights the run began with (`finetune`); None if they were random or a frozen model's.
     """
 
     forward_pass: ForwardPass | None = None
     references: References | None = None
     initial: checkpoint_folder.Base | None = None
+    job: str = ""
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
@@ -199,6 +202,7 @@ class Saver:
         if self.leads:
             _write_config(files, self.config)
             _write_tokenizer(files, self.config)
+            files.text(json.dumps({"job": self.job}), files.part / checkpoint_folder.RUN)
             if self.references:
                 recorded.write(recorded.Recorded(self.references.tables, self.initial), files)
             if self.base:
@@ -215,7 +219,8 @@ class Saver:
         torch.distributed.all_gather_object(outcomes, (files.digests, files.error, socket.gethostname()))
         for rank, (_, error, host) in enumerate(outcomes):
             if error:
-                raise Problems(_not_saved(self.options.save, position, f"rank {rank} on {host}: {error}", self.last))
+                kind = Problems if rank == self.process.rank else OfAnotherRank
+                raise kind(_not_saved(self.options.save, position, f"rank {rank} on {host}: {error}", self.last))
         return [digests for digests, *_ in outcomes]
 
     @contextlib.contextmanager

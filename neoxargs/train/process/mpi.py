@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from neoxargs.launch.cluster import rank_env
 from neoxargs.launch.cluster.rank_env import MPI, SLURM, Names, are_set, names
 from neoxargs.launch.cluster.slurm import expanded
 from neoxargs.problems import Problem, Problems
@@ -17,10 +18,13 @@ from neoxargs.resolve.config import Config
 def set_rank_environment(config: Config) -> None:
     """Set torch.distributed's environment variables from those of `mpirun` or `srun`, unless RANK is set.
 
-    Raises Problems if `deepspeed_mpi` or `deepspeed_slurm` is set and the process was not started that way, or if no
-    rendezvous address is known.
+    Raises Problems if a variable is not a number, if `deepspeed_mpi` or `deepspeed_slurm` is set and the process was
+    not started that way, or if no rendezvous address is known.
     """
     if "RANK" in os.environ:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            if name in os.environ:
+                rank_env.number(name, os.environ)
         return
     training = config.training
     if not (training.deepspeed_mpi or training.deepspeed_slurm):

@@ -50,4 +50,5 @@ def _is_first(key: str) -> bool:
 
 
 def _rank() -> int:
-    return int(os.environ.get("RANK", 0))
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdecimal() else 0

@@ -19,13 +19,14 @@ import torch
 import torch.distributed
 
 from neoxargs.launch.cluster.devices import visible_devices
+from neoxargs.launch.cluster.rank_env import number
 from neoxargs.launch.cluster.rendezvous import unused_port
 from neoxargs.launch.cluster.slurm import in_step
 from neoxargs.launch.preflight.packages import BACKENDS
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train.deepspeed import patches
-from neoxargs.train.process import ops
+from neoxargs.train.process import loopback, ops
 from neoxargs.train.process.mesh import TIMEOUT
 
 #: Parameters of mallopt(3): maximum number of blocks allocated with mmap, and amount of free memory kept by malloc.
@@ -71,14 +72,14 @@ def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
         warnings.filterwarnings("ignore", message=message)
     ops.add_ninja_to_path()
     _default_to_single_process()
-    rank = int(os.environ["RANK"])
-    local = int(os.environ["LOCAL_RANK"]) if local_rank is None else local_rank
+    rank, size = number("RANK", os.environ), number("WORLD_SIZE", os.environ)
+    local = number("LOCAL_RANK", os.environ) if local_rank is None else local_rank
     device = _device(local)
     if device.type == "cpu":
         _configure_cpu()
     init_distributed("gloo" if backend == "nccl" and device.type == "cpu" else backend)
     set_seeds(seed)
-    return Process(rank, local, int(os.environ["WORLD_SIZE"]), device)
+    return Process(rank, local, size, device)
 
 
 def set_seeds(seed: int, stream: int = 0) -> None:
@@ -200,8 +201,9 @@ def init_distributed(backend: str) -> None:
         if backend == "gloo":
             patches.await_every_gather()
         try:
-            deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False)
-        except torch.distributed.DistNetworkError as error:
+            method = loopback.init_method()
+            deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False, init_method=method)
+        except (torch.distributed.DistNetworkError, OSError) as error:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             hint = "if another run uses this port, set master_port to a free port"
             what = f"the rendezvous at {where} failed: {error}"

@@ -86,6 +86,43 @@ def test_every_exit_code_and_signal_is_described_and_passed_on(tmp_path, does, c
     assert (noted.rank, noted.exit_code, noted.host) == (0, code, os.uname().nodename)
 
 
+@pytest.mark.parametrize("does", ["os._exit(0)", "sys.exit(0)", "raise SystemExit"])
+def test_a_rank_that_exits_with_0_before_its_work_is_done_has_failed(tmp_path, does):
+    """And first: the others only lose their connections to it."""
+    assert ended(tmp_path, does) == 1
+    assert ended(tmp_path, "raise RuntimeError('Connection closed by peer')", number=1) == 1
+    first, second = failures.read_failures(tmp_path)
+    assert (first.rank, first.reason) == (0, "the process exited with code 0 before the run was over")
+    assert (second.rank, second.cause) == (1, Cause.LOST_CONNECTION)
+
+
+def test_a_rank_that_was_told_of_a_failure_is_not_its_cause(tmp_path):
+    """It may end first: a full disk or a limit of rank 0's files is reported by all ranks."""
+    raises = (
+        "raise failures.{}([failures.Problems and __import__('neoxargs.problems').problems.Problem('save: rank 0')])"
+    )
+    assert ended(tmp_path, raises.format("OfAnotherRank"), number=1) == 1
+    assert ended(tmp_path, raises.format("Problems"), number=0) == 1
+    assert [failure.rank for failure in failures.read_failures(tmp_path)] == [0, 1]
+    assert failures.summarize(tmp_path)[1][0].startswith(f"rank 0 on {os.uname().nodename} failed first: save: rank 0")
+
+
+@pytest.mark.parametrize("inodes", [1, 2, 3])
+def test_a_disk_without_inodes_is_one_line(tmp_path, inodes):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"nr_inodes={inodes}", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no small file system can be mounted here")
+    try:
+        done = subprocess.run(words(disk / "logs", ""), capture_output=True, text=True, timeout=100)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"deepy: rank 0 cannot write its log to {disk}/logs: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_crash_in_native_code_names_the_python_line_in_the_log(tmp_path):
     ended(tmp_path, "import ctypes; ctypes.string_at(0)")
     assert "Segmentation fault" in failures.log_tail(tmp_path, 0)

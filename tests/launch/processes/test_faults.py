@@ -18,11 +18,14 @@ from neoxargs import checkpoint_folder, run_metrics
 from neoxargs.checkpoint_folder import WRITING
 from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.processes.process_tree import session_members
+from neoxargs.launch.processes.run_lock import lock_run
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.process import setup
 from tests.support import cluster
+from tests.support.configure import configure
 
 #: A run of two ranks that goes on until something happens to it.
 LONG = {"num_gpus": 2, "model_parallel_size": 2, "train_iters": 100_000, "master_port": None}
@@ -75,6 +78,44 @@ def test_a_rank_that_is_killed(tmp_path, phase, rank):
     if save:
         newest = checkpoint_folder.newest(Path(save))
         assert newest and newest.name == (Path(save) / checkpoint_folder.LATEST).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("launcher", [None, "torchrun", "pdsh"])
+def test_no_run_takes_the_folder_of_one_whose_deepy_and_guard_were_killed(tmp_path, launcher):
+    """As long as one of its processes is left, even a stopped one; they save and end as soon as they can."""
+    out = tmp_path / "out"
+    run_again = configure(f"run_dir: {out}\nsave: {out}\ncheckpoint_factor: 9\n")
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), save=str(out), launcher=launcher, **LONG) as run:
+        cluster.wait_until(lambda: has("step", 3)(tmp_path), "three steps", 200)
+        left = [pid for pid in cluster.ranks(tmp_path) if pid != run.pid]
+        for pid in left:
+            os.kill(pid, signal.SIGSTOP)
+        for guard in guards(run.pid):
+            cluster.kill(guard)
+        cluster.kill(run.pid)
+        run.wait(20)
+        with pytest.raises(Problems) as refused:
+            lock_run(run_again, os.environ, print)
+        [problem] = refused.value.problems
+        assert f"the run of process {run.pid} on {os.uname().nodename} has ended, but its processes " in problem.what
+        named = {int(word) for word in problem.what.partition("its processes ")[2].split() if word.isdigit()}
+        assert named <= set(left) and len(named) >= 4, (named, left)  # two ranks and their supervisors
+        for pid in reversed(left):  # the ranks before their supervisors
+            os.kill(pid, signal.SIGCONT)
+        cluster.wait_until(lambda: not cluster.ranks(tmp_path), "all processes have ended", 120)
+    newest = checkpoint_folder.newest(out)
+    assert newest and newest.name == f"global_step{events(tmp_path)[-1]['step']}"
+    with lock_run(run_again, os.environ, print):
+        pass
+
+
+def guards(parent: int) -> list[int]:
+    """Return the guards of a deepy."""
+    members = session_members(os.getsid(parent))
+    children = [process.pid for process in members if process.parent == parent]
+    return [pid for pid in children if b"import guard" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.fixture

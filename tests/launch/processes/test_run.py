@@ -12,6 +12,8 @@ import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.cluster.rendezvous import free_port
+from neoxargs.launch.environment import with_package
+from neoxargs.launch.launchers import Launcher
 from neoxargs.launch.launchers.command import Command, command, runner_flags
 from neoxargs.launch.processes import run
 from neoxargs.launch.processes.process_tree import SessionGuard, session_members
@@ -131,14 +133,17 @@ def signalled(fake_command: Command, folder: Path, number: int, times: int = 1, 
     return process.returncode
 
 
-def starting(fake_command: Command, grace: float = 200.0) -> list[str]:
+def starting(made: Command, grace: float = 200.0) -> list[str]:
     """A process that does what deepy.py does to start ranks."""
+    launcher = Launcher(made.launcher.name, passes_stop_on=made.launcher.passes_stop_on)
     program = f"""
 import sys
+from neoxargs.launch.launchers import Launcher
 from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes.run import start
 say = lambda text: print(text, flush=True)
-sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, say, grace={grace}).code)
+made = Command({made.words!r}, {dict(made.environment)!r}, {made.without!r}, {launcher!r})
+sys.exit(start(made, {dict(os.environ)!r}, say, grace={grace}).code)
 """
     return [sys.executable, "-c", program]
 
@@ -178,7 +183,10 @@ def test_the_exit_code_is_the_failing_ranks(fake, ends, code):
 
 @pytest.mark.parametrize(
     ("remote", "code", "sentence"),
-    [(True, 255, "the connection to a host failed or was lost"), (False, 129, "a rank was terminated by SIGHUP")],
+    [
+        (True, 255, "the connection to a host failed or was lost"),
+        (False, 255, "a rank failed with exit code 255; its error message is above"),
+    ],
 )
 def test_exit_code_255_is_that_of_ssh_only_if_the_ranks_are_remote(remote, code, sentence):
     said: list[str] = []
@@ -321,6 +329,99 @@ while rank == 1 and not os.path.exists("rank0.json"):
     time.sleep(0.05)
 sys.exit(3 * rank)
 """
+
+
+#: A script of the user whose ranks have child processes, and save for a while after a request to stop.
+WITH_CHILDREN = """
+import os, pathlib, signal, subprocess, sys, time
+rank = os.environ["RANK"]
+children = [subprocess.Popen(["sleep", "900"]) for _ in range(2)]
+def stop(*_):
+    with open(f"asked{rank}", "a") as file: file.write("x")
+    time.sleep(2)
+    with open(f"saved{rank}", "a") as file: file.write(str([child.poll() for child in children]))
+    for child in children: child.kill()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+(pathlib.Path("up" + rank)).write_text(str(os.getpid()))
+while True: time.sleep(1)
+"""
+LAUNCHERS = ["", *(pytest.param(f"launcher: {name}\n", marks=pytest.mark.slow) for name in ("torchrun", "pdsh"))]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("settings", LAUNCHERS)
+def test_a_request_to_stop_reaches_a_script_with_child_processes(tmp_path, monkeypatch, settings):
+    """Each rank once, and not its children, which it may need to save."""
+    pytest.importorskip("deepspeed")
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "my_own_script.py"
+    script.write_text(WITH_CHILDREN)
+    config = resolved(settings)
+    made = command(config, CPUS, str(script), os.environ | {"OMP_NUM_THREADS": "1"}, free_port(config, CPUS))
+    process = subprocess.Popen(starting(made), stdout=subprocess.PIPE, text=True, env=with_package(os.environ))
+    try:
+        _wait_for(lambda: len(_pids(tmp_path)) == 2)
+        process.terminate()
+        output, _ = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, output
+    for rank in range(2):
+        assert ((tmp_path / f"asked{rank}").read_text(), (tmp_path / f"saved{rank}").read_text()) == (
+            "x",
+            "[None, None]",
+        )
+    assert not _alive(tmp_path)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("settings", LAUNCHERS[::2])
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(200)", 200), ("sys.exit(-1)", 255), ("sys.exit(192)", 192),
+                                           ("os.kill(os.getpid(), 9)", 137)])  # fmt: skip
+def test_exit_codes_of_ranks_are_not_taken_for_signals(tmp_path, monkeypatch, settings, end, code):
+    pytest.importorskip("deepspeed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_own_script.py").write_text(
+        f"import os, sys, time\nif os.environ['RANK'] == '0': {end}\ntime.sleep(60)\n"
+    )
+    config = resolved(settings)
+    made = command(config, CPUS, "my_own_script.py", os.environ, free_port(config, CPUS))
+    assert start(made, os.environ, quietly).code == code
+
+
+@pytest.mark.timeout(100)
+def test_a_guard_that_was_killed_is_replaced(fake, tmp_path):
+    process = subprocess.Popen(starting(fake(UP + WAIT)), cwd=ROOT, stdout=subprocess.DEVNULL)
+    _wait_for(lambda: len(_alive(tmp_path)) == 2)
+    [guard] = guards = _guards(process.pid)
+    os.kill(guard, signal.SIGKILL)
+    _wait_for(lambda: _guards(process.pid) not in ([], guards))
+    process.kill()
+    process.wait()
+    _wait_for(lambda: not _alive(tmp_path))
+
+
+def _guards(parent: int) -> list[int]:
+    words = [f"/proc/{pid}/cmdline" for pid in _children(parent)]
+    return [int(path.split("/")[2]) for path in words if b"import guard" in Path(path).read_bytes()]
+
+
+def _children(parent: int) -> list[int]:
+    return [process.pid for process in session_members(os.getsid(0)) if process.parent == parent]
+
+
+@pytest.mark.timeout(100)
+def test_a_stopped_process_whose_child_has_ended_is_continued(fake, tmp_path):
+    """As a supervisor whose rank has ended while somebody had stopped it."""
+    script = UP + WAIT.replace("time.sleep(900)", "while not (here / 'go').exists(): time.sleep(0.1)")
+    process = subprocess.Popen(starting(fake(script)), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    _wait_for(lambda: len(_alive(tmp_path)) == 2)
+    launch = int(Path(f"/proc/{_alive(tmp_path)[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(launch, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, f"process {launch} is stopped" in output) == (0, True)
 
 
 @pytest.mark.parametrize("settings", ["", pytest.param("launcher: pdsh\n", marks=pytest.mark.slow)])

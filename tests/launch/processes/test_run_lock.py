@@ -132,6 +132,7 @@ def test_a_process_with_the_same_number_is_not_the_holder(tmp_path, other, said)
 
 def _write(path: Path, holder: Holder) -> None:
     path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)  # a file that no process of another test holds
     path.write_text(json.dumps(asdict(holder)))
 
 
@@ -263,17 +264,54 @@ def test_without_hard_links(tmp_path, said, other, monkeypatch):
         assert read(tmp_path / "new" / FILE) == lock.holder
 
 
-def test_an_unreadable_lock_counts_as_a_live_one_for_a_while(tmp_path, said):
+@pytest.mark.parametrize("text", ["", "garbage", "[]", '{"host": 1}'])
+@pytest.mark.parametrize("days", [0, 1])
+def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, said, text, days):
+    """What a power failure leaves; also if the clock was a day ahead then."""
     path = tmp_path / "run" / FILE
     path.parent.mkdir()
+    path.write_text(text)
+    later = path.stat().st_mtime + days * 86400
+    os.utime(path, (later, later))
+    with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
+        assert read(path) == lock.holder
+    assert files(path.parent) == []
+
+
+def test_an_unreadable_lock_that_a_process_holds_is_that_of_a_live_run(tmp_path, said, other):
+    path = tmp_path / "run" / FILE
     path.write_text("")
     with pytest.raises(Problems, match="an unknown run has been writing to this folder and was last active") as refusal:
         lock_run(config(tmp_path / "run"), os.environ, said.append)
     assert "kill" not in refusal.value.problems[0].hint  # its process is not known
+
+
+def test_an_unreadable_lock_counts_as_a_live_one_for_a_while_without_locks_of_the_system(tmp_path, said, monkeypatch):
+    """As on some network file systems."""
+    path = tmp_path / "run" / FILE
+    path.parent.mkdir()
+    path.write_text("")
+    monkeypatch.setattr(run_lock.kernel_lock, "is_held", lambda _: None)
+    with pytest.raises(Problems, match="an unknown run has been writing to this folder"):
+        lock_run(config(tmp_path / "run"), os.environ, said.append)
     old = path.stat().st_mtime - run_lock.DEAD_AFTER - 1
     os.utime(path, (old, old))
     with lock_run(config(tmp_path / "run"), os.environ, said.append):
         pass
+
+
+def test_a_lock_of_another_host_that_is_dated_ahead_is_dead(tmp_path, said):
+    """A live run would have touched it."""
+    elsewhere(tmp_path / "run" / FILE, -86400)
+    with lock_run(config(tmp_path / "run"), os.environ, said.append):
+        assert said == ["took over the lock of the run of process 7 on worker-7; that run has ended"]
+
+
+def test_a_lock_with_what_a_later_version_adds_is_read(tmp_path, other):
+    path = tmp_path / "run" / FILE
+    holder = read(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
+    assert holder and read(path) == holder
 
 
 #: Tries to take the lock over, and says whether it has it, at the moment when the parent closes standard input.
@@ -309,6 +347,44 @@ def test_one_of_many_takes_a_dead_lock_over(tmp_path):
     for racer in racers:
         racer.communicate()
     assert answers == ["has it"] + ["refused"] * 4
+    assert files(tmp_path / "run") == []
+
+
+#: Finds a takeover that was killed, pauses where the parent says, then tries to take the lock over.
+PAUSES = """
+import os, sys
+from neoxargs.launch.processes import run_lock
+inner = run_lock._is_dead
+def pausing(holder, path, *more):
+    dead = inner(holder, path, *more)
+    if path.name != run_lock.FILE:
+        print("found it", flush=True)
+        sys.stdin.readline()
+    return dead
+run_lock._is_dead = pausing
+""" + TAKES.replace("print(flush=True)\nsys.stdin.readline()\n", "")
+
+
+@pytest.mark.timeout(120)
+def test_one_of_two_that_find_the_same_killed_takeover_takes_the_lock_over(tmp_path):
+    """Both have seen that the run that was taking the lock over is dead, before either does anything about it."""
+    path = tmp_path / "run" / FILE
+    dead = elsewhere(path, run_lock.DEAD_AFTER + 20)
+    elsewhere(path.with_name(f"{run_lock.GUARD}{dead.token}"), run_lock.DEAD_AFTER + 20)
+    words, environ = [sys.executable, "-c", PAUSES, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen(words, env=environ, **pipes) for _ in range(2)]
+    answers = []
+    for racer in racers:
+        assert racer.stdout and racer.stdout.readline() == "found it\n"
+    for racer in racers:  # the second goes on when the first has the lock
+        assert racer.stdin and racer.stdout
+        racer.stdin.write("\n" * 9)
+        racer.stdin.flush()
+        answers.append(next(line for line in racer.stdout if line != "found it\n"))
+    for racer in racers:
+        racer.communicate()
+    assert answers == ["has it\n", "refused\n"]
     assert files(tmp_path / "run") == []
 
 

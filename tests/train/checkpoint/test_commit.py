@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -46,6 +47,53 @@ def test_a_partial_checkpoint_is_never_chosen_and_removed_by_the_next_save(tmp_p
     whole = write(tmp_path, 100)
     (commit.begin(tmp_path, 200) / "model.pt").write_text("wei")  # the process is killed at this point
     assert checkpoint_folder.newest(tmp_path) == whole
+    write(tmp_path, 200)
+    assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
+
+
+@pytest.mark.parametrize("name", [".removing-global_step100", ".writing-global_step200", "global_step200"])
+@pytest.mark.parametrize("target", ["folder", "missing", ""])
+def test_links_and_files_are_never_in_the_way_of_a_save(tmp_path: Path, name: str, target: str) -> None:
+    """As left by an interrupted removal of a checkpoint that is a symbolic link; what a link points to remains."""
+    folder, root = tmp_path / "folder", tmp_path / "save"
+    folder.mkdir()
+    (folder / "model.pt").write_text("theirs")
+    write(root, 100)
+    if target:
+        (root / name).symlink_to(tmp_path / target)
+    else:
+        (root / name).write_text("a file")
+    whole = write(root, 200)
+    assert not whole.is_symlink() and not checkpoint_folder.damage(whole)
+    assert names(root) == ["global_step100", "global_step200", "latest"]
+    assert (folder / "model.pt").read_text() == "theirs"
+
+
+def test_a_linked_checkpoint_is_removed_as_a_link(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "save", tmp_path / "elsewhere"
+    write(root, 100).rename(elsewhere)
+    (root / "global_step100").symlink_to(elsewhere)
+    write(root, 200)
+    removal = commit.Removal()
+    removal.prune(root, 1)
+    removal.wait()
+    assert names(root) == ["global_step200", "latest"]
+    assert (elsewhere / "model.pt").exists()
+
+
+def test_a_leftover_that_another_process_removes_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `rm -r` of a user does."""
+    write(tmp_path, 100)
+    (tmp_path / ".removing-global_step50").mkdir()
+    rmtree = shutil.rmtree
+
+    def second(path: Path) -> None:
+        rmtree(path)
+        rmtree(path)
+
+    monkeypatch.setattr(checkpoint_folder.shutil, "rmtree", second)
     write(tmp_path, 200)
     assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
 
@@ -110,7 +158,7 @@ def test_the_same_iteration_is_replaced(tmp_path: Path) -> None:
 def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 100, "old")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(commit.shutil, "rmtree", _killed)
+        patch.setattr(checkpoint_folder.shutil, "rmtree", _killed)
         write(tmp_path, 100, "newer")
     whole = checkpoint_folder.newest(tmp_path)
     assert whole and (whole / "model.pt").read_text() == "newer"
