@@ -15,7 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import TCPStore, register_rendezvous_handler
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 from neoxargs.launch.cluster.rank_env import number
 
@@ -36,7 +37,7 @@ def init_method() -> str | None:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     with suppress(RuntimeError):  # it is registered already
-        register_rendezvous_handler(SCHEME, _rendezvous)
+        register_rendezvous_handler(SCHEME, _rendezvous)  # type: ignore[no-untyped-call]
     return f"{SCHEME}://"
 
 
@@ -56,7 +57,7 @@ def listener(host: str, port: int) -> socket.socket:
     return socket.create_server(address[:2], family=family, backlog=socket.SOMAXCONN)
 
 
-def _rendezvous(url: str, timeout: timedelta, **_: Any) -> Iterator[tuple[TCPStore, int, int]]:
+def _rendezvous(url: str, timeout: timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
     rank, size, port = (number(name, os.environ) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     host = os.environ["MASTER_ADDR"]
     options: dict[str, Any] = {"timeout": timeout, "multi_tenant": True}

@@ -98,10 +98,8 @@ def test_a_rank_that_exits_with_0_before_its_work_is_done_has_failed(tmp_path, d
 
 def test_a_rank_that_was_told_of_a_failure_is_not_its_cause(tmp_path):
     """It may end first: a full disk or a limit of rank 0's files is reported by all ranks."""
-    raises = (
-        "raise failures.{}([failures.Problems and __import__('neoxargs.problems').problems.Problem('save: rank 0')])"
-    )
-    assert ended(tmp_path, raises.format("OfAnotherRank"), number=1) == 1
+    raises = "from neoxargs.problems import Problem, Problems; raise {}([Problem('save: rank 0', id='x')])"
+    assert ended(tmp_path, raises.format("failures.OfAnotherRank"), number=1) == 1
     assert ended(tmp_path, raises.format("Problems"), number=0) == 1
     assert [failure.rank for failure in failures.read_failures(tmp_path)] == [0, 1]
     assert failures.summarize(tmp_path)[1][0].startswith(f"rank 0 on {os.uname().nodename} failed first: save: rank 0")
