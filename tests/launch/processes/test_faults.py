@@ -86,8 +86,9 @@ def test_a_rank_that_is_killed(tmp_path, phase, rank):
 def test_no_run_takes_the_folder_of_one_whose_deepy_and_guard_were_killed(tmp_path, launcher):
     """As long as one of its processes is left, even a stopped one; they save and end as soon as they can."""
     out = tmp_path / "out"
+    changes = {**LONG, "save": str(out), "checkpoint_factor": 99_999, "launcher": launcher}
     run_again = configure(f"run_dir: {out}\nsave: {out}\ncheckpoint_factor: 9\n")
-    with cluster.start_training(tmp_path, cluster.cpu_environ(), save=str(out), launcher=launcher, **LONG) as run:
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), **changes) as run:
         cluster.wait_until(lambda: has("step", 3)(tmp_path), "three steps", 200)
         left = [pid for pid in cluster.ranks(tmp_path) if pid != run.pid]
         for pid in left:
