@@ -235,8 +235,11 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def recorded_digests(checkpoint: Path) -> dict[str, str]:
-    """Return the digests of the files of the run that wrote a checkpoint: token files by prefix, base_shapes_file."""
+def recorded_digests(checkpoint: Path) -> dict[str, Any]:
+    """Return the digests of the files of the run that wrote a checkpoint: token files by prefix, base_shapes_file.
+
+    Of a token file, suffix -> size and checksum; earlier versions recorded a hash of its beginning.
+    """
     try:
         return dict(json.loads(_text(checkpoint / DATA)))
     except (OSError, ValueError, TypeError):

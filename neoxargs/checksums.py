@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 #: Bytes that are read at once.
 BLOCK = 1 << 22
@@ -32,6 +33,15 @@ class Digest(NamedTuple):
         if self.crc32 is not None and found.crc32 != self.crc32:
             return f"has the checksum {found.crc32 or 0:08x} instead of {self.crc32:08x}"
         return ""
+
+    def to_json(self) -> dict[str, int | str]:
+        """Return the digest as it is recorded, in which a checksum that is not known is left out."""
+        return {"bytes": self.size, **({} if self.crc32 is None else {"crc32": f"{self.crc32:08x}"})}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Digest:
+        """Read what `to_json` returned. Raises KeyError, TypeError or ValueError."""
+        return cls(int(record["bytes"]), int(record["crc32"], 16) if "crc32" in record else None)
 
 
 class ChecksumFile:

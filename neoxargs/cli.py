@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.created_files import never_writable_for_all
 from neoxargs.launch.processes import interrupts
-from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, strip_key_dashes
+from neoxargs.options import (
+    add_files,
+    add_json,
+    add_neox_options,
+    launch_parser,
+    make_parser,
+    neox_overrides,
+    parse,
+    strip_key_dashes,
+)
 from neoxargs.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.record import replace
 from neoxargs.request import Request, is_lock
@@ -37,6 +46,7 @@ python deepy.py diff A B                                                  compar
 python deepy.py migrate SOURCE ...                                        convert to current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                      tokenise text
 python deepy.py data --chat FILE ... --output-prefix PREFIX               tokenise conversations
+python deepy.py data --verify|--count|--merge PREFIX ...                  work on token files
 python deepy.py export FILE ... --to FOLDER                               convert to other formats
 python deepy.py import FOLDER --to FOLDER                                 convert from other formats
 python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]              list checkpoints
@@ -182,8 +192,9 @@ def check(words: list[str]) -> int:
     parser = make_parser("check", "Report every problem in a configuration, or print ok. Starts nothing.")
     add_files(parser)
     add_json(parser)
+    add_neox_options(parser, "train.py", with_help=not {"-h", "--help"}.isdisjoint(words))
     options = parse(parser, words)
-    request = Request.of(options)
+    request = Request.of(options, neox_overrides(options))
     if list(map(is_lock, request.files)) == [True]:  # among other files, it is an error
         from neoxargs.tools import check_lock
 
@@ -259,7 +270,9 @@ def migrate(words: list[str]) -> int:
 
 
 def data(words: list[str]) -> int:
-    """`deepy data TEXT ...`: tokenise text, or with --chat conversations; the programs parse their arguments."""
+    """`deepy data ...`: tokenise text or conversations, or work on token files; the programs parse their arguments."""
+    if not {"--verify", "--count", "--merge"}.isdisjoint(words):
+        _become_module("neoxargs.train.data.token_file_commands", words, needs=("numpy",))
     if "--chat" in words:
         _become_module("neoxargs.train.chat.command", words, needs=("numpy", "tokenizers", "jinja2"))
     _become_module("neoxargs.train.data.build", words, needs=("numpy", "tokenizers"))

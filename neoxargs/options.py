@@ -15,6 +15,7 @@ from neoxargs.problems import Problem, Problems, did_you_mean, listed
 #: same name). Those that only one shipped script reads are not in the help of the others.
 NEOX_OPTIONS: dict[str, dict[str, Any]] = {
     "wandb_group": {"metavar": "NAME"},
+    "wandb_run_name": {"metavar": "NAME"},
     "wandb_team": {"metavar": "NAME"},
     "eval_tasks": {"metavar": "TASK", "nargs": "+"},
     "iteration": {"metavar": "N"},
@@ -115,12 +116,18 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--break-lock", action="store_true", help="start even if another run seems to be writing to run_dir or save"
     )
+    add_neox_options(parser, script)
+    return parser
+
+
+def add_neox_options(parser: argparse.ArgumentParser, script: str, with_help: bool = True) -> None:
+    """Add `NEOX_OPTIONS`. with_help: describe them, for which the sources of the registry are parsed."""
     group = parser.add_argument_group("GPT-NeoX options (each is short for a --set option)")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]
         takes = {"metavar": settings["metavar"], "nargs": settings.get("nargs")}
-        group.add_argument(*names, dest=f"neox_{name}", help=_neox_help(name, os.path.basename(script)), **takes)
-    return parser
+        text = _neox_help(name, os.path.basename(script)) if with_help else ""
+        group.add_argument(*names, dest=f"neox_{name}", help=text, **takes)
 
 
 def _neox_help(name: str, script: str) -> str:

@@ -96,9 +96,14 @@ def vocabulary_rows(config: Config) -> int | None:
     if given:
         return given
     size = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
-    if size is None:
-        return None
-    return padded_vocab_size(size, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size)
+    return None if size is None else rows_for(size, config)
+
+
+def rows_for(tokens: int, config: Config) -> int:
+    """Return the rows of the embedding including padding. tokens: size of the tokenizer's vocabulary."""
+    given: int | None = config.embedding.__dict__.get("padded_vocab_size")
+    padding = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+    return given or padded_vocab_size(tokens, *padding)
 
 
 def parameters(config: Config, rows: int, active: bool = False) -> int:

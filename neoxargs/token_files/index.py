@@ -117,6 +117,51 @@ def digest(prefix: str) -> str:
     return found.hexdigest()[:16]
 
 
+def type_of(prefix: str) -> str | None:
+    """Return numpy's name of the type of the token ids; None if the file has none, or is not in this format."""
+    head = _header(prefix)
+    return TYPES[head[2]] if head else None
+
+
+def document_at(prefix: str, position: int) -> int | None:
+    """Return the number of the document that has a position of the file, in tokens; None if that cannot be known."""
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    found = _lengths(Path(prefix + ".idx"), TYPES)
+    if found is None:
+        return None
+    return int(np.searchsorted(np.cumsum(found[1], dtype=np.int64), position, side="right"))
+
+
+def damage(prefix: str) -> str:
+    """Return how an index contradicts itself, as the rest of a sentence that begins with its name; "" if it does not.
+
+    Reads all of it: the lengths, which must add up to the offsets, and the ends of documents.
+    """
+    import numpy as np
+
+    with open(prefix + ".idx", "rb") as file:
+        head = file.read(HEADER.size)
+        if len(head) < HEADER.size or not head.startswith(MAGIC):
+            return f"is not a Megatron index, which starts with {MAGIC[:7].decode()}"
+        _, _, code, count, ends = HEADER.unpack(head)
+        if os.fstat(file.fileno()).st_size < HEADER.size + 12 * count + 8 * ends:
+            return "is truncated"
+        lengths, offsets = np.fromfile(file, "<i4", count), np.fromfile(file, "<i8", count)
+        documents = np.fromfile(file, "<i8", ends)
+    # A type that is not one of token ids stands for rewards, whose width the size of the other file tells.
+    width = ITEM_SIZES.get(code) or (os.stat(prefix + ".bin").st_size // max(count, 1))
+    expected = np.cumsum(lengths.astype(np.int64)) * width
+    if len(wrong := np.flatnonzero((lengths < 0) | (offsets != expected - lengths.astype(np.int64) * width))):
+        return f"is damaged: the offset and the length of document {int(wrong[0]):,} do not follow the one before"
+    # GPT-NeoX's merge_datasets.py records no ends of documents but the first 0.
+    if ends > 1 and (documents[0] != 0 or documents[-1] != count or (np.diff(documents) < 0).any()):
+        return f"is damaged: its ends of documents do not ascend from 0 to {count:,}"
+    return ""
+
+
 def begins_with_label(prefix: str) -> bool:
     """Return whether one of the first token ids is -100, as in label files, in which it stands for a prompt."""
     return IGNORED in first_ids(prefix, 1 << 12)

@@ -17,6 +17,12 @@ from neoxargs.token_files.index import IGNORED, TokenFile
 
 #: Number of tokens that are compared at once.
 AT_ONCE = 1 << 24
+#: Kind of mismatch -> what to do about it.
+HINTS = {
+    "documents": "write both files from the same documents, in the same order",
+    "length": "write one label for each token of every document",
+    "label": "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
+}
 
 
 class Mismatch(NamedTuple):

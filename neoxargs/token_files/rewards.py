@@ -16,12 +16,12 @@ from neoxargs.token_files import index
 #: (documents), float32.
 Rewards = NDArray[np.float32]
 #: The codes of floating point types, which stand for 4 and 8 bytes in GPT-NeoX, and for 8 and 4 in megatron-core.
-_FLOATS = {6: "<f4", 7: "<f4"}
+FLOATS = {6: "<f4", 7: "<f4"}
 
 
 def read(prefix: str, documents: int) -> Rewards | str:
     """Return the rewards of so many documents, or what is wrong with the file, as the rest of a sentence about it."""
-    found = index.read(prefix, index.TYPES | _FLOATS)
+    found = index.read(prefix, index.TYPES | FLOATS)
     if found is None:
         return "is missing or damaged"
     if len(found.lengths) != documents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from neoxargs.registry.data import Data
@@ -60,8 +60,8 @@ class Source(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """The prefixes of its token files and label files."""
-        own = [self.prefix, *([self.labels] if self.labels else [])]
+        """The prefixes of its token files, label files and reward files."""
+        own = [name for name in (self.prefix, self.labels, self.rewards) if name]
         return own + (self.rejected.files if self.rejected else [])
 
 
@@ -79,6 +79,17 @@ def sources(data: Data, answers: PostTraining) -> dict[Part, list[Source]]:
             for part, share in zip(PARTS, shares, strict=True)
         }
     return {part: _split(data, answers, split) for part, split in zip(PARTS, SPLITS, strict=True)}
+
+
+def files_of(chosen: Mapping[Part, Sequence[Source]]) -> list[str]:
+    """Return the prefixes of all files of the splits, each once, in the order of the configuration."""
+    return list(dict.fromkeys(name for part in PARTS for source in chosen.get(part, ()) for name in source.files))
+
+
+def labelled(chosen: Mapping[Part, Sequence[Source]]) -> dict[str, str]:
+    """Return the prefix of each label file of the splits -> that of its token file."""
+    answers = [each for part in chosen.values() for source in part for each in (source, source.rejected) if each]
+    return {source.labels: source.prefix for source in answers if source.labels}
 
 
 def _split(data: Data, answers: PostTraining, split: str) -> list[Source]:

@@ -9,16 +9,18 @@ from typing import Any
 
 from neoxargs.launch import preflight
 from neoxargs.launch.launchers import launcher_named
+from neoxargs.launch.preflight.data_files import READ_AT_MOST, unread
 from neoxargs.launch.preflight.packages import can_train_here
 from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Script
 from neoxargs.launch.stages import resolve_launch
-from neoxargs.problems import Problem, Problems, report
+from neoxargs.problems import Problem, Problems, listed, report
 from neoxargs.regular_files import is_special
 from neoxargs.request import Request
 from neoxargs.resolve.yaml.read import read_files
 from neoxargs.shipped import SHIPPED
+from neoxargs.text import format_bytes
 
 #: The script that configurations are checked for.
 TRAIN = Script(str(SHIPPED / "train.py"), "train")
@@ -90,6 +92,11 @@ def unchecked(spec: RunSpec, request: Request) -> Iterator[str]:
         yield "folders that the run writes to"
     elif not (resources.remote or can_train_here()):
         yield "packages of the trainer (torch is not installed)"
+    left = unread(config)
+    if sum(left.values()) > READ_AT_MOST:
+        size, names = format_bytes(sum(left.values())), listed(list(left), "and", most=3)
+        how = "train.py compares them while it trains; deepy data --verify"
+        yield f"the contents of {size} of token files, {names} ({how})"
     locks = (Path(folder, "run.lock") for folder in (config.logging.run_dir, config.checkpoint.save) if folder)
     if lock := next(filter(Path.exists, locks), None):
         yield f"whether the run that wrote {lock} has ended"

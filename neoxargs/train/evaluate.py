@@ -55,6 +55,7 @@ def run(arguments: RankArguments) -> None:
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
         results["validation"] = perplexity(scorer, data, micro_batches(config), tokenizer).to_json()
+        data.comparison.end()
     if tasks.names:
         model = lm_eval_harness.Model(scorer, make_generator(model_engine, config, tokenizer, mesh, process))
         results |= lm_eval_harness.run_tasks(tasks, model)

@@ -110,6 +110,8 @@ class Loop:
     """With `char_level_ppl`, counts the characters of the evaluated text."""
     questions: Questions | None = None
     """Tasks and prompts to evaluate during training; None if there are none."""
+    check_data: Callable[[], None] = lambda: None
+    """Raises Problems if the comparison of the token files with their checksums has found damage."""
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
@@ -160,6 +162,7 @@ class Loop:
         return (self.position.iteration + 1) % self.training.adlr_autoresume_interval == 0
 
     def _step(self, batches: Batches) -> None:
+        self.check_data()
         # The schedule advances at the end of a step, so this is the learning rate of this step.
         lr, began = self.engine.learning_rate(), time.perf_counter()
         result = self.engine.train_step(batches)
@@ -226,6 +229,7 @@ class Loop:
     def _save(self, last: bool = False) -> None:
         if not self.checkpoint.save or self.position == self.saved:
             return
+        self.check_data()
         self.progress.long(f"saving the checkpoint of step {self.position.iteration}")
         self._restore_folders()
         self._complete(self.saver.finish)

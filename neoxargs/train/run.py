@@ -94,8 +94,10 @@ def run(arguments: RankArguments) -> None:
         folders=RunFolders(_folders(config) if process.main else {}),
         characters=CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None,
         questions=questions(trained, config, tokenizer, mesh, process),
+        check_data=data.comparison.check,
     )
     loop.run()
+    data.comparison.end()
     destroy_groups()
     setup.stop()
 

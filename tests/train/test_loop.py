@@ -312,6 +312,22 @@ def test_a_loss_that_is_no_number_stops_without_saving() -> None:
     assert happened(run, "save") == [("save", 4)]
 
 
+def test_damaged_data_ends_the_run_before_the_next_step_or_checkpoint() -> None:
+    """Found by the comparison in the background: no step after it, and nothing is saved of the steps on that data."""
+    run = loop(save="x", checkpoint_factor=2)
+    checked = iter([None] * 5 + [Problem("text.bin has changed", id="data-file-changed")])
+
+    def check() -> None:
+        if problem := next(checked):
+            raise Problems(problem)
+
+    run.check_data = check
+    with pytest.raises(Problems, match=r"text\.bin has changed"):
+        run.run()
+    # Before steps 1, 2, 3 and 4, and the two checkpoints after 2 and 4.
+    assert happened(run, "save", "step") == [("step", 1), ("step", 2), ("save", 2), ("step", 3), ("step", 4)]
+
+
 def test_an_overflow_that_fp16_skips_is_survived() -> None:
     assert loop({2: Result(math.inf, None, True, overflowed=True)}).run().iteration == 6
 

@@ -90,15 +90,22 @@ class Check(Record):
     programs: tuple[Program | None, ...] = ("train",)
 
 
+#: Ids of problems of the contents of data files.
+WRONG_DATA = ("data-file-damaged", "data-file-changed", "data-other-tokenizer", "labels-as-data",
+              "labels-do-not-match", "pairs-do-not-match", "rewards-do-not-match")  # fmt: skip
+
+
 def problems(
     spec: RunSpec, program: Program | None, subjects: Container[Subject] = HERE, lenient: Container[Subject] = ()
 ) -> list[Problem]:
-    """Return what a program lacks, of these subjects. lenient: the subjects of which every problem is a warning."""
+    """Return what a program lacks, of these subjects. lenient: the subjects of which every problem is a warning,
+    except for the contents of data files that are here: they are the data of the run, wherever it starts."""
     found: list[Problem] = []
     for check in CHECKS:
         if check.subject in subjects and program in check.programs:
             new = check.find(spec)
-            found += map(Problem.as_warning, new) if check.subject in lenient else new
+            warns = check.subject in lenient
+            found += (each.as_warning() if warns and each.id not in WRONG_DATA else each for each in new)
             if check.subject == "trainer" and found:
                 return found  # without these packages, most of the other checks have no answer
     return found

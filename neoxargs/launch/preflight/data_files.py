@@ -27,6 +27,7 @@ from neoxargs.sizes.vocab import (
     vocabulary_hashes,
     vocabulary_size,
 )
+from neoxargs.token_files.checksums import SAME_TOKENIZER, Extreme, changes, first_beyond, recorded
 from neoxargs.token_files.index import (
     HEADER,
     IGNORED,
@@ -54,7 +55,8 @@ MANY_MISSING = 3
 STDLIB = "python-stdlib"
 #: Number of token ids at the beginning of a file that are compared with the size of the embedding.
 EXAMINED = 1 << 17
-SAME_TOKENIZER = "use the tokenizer that tokenised the data, or tokenise the text again"
+#: Bytes of token files that a check reads to compare them with their checksums, in a few hundredths of a second.
+READ_AT_MOST = 1 << 24
 
 #: The parameters that name the datasets of the splits; those of the preferred and of the rejected answers begin with
 #: `pos_` and `neg_`.
@@ -77,7 +79,12 @@ VOCABULARY_FILES = {
 
 def missing_files(config: Config) -> list[Problem]:
     """Return a problem for each file that a parameter names and that is missing or damaged."""
-    return [*_token_files(config), *_texts(config), *_absent_vocabulary(config), *_absent_tasks(config)]
+    return [
+        *_token_files(config),
+        *_texts(config),
+        *_absent_vocabulary(config),
+        *_absent_tasks(config),
+    ]
 
 
 def certainly_missing(certain: Config, broken: frozenset[str]) -> list[Problem]:
@@ -145,8 +152,32 @@ def _token_files(config: Config) -> Iterator[Problem]:
     if not config.data.text_path:
         yield from _misplaced_weight(config)
         yield from _datasets(config, "data_path", prefixes(config.get("data_path")))
-    for name in (*TOKEN_FILES, *(REWARD_FILES if config.post_training.train_impl == "kto" else ())):
+    for name in _parameters(config):
         yield from _datasets(config, name, path_list(config.get(name)))
+
+
+def unread(config: Config) -> dict[str, int]:
+    """Return prefix -> bytes that a run compares with their checksums, or records, and that a check does not read."""
+    limit = _limit(config)
+    found = {prefix: changes(prefix, limit).unread for _, prefix in _named(config) if not _absent(prefix)}
+    return {prefix: size for prefix, size in found.items() if size}
+
+
+def _limit(config: Config) -> int:
+    """Return the size up to which a token file is read completely."""
+    return READ_AT_MOST // (len(list(_named(config))) or 1)
+
+
+def _named(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the parameters that name token files, each with a prefix."""
+    if not config.data.text_path:
+        yield from (("data_path", prefix) for prefix in prefixes(config.get("data_path")))
+    for name in _parameters(config):
+        yield from ((name, prefix) for prefix in path_list(config.get(name)))
+
+
+def _parameters(config: Config) -> tuple[str, ...]:
+    return (*TOKEN_FILES, *(REWARD_FILES if config.post_training.train_impl == "kto" else ()))
 
 
 def _misplaced_weight(config: Config) -> Iterator[Problem]:
@@ -180,7 +211,9 @@ def prefixes(data_path: str | list[str | float] | None) -> list[str]:
 def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     absent = _absent(prefix)
     if not absent:
-        damage = list(_mismatched(config, name, prefix))
+        # The record first: it tells which of the two files is damaged.
+        damage = changes(prefix, _limit(config)).problems or list(_mismatched(config, name, prefix))
+        damage = [replace(each, where=config.source(name).where, about=(name,)) for each in damage]
         yield from damage or _other_content(config, name, prefix)
         return
     what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
@@ -230,18 +263,31 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
 
 def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
-    if "_label_" in name or name in REWARD_FILES:  # not made by a tokenizer
+    if name in REWARD_FILES:  # not made by a tokenizer
         return
-    if begins_with_label(prefix):
+    is_label = "_label_" in name
+    if begins_with_label(prefix) and not is_label:
         what = f"{name}: {prefix} is a label file: it contains {IGNORED}, which is not a token"
         own = prefix.removesuffix("_label")
         hint = f"did you mean {own}?" if own != prefix and os.path.exists(f"{own}.bin") else ""
         yield Problem(what, config.source(name).where, hint, id="labels-as-data", about=(name,))
-    elif made_by := tokenised_by(prefix):
-        yield from _other_tokenizer(config, name, prefix, made_by)
-    elif (rows := vocabulary_rows(config)) and (largest := max(first_ids(prefix, EXAMINED), default=0)) >= rows:
-        what = f"{name}: {prefix} contains token id {largest}, but the embedding has only {rows:,} rows"
-        yield Problem(what, config.source(name).where, SAME_TOKENIZER, id="data-other-tokenizer", about=(name,))
+        return
+    made_by = None if is_label else tokenised_by(prefix)
+    other = list(_other_tokenizer(config, name, prefix, made_by)) if made_by else []
+    rows = vocabulary_rows(config)
+    if rows and not other and (wrong := first_beyond(prefix, _ids(prefix), rows, IGNORED if is_label else 0, name)):
+        other = [replace(wrong, where=config.source(name).where)]
+    yield from other
+
+
+def _ids(prefix: str) -> tuple[Extreme, Extreme] | None:
+    """Return the smallest and the largest token id of a file as recorded, otherwise those of its beginning."""
+    record = recorded(prefix).get(".bin")
+    if record and record.digest.size == os.path.getsize(prefix + ".bin"):
+        return record.ids
+    ids = list(first_ids(prefix, EXAMINED))
+    low, high = (min(ids), max(ids)) if ids else (0, 0)
+    return (Extreme(low, ids.index(low)), Extreme(high, ids.index(high))) if ids else None
 
 
 def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:

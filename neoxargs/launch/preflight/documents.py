@@ -17,12 +17,7 @@ from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
 from neoxargs.token_files.sources import REWARDS_HINT, Source, sources
 
-HINTS = {
-    "pair": "write both files from the same prompts, so that document i of one belongs to document i of the other",
-    "documents": "write both files from the same documents, in the same order",
-    "length": "write one label for each token of every document",
-    "label": "write the token itself as its label, or -100 to exclude the token from the loss; do not shift the labels",
-}
+PAIR_HINT = "write both files from the same prompts, so that document i of one belongs to document i of the other"
 
 
 def empty_splits(config: Config) -> Iterator[Problem]:
@@ -74,7 +69,7 @@ def wrong_labels(config: Config) -> Iterator[Problem]:
         if text and label and (found := labels.mismatch(text, label)):
             name = f"{split}_label_data_paths"
             what, about = f"{name}: {own} {found.text}", (name, f"{split}_data_paths")
-            yield Problem(what, config.place(name), HINTS[found.kind], id="labels-do-not-match", about=about)
+            yield Problem(what, config.place(name), labels.HINTS[found.kind], id="labels-do-not-match", about=about)
 
 
 def unpaired_answers(config: Config) -> Iterator[Problem]:
@@ -87,7 +82,7 @@ def unpaired_answers(config: Config) -> Iterator[Problem]:
             other_prompt = "" if is_reward_model(config) else _other_prompt(paths, own)
             if what := _other_documents(*paths) or other_prompt:
                 place = config.place(names[1])
-                yield Problem(f"{names[1]}: {what}", place, HINTS["pair"], id="pairs-do-not-match", about=names[::-1])
+                yield Problem(f"{names[1]}: {what}", place, PAIR_HINT, id="pairs-do-not-match", about=names[::-1])
 
 
 def wrong_rewards(config: Config) -> Iterator[Problem]:

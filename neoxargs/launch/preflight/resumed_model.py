@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neoxargs import checkpoint_folder
+from neoxargs.checksums import Digest
 from neoxargs.problems import Problem, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
@@ -15,7 +16,9 @@ from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.sizes.model import is_reward_model
 from neoxargs.sizes.optimizer_state import state_type
 from neoxargs.sizes.trained import is_frozen
+from neoxargs.token_files.checksums import known_digests
 from neoxargs.token_files.index import digest
+from neoxargs.token_files.sources import files_of, sources
 
 if TYPE_CHECKING:
     from neoxargs.launch.checkpoint_changes import Change
@@ -133,9 +136,7 @@ def other_data(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield a warning about token files with other contents than when the checkpoint was written."""
     if checkpoint is None or config.checkpoint.finetune:
         return
-    recorded = checkpoint_folder.recorded_digests(checkpoint)
-    # `digest` is empty for base_shapes_file, which is no token file and has a check of its own.
-    other = [prefix for prefix, old in recorded.items() if old and digest(prefix) not in ("", old)]
+    other = [now for before, now in _data_then_and_now(config, checkpoint) if _has_other_contents(before, now)]
     if other:
         # Of text, the token file is only a copy, which deepy writes again when the text changes.
         texts = path_list(config.data.text_path) if other == [config.get("data_path")] else []
@@ -145,6 +146,32 @@ def other_data(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
         about = (name, "load")
         place = config.place("load")
         yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
+
+
+def _data_then_and_now(config: Config, checkpoint: Path) -> Iterator[tuple[Any, str]]:
+    """Yield what a checkpoint records of each token file, and the prefix of this run's file in its place.
+
+    A folder that was moved has other names: with as many files as then, they are compared one by one.
+    """
+    recorded = checkpoint_folder.recorded_digests(checkpoint)
+    files = files_of(sources(config.data, config.post_training))
+    # Earlier versions sorted the names, and recorded only a hash. That of base_shapes_file has a check of its own.
+    of_data = {prefix: found for prefix, found in recorded.items() if isinstance(found, dict)}
+    in_order = list(of_data.values()) if len(of_data) == len(files) else []
+    for number, prefix in enumerate(files):
+        if before := recorded.get(prefix) or (in_order[number] if in_order else None):
+            yield before, prefix
+    yield from ((found, prefix) for prefix, found in recorded.items() if isinstance(found, str) and prefix not in files)
+
+
+def _has_other_contents(before: Any, prefix: str) -> bool:
+    """Return whether a token file differs from what a checkpoint records, as far as is known without reading it."""
+    if isinstance(before, str):
+        return digest(prefix) not in ("", before)
+    now = known_digests(prefix)
+    then = {suffix: Digest.from_json(found) for suffix, found in before.items() if suffix in now}
+    return any(found.difference(found if now[suffix].crc32 is None and found.size == now[suffix].size else now[suffix])
+               for suffix, found in then.items())  # fmt: skip
 
 
 def _changes(config: Config, checkpoint: Path | None) -> list[Change]:

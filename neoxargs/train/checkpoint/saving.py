@@ -28,8 +28,8 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.trained import is_frozen
-from neoxargs.token_files import index
-from neoxargs.token_files.sources import sources
+from neoxargs.token_files import checksums
+from neoxargs.token_files.sources import files_of, sources
 from neoxargs.train.checkpoint import commit, expert_files, inventory
 from neoxargs.train.checkpoint.host_copies import HostCopies
 from neoxargs.train.checkpoint.random_states import random_file, random_state
@@ -270,13 +270,16 @@ def _is_elsewhere(weight: nn.Parameter) -> bool:
 def _write_config(files: RankFiles, config: Config) -> None:
     """Write the run's configuration: config.json for programs that need only the checkpoint, config.yml for people.
 
-    data.json has the digests of the token files, by which a continued run notices other data under the same name.
+    data.json has the digests of the token files in the order of the configuration, by which a continued run notices
+    other data, also under another name.
     """
     values = train_values(config)
     files.text(json.dumps(values, indent=1), files.part / checkpoint_folder.CONFIG)
     files.text(yaml.safe_dump(values, sort_keys=False), files.part / "config.yml")
-    prefixes = {source.prefix for chosen in sources(config.data, config.post_training).values() for source in chosen}
-    digests = {prefix: index.digest(prefix) for prefix in sorted(prefixes)}
+    digests: dict[str, Any] = {
+        prefix: {suffix: known.to_json() for suffix, known in checksums.known_digests(prefix).items()}
+        for prefix in files_of(sources(config.data, config.post_training))
+    }
     if shapes := config.mup.use_mup and config.mup.base_shapes_file:
         digests[shapes] = checkpoint_folder.file_digest(shapes)
     files.text(json.dumps(digests, indent=1), files.part / checkpoint_folder.DATA)

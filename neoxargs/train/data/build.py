@@ -191,7 +191,9 @@ def parser() -> argparse.ArgumentParser:
         description="Tokenise text, and write a token file (.bin and .idx) for `data_path`.",
         epilog="A document is one line of a JSON-lines file (.jsonl, .ndjson, or .json with one object per line; "
         "also compressed as .gz or .zst), or the full text of any other file. "
-        "For conversations, with labels for instruction tuning, see: deepy data --chat --help",
+        "For conversations, with labels for instruction tuning, see: deepy data --chat --help. "
+        "To compare token files with their checksums, to count their tokens or to merge them, see: "
+        "deepy data --verify --help",
     )
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="tokenise a file, a folder, the files that match a pattern, or "

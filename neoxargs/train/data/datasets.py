@@ -23,11 +23,13 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry.data import Data
 from neoxargs.registry.training import Training
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import rows_for
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import rewards
 from neoxargs.token_files.packing import joined_samples
-from neoxargs.token_files.sources import PARTS, Part, Source, sources
+from neoxargs.token_files.sources import PARTS, Part, Source, files_of, labelled, sources
 from neoxargs.train.data import indexed
+from neoxargs.train.data.comparison import Comparison
 from neoxargs.train.data.loader import Loader, Samples
 from neoxargs.train.data.references import References
 from neoxargs.train.data.token_file_checks import require_token_files
@@ -51,6 +53,8 @@ class Sampling:
     eod: int
     """Id of the end-of-document token."""
     vocab_size: int
+    rows: int
+    """Rows of the embedding, which no token id may exceed."""
     cache: Path
     """Folder of the index files."""
     epochs: int | None = None
@@ -72,6 +76,7 @@ def build_datasets(
     Raises Problems if a token file is missing, damaged or made with another vocabulary, or the train split is empty.
     """
     training, cache = config.training, Path(config.logging.run_dir, "data", "index")
+    rows = rows_for(tokenizer.vocab_size, config)
     prompt = prompt_length(config.soft_prompt)
     sampling = Sampling(
         config.data,
@@ -79,6 +84,7 @@ def build_datasets(
         training.seed,
         tokenizer.eod,
         tokenizer.vocab_size,
+        rows,
         cache,
         training.train_epochs,
         prompt,
@@ -90,6 +96,9 @@ def build_datasets(
     }
     chosen = sources(config.data, config.post_training)
     require_token_files(chosen, tokenizer.vocab_size)
+    comparison = Comparison(files_of(chosen), labelled(chosen), rows)
+    if _is_first(None if config.data.use_shared_fs else local_rank):
+        comparison.start()
     built = first_rank_first(
         None if config.data.use_shared_fs else local_rank,
         lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
@@ -108,7 +117,15 @@ def build_datasets(
         drops_last=config.data.sample_order == "gpt-neox",
         prompt=prompt,
         references=sampling.references,
+        comparison=comparison,
     )
+
+
+def _is_first(local_rank: int | None) -> bool:
+    """Return whether this rank writes or reads files for the others; see `first_rank_first`."""
+    if not torch.distributed.is_initialized():
+        return True
+    return (torch.distributed.get_rank() if local_rank is None else local_rank) == 0
 
 
 def needed_batches(training: Training, repeat_eval_samples: bool) -> dict[Part, int]:
@@ -264,7 +281,7 @@ def _masked_token(sampling: Sampling) -> int | None:
 
 
 def _labels(source: Source, sampling: Sampling) -> Any:
-    return None if source.labels is None else _file(source.labels, sampling)
+    return None if source.labels is None else _file(source.labels, sampling, is_label=True)
 
 
 def _weights(present: Sequence[Source], sampling: Sampling) -> list[float]:
@@ -320,13 +337,14 @@ def _size_and_time(prefix: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _file(prefix: str, sampling: Sampling) -> Any:
+def _file(prefix: str, sampling: Sampling, is_label: bool = False) -> Any:
     """Return the open token file."""
     if prefix not in sampling.files:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from megatron.core.datasets.indexed_dataset import IndexedDataset
-        sampling.files[prefix] = IndexedDataset(prefix, mmap=sampling.data.data_impl in ("infer", "mmap"))
+            from neoxargs.train.samples.checked_file import CheckedFile
+        mmap = sampling.data.data_impl in ("infer", "mmap")
+        sampling.files[prefix] = CheckedFile(prefix, mmap, sampling.rows, is_label)
         if sampling.data.mmap_warmup:
             _read_through(indexed.paths(Path(prefix))[0])
     return sampling.files[prefix]
@@ -347,9 +365,8 @@ def first_rank_first(local_rank: int | None, build: Callable[[], T]) -> T:
     if not torch.distributed.is_initialized():
         with megatron_core.as_only_rank():
             return build()
-    rank = torch.distributed.get_rank() if local_rank is None else local_rank
     try:
-        if rank == 0:
+        if _is_first(local_rank):
             with megatron_core.as_only_rank():
                 return build()
     finally:  # after a failure too: the other ranks then fail in the same way instead of hanging in the barrier

@@ -8,6 +8,7 @@ files appear under their final names only once they are complete.
 from __future__ import annotations
 
 import os
+import zlib
 from array import array
 from contextlib import suppress
 from functools import cached_property
@@ -17,6 +18,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neoxargs.checksums import ChecksumFile, Digest
+from neoxargs.token_files import checksums
 from neoxargs.token_files.index import HEADER, MAGIC
 from neoxargs.train.data.record import writing
 
@@ -38,6 +41,7 @@ class Writer:
         with writing(prefix):
             prefix.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(prefix)
+        self._crc32, self._ids = 0, checksums.Ids(np.dtype(stored).str if stored in CODES else None)
         self._parts = [_partial_file(prefix, os.getpid(), ending) for ending in ("bin", "idx")]
         self.lengths = array("i")
         self.ends = array("q", [0])
@@ -53,6 +57,8 @@ class Writer:
         assert ids.dtype == self.stored and ids.size == sum(lengths)
         with writing(self.prefix):
             self._bin.write(ids.data)
+        self._crc32 = zlib.crc32(ids.data, self._crc32)
+        self._ids.add(ids.data)
         for length, ends in zip(lengths, last, strict=True):
             if length:
                 self.lengths.append(length)
@@ -64,25 +70,33 @@ class Writer:
         return len(self.ends) - 1
 
     def finish(self) -> None:
-        """Write the index, then rename both files, the index last: a token file without index counts as missing."""
+        """Write the index, then rename both files, the index last: a token file without index counts as missing.
+
+        The record of their checksums is removed before and written after: without it, files count as foreign ones.
+        """
         with writing(self.prefix):
             self._bin.close()
-            self._write_index()
+            size = self._parts[0].stat().st_size
+            index = self._write_index()
             bin_path, idx_path = paths(self.prefix)
+            checksums.forget(str(self.prefix))
             idx_path.unlink(missing_ok=True)  # so that an old index is never read together with new ids
             os.replace(self._parts[0], bin_path)
             os.replace(self._parts[1], idx_path)
+            tokens = checksums.Record(Digest(size, self._crc32), self._ids.extremes)
+            checksums.write(str(self.prefix), {".bin": tokens, ".idx": checksums.Record(index)}, made=True)
 
-    def _write_index(self) -> None:
+    def _write_index(self) -> Digest:
         lengths = np.array(self.lengths, dtype=np.int32)
         sizes = lengths.astype(np.int64) * np.dtype(self.stored).itemsize
         code = REWARD_CODE if self.stored is REWARD else CODES[self.stored]
         header = HEADER.pack(MAGIC, VERSION, code, len(lengths), len(self.ends))
-        with open(self._parts[1], "wb") as idx:
-            idx.write(header)
-            # Lengths in tokens, offsets in bytes, document boundaries: the three arrays after the header.
-            for values in (lengths, np.cumsum(sizes) - sizes, np.array(self.ends, dtype=np.int64)):
-                idx.write(values.tobytes())
+        idx = ChecksumFile(self._parts[1])
+        idx.write(header)
+        # Lengths in tokens, offsets in bytes, document boundaries: the three arrays after the header.
+        for values in (lengths, np.cumsum(sizes) - sizes, np.array(self.ends, dtype=np.int64)):
+            idx.write(values.tobytes())
+        return idx.finish()
 
     def discard(self) -> None:
         """Delete the unfinished files; without effect after `finish`."""

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from neoxargs.problems import Problem, Problems
 from neoxargs.token_files.sources import Part
+from neoxargs.train.data.comparison import Comparison
 from neoxargs.train.data.references import References
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import Axis, Mesh
@@ -66,6 +68,8 @@ class Loader:
     """Number of positions at the beginning of every sample that a soft prompt occupies."""
     references: References = field(default_factory=References)
     """The reference model's log-probabilities in preference training."""
+    comparison: Comparison = field(default_factory=Comparison)
+    """Compares the token files with their checksums meanwhile."""
 
     def train(self, consumed: int) -> Iterator[Batch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
@@ -106,18 +110,46 @@ def batches(
     if workers == 0:
         return (collate([samples[index] for index in chosen]) for chosen in indices)
     end_workers_at_exit()
-    return iter(
+    loader = iter(
         DataLoader(
-            samples,  # type: ignore[arg-type]
+            _OrProblems(samples),
             batch_sampler=_Endless(indices),
             num_workers=workers,
-            collate_fn=collate,
+            collate_fn=_collate_or_problems,
             worker_init_fn=_start_worker,
             pin_memory=on_gpu(),
             # Without a generator, DataLoader draws from the default one, and dropout masks would differ after resuming.
             generator=torch.Generator(),
         )
     )
+    return (_without_problems(batch) for batch in loader)
+
+
+class _Refused(NamedTuple):
+    """What a worker process returns in place of a batch; torch raises exceptions of workers with other arguments."""
+
+    problems: list[Problem]
+
+
+class _OrProblems(torch.utils.data.Dataset[Any]):
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __getitems__(self, indices: list[int]) -> list[Mapping[str, Tensor]] | _Refused:
+        try:
+            return [self.samples[index] for index in indices]
+        except Problems as problems:
+            return _Refused(problems.problems)
+
+
+def _collate_or_problems(samples: list[Mapping[str, Tensor]] | _Refused) -> Batch | _Refused:
+    return samples if isinstance(samples, _Refused) else collate(samples)
+
+
+def _without_problems(batch: Batch | _Refused) -> Batch:
+    if isinstance(batch, _Refused):
+        raise Problems(batch.problems)
+    return batch
 
 
 def _start_worker(worker: int) -> None:

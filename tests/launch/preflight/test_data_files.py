@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neoxargs.launch.preflight import disk_space
+from neoxargs.launch.preflight import data_files, disk_space
 from neoxargs.launch.preflight.checkpoints import missing_checkpoint
 from neoxargs.launch.preflight.data_files import missing_files, read_prompts, unnamed_files, unreadable_prompts
 from neoxargs.problems import Place
@@ -185,6 +185,7 @@ def test_token_files_that_do_not_belong_together(tmp_path, name, size, sentence)
     writer = indexed.Writer(tmp_path / "tokens", np.uint16)
     writer.add(np.arange(10, dtype=np.uint16), [4, 6], [True, True])
     writer.finish()
+    (tmp_path / "tokens.checksums.json").unlink()  # as of a file of another program
     os.truncate(tmp_path / f"tokens.{name}", size)
     found = [problem.what for problem in missing_files(config(data_path=str(tmp_path / "tokens")))]
     assert found == ([f"data_path: {tmp_path}/{sentence}"] if sentence else [])
@@ -250,9 +251,46 @@ def test_token_ids_beyond_the_embedding(tmp_path):
     token_file(tmp_path / "data", [[7, 384, 9]])
     settings = {"data_path": f"{tmp_path}/data", "make_vocab_size_divisible_by": 128}
     (found,) = missing_files(config(**settings))
-    assert found.what == f"data_path: {tmp_path}/data contains token id 384, but the embedding has only 384 rows"
+    assert (
+        found.what
+        == f"data_path: {tmp_path}/data.bin contains token id 384 in document 0, but the embedding has only 384 rows"
+    )
     token_file(tmp_path / "data", [[7, 383, 9]])
     assert not missing_files(config(**settings))
+
+
+def test_every_id_of_a_file_with_a_record_is_known(tmp_path, monkeypatch):
+    """Without it, only the beginning is read."""
+    monkeypatch.setattr(data_files, "EXAMINED", 2)
+    token_file(tmp_path / "data", [[7], [8, 384]])
+    token_file(tmp_path / "labels", [[-100], [8, 384]])
+    settings = {"train_data_paths": [f"{tmp_path}/data"], "train_label_data_paths": [f"{tmp_path}/labels"]}
+    assert [problem.what for problem in missing_files(config(**settings))] == [
+        f"train_data_paths: {tmp_path}/data.bin contains token id 384 in document 1, "
+        "but the embedding has only 384 rows",
+        f"train_label_data_paths: {tmp_path}/labels.bin contains token id 384 in document 1, "
+        "but the embedding has only 384 rows",
+    ]
+    for name in ("data", "labels"):
+        (tmp_path / f"{name}.checksums.json").unlink()
+    assert not missing_files(config(**settings))
+
+
+@pytest.mark.parametrize("at", [0, 20, 38])
+@pytest.mark.parametrize("suffix", ["bin", "idx"])
+def test_small_files_are_compared_with_their_checksums_and_large_ones_named(tmp_path, monkeypatch, suffix, at):
+    settings = {"data_path": token_file(tmp_path / "data", [[7, 8, 9, 1, 2, 3, 4, 5, 6, 7]]), "tokenizer_type": "none"}
+    file = tmp_path / f"data.{suffix}"
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+    (found,) = missing_files(config(**settings))
+    assert (found.id, found.where) == ("data-file-changed", HERE)
+    assert found.what.startswith(f"{file} has changed since its checksum was recorded: it has the checksum ")
+    monkeypatch.setattr(data_files, "READ_AT_MOST", 8)
+    if suffix == "bin":
+        assert not missing_files(config(**settings))
+        assert data_files.unread(config(**settings)) == {settings["data_path"]: 40 + 62}
 
 
 def test_prompts_of_a_file_are_read_before_the_start(tmp_path: Path) -> None:

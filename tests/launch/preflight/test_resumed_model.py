@@ -22,6 +22,7 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
+from neoxargs.token_files.checksums import known_digests
 from neoxargs.token_files.index import digest
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint.saving import _write_config
@@ -269,6 +270,31 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path: Path, theirs: str, 
     config = resolved(tmp_path, text)
     found = [problem.id for problem in other_optimizer(config, loaded_checkpoint(config))]
     assert found == ["checkpoint-other-optimizer"] * refused
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_a_checkpoint_knows_the_whole_contents_of_its_data_also_after_a_move(tmp_path: Path, suffix: str) -> None:
+    text = token_file(tmp_path / "text", [[1, 2, 3]] * 100_000)
+    checkpoint = tmp_path / "global_step1"
+    checkpoint.mkdir()
+    known = {suffix: digest.to_json() for suffix, digest in known_digests(text).items()}
+    (checkpoint / "data.json").write_text(json.dumps({text: known, "b": {".bin": {"bytes": 4}}}))
+    documents = [[1, 2, 3]] * 100_000
+    other = token_file(tmp_path / "b", [[1]])
+
+    def told(*names: str) -> list[str]:
+        config = resolved(tmp_path, f"data_path: [{', '.join(names)}]\n")
+        return [problem.what.partition(" since")[0] for problem in other_data(config, checkpoint)]
+
+    assert told(text, other) == []
+    moved = token_file(tmp_path / "moved", documents)
+    assert told(moved, other) == []
+    documents[50_000] = [1, 2, 4] if suffix == ".bin" else [1, 2]
+    token_file(tmp_path / "moved", documents)
+    assert told(moved, other) == [f"the contents of {moved} have changed"]
+    (tmp_path / "moved.checksums.json").unlink()  # of other programs, only the size is known until a run has read it
+    assert told(moved, other) == [f"the contents of {moved} have changed"] * (suffix == ".idx")
+    assert told(moved) == []  # another number of files: nothing says which is which
 
 
 def test_token_files_with_other_contents_are_a_warning(tmp_path: Path) -> None:

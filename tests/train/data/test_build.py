@@ -241,7 +241,12 @@ class TestWholeOrNotAtAll:
         with pytest.raises(Problems):
             build.build([str(path)], BYTES, prefix)
         assert build.summary_of(prefix) == before
-        assert sorted(p.name for p in prefix.parent.iterdir()) == ["data.bin", "data.idx", "data.json"]
+        assert sorted(p.name for p in prefix.parent.iterdir()) == [
+            "data.bin",
+            "data.checksums.json",
+            "data.idx",
+            "data.json",
+        ]
 
     @pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, 0), (signal.SIGKILL, 1)])
     def test_a_killed_build_leaves_nothing_under_the_final_names(self, tmp_path, how, left) -> None:
@@ -266,7 +271,12 @@ class TestWholeOrNotAtAll:
         names = [p.name for p in (tmp_path / "out").iterdir()]
         assert len(names) == left and all(".part." in name for name in names)
         build.build([str(regular)], BYTES, tmp_path / "out" / "data")
-        assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["data.bin", "data.idx", "data.json"]
+        assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+            "data.bin",
+            "data.checksums.json",
+            "data.idx",
+            "data.json",
+        ]
 
     def test_no_file_exists_before_a_signal_would_remove_it(self, tmp_path) -> None:
         """A signal may arrive between the construction of the writer and the `try` that discards it."""

@@ -50,7 +50,7 @@ def numbered(prefix: Path, count: int, offset: int = 0) -> str:
 
 
 def sampling(folder: Path, **data) -> Sampling:
-    return Sampling(Data(**data), SEQ, seed=1, eod=256, vocab_size=257, cache=folder / "index")
+    return Sampling(Data(**data), SEQ, seed=1, eod=256, vocab_size=257, rows=9999, cache=folder / "index")
 
 
 def config(run_dir: Path, **changes) -> Config:
@@ -236,7 +236,7 @@ class TestOrder:
         chosen = [Source(numbered(tmp_path / "data", 60))]
         orders = []
         for seed in (1, 1, 2):
-            how = Sampling(Data(), SEQ, seed, 256, 257, tmp_path / f"index{len(orders)}")
+            how = Sampling(Data(), SEQ, seed, 256, 257, 9999, tmp_path / f"index{len(orders)}")
             found = made(chosen, 48, how)
             orders.append([found[i]["tokens"].tolist() for i in range(48)])
         assert orders[0] == orders[1] != orders[2]

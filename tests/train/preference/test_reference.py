@@ -27,7 +27,7 @@ def pairs(folder: Path, name: str, token: int, weight: float = 1.0) -> Source:
 
 def loader(folder: Path, chosen: list[Source], samples: int) -> Loader:
     options = Data(pack_impl="unpacked", dataset_impl="pairwise")
-    sampling = Sampling(options, 6, 1, eod=0, vocab_size=99, cache=folder / "index")
+    sampling = Sampling(options, 6, 1, eod=0, vocab_size=99, rows=99, cache=folder / "index")
     data = datasets.first_rank_first(None, lambda: datasets.dataset(chosen, "train", samples, sampling))
     return Loader({"train": data}, Mesh(ALONE, ALONE, ALONE, ALONE), 1, references=sampling.references)
 

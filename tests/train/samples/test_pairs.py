@@ -32,7 +32,7 @@ def made(folder: Path, samples: int, eod: int = 0, **more: Any) -> tuple[Any, Sa
     rejected = Source(prefix["rejected"], labels=prefix["rejected_label"])
     source = Source(prefix["chosen"], labels=prefix["chosen_label"], rejected=rejected)
     options = Data(pack_impl="unpacked", dataset_impl="pairwise", **more)
-    sampling = Sampling(options, SEQ, 1, eod, vocab_size=99, cache=folder / "index")
+    sampling = Sampling(options, SEQ, 1, eod, vocab_size=99, rows=99, cache=folder / "index")
     return datasets.first_rank_first(None, lambda: datasets.dataset([source], "train", samples, sampling)), sampling
 
 

@@ -43,7 +43,7 @@ def numbered(count: int, longest: int = 12) -> list[list[int]]:
 
 
 def made(folder: Path, samples: int, how: str, source: Source, **more: Any) -> Any:
-    sampling = Sampling(Data(pack_impl=how, **more), SEQ, 1, eod=0, vocab_size=9999, cache=folder / "index")
+    sampling = Sampling(Data(pack_impl=how, **more), SEQ, 1, eod=0, vocab_size=9999, rows=9999, cache=folder / "index")
     return datasets.first_rank_first(None, lambda: datasets.dataset([source], "train", samples, sampling))
 
 
@@ -269,7 +269,9 @@ def test_a_run_of_epochs_has_the_samples_that_the_launcher_counts(tmp_path: Path
             f"{split}_data_paths: {[text, other][:prefixes]}",
             f"{split}_label_data_paths: {[label, own][:prefixes]}",
         ]
-    file.write_text("\n".join([*lines, "tokenizer_type: ByteLevelTokenizer", f"run_dir: {tmp_path}"]))
+    file.write_text(
+        "\n".join([*lines, "padded_vocab_size: 9999", "tokenizer_type: ByteLevelTokenizer", f"run_dir: {tmp_path}"])
+    )
     settings = resolve([file], gpus=1, samples=samples_per_epoch)
     samples = build_datasets(settings, TOKENIZER, Mesh()).parts["train"]
     assert samples is not None

@@ -14,6 +14,11 @@ PROBLEMS: dict[str, Entry] = {
         "A token file does not exist. Every rank would start, join the process group, and stop when it opens the file.",
         "data_path: data/my_text_document\n",
     ),
+    "data-file-changed": row(
+        "The checksums of a token file are recorded in PREFIX.checksums.json when deepy writes it, or when a run reads "
+        "it for the first time. The file now has another size or other bytes: a disk or a copy has damaged it, or "
+        "another file has taken its place. If that was meant, delete the record; the next run makes a new one."
+    ),
     "data-file-damaged": row(
         "A dataset is a pair of files, .bin and .idx, and one of them is truncated or has an unknown format. The "
         "ranks would stop when they read past the end of the file, possibly after days."
@@ -74,6 +79,10 @@ PROBLEMS: dict[str, Entry] = {
         "data did not write, for example the corpus or the tokenizer."
     ),
     "data-option-invalid": row("An option of deepy data has a value that it cannot have."),
+    "merge-not-possible": row(
+        "Merged token files have one tokenizer, and all of them have labels and rewards or none has. The result is "
+        "written beside its parts, never over them."
+    ),
     "data-not-writable": row(
         "The folder of a token file cannot be created, or the disk is full. No partial file is left."
     ),
