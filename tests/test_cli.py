@@ -379,13 +379,26 @@ def test_a_dry_run_for_other_gpus(capsys):
 
 def test_set_overrides_and_gpt_neox_options_are_sets(capsys):
     words = ["--set", "hidden-size=128", "--set", "optimizer.params.lr=0.01", "--wandb_group", "a b: c", "-i", "in.txt"]
+    words += ["--wandb_run_name", "first try"]
     values = dry_run(capsys, "my_script.py", *BOTH, *words, "--iteration", "7", "--eval_tasks", "x", "y")["values"]
+    assert values["wandb_run_name"] == "first try"
     assert (values["hidden_size"], values["lr"], values["iteration"]) == (128, 0.01, 7)
     assert (values["wandb_group"], values["sample_input_file"], values["eval_tasks"]) == (
         "a b: c",
         "in.txt",
         ["x", "y"],
     )
+
+
+def test_check_takes_the_options_of_a_launch(capsys, tmp_path):
+    """Without the one that starts the autotuner, DeepSpeed would end the run after a few steps."""
+    Path("tune.yml").write_text("autotuning: {enabled: true}")
+    words = ["check", *BOTH, "tune.yml", "--gpus", "4", "--json"]
+    for option, ids in (([], ["autotuning-without-tuner"]), (["--autotuning", "tune"], [])):
+        code = main([*words, *option])
+        problems = json.loads(capsys.readouterr().out)["problems"]
+        assert [problem["id"] for problem in problems if problem["severity"] == "error"] == ids
+        assert code == len(ids)
 
 
 def test_the_ranks_receive_the_files_and_the_commit(capsys, folder):

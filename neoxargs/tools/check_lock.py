@@ -49,7 +49,7 @@ def run(request: Request) -> int:
     if problems:
         report(problems)
     if not failed:
-        print(f"ok\n  {same}")
+        print("\n".join([f"ok\n  {same}", *_only_sampled(lock)]))
     return int(failed)
 
 
@@ -63,6 +63,15 @@ def _ignored_options(request: Request) -> Iterator[Problem]:
         if recorded:
             what = f"{option} does not apply to a lock file, because the file records {recorded} of its run"
             yield Problem(what, hint=f"remove {option}", id="lock-option-not-applicable")
+
+
+def _only_sampled(lock: Lock) -> list[str]:
+    """Return a line about the files that are too large to be compared completely."""
+    sampled = [file["path"] for files in lock.sections["files"].values() for file in files if file.get("sampled")]
+    compare = "deepy data --verify compares token files completely"
+    return [f"  of {listed(sampled, 'and', most=3)}, only the size and samples were compared; {compare}"] * bool(
+        sampled
+    )
 
 
 def _what_is_the_same(compared: bool, differ: bool) -> str:

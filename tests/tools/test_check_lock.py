@@ -52,6 +52,15 @@ def test_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "ok\n  the same values and files as when the run was launched\n"
 
 
+def test_files_of_which_samples_were_compared_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("d.bin").open("r+b") as file:
+        file.truncate((1 << 24) + 1)
+    launch("lr=0.5")
+    assert main(["check", "run/run.lock.yml"]) == 0
+    told = "of d.bin, only the size and samples were compared; deepy data --verify compares token files completely"
+    assert told in capsys.readouterr().out
+
+
 def test_a_changed_value(capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.yml").write_text(Path("my.yml").read_text() + "seed: 7\nlog_interval: 3\nzero_optimization: {stage: 1}\n")
     code, found = check(capsys)
