@@ -53,7 +53,7 @@ def test_merge_joins_documents_labels_and_rewards_in_order(how: list[str], monke
     assert content("out/all_label") == [[IGNORED, *ids[1:]] for ids in both]
     assert content("out/all_reward") == [[0.5 * len(ids)] for ids in both]
     assert indexed.read(Path("out/all")).ends.tolist() == [0, 1, 2, 3, 4, 5]
-    assert index.tokenised_by("out/all") == index.Tokenised("HFTokenizer", 70001, "", "")
+    assert index.tokenised_by("out/all") == index.Tokenised("HFTokenizer", 70001, "", "", None)
     assert main(["--verify", "out/all"]) == 0
 
 
