@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,11 +19,36 @@ from neoxargs.neox_checkpoint.contents import SEQUENTIAL, Contents
 from neoxargs.neox_checkpoint.pickles import Inert, TensorRef, read
 from neoxargs.neox_checkpoint.weights import decays
 from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.optimizer_state import state_type
 
 #: Tensor parallel rank, number of the layer, name of the tensor.
 Key = tuple[int, int, str]
 #: Keys under which DeepSpeed stores the fp32 weights of each group.
 PARTITIONS, SUB_PARTITIONS = "single_partition_of_fp32_groups", "local_sub_partitions_of_fp32_groups"
+#: `state_type` of an optimizer that GPT-NeoX has -> the name of each of its states there -> ours. All have one element
+#: per element of the weight. 1-bit Adam's error feedback is left out: GPT-NeoX itself sets it to 0 when it loads.
+STATES = {
+    "adam": {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"},
+    "onebitadam": {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"},
+    "lion": {"exp_avg": "momentum"},
+    "madgrad_wd": {"grad_sum_sq": "squares", "s": "total", "x0": "start"},
+}
+#: Those that count their steps.
+COUNTS_STEPS = ("adam", "onebitadam", "madgrad_wd")
+_KNOWN = {name for names in STATES.values() for name in names}
+#: Name of a state that only one optimizer has -> why it cannot be restored.
+NOT_RESTORED = {
+    "accumulator_0": "SM3 has an accumulator for each row and column of a rank's slice of a weight, which other slices "
+    "do not have",
+    "qmap1": "bitsandbytes' optimizers store it in 8 bits",
+    "momentum_buffer": "GPT-NeoX's SGD (MuSGD) is muP's, which orders the weights by their growth; the files do not "
+    "record that order",
+}
+#: Keys of the number of steps; `k` is madgrad_wd's.
+STEP_COUNTS = ("step", "k")
+#: Type of a tensor with one number -> its format for `struct`.
+NUMBERS = {"float32": "<f", "int64": "<q", "int32": "<i"}
 #: Start of the names of weights that have no gradient in some models: with `gpt_j_tied`, this norm is not used.
 UNUSED = "post_attention_layernorm."
 #: Prefix of the names of tied weights, which belong to layer 0.
@@ -97,6 +123,30 @@ def locate_state(contents: Contents) -> OptimizerState:
     return found
 
 
+def restorable_state(contents: Contents, config: Config) -> OptimizerState:
+    """Return where the state of the run's optimizer is, by deepy's names; raise NotUsable if it cannot be restored."""
+    if config.mup.use_mup:
+        raise NotUsable(
+            "with use_mup, GPT-NeoX's optimizers (MuAdam, MuSGD) order the weights by their growth relative to the "
+            "base model, and the files do not record that order"
+        )
+    found, kind = locate_state(contents), config.optimizer.type or "Adam"
+    names = STATES.get(state_type(kind), {})
+    theirs = next((kind for kind, names in STATES.items() if set(names) == set(found.states)), None)
+    if set(names) != set(found.states):
+        lacks = f"it lacks {', '.join(sorted(set(names) - set(found.states)))}"
+        why = f"it is that of {theirs}" if theirs else lacks
+        raise NotUsable(f"{why}, but this run uses optimizer.type {kind}")
+    if config.optimizer_params.amsgrad:
+        raise NotUsable("it lacks the largest second moments, which optimizer.params.amsgrad needs")
+    return replace(found, states={ours: found.states[theirs] for theirs, ours in names.items()})
+
+
+def state_kinds(state: OptimizerState) -> list[str]:
+    """Return the kinds of tensors that a state has for each weight, by deepy's names."""
+    return ["fp32 copy"] * bool(state.masters) + list(state.states)
+
+
 def _add(found: OptimizerState, contents: Contents, number: int, orders: _Orders) -> None:
     """Add the state of one pipeline stage and tensor parallel rank."""
     rank = number % contents.files.tensor_ranks
@@ -110,7 +160,10 @@ def _add(found: OptimizerState, contents: Contents, number: int, orders: _Orders
             raise NotUsable("the checkpoint has none")
         _keep_counters(found, outer)
         if "fp32_groups_flat" not in outer:
-            _add_whole(found, outer, rank, orders.of_tensors(number, _shapes(outer)))
+            # DeepSpeed's FP16_UnfusedOptimizer, for example of Lion, has an fp32 copy of each weight.
+            inner = outer.get("optimizer_state_dict", outer)
+            groups = orders.of_tensors(number, _shapes(inner))
+            _add_whole(found, inner, rank, groups, list(chain.from_iterable(outer.get("fp32_groups", ()))))
             return
         states = _by_group(outer["optimizer_state_dict"])
         vectors = [_Vector([flat], [state]) for flat, state in zip(outer["fp32_groups_flat"], states, strict=True)]
@@ -149,10 +202,10 @@ def _keep_counters(found: OptimizerState, outer: Mapping[str, Any]) -> None:
 def _steps(value: Any) -> Iterator[int]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            if key == "step" and isinstance(inner, int | float):
+            if key in STEP_COUNTS and isinstance(inner, int | float):
                 yield int(inner)
-            elif key == "step" and isinstance(inner, TensorRef) and inner.dtype == "float32":  # of torch's optimizers
-                yield int(struct.unpack("<f", inner.elements(0, 1))[0])
+            elif key in STEP_COUNTS and isinstance(inner, TensorRef) and inner.dtype in NUMBERS:
+                yield int(struct.unpack(NUMBERS[inner.dtype], inner.elements(0, 1))[0])
             elif isinstance(inner, Mapping | list):
                 yield from _steps(inner)
     elif isinstance(value, list):
@@ -206,7 +259,10 @@ def _by_number(base: Mapping[str, Any]) -> list[dict[str, TensorRef]]:
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, TensorRef]:
-    return {name: value for name, value in state.items() if isinstance(value, TensorRef) and value.shape}
+    found = {name: value for name, value in state.items() if isinstance(value, TensorRef) and value.shape}
+    if why := next((why for name, why in NOT_RESTORED.items() if name in found), ""):
+        raise NotUsable(why)
+    return {name: value for name, value in found.items() if name in _KNOWN}
 
 
 def _shapes(outer: Mapping[str, Any]) -> list[list[tuple[int, ...] | None]]:
@@ -223,12 +279,16 @@ def _shape(state: Mapping[str, Any]) -> tuple[int, ...] | None:
     return next((tensor.shape for tensor in _tensors(state).values()), None)
 
 
-def _add_whole(found: OptimizerState, outer: Mapping[str, Any], rank: int, groups: Groups) -> None:
+def _add_whole(
+    found: OptimizerState, outer: Mapping[str, Any], rank: int, groups: Groups, masters: Sequence[TensorRef]
+) -> None:
     weights = [weight for group in groups for weight in group]
     for weight, state in zip(weights, _by_number(outer), strict=True):
         for name, tensor in state.items():
             key = (rank, weight.layer, weight.name)
             found.states.setdefault(name, {}).setdefault(key, [Part(tensor, 0, tensor.numel)])
+    for weight, master in zip(weights, masters, strict=bool(masters)):
+        found.masters.setdefault((rank, weight.layer, weight.name), [Part(master, 0, master.numel)])
 
 
 def _add_vector(found: OptimizerState, group: Sequence[_Weight], vector: _Vector, rank: int) -> None:

@@ -6,12 +6,13 @@ Names have changed over the years. Shapes decide what a name leaves open; `evide
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.neox_checkpoint.pickles import TensorRef
 from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
 
 #: How the ranks' tensors become one. rows, columns: one after the other. heads: rows of queries, keys and values. gate
 #: first: rows; with a gated activation, the rows of the gate come before those of the value. copies: every rank has all
@@ -131,6 +132,21 @@ def locate(contents: Contents) -> Located:
         raise Problems(problems)
     legacy = any(name.rpartition(".")[0] in LEGACY_MODULES for number in blocks for name in layers[number])
     return Located(found, len(blocks), legacy)
+
+
+def used_weights(located: Located, config: Config) -> dict[str, Found]:
+    """Return the weights that a run restores: all except norms that GPT-NeoX creates and does not use."""
+    unused = "post_attention_layernorm" if config.attention.gpt_j_residual and config.attention.gpt_j_tied else None
+    return {name: item for name, item in located.weights.items() if not unused or unused not in name}
+
+
+def weight_kinds(weights: Iterable[str]) -> list[str]:
+    """Return the modules of weights without the numbers of layers, such as `attention.dense (weight, bias)`."""
+    kinds: dict[str, dict[str, None]] = {}
+    for name in weights:
+        module, _, kind = re.sub(r"^layers\.\d+\.", "", name).rpartition(".")
+        kinds.setdefault(module, {})[kind] = None
+    return [f"{module} ({', '.join(names)})" for module, names in kinds.items()]
 
 
 def _problems(contents: Contents, blocks: list[int], unknown: list[str]) -> Iterator[Problem]:

@@ -58,7 +58,8 @@ class Run:
     weights, moments: full tensors by deepy's names, the moments for each state of the optimizer.
     order: of the rows of query_key_value; `names`: new, legacy (before September 2024), llama (w1, w2, w3) or te
     (Transformer Engine's modules and norms).
-    optimizer: none, fp32, fp16, zero1, zero1-2021 or bf16.
+    optimizer: none, fp32, fp16, fp16-unfused (DeepSpeed's wrapper of other optimizers than Adam), zero1, zero1-2021 or
+    bf16. counter: key of the number of steps; `k`, of madgrad_wd, is counted once for all weights.
     """
 
     weights: Mapping[str, Tensor]
@@ -76,6 +77,7 @@ class Run:
     parallel_residual: bool = False
     row_output: bool = False
     optimizer: str = "none"
+    counter: str = "step"
     iteration: int = 3
     state: dict[str, Any] = field(default_factory=dict)
 
@@ -235,18 +237,25 @@ def _optimizer(
         layers = _layers(run, rank, tensors, "states")
         states[state] = {(layer, name): layers[layer][name] for layer, name in here}
     groups = _groups(here)
-    if run.optimizer == "fp32":
+    if run.optimizer in ("fp32", "fp16-unfused"):
         keys = [key for group in groups for key in group]
         # DeepSpeed's fused Adam counts a group's steps in the state of its last weight only.
         last = {len(groups[0]) - 1, len(keys) - 1}
-        per_weight = {
-            i: {"step": run.iteration * (i in last), **{name: values[key] for name, values in states.items()}}
+        per_weight: dict[Any, Any] = {
+            i: {run.counter: run.iteration * (i in last), **{name: values[key] for name, values in states.items()}}
             for i, key in enumerate(keys)
         }
+        if run.counter == "k":
+            per_weight = {i: {n: v for n, v in state.items() if n != "k"} for i, state in per_weight.items()}
+            per_weight["k"] = torch.tensor([run.iteration])
         cut = len(groups[0])
-        return {"optimizer": {"state": per_weight, "param_groups": [
+        inner = {"state": per_weight, "param_groups": [
             {"lr": 0.1, "params": list(range(cut))}, {"lr": 0.1, "params": list(range(cut, len(keys)))},
-        ]}}  # fmt: skip
+        ]}  # fmt: skip
+        if run.optimizer == "fp32":
+            return {"optimizer": inner}
+        copies = [[here[key].float() for key in group] for group in groups]
+        return {"optimizer": {"fp32_groups": copies, "optimizer_state_dict": inner, "cur_scale": 4096.0}}
     flat = [torch.cat([here[key].float().flatten() for key in group]) for group in groups]
     flat_states = [
         {name: torch.cat([values[key].flatten() for key in group]) for name, values in states.items()}

@@ -10,9 +10,9 @@ from neoxargs.neox_checkpoint.comparison import mismatches
 from neoxargs.neox_checkpoint.consistency import inconsistencies, require_checksums
 from neoxargs.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.neox_checkpoint.evidence import query_key_value_order
-from neoxargs.neox_checkpoint.optimizer import NotUsable, locate_state, not_restorable
+from neoxargs.neox_checkpoint.optimizer import NotUsable, not_restorable, restorable_state, state_kinds
 from neoxargs.neox_checkpoint.saved_configuration import differences
-from neoxargs.neox_checkpoint.weights import Located, locate
+from neoxargs.neox_checkpoint.weights import Located, locate, used_weights, weight_kinds
 from neoxargs.problems import Problem, Problems
 from neoxargs.record import replace
 from neoxargs.resolve.config import Config
@@ -66,10 +66,11 @@ def _taken_over(config: Config, contents: Contents, located: Located, compared: 
             not_taken.append("optimizer state (no_load_optim: true)")
         else:
             try:
-                step = locate_state(contents).step
-                lines[-1] += f", optimizer state at step {step}"
+                state = restorable_state(contents, config)
+                lines[-1] += f", optimizer state at step {state.step} ({', '.join(state_kinds(state))})"
             except NotUsable as why:
                 yield not_restorable(contents, str(why))
+    lines.append(f"weights: {', '.join(weight_kinds(used_weights(located, config)))}")
     lines.append(f"not restored: {', '.join(not_taken)}")
     if not compared:
         lines.append("checksums: not compared yet, because the files are large; the ranks compare them when they load")

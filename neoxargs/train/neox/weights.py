@@ -15,10 +15,11 @@ from torch import Tensor
 
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.neox_checkpoint.evidence import Decision, query_key_value_order
-from neoxargs.neox_checkpoint.optimizer import NotUsable, OptimizerState, Part, locate_state
-from neoxargs.neox_checkpoint.weights import Found, locate
+from neoxargs.neox_checkpoint.optimizer import COUNTS_STEPS, NotUsable, OptimizerState, Part, restorable_state
+from neoxargs.neox_checkpoint.weights import Found, locate, used_weights
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import GATED
+from neoxargs.sizes.optimizer_state import state_type
 from neoxargs.train.checkpoint.weights_by_name import join_slices
 from neoxargs.train.huggingface.forms import HEADS, Sizes
 from neoxargs.train.neox.tensors import read_parts, read_tensor
@@ -34,10 +35,7 @@ class NeoxWeights:
     def __init__(self, contents: Contents, config: Config) -> None:
         self.contents, self.folder, self.config = contents, contents.folder, config
         self.located = locate(contents)
-        self.slices = self.located.weights
-        if config.attention.gpt_j_residual and config.attention.gpt_j_tied:
-            # GPT-NeoX creates this norm and does not use it.
-            self.slices = {name: item for name, item in self.slices.items() if "post_attention_layernorm" not in name}
+        self.slices = used_weights(self.located, config)
         self.order: Decision = query_key_value_order(
             contents, self.located, config.shape, config.checkpoint.load_query_key_value_order
         )
@@ -60,7 +58,7 @@ class NeoxWeights:
     @cached_property
     def _state(self) -> tuple[OptimizerState, str]:
         try:
-            return locate_state(self.contents), ""
+            return restorable_state(self.contents, self.config), ""
         except NotUsable as why:
             return OptimizerState(), str(why)
 
@@ -108,7 +106,8 @@ class NeoxWeights:
         """Return a weight's optimizer states: the step count, and None for tensors, which `full_tensor` returns."""
         keys = self._keys(self.slices[name])
         names = [state for state, parts in self.optimizer.states.items() if all(key in parts for key in keys)]
-        return {"step": self.optimizer.step, **dict.fromkeys(names)} if names else {}
+        counts = state_type(self.config.optimizer.type or "Adam") in COUNTS_STEPS
+        return {**({"step": self.optimizer.step} if counts else {}), **dict.fromkeys(names)} if names else {}
 
     def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor:
         """Return a weight, or one of its optimizer states, joined over all tensor parallel ranks.
