@@ -1,7 +1,8 @@
 """`deepy export --format neox`: write a checkpoint in GPT-NeoX's format of 2024-11-13 and later.
 
 One file per layer and tensor parallel rank, or one file per rank with `pipe_parallel_size: 0`. The optimizer state is
-written only for fp32 without ZeRO and at most one pipeline stage, because GPT-NeoX then stores one tensor per weight.
+written only for fp32 without ZeRO and at most one pipeline stage, because GPT-NeoX then stores one tensor per weight,
+and only of optimizers that GPT-NeoX has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from neoxargs.launch.targets.nesting import nested
 from neoxargs.neox_checkpoint.contents import SCHEDULE
 from neoxargs.neox_checkpoint.files import layer_file, state_file
+from neoxargs.neox_checkpoint.optimizer import STATES
 from neoxargs.neox_checkpoint.weights import (
     EMBEDDINGS,
     FINAL_NORM,
@@ -36,13 +38,15 @@ from neoxargs.registry.lora import Lora
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.sizes.model import vocabulary_rows, weights_of_layers
+from neoxargs.sizes.optimizer_state import state_type
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.weights_by_name import Weights, rank_slice
 from neoxargs.train.huggingface.forms import HEADS, Sizes
 from neoxargs.train.neox.weights import halves_of, swapped_halves
 from neoxargs.train.parallel.make import TensorShard
 
-STATES = ("exp_avg", "exp_avg_sq")
+#: Kinds of optimizer state with a step count for each weight and group.
+ADAMS = ("adam", "onebitadam")
 #: Parameters of the model that only this package has, and that say how GPT-NeoX computes it, or change no result.
 SAME_MODEL = ("softmax_over_padding", "rms_norm_epsilon_under_root", "compile_layers", "mamba_inner_size")
 
@@ -115,34 +119,54 @@ class _Writer:
         self.targets = list(_targets(config, saved))
         one_stage = config.parallel.pipe_parallel_size <= 1 and not config.zero_optimization.stage
         whole = one_stage and config.get("precision") in (None, "fp32")
-        self.has_optimizer = whole and saved.complete
+        self.kind = state_type(config.optimizer.type or "Adam")
+        known = self.kind in STATES and not config.optimizer_params.amsgrad and not config.mup.use_mup
+        self.has_optimizer = whole and known and saved.complete
 
     def layers(self, rank: int, state: str) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield the tensors of each layer. state: of the optimizer; "" for the weights."""
-        for number in dict.fromkeys(target.layer for target in self.targets):
+        """Yield the tensors of each layer, also of one that has none. state: of the optimizer; "" for the weights."""
+        # GPT-NeoX reads a file for the final norm even if it has no parameters.
+        final_norm = len(weights_of_layers(self.config.shape)) + 1 + FINAL_NORM
+        for number in sorted({final_norm, *(target.layer for target in self.targets)}):
             here = [target for target in self.targets if target.layer == number]
             yield number, {target.name: self._tensor(target, rank, state) for target in here}
 
     def optimizer(self, rank: int) -> dict[str, Any]:
-        """Return the state of DeepSpeed's Adam, in which norms and biases are in a separate group without decay."""
-        by_state = {state: list(self._tensors(rank, state)) for state in STATES}
+        """Return the state of GPT-NeoX's optimizer, as torch's optimizers save it.
+
+        Norms and biases are in a separate group without decay. If nothing decays, there is one group.
+        """
+        by_state = {theirs: list(self._tensors(rank, ours)) for theirs, ours in STATES[self.kind].items()}
         # The highest one: weights that were never updated have none.
         step = max(int(self.saved.states(name).get("step", 0)) for name in self.saved.slices)
-        decaying = [decays(name, tensor.dim()) for name, tensor in by_state[STATES[0]]]
+        weight_decay = self.config.regularization.weight_decay
+        decaying = [weight_decay != 0 and decays(name, tensor.dim()) for name, tensor in next(iter(by_state.values()))]
         # Those with decay first; the sort is stable, so the layers keep their order.
         order = sorted(range(len(decaying)), key=lambda index: not decaying[index])
-        states = {
-            number: {"step": step, **{state: tensors[index][1] for state, tensors in by_state.items()}}
+        counted = {"step": step} if self.kind in ADAMS else {}
+        states: dict[Any, Any] = {
+            number: {**counted, **{state: tensors[index][1] for state, tensors in by_state.items()}}
             for number, index in enumerate(order)
         }
-        cut, count, get = sum(decaying), len(order), self.config.get
-        adam = {"betas": tuple(get("optimizer.params.betas")), "eps": get("optimizer.params.eps")}
-        common = {"lr": get("lr"), "bias_correction": True, **adam, "step": step}
-        decay = {"name": "weight_decay_params", "weight_decay": self.config.regularization.weight_decay}
-        return {"state": states, "param_groups": [
-            {**decay, **common, "params": list(range(cut))},
-            {"name": "no_weight_decay_params", "weight_decay": 0.0, **common, "params": list(range(cut, count))},
-        ]}  # fmt: skip
+        if self.kind == "madgrad_wd":
+            states["k"] = torch.tensor([step])  # counted once for all weights
+        cut, common = sum(decaying), {"lr": self.config.get("lr"), **self._options(), **counted}
+        groups: list[dict[str, Any]] = [
+            {"name": "weight_decay_params", "weight_decay": weight_decay, **common, "params": list(range(cut))},
+            {"name": "no_weight_decay_params", "weight_decay": 0.0, **common, "params": list(range(cut, len(order)))},
+        ]
+        return {"state": states, "param_groups": groups if weight_decay else groups[1:]}
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of a parameter group besides rate and decay."""
+        params = self.config.optimizer_params
+        if self.kind == "madgrad_wd":
+            momentum = 0.9 if params.momentum is None else params.momentum
+            return {"momentum": momentum, "eps": 1e-6 if params.eps is None else params.eps}
+        if self.kind == "lion":
+            return {"betas": tuple(params.betas or (0.9, 0.99))}
+        eps = 1e-8 if params.eps is None else params.eps
+        return {"bias_correction": params.bias_correction, "betas": tuple(params.betas or (0.9, 0.999)), "eps": eps}
 
     def _tensors(self, rank: int, state: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors of all layers with their names in the layer."""

@@ -11,6 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from neoxargs.neox_checkpoint.optimizer import STATES
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
@@ -160,6 +161,48 @@ def test_what_is_exported_in_gpt_neox_s_format_reads_back_equal(
     assert found.common["iteration"] == 3 and found.common["lr_scheduler"]["end_iter"] == 30
 
 
+@pytest.mark.parametrize(("decay", "groups"), [("0.1", 2), ("0.0", 1)])
+@pytest.mark.parametrize("kind", ["Adam", "Lion", "madgrad_wd"])
+def test_the_optimizer_has_gpt_neox_s_states_and_groups(tmp_path: Path, kind: str, decay: str, groups: int) -> None:
+    """torch's optimizers refuse a state with another number of groups or weights."""
+    names = STATES[kind.lower()]
+    model = BASE.replace("Adam", kind).replace(
+        "{lr: 0.01}", "{lr: 0.01, momentum: 0.9}" if kind == "madgrad_wd" else "{lr: 0.01}"
+    )
+    (tmp_path / "my.yml").write_text(model + MODELS["gpt2"] + f"weight_decay: {decay}\n")
+    config = resolve([tmp_path / "my.yml"], gpus=1)
+    gpt = randomised(GPT(config, Vocabulary(257, 320), Make()))
+    weights = {key: value.detach() for key, value in gpt.named_parameters()}
+    saved = Trained(weights, {ours: {key: torch.rand_like(w) for key, w in weights.items()} for ours in names.values()})
+    assert exporting.write(config, saved, tmp_path / "back")
+    state = torch.load(tmp_path / "back/global_step3/mp_rank_00_model_states.pt", weights_only=False)["optimizer"]
+    assert [group["name"] for group in state["param_groups"]][-groups:] == [
+        "weight_decay_params",
+        "no_weight_decay_params",
+    ][-groups:]
+    assert len(state["param_groups"]) == groups
+    assert [number for group in state["param_groups"] for number in group["params"]] == list(range(len(weights)))
+    assert (state["state"].pop("k", None) is not None) == (kind == "madgrad_wd")
+    assert all(set(names) <= set(each) for each in state["state"].values())
+    found = weights_of(config, tmp_path / "back", None)
+    assert found is not None and found.why_incomplete == ""
+    for key in weights:
+        for ours in names.values():
+            assert torch.equal(found.full_tensor(key, ours), saved.moments[ours][key]), (key, ours)
+
+
+def test_a_final_norm_without_parameters_has_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "my.yml").write_text(BASE + "norm: non_parametric_layernorm\npipe_parallel_size: 1\n")
+    config = resolve([tmp_path / "my.yml"], gpus=1)
+    weights = {
+        key: value.detach() for key, value in randomised(GPT(config, Vocabulary(257, 320), Make())).named_parameters()
+    }
+    exporting.write(config, Plain(weights), tmp_path / "back")
+    assert torch.load(tmp_path / "back/global_step3/layer_05-model_00-model_states.pt") == {}
+    found = weights_of(config, tmp_path / "back", None)
+    assert found is not None and set(found.slices) == set(weights)
+
+
 @pytest.mark.parametrize("name", ["tied norms", "scalenorm"])
 def test_norms_that_gpt_neox_has_in_another_form(tmp_path: Path, name: str) -> None:
     """A model of deepy's own, without a checkpoint of GPT-NeoX behind it."""
@@ -210,3 +253,19 @@ class Plain:
 
     def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor:
         return self.slices[name]
+
+
+class Trained(Plain):
+    """Weights in memory with optimizer state."""
+
+    complete = True
+
+    def __init__(self, slices: dict[str, Tensor], moments: dict[str, dict[str, Tensor]]) -> None:
+        super().__init__(slices)
+        self.moments = moments
+
+    def states(self, name: str) -> dict[str, Any]:
+        return {"step": 3, **dict.fromkeys(self.moments)}
+
+    def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor:
+        return self.moments[state][name] if state else self.slices[name]
