@@ -170,10 +170,11 @@ def _continued(spec: RunSpec) -> Iterator[Problem]:
         frozen_model_problems,
     ):
         yield from check(config, checkpoint)
-    if config.checkpoint.load:
-        from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it
+    if config.checkpoint.load or config.mup.use_mup:
+        from neoxargs.launch.preflight.neox_checkpoint import neox_base_shapes, neox_checkpoint  # few runs need it
 
         yield from neox_checkpoint(config)
+        yield from neox_base_shapes(config)
 
 
 def _precision(spec: RunSpec) -> list[Problem]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from neoxargs.launch.preflight.resumed_schedule import chooses_schedule
-from neoxargs.neox_checkpoint.comparison import mismatches
+from neoxargs.neox_checkpoint.comparison import MLP, mismatches
 from neoxargs.neox_checkpoint.consistency import inconsistencies, require_checksums
 from neoxargs.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.neox_checkpoint.evidence import query_key_value_order
@@ -22,6 +23,8 @@ from neoxargs.sizes.vocab import vocabulary_size
 
 #: The first DeepSpeed that was released after GPT-NeoX moved RMSNorm's epsilon under the root, on 2025-05-09.
 EPSILON_UNDER_ROOT = (0, 17)
+#: A name of a weight in GPT-NeoX's base shapes, with and without a pipeline.
+NEOX_SHAPE = re.compile(r"^(?:sequential\.\d+|tied_modules\.\w+|\d+)\.\S+:", re.MULTILINE)
 #: Bytes of a checkpoint that are read before the launch to compare checksums. Larger ones would delay every check.
 AT_MOST = 2**28
 
@@ -74,7 +77,7 @@ def _taken_over(config: Config, contents: Contents, located: Located, compared: 
     lines.append(f"not restored: {', '.join(not_taken)}")
     if not compared:
         lines.append("checksums: not compared yet, because the files are large; the ranks compare them when they load")
-    lines += [*_rows(config, located), *_other_function(config, contents, located)]
+    lines += [*_rows(config, located), *_other_function(config, contents, located), *_biases(config, located)]
     what = f"load ({contents.folder}) is a GPT-NeoX checkpoint\n" + "\n".join(f"  {line}" for line in lines)
     yield Problem(what, severity="warning", id="checkpoint-of-gpt-neox", about=("load",))
 
@@ -121,8 +124,66 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
             "the square root; this run adds it inside the square root; if such a version wrote the checkpoint, set "
             "rms_norm_epsilon_under_root: false"
         )
-    if contents.files.tensor_ranks > 1 and config.attention.gpt_j_residual:
+    if config.attention.gpt_j_residual and f"layers.0.{MLP}.bias" not in located.weights:
+        yield (
+            "different model: with gpt_j_residual and without biases in the MLP (use_bias_in_mlp: false), GPT-NeoX "
+            "leaves out the attention's output and has not trained it; this run adds it, which raises the loss"
+        )
+    if config.mup.use_mup:
+        yield (
+            "different model: GPT-NeoX builds its layers with muP off, so it divides attention scores by the square "
+            "root of the head's width and applies no mup_embedding_mult; its Adam adds the decay to the gradient. This "
+            "run does what use_mup describes"
+        )
+
+
+def _biases(config: Config, located: Located) -> Iterator[str]:
+    """Yield how the tensor parallel ranks' values of one weight become one."""
+    ranks = max(len(refs) for item in located.weights.values() for refs in item.tensors)
+    if ranks > 1 and config.attention.gpt_j_residual:
         yield "biases: in GPT-NeoX each tensor parallel rank has its own biases; this run uses their sum"
+        return
+    copies = {name: item for name, item in located.weights.items() if item.cut in ("copies", "row bias")}
+    # By their checksums: the tensors themselves are not read.
+    different = [name for name, item in copies.items() if len({ref.storage.crc32 for ref in item.tensors[0]}) > 1]
+    if different:
+        why = (
+            "with sequence_parallel, GPT-NeoX updates each rank's biases of row-parallel layers by that rank's part of "
+        )
+        why += "the sequence only"
+        yield (
+            f"different biases: the tensor parallel ranks have different values of {', '.join(weight_kinds(different))}; "
+            f"this run uses their mean ({why})"
+        )
+    if ranks > 1 and config.parallel.sequence_parallel:
+        yield (
+            "different biases: with sequence_parallel, GPT-NeoX updates each rank's biases of row-parallel layers by that "
+            "rank's part of the sequence only; this run updates them by all of it"
+        )
+
+
+def neox_base_shapes(config: Config) -> Iterator[Problem]:
+    """Yield an error if `base_shapes_file` is GPT-NeoX's: one file per rank, with its names of the weights.
+
+    It cannot be used: GPT-NeoX writes the shapes of each rank's shards, and those of a model that is built with muP off.
+    """
+    name = config.mup.base_shapes_file
+    if not config.mup.use_mup or config.mup.save_base_shapes or not name:
+        return
+    for file in (Path(name), Path(f"{name}.0")):
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        if NEOX_SHAPE.search(text):
+            what = (
+                f"base_shapes_file ({file}) was written by GPT-NeoX, whose files have the shapes of one rank's shards, "
+            )
+            what += "by its own names of the weights"
+            hint = "write a new file: run train.py with the base model's configuration and save_base_shapes: true"
+            place, about = config.place("base_shapes_file"), ("base_shapes_file",)
+            yield Problem(what, place, hint, id="base-shapes-of-gpt-neox", about=about)
+        return
 
 
 def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 
 #: Optimizers for which muP defines how the learning rate scales with the width.
 MUP_OPTIMIZERS = ("adam", "adamw", "muadam", "muadamw", "sgd", "musgd")
 MUP_ONLY_OPTIMIZERS = ("muadam", "muadamw", "musgd")
 #: Initializations whose standard deviation does not already depend on the width.
 INIT_METHODS = ("normal", "scaled_normal", "single_residual_scaled_normal")
+#: Those with which GPT-NeoX trains all the same; muP divides their standard deviation once more, there and here.
+WIDTH_INIT_METHODS = ("small_init", "wang_init")
 
 
 @check
@@ -75,7 +77,7 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
 def mup_needs_normal_init(use_mup: bool, init_method: str, output_layer_init_method: str) -> Finding | None:
     """muP scales the standard deviation of initial weights down with the width. If a method already computes the
     standard deviation from the width, it would be scaled down twice, and wide models would start with weights that are
-    too small.
+    too small. GPT-NeoX accepts small_init and wang_init, so these are a warning.
 
         use_mup: true
         base_shapes_file: shapes
@@ -83,6 +85,9 @@ def mup_needs_normal_init(use_mup: bool, init_method: str, output_layer_init_met
     """
     for name, method in (("init_method", init_method), ("output_layer_init_method", output_layer_init_method)):
         if use_mup and method not in INIT_METHODS:
-            what = f"use_mup does not support {name} ({method})"
-            return refuse(what, f"set {name} to {INIT_METHODS[0]} or {INIT_METHODS[1]}", about=["use_mup", name])
+            advice, about = f"set {name} to {INIT_METHODS[0]} or {INIT_METHODS[1]}", ["use_mup", name]
+            if method in WIDTH_INIT_METHODS:
+                what = f"{name} ({method}) computes the standard deviation from the width, and use_mup divides it again"
+                return warn(what, advice, about)
+            return refuse(f"use_mup does not support {name} ({method})", advice, about)
     return None

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neoxargs.launch.preflight import neox_checkpoint as neox_checkpoint_module
-from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint
+from neoxargs.launch.preflight.neox_checkpoint import neox_base_shapes, neox_checkpoint
 from neoxargs.problems import Problem, render
 from neoxargs.resolve import resolve
 from tests.support.neox_files import Run, write
@@ -62,7 +62,7 @@ def run() -> Run:
 def problems(folder: Path, *changes: str) -> list[Problem]:
     file = folder / "my.yml"
     file.write_text(YAML.replace("load: theirs", f"load: {folder / 'theirs'}"))
-    return list(neox_checkpoint(resolve([file], changes, gpus=1)))
+    return list(neox_checkpoint(resolve([file], changes, gpus=2 if "model_parallel_size=2" in changes else 1)))
 
 
 def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
@@ -118,6 +118,58 @@ def test_changed_bytes_are_an_error_before_the_launch(tmp_path: Path, run: Run, 
     monkeypatch.setattr(neox_checkpoint_module, "AT_MOST", 1000)
     (problem,) = problems(tmp_path)
     assert "checksums: not compared yet, because the files are large" in problem.what
+
+
+def line_of(folder: Path, start: str, *changes: str) -> str:
+    """Return the line of the warning that begins with these words; "" if there is none."""
+    found = problems(folder, *changes)
+    return next((line.strip() for line in found[-1].what.splitlines() if line.strip().startswith(start)), "")
+
+
+@pytest.mark.parametrize(
+    ("parallel", "bias", "said"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_an_attention_that_gpt_neox_left_out_is_named(tmp_path: Path, parallel: bool, bias: bool, said: bool) -> None:
+    model = {name: value for name, value in weights().items() if bias or not (".mlp." in name and "bias" in name)}
+    run = Run(model, 4, 4, order="per_head", parallel_residual=parallel)
+    write(run, tmp_path / "theirs" / "global_step3")
+    changes = (f"use_bias_in_mlp={bias}", f"gpt_j_residual={parallel}", "finetune=true")
+    line = line_of(tmp_path, "different model", *changes)
+    assert line.startswith("different model: with gpt_j_residual and without biases in the MLP") == said
+
+
+def test_biases_that_differ_between_ranks_are_named(tmp_path: Path) -> None:
+    run = Run(weights(), 4, 4, order="per_head", tensor=2)
+    folder = write(run, tmp_path / "theirs" / "global_step3")
+    changes = ("gpt_j_residual=false", "finetune=true")
+    assert line_of(tmp_path, "different biases", *changes) == ""
+    told = line_of(tmp_path, "different biases", *changes, "sequence_parallel=true", "model_parallel_size=2")
+    assert "this run updates them by all of it" in told
+    file = folder / "layer_03-model_01-model_states.pt"
+    tensors = torch.load(file)
+    tensors["attention.dense.bias"] += 1
+    torch.save(tensors, file)
+    told = line_of(tmp_path, "different biases", *changes)
+    assert "have different values of attention.dense (bias); this run uses their mean" in told
+
+
+def test_what_gpt_neox_does_with_mup_is_said(tmp_path: Path, run: Run) -> None:
+    write(run, tmp_path / "theirs" / "global_step3")
+    changes = ("use_mup=true", "base_shapes_file=shapes", "finetune=true")
+    assert "GPT-NeoX builds its layers with muP off" in line_of(tmp_path, "different model", *changes)
+
+
+@pytest.mark.parametrize("suffix", ["", ".0"])
+@pytest.mark.parametrize("name", ["sequential.2.input_layernorm.weight", "tied_modules.embed.word_embeddings.weight",
+                                  "6.final_linear.weight"])  # fmt: skip
+def test_gpt_neox_s_base_shapes_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    (tmp_path / f"shapes{suffix}").write_text(f"{name}:\n- 64\n- null\n")
+    (tmp_path / "my.yml").write_text(YAML.replace("load: theirs\n", ""))
+    given = ["use_mup=true", f"base_shapes_file={tmp_path}/shapes"]
+    (problem,) = neox_base_shapes(resolve([tmp_path / "my.yml"], given, gpus=1))
+    assert problem.id == "base-shapes-of-gpt-neox" and f"shapes{suffix}) was written by GPT-NeoX" in problem.what
+    (tmp_path / f"shapes{suffix}").write_text("embedding.word_embeddings.weight:\n- null\n- 64\n")
+    assert not list(neox_base_shapes(resolve([tmp_path / "my.yml"], given, gpus=1)))
 
 
 def test_without_optimizer_state_it_says_what_to_set(tmp_path: Path, run: Run) -> None:

@@ -170,6 +170,10 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint in `load` was written by GPT-NeoX. The message lists what the run restores from the "
         "checkpoint and what it does not restore."
     ),
+    "base-shapes-of-gpt-neox": row(
+        "GPT-NeoX writes one file of base shapes per rank, with the shapes of that rank's shards. deepy's file has the "
+        "full shapes, for every layout."
+    ),
     "checkpoint-incomplete": row(
         "A GPT-NeoX checkpoint is missing files, or its files do not contain all of the weights."
     ),
