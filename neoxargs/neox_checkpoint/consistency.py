@@ -24,22 +24,24 @@ from neoxargs.resolve.merge import draft
 SAMPLE = 1024
 #: Other checkpoints that are compared, those of the nearest iterations.
 NEIGHBOURS = 8
+INCOMPLETE = "the GPT-NeoX checkpoint is incomplete"
 COPY = "copy the checkpoint again from its original location, or choose another checkpoint with iteration: NUMBER"
 
 
 def inconsistencies(contents: Contents) -> Iterator[Problem]:
     """Yield a problem for each way in which files of the checkpoint do not belong together."""
-    missing = _missing_stages(contents)
-    if missing:
-        what = f"load ({contents.folder}): the GPT-NeoX checkpoint is incomplete, because its configuration sets more "
-        what += f"pipeline stages; missing: {', '.join(missing)}"
-        yield Problem(what, hint=COPY, id="checkpoint-incomplete", about=("load", "iteration"))
-        return
+    for found in findings(contents):
+        kind = "checkpoint-incomplete" if found.startswith(INCOMPLETE) else "checkpoint-files-mixed"
+        yield Problem(f"load ({contents.folder}): {found}", hint=COPY, id=kind, about=("load", "iteration"))
+
+
+def findings(contents: Contents) -> list[str]:
+    """Return each way in which files of the checkpoint do not belong together."""
+    if missing := _missing_stages(contents):
+        why = "because its configuration sets more pipeline stages"
+        return [f"{INCOMPLETE}, {why}; missing: {', '.join(missing)}"]
     layers = _not_the_optimizer_s(contents) or _of_neighbour(contents)
-    for found in (_other_iteration(contents), _other_step(contents), layers):
-        if found:
-            what = f"load ({contents.folder}): {found}"
-            yield Problem(what, hint=COPY, id="checkpoint-files-mixed", about=("load", "iteration"))
+    return [found for found in (_other_iteration(contents), _other_step(contents), layers) if found]
 
 
 def require_checksums(contents: Contents, at_most: float = inf) -> bool:
@@ -165,8 +167,9 @@ def _of_neighbour(contents: Contents) -> str:
         equal = [place for place, sums in ours.items() if theirs.get(place) == sums]
         if 0 < len(equal) < len(ours):
             names = [_place(contents, layer, rank) for layer, rank in equal]
-            have = "has" if len(names) == 1 else "have"
-            return f"{_some(names)} {have} the weights of {neighbour.folder.name}, but the other layers do not"
+            same = f"the same weights as in {neighbour.folder.name}, although the other layers differ; they are of a "
+            same += f"different iteration here or there (if there, move {neighbour.folder.name} to another folder)"
+            return f"{_some(names)} {'has' if len(names) == 1 else 'have'} {same}"
     return ""
 
 
@@ -176,7 +179,7 @@ def _neighbours(contents: Contents) -> Iterator[Contents]:
     others = [path for path in checkpoint_folder.checkpoints(contents.folder.parent) if path != contents.folder]
     others.sort(key=lambda path: abs(checkpoint_folder.iteration_of(path) - here))
     found = (files_of(path) for path in others[:NEIGHBOURS])
-    yield from (Contents(files) for files in found if files and files.by_layer)
+    yield from (Contents(files) for files in found if files and files.by_layer and not [*files.missing()])
 
 
 def _checksums(contents: Contents) -> dict[tuple[int, int], list[int]]:

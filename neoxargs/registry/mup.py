@@ -11,8 +11,9 @@ class Mup(Group, origin="NeoX", effect="model"):
 
     use_mup: bool = param(False, megatron="use-mup")
     """Trains with the maximal update parametrisation, in which a learning rate tuned on a narrow model also suits a
-    wide one (Yang et al. 2022, arXiv:2203.03466). Needs `base_shapes_file`, Adam, AdamW or SGD, and should have
-    a `normal` or `scaled_normal` initialisation. The reported learning rate is that of the weights whose dimensions do not grow."""
+    wide one (Yang et al. 2022, arXiv:2203.03466). Needs `base_shapes_file`, Adam, AdamW or SGD, and should have a
+    `normal` or `scaled_normal` initialisation. The reported learning rate is that of the weights whose dimensions do
+    not grow."""
 
     coord_check: bool = param(False, effect="run")
     """Instead of training, measures how large the layers' outputs are at three widths over a few steps, to see whether

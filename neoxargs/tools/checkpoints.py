@@ -15,6 +15,10 @@ from typing import Any
 
 from neoxargs import checkpoint_folder
 from neoxargs.launch.processes.run_lock import lock_folder
+from neoxargs.neox_checkpoint import pickles
+from neoxargs.neox_checkpoint.consistency import findings
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.neox_checkpoint.files import Files, files_of, neox_checkpoints
 from neoxargs.problems import Place, Problem, Problems, report, similar_folders
 from neoxargs.registry import REGISTRY
 from neoxargs.text import format_bytes, format_duration
@@ -46,7 +50,8 @@ class Listed:
 
     @property
     def iteration(self) -> int:
-        return checkpoint_folder.iteration_of(self.folder)
+        files = _neox_files(self.folder)  # GPT-NeoX's published folders have other names
+        return (files.iteration or 0) if files else checkpoint_folder.iteration_of(self.folder)
 
     @property
     def state(self) -> str:
@@ -77,7 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print the list and return the exit code: 1 if a checkpoint is damaged."""
     root = Path(options.folder)
-    folders = checkpoint_folder.checkpoints(root)
+    folders = checkpoint_folder.checkpoints(root) or neox_checkpoints(root)
     if not folders:
         raise Problems(_none_in(root))
     if options.prune is not None:
@@ -86,9 +91,13 @@ def run(options: Namespace) -> int:
         listed = [examine(folder, verify if options.verify else checkpoint_folder.damage) for folder in folders]
     damaged = any(row.damage for row in listed)
     if options.json:
-        _print_json(root, not damaged, checkpoints=[row.to_json() for row in listed])
+        rows = [row.to_json() for row in listed]
+        for row, folder in zip(rows, folders, strict=True):
+            if contents := _contents(folder):
+                row["tensors"] = contents
+        _print_json(root, not damaged, checkpoints=rows)
     else:
-        print("\n".join([*table(listed, time.time()), *_leftovers(root)]))
+        print("\n".join([*table(listed, time.time()), *_leftovers(root), *_tensors(folders)]))
         _print_warnings(root)
     return int(damaged)
 
@@ -137,7 +146,7 @@ def examine(folder: Path, find_damage: Examine) -> Listed:
         size=sum(file.stat().st_size for file in files),
         layout=_layout(folder),
         content=_content(folder),
-        damage=find_damage(folder),
+        damage=find_damage(folder) or _inconsistency(folder),
         latest=checkpoint_folder.latest(folder.parent) == folder.name,
         recorded=(recorded := _recorded(folder)),
         verified=recorded == "checksum" and find_damage is not checkpoint_folder.damage,
@@ -271,6 +280,10 @@ def _progress(folders: Sequence[Path]) -> Iterator[Examine]:
 
 
 def _layout(folder: Path) -> str:
+    if files := _neox_files(folder):
+        ranks = f"optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
+        sizes = f"tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}"
+        return ", ".join(filter(None, ["GPT-NeoX", sizes, ranks]))
     values = checkpoint_folder.configuration(folder)
     if values is None:
         return "not recorded"
@@ -278,6 +291,66 @@ def _layout(folder: Path) -> str:
     stage = values.get("zero_optimization", {}).get("stage")
     ranks = values.get("world_size")
     return ", ".join([" ".join(sizes), *([f"ZeRO-{stage}"] if stage else []), *([_ranks(ranks)] if ranks else [])])
+
+
+def _neox_files(folder: Path) -> Files | None:
+    """Return the files of a GPT-NeoX checkpoint; None for deepy's and other programs'."""
+    files = files_of(folder)
+    try:
+        # Other programs' files have the same names, but other weights.
+        return files if files and (files.by_layer or Contents(files).layers) else None
+    except Problems:
+        return None
+
+
+def _inconsistency(folder: Path) -> str:
+    """Return what is wrong with the files of a GPT-NeoX checkpoint; "" for others."""
+    files = _neox_files(folder)
+    if files is None:
+        return ""
+    if missing := list(files.missing()):
+        return f"{missing[0]} is missing"
+    for file in files.all():
+        try:
+            pickles.read(file)
+        except Problems:
+            return f"{file.name} cannot be read, or was saved under another name"
+    try:
+        return "; ".join(findings(Contents(files)))
+    except Problems:
+        return "its files do not belong together"
+
+
+def _contents(folder: Path) -> list[dict[str, Any]]:
+    """Return the tensors of a GPT-NeoX checkpoint, of the first tensor parallel rank; empty for deepy's, or damage."""
+    files = files_of(folder)
+    try:
+        layers = Contents(files).layers if files and not [*files.missing()] else {}
+    except Problems:
+        return []
+    return [
+        {"layer": number, "name": name, "shape": list(refs[0].shape), "dtype": refs[0].dtype, "ranks": len(refs)}
+        for number, names in layers.items()
+        for name, refs in names.items()
+    ]
+
+
+def _tensors(folders: Sequence[Path]) -> list[str]:
+    """Return the lines that list the tensors of the newest of GPT-NeoX's checkpoints; equal layers share a line."""
+    last = next((folder for folder in reversed(folders) if files_of(folder)), None)
+    by_layer: dict[int, list[str]] = {}
+    for each in _contents(last) if last else []:
+        ranks = f" on each of {each['ranks']} ranks" if each["ranks"] > 1 else ""
+        shape = " x ".join(map(str, each["shape"]))
+        by_layer.setdefault(each["layer"], []).append(f"{each['name']}  {shape} {each['dtype']}{ranks}")
+    lines, shown = [f"tensors in {last.name}:"] if last and by_layer else [], list(by_layer.items())
+    for position, (number, tensors) in enumerate(shown):
+        if position and shown[position - 1][1] == tensors:
+            continue
+        end = next((other for other, more in reversed(shown) if more == tensors), number)
+        lines.append(f"  layer {number}" if end == number else f"  layers {number} to {end}, each")
+        lines += [f"    {line}" for line in tensors]
+    return lines
 
 
 def _ranks(count: int) -> str:
@@ -295,6 +368,8 @@ def _content(folder: Path) -> str:
 
 
 def _recorded(folder: Path) -> str:
+    if _neox_files(folder):
+        return "checksum"  # torch.save's, in each file
     try:
         found = checkpoint_folder.digests(folder).values()
     except ValueError:

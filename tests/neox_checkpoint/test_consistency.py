@@ -71,7 +71,9 @@ def test_a_layer_of_another_iteration_is_named(tmp_path: Path, layout: str) -> N
     shutil.copy(old / LAYER, new / LAYER)
     (problem,) = problems(tmp_path)
     assert (problem.id, problem.severity) == ("checkpoint-files-mixed", "error") and LAYER in problem.what
-    expected = "from which the optimizer files continue" if layout in WITH_MASTERS else "the weights of global_step10,"
+    expected = (
+        "from which the optimizer files continue" if layout in WITH_MASTERS else "the same weights as in global_step10,"
+    )
     assert expected in problem.what
 
 

@@ -10,12 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from neoxargs import checkpoint_folder
 from neoxargs.cli import main
 from neoxargs.launch.processes.run_lock import lock_run
 from neoxargs.train.checkpoint import commit
+from tests.support import neox_files
 from tests.support.configure import configure
+from tests.support.neox_files import Run
 from tests.support.paths import ROOT
 
 HOUR = 3600
@@ -77,6 +80,51 @@ def test_checkpoints_of_older_versions_and_other_programs(tmp_path, capsys):
         ("nothing", False, ""),
     ]
     assert rows[1]["layout"] == "not recorded"
+
+
+@pytest.fixture
+def gpt_neox_s(tmp_path):
+    """Two checkpoints of a GPT-NeoX run."""
+    shapes = {"embedding.word_embeddings.weight": (32, 16), "final_norm.weight": (16,)}
+    for layer in range(3):
+        shapes[f"layers.{layer}.attention.query_key_value.weight"] = (48, 16)
+    for iteration in (10, 20):
+        weights = {name: torch.full(shape, float(iteration)) for name, shape in shapes.items()}
+        run = Run(weights, 4, 4, iteration=iteration, names="legacy", tensor=2)
+        neox_files.write(run, tmp_path / f"global_step{iteration}")
+    return tmp_path
+
+
+def test_gpt_neox_s_checkpoints_are_listed_with_their_tensors(gpt_neox_s, capsys):
+    for folder, iterations in ((gpt_neox_s, [10, 20]), (gpt_neox_s / "global_step10", [10])):
+        assert main(["checkpoints", str(folder)]) == 0
+        shown = capsys.readouterr().out
+        assert shown.count("GPT-NeoX, tp2 pp1  complete") == len(iterations)
+        assert shown.endswith(
+            f"tensors in global_step{iterations[-1]}:\n"
+            "  layer 0\n    word_embeddings.weight  16 x 16 float32 on each of 2 ranks\n"
+            "  layers 2 to 4, each\n    attention.query_key_value.weight  24 x 16 float32 on each of 2 ranks\n"
+            "  layer 6\n    norm.weight  16 float32 on each of 2 ranks\n"
+        )
+        assert main(["checkpoints", str(folder), "--json", "--verify"]) == 0
+        rows = json.loads(capsys.readouterr().out)["checkpoints"]
+        assert [(row["iteration"], row["verified"]) for row in rows] == [(number, True) for number in iterations]
+        assert rows[0]["tensors"][1] == {
+            "layer": 2, "name": "attention.query_key_value.weight", "shape": [24, 16], "dtype": "float32", "ranks": 2,
+        }  # fmt: skip
+
+
+def test_damage_of_gpt_neox_s_checkpoints_is_found(gpt_neox_s, capsys):
+    file = gpt_neox_s / "global_step10" / "layer_03-model_00-model_states.pt"
+    data = bytearray(file.read_bytes())
+    data[data.index(torch.full((100,), 10.0).numpy().tobytes())] ^= 1
+    file.write_bytes(data)
+    assert main(["checkpoints", str(gpt_neox_s)]) == 0
+    assert main(["checkpoints", str(gpt_neox_s), "--verify"]) == 1
+    assert f"damaged: {file.name} does not match the checksums in it" in capsys.readouterr().out
+    file.unlink()
+    assert main(["checkpoints", str(gpt_neox_s)]) == 1
+    assert f"damaged: {file.name} is missing" in capsys.readouterr().out
 
 
 def test_json(root, capsys):

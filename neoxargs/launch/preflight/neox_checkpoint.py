@@ -147,25 +147,19 @@ def _biases(config: Config, located: Located) -> Iterator[str]:
     # By their checksums: the tensors themselves are not read.
     different = [name for name, item in copies.items() if len({ref.storage.crc32 for ref in item.tensors[0]}) > 1]
     if different:
-        why = (
-            "with sequence_parallel, GPT-NeoX updates each rank's biases of row-parallel layers by that rank's part of "
-        )
-        why += "the sequence only"
-        yield (
-            f"different biases: the tensor parallel ranks have different values of {', '.join(weight_kinds(different))}; "
-            f"this run uses their mean ({why})"
-        )
+        names = ", ".join(weight_kinds(different))
+        yield f"different biases: the tensor parallel ranks have different values of {names}; this run uses their mean"
     if ranks > 1 and config.parallel.sequence_parallel:
         yield (
-            "different biases: with sequence_parallel, GPT-NeoX updates each rank's biases of row-parallel layers by that "
-            "rank's part of the sequence only; this run updates them by all of it"
+            "different biases: with sequence_parallel, GPT-NeoX updates each rank's biases of row-parallel layers by "
+            "that rank's part of the sequence only; this run updates them by all of it"
         )
 
 
 def neox_base_shapes(config: Config) -> Iterator[Problem]:
     """Yield an error if `base_shapes_file` is GPT-NeoX's: one file per rank, with its names of the weights.
 
-    It cannot be used: GPT-NeoX writes the shapes of each rank's shards, and those of a model that is built with muP off.
+    It cannot be used: GPT-NeoX writes the shapes of each rank's shards, which depend on the layout.
     """
     name = config.mup.base_shapes_file
     if not config.mup.use_mup or config.mup.save_base_shapes or not name:
@@ -176,10 +170,8 @@ def neox_base_shapes(config: Config) -> Iterator[Problem]:
         except (OSError, ValueError):
             continue
         if NEOX_SHAPE.search(text):
-            what = (
-                f"base_shapes_file ({file}) was written by GPT-NeoX, whose files have the shapes of one rank's shards, "
-            )
-            what += "by its own names of the weights"
+            what = f"base_shapes_file ({file}) was written by GPT-NeoX, whose files have the shapes of one rank's "
+            what += "shards, by its own names of the weights"
             hint = "write a new file: run train.py with the base model's configuration and save_base_shapes: true"
             place, about = config.place("base_shapes_file"), ("base_shapes_file",)
             yield Problem(what, place, hint, id="base-shapes-of-gpt-neox", about=about)

@@ -16,13 +16,15 @@ from neoxargs.tools.diff.losses import read_losses
 from neoxargs.tools.diff.operands import read_sides
 from neoxargs.tools.diff.page import page
 from neoxargs.tools.diff.side import Side
+from neoxargs.tools.diff.weights import compare
 from neoxargs.tools.write import require_replaceable, write_all
 
 DESCRIPTION = (
     "Compare two runs and list the resolved values that differ, each with its source. Values that can change the "
     "result of training come first. A and B can be YAML files (a.yml+b.yml merges two files), run folders, "
-    "run.lock.yml files or checkpoints, including GPT-NeoX checkpoints. Exit code: 0 if the differences cannot "
-    "change any number in training, 1 if they can, 2 if A or B cannot be read."
+    "run.lock.yml files or checkpoints, including GPT-NeoX checkpoints. Of two checkpoints, the weights and optimizer "
+    "states are compared too. Exit code: 0 if the differences cannot "
+    "change any number in training, 1 if they can or weights differ, 2 if A or B cannot be read."
 )
 
 
@@ -46,20 +48,25 @@ def run(options: Namespace) -> int:
     require_replaceable(options.html, BEGINNING)
     a, b = read_sides((options.a, options.b), options.conf_dir, options.gpus)
     found, losses = differences(a, b), read_losses(a, b)
-    code = exit_code(found, options.allow_rounding)
+    weights, uncompared = compare(a, b)
+    code = max(exit_code(found, options.allow_rounding), int(weights is not None and not weights.same))
     at = at_step.rows(a, b, options.at) if options.at else []
     if options.html:
-        write_all([Text(options.html, page(a, b, found, losses, at, options.at))])
-    warnings = losses.warnings if losses else ()
+        write_all([Text(options.html, page(a, b, found, losses, at, options.at, weights))])
+    warnings = [*(losses.warnings if losses else ()), *uncompared]
     if options.json:
         more: dict[str, object] = {"at": {label: {"a": one, "b": other} for label, one, other in at}} if at else {}
         more |= {"losses": losses.to_json()} if losses else {}
+        more |= {"weights": weights.to_json()} if weights else {}
         more["problems"] = [problem.to_json() for problem in warnings]
         print(_as_json(a, b, found, code, more))
         return code
-    print("\n".join(text.lines(a, b, found)))
+    print("\n".join(text.lines(a, b, found, weights)))
     if at:
         print("\n".join(text.section(f"at step {options.at}", [("", "A", "B"), *at])))
+    if weights:
+        print("\n".join(text.section("weights and optimizer state", list(weights.lines()))))
+        print("\n".join(text.rows_of(list(weights.table()))), end="\n" * bool(weights.differences))
     if losses:
         print("\n".join(text.section("losses", [[line] for line in losses.lines()])))
     if warnings:
@@ -91,7 +98,12 @@ def _as_json(a: Side, b: Side, found: Sequence[Difference], code: int, more: Map
     verdict = next(
         (impact for impact in ("result", "rounding", "nothing") if any(each.impact == impact for each in found)), ""
     )
-    answer = {"ok": not code, "verdict": verdict or "same", **sides, "differences": [each.to_json() for each in found]}
+    answer = {
+        "ok": not code,
+        "verdict": verdict or ("weights" if code else "same"),
+        **sides,
+        "differences": [each.to_json() for each in found],
+    }
     return json.dumps({**answer, **more}, indent=2, default=str)
 
 

@@ -56,9 +56,8 @@ def _call_on_each(function: Callable[[T], R], arguments: Sequence[T]) -> list[R]
 def _resolve(side: Side | Drafted, ranks: int) -> Side:
     if isinstance(side, Side):
         return side
-    return Side(
-        side.name, side.kind, complete(side.draft, ranks, samples_per_epoch=samples_per_epoch(side.draft)), ranks
-    )
+    config = complete(side.draft, ranks, samples_per_epoch=samples_per_epoch(side.draft))
+    return Side(side.name, side.kind, config, ranks, checkpoint=side.checkpoint)
 
 
 def _ranks(sides: Sequence[Side | Drafted], gpus: int | None) -> list[int]:
@@ -131,11 +130,12 @@ def _in_folder(name: str, folder: Path) -> Iterator[Side | Drafted]:
     for checkpoint in (folder, *([newest] if newest else [])):
         values = checkpoint_folder.configuration(checkpoint)
         if values and "num_layers" in values:  # Hugging Face's config.json does not have this name
-            yield of_checkpoint(name, values, _iteration(checkpoint))
+            yield of_checkpoint(name, values, _iteration(checkpoint), checkpoint)
     contents = Contents.at(folder, None)
     if contents and contents.configurations:
         drafted = draft(read_files(contents.configurations))
-        yield Drafted(name, "configuration saved with a GPT-NeoX checkpoint", drafted, contents.files.ranks)
+        kind = f"GPT-NeoX checkpoint of iteration {contents.iteration}"
+        yield Drafted(name, kind, drafted, contents.files.ranks, contents.folder)
 
 
 def _iteration(checkpoint: Path) -> int:

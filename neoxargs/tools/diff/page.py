@@ -11,6 +11,7 @@ from neoxargs.tools.diff.differences import Difference
 from neoxargs.tools.diff.losses import Losses
 from neoxargs.tools.diff.side import Side, short_json
 from neoxargs.tools.diff.text import HEADINGS, described, verdict
+from neoxargs.tools.diff.weights import WeightComparison
 
 UNIT = "nats per token"
 #: Characters of a short cell; the values of parameters are shown with no more.
@@ -18,7 +19,13 @@ MAX_SHORT = 36
 
 
 def page(
-    a: Side, b: Side, found: Sequence[Difference], losses: Losses | None, at: Sequence[tuple[str, str, str]], step: int
+    a: Side,
+    b: Side,
+    found: Sequence[Difference],
+    losses: Losses | None,
+    at: Sequence[tuple[str, str, str]],
+    step: int,
+    weights: WeightComparison | None = None,
 ) -> str:
     """Return the page as HTML. at: the rows of `--at`, for this step."""
     sections = [_losses(losses)] if losses else []
@@ -32,9 +39,13 @@ def page(
         if rows:
             head = ("kind", "parameter", "A", "B", "source of A", "source of B", "")
             sections.append(_table(heading[:1].upper() + heading[1:], head, rows))
+    if weights:
+        sections.append(f"<h2>Weights and optimizer state</h2>{_list(line for line, *_ in weights.lines())}")
+        head, *rows_of_tensors = [*weights.table()] or [()]
+        sections += [_table("Tensors that differ", head, rows_of_tensors)] if head else []
     sides = "".join(f"<dt>{letter}</dt><dd>{escape(described(side))}</dd>" for letter, side in (("A", a), ("B", b)))
     title = f"{a.name} and {b.name}"
-    header = f"<header><h1>{escape(title)}</h1><span>{escape(verdict(a, b, found))}</span></header>"
+    header = f"<header><h1>{escape(title)}</h1><span>{escape(verdict(a, b, found, weights))}</span></header>"
     content = f'{header}\n<dl class="description">{sides}</dl>\n{"".join(sections)}'
     return html_page(title, STYLE + TABLES, content)
 

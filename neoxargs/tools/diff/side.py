@@ -40,6 +40,8 @@ class Side(Record):
     """Parameters whose values are not recorded."""
     folder: Path | None = None
     """The run folder, which may contain the losses."""
+    checkpoint: Path | None = None
+    """The folder of the checkpoint, if the name refers to one."""
     environment: Mapping[str, Mapping[str, Any]] = {}
     """The sections of the run's run.lock.yml: code, packages, hardware, files."""
 
@@ -70,6 +72,8 @@ class Drafted(Record):
     draft: Draft
     ranks: int | None
     """Number of ranks; None if neither the files nor their folder determine it."""
+    checkpoint: Path | None = None
+    """As of Side."""
 
 
 def of_lock(name: str, path: str) -> Side:
@@ -92,13 +96,13 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
     return Side(name, "run folder", config, ranks, unknown=frozenset(unknown), folder=folder, environment=sections)
 
 
-def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int) -> Side:
+def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int, folder: Path) -> Side:
     """Return the side of a checkpoint. values: its config.json; names of other versions are left out."""
     config = recorded_config(values)
     recorded = {key: value._replace(source=RECORDED) for key, value in config.values.items()}
     kind = f"checkpoint of iteration {iteration}"
     not_sent = frozenset(key for key, parameter in REGISTRY.parameters.items() if not parameter.to)
-    return Side(name, kind, Config(recorded), ranks_of(config), has_sources=False, unknown=not_sent)
+    return Side(name, kind, Config(recorded), ranks_of(config), False, not_sent, checkpoint=folder)
 
 
 def ranks_of(config: Config) -> int:

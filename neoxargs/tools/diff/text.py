@@ -10,6 +10,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.registry.kinds import IMPACTS, Impact, kind_of
 from neoxargs.tools.diff.differences import Difference, first_names, spellings
 from neoxargs.tools.diff.side import Side, short_json
+from neoxargs.tools.diff.weights import WeightComparison
 
 HEADINGS: dict[Impact, str] = {
     "result": "can change the result",
@@ -22,15 +23,20 @@ HEADINGS: dict[Impact, str] = {
 def section(heading: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield a heading and aligned rows."""
     yield f"\n{heading}:"
+    yield from rows_of(rows)
+
+
+def rows_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield aligned rows."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
-def lines(a: Side, b: Side, found: Sequence[Difference]) -> Iterator[str]:
+def lines(a: Side, b: Side, found: Sequence[Difference], weights: WeightComparison | None = None) -> Iterator[str]:
     """Yield the lines of the comparison."""
     yield from (f"{letter}  {described(side)}" for letter, side in (("A", a), ("B", b)))
-    yield f"=> {verdict(a, b, found)}"
+    yield f"=> {verdict(a, b, found, weights)}"
     for impact, heading in HEADINGS.items():
         of_impact = [each for each in found if each.impact == impact]
         if of_impact and impact == "unread":
@@ -53,8 +59,12 @@ def not_compared(side: Side) -> list[str]:
     return [name for name in names if IMPACTS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
 
 
-def verdict(a: Side, b: Side, found: Sequence[Difference]) -> str:
+def verdict(a: Side, b: Side, found: Sequence[Difference], weights: WeightComparison | None = None) -> str:
     """Return what all differences together can do, in a sentence."""
+    if not found and a.checkpoint and b.checkpoint:
+        if weights is None:
+            return "the same configuration"
+        return f"the same configuration and {'the same' if weights.same else 'different'} weights"
     impacts = {each.impact for each in found}
     if "result" in impacts:
         return "the differences can change the result"

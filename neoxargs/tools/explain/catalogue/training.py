@@ -189,6 +189,10 @@ PROBLEMS: dict[str, Entry] = {
         "Some files of a GPT-NeoX checkpoint are of a different iteration than the others. The model would be a "
         "mixture of two states of the run."
     ),
+    "weights-not-compared": row(
+        "`deepy diff` compares the weights of two checkpoints if torch is installed and both list their weights. Here, "
+        "only the configurations were compared."
+    ),
     "checkpoint-file-refused": row(
         "A checkpoint file refers to a class or function that does not belong in a checkpoint. Reading the file with "
         "pickle or with torch.load could run malicious code, so deepy stops without reading it."
