@@ -281,9 +281,8 @@ def _progress(folders: Sequence[Path]) -> Iterator[Examine]:
 
 def _layout(folder: Path) -> str:
     if files := _neox_files(folder):
-        ranks = f"optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
-        sizes = f"tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}"
-        return ", ".join(filter(None, ["GPT-NeoX", sizes, ranks]))
+        partitioned = f", optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
+        return f"GPT-NeoX, tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}{partitioned}"
     values = checkpoint_folder.configuration(folder)
     if values is None:
         return "not recorded"

@@ -51,6 +51,30 @@ ROWS = (
 NORMS = ("layernorm", "norm.")
 
 
+#: A run that continues a small Pythia.
+YAML = """\
+num_layers: 2
+hidden_size: 32
+num_attention_heads: 4
+seq_length: 16
+max_position_embeddings: 16
+gpt_j_residual: true
+pos_emb: rotary
+no_weight_tying: true
+tokenizer_type: ByteLevelTokenizer
+make_vocab_size_divisible_by: 64
+train_micro_batch_size_per_gpu: 8
+train_iters: 30
+lr_decay_iters: 30
+warmup: 0.0
+min_lr: 0.0
+lr_decay_style: cosine
+optimizer: {type: Adam, params: {lr: 0.01}}
+dialect: neox-2026
+load: theirs
+"""
+
+
 @dataclass
 class Run:
     """A GPT-NeoX run to write a checkpoint of.
@@ -311,3 +335,17 @@ def _partition_2021(run: Run, flat: list[Tensor], states: list[dict[str, Tensor]
             masters[-1].append(vector[cut].clone())
             base[-1].append({"step": run.iteration, **{name: v[cut].clone() for name, v in states[group].items()}})
     return {"zero_stage": 1, "local_sub_partitions_of_fp32_groups": masters, "base_optimizer_state": base}
+
+
+def weights() -> dict[str, Any]:
+    """Return weights of ones for the model of `YAML`, by deepy's names."""
+    shapes = {"embedding.word_embeddings.weight": (320, 32), "final_norm.weight": (32,), "final_norm.bias": (32,)}
+    shapes["output.weight"] = (320, 32)
+    for layer in range(2):
+        modules = {"attention.query_key_value": (96, 32), "attention.dense": (32, 32), "mlp.dense_h_to_4h": (128, 32)}
+        modules["mlp.dense_4h_to_h"] = (32, 128)
+        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in modules.items()}
+        shapes |= {f"layers.{layer}.{name}.bias": shape[:1] for name, shape in modules.items()}
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            shapes |= {f"layers.{layer}.{norm}.{kind}": (32,) for kind in ("weight", "bias")}
+    return {name: torch.ones(shape) for name, shape in shapes.items()}

@@ -41,8 +41,8 @@ def page(
             sections.append(_table(heading[:1].upper() + heading[1:], head, rows))
     if weights:
         sections.append(f"<h2>Weights and optimizer state</h2>{_list(line for line, *_ in weights.lines())}")
-        head, *rows_of_tensors = [*weights.table()] or [()]
-        sections += [_table("Tensors that differ", head, rows_of_tensors)] if head else []
+        titles, *tensors = [*weights.table()] or [()]
+        sections += [_table("Tensors that differ", titles, tensors)] if titles else []
     sides = "".join(f"<dt>{letter}</dt><dd>{escape(described(side))}</dd>" for letter, side in (("A", a), ("B", b)))
     title = f"{a.name} and {b.name}"
     header = f"<header><h1>{escape(title)}</h1><span>{escape(verdict(a, b, found, weights))}</span></header>"

@@ -15,42 +15,7 @@ from neoxargs.launch.preflight import neox_checkpoint as neox_checkpoint_module
 from neoxargs.launch.preflight.neox_checkpoint import neox_base_shapes, neox_checkpoint
 from neoxargs.problems import Problem, render
 from neoxargs.resolve import resolve
-from tests.support.neox_files import Run, write
-
-YAML = """\
-num_layers: 2
-hidden_size: 32
-num_attention_heads: 4
-seq_length: 16
-max_position_embeddings: 16
-gpt_j_residual: true
-pos_emb: rotary
-no_weight_tying: true
-tokenizer_type: ByteLevelTokenizer
-make_vocab_size_divisible_by: 64
-train_micro_batch_size_per_gpu: 8
-train_iters: 30
-lr_decay_iters: 30
-warmup: 0.0
-min_lr: 0.0
-lr_decay_style: cosine
-optimizer: {type: Adam, params: {lr: 0.01}}
-dialect: neox-2026
-load: theirs
-"""
-
-
-def weights() -> dict[str, Any]:
-    shapes = {"embedding.word_embeddings.weight": (320, 32), "final_norm.weight": (32,), "final_norm.bias": (32,)}
-    shapes["output.weight"] = (320, 32)
-    for layer in range(2):
-        modules = {"attention.query_key_value": (96, 32), "attention.dense": (32, 32), "mlp.dense_h_to_4h": (128, 32)}
-        modules["mlp.dense_4h_to_h"] = (32, 128)
-        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in modules.items()}
-        shapes |= {f"layers.{layer}.{name}.bias": shape[:1] for name, shape in modules.items()}
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shapes |= {f"layers.{layer}.{norm}.{kind}": (32,) for kind in ("weight", "bias")}
-    return {name: torch.ones(shape) for name, shape in shapes.items()}
+from tests.support.neox_files import YAML, Run, weights, write
 
 
 @pytest.fixture

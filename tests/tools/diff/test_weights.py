@@ -12,8 +12,7 @@ import torch
 
 from neoxargs.cli import main
 from neoxargs.train.huggingface import importing
-from tests.launch.preflight.test_neox_checkpoint import YAML, weights
-from tests.support.neox_files import Run, write
+from tests.support.neox_files import YAML, Run, weights, write
 
 
 def checkpoint(folder: Path, values: dict[str, Any], **changes: Any) -> Path:

@@ -12,8 +12,7 @@ import torch
 from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint
 from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
-from tests.launch.preflight.test_neox_checkpoint import YAML, weights
-from tests.support.neox_files import Run, write
+from tests.support.neox_files import YAML, Run, weights, write
 from tests.support.ranks import run_ranks
 
 #: `optimizer.type` -> its states in GPT-NeoX, in our names' order; in ours; and the key of its step count.

@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from neoxargs.neox_checkpoint.optimizer import COUNTS_STEPS, STATES
+from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.train.optim import build as optimizer
-from neoxargs.train.optim.extra import SM3, Lion, Madgrad
+from neoxargs.train.optim.extra import BUILDERS, SM3, Lion, Madgrad
 from neoxargs.train.optim.lamb import Lamb
+from tests.support import reference
 from tests.support.small_gpt import small
 
 MAKE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -132,3 +135,19 @@ def test_biases_and_norms_do_not_decay() -> None:
     assert (decayed["weight_decay"], exempt["weight_decay"]) == (0.1, 0.0)
     assert [tuple(p.shape) for p in decayed["params"]] == [(3, 2), (2, 2)]
     assert [tuple(p.shape) for p in exempt["params"]] == [(2,), (2,)]
+
+
+@pytest.mark.parametrize("kind", ["lion", "madgrad_wd"])
+def test_gpt_neox_s_state_continues_as_in_gpt_neox(kind: str) -> None:
+    """By the names under which a GPT-NeoX checkpoint's state is restored."""
+    facts = reference.read("neox_optimizers.json")[kind]
+    weight = torch.nn.Parameter(torch.tensor(facts["weight"]))
+    groups = [{"params": [weight], "weight_decay": 0.1}]
+    params = OptimizerParams(lr=0.01, betas=[0.9, 0.95] if kind == "lion" else None, momentum=0.9)
+    built = BUILDERS[kind](groups, params)
+    state = {ours: torch.tensor(facts["state"][theirs]) for theirs, ours in STATES[kind].items()}
+    built.state[weight].update(state | ({"step": facts["steps"]} if kind in COUNTS_STEPS else {}))
+    for gradient in facts["gradients"]:
+        weight.grad = torch.tensor(gradient)
+        built.step()
+    torch.testing.assert_close(weight.detach(), torch.tensor(facts["afterwards"]), rtol=0, atol=2e-6)
