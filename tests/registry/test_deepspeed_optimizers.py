@@ -6,44 +6,21 @@ import inspect
 from typing import Any, get_args
 
 import pytest
-import torch
-from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
-from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
-from deepspeed.ops.lamb import FusedLamb
-from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
 from deepspeed.runtime import lr_schedules
 from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS
 from deepspeed.runtime.engine import DeepSpeedEngine
-from deepspeed.runtime.fp16.onebit.adam import OnebitAdam
-from deepspeed.runtime.fp16.onebit.lamb import OnebitLamb
-from deepspeed.runtime.fp16.onebit.zoadam import ZeroOneAdam
 
 from neoxargs.registry import REGISTRY, Parameter
-from neoxargs.registry.deepspeed_optimizer import MUP, NEOX, TORCH, TYPES, OptimizerParams, SchedulerParams
+from neoxargs.registry.deepspeed_optimizer import MUP, NEOX, TYPES, OptimizerParams, SchedulerParams
+from tests.support.deepspeed_optimizers import CLASSES, arguments
 from tests.support.deepspeed_spy import version_note
 
 #: What DeepSpeed takes out of the parameters of its Adams before it builds one.
 TAKEN = {"torch_adam", "adam_w_mode", "fp32_optimizer_states"}
 
-#: What the engine passes itself, or refuses.
-GIVEN = {"params", "model_params", "deepspeed", "adamw_mode", "max_grad_norm"}
-
 #: What a type takes in a form that the parameter of that name does not have.
 OTHERWISE = {"adafactor": {"eps"}}  # a pair
 
-CLASSES: dict[str, tuple[Any, ...]] = {
-    "adam": (FusedAdam, DeepSpeedCPUAdam, torch.optim.Adam),
-    "adamw": (FusedAdam, DeepSpeedCPUAdam, torch.optim.AdamW),
-    "lamb": (FusedLamb,),
-    "onebitadam": (OnebitAdam,),
-    "zerooneadam": (ZeroOneAdam,),
-    "onebitlamb": (OnebitLamb,),
-    "lion": (FusedLion, DeepSpeedCPULion),
-    "adagrad": (torch.optim.Adagrad, DeepSpeedCPUAdagrad),
-    "cpu_adam": (DeepSpeedCPUAdam,),
-    "cpu_torch_adam": (torch.optim.Adam,),
-    **{name.lower(): (getattr(torch.optim, name),) for name in dir(torch.optim) if name.lower() in TORCH},
-}
 
 #: The same for types whose classes are not installed.
 WRITTEN_OUT = {
@@ -57,11 +34,6 @@ WRITTEN_OUT = {
 MUON = {"lr", "momentum", "weight_decay", "muon_lr", "ns_method", "betas", "eps", "adam_lr", *TAKEN}
 
 SCHEDULERS = get_args(get_args(REGISTRY.parameters["scheduler.type"].type)[0])
-
-
-def arguments(cls: type) -> dict[str, Any]:
-    found = inspect.signature(cls).parameters.items()
-    return {name: argument.default for name, argument in found if name not in {*GIVEN, "optimizer"}}
 
 
 def reads(group: Any, name: str) -> set[str]:

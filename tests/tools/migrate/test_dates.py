@@ -18,7 +18,7 @@ from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.yaml_edit import yaml_value
 from tests.support.reference import read
 from tests.support.selection import mostly_slow
-from tests.tools.migrate.test_history import SIZES, values
+from tests.support.valid_values import SIZES, values
 
 #: Every day on which a name or a default changed, in our tables or in GPT-NeoX's history.
 DAYS = sorted(

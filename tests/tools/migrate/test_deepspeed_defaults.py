@@ -29,7 +29,7 @@ from neoxargs.tools.migrate.deepspeed.defaults import (
 )
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.source import Options
-from tests.registry.test_deepspeed_optimizers import CLASSES, arguments
+from tests.support.deepspeed_optimizers import CLASSES, arguments
 from tests.support.deepspeed_spy import TESTED, read
 from tests.support.reference import read as reference
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,46 +10,18 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.registry.history import introduced, removed
 from neoxargs.resolve import Text, draft
-from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.yaml_edit import yaml_value
 from tests.support.reference import read
 from tests.support.selection import mostly_slow
+from tests.support.valid_values import SIZES, values
 
-SIZES = """\
-num_layers: 4
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 16
-max_position_embeddings: 16
-train_iters: 10
-train_batch_size: 4
-"""
 #: Dropped by GPT-NeoX, and still read by deepy.
 STILL_READ = {
     "apply_residual_connection_post_layernorm", "reset_attention_mask", "reset_position_ids",
     "zero_allow_untested_optimizer", "launcher_args", "rpe_causal",
 }  # fmt: skip
-VALUES = (
-    True,
-    False,
-    2,
-    0.5,
-    8,
-    "data/text",
-    "none",
-    "all",
-    "interspersed",
-    "llama",
-    "regular",
-    "local",
-    "megablocks",
-    "a/b",
-    [1],
-    [["a"]],
-    ["a"],
-)
 
 
 def ever(what: str) -> list[str]:
@@ -59,18 +30,6 @@ def ever(what: str) -> list[str]:
 
 DROPPED = [name for name in ever("removed") if removed(name)]
 GAINED = [name for name in ever("added") if introduced(name)]
-
-
-def values(name: str) -> Iterator[Any]:
-    """Yield some valid values of the parameter."""
-    parameter = REGISTRY.find(name)
-    assert parameter
-    for value in VALUES:
-        try:
-            coerce(value, parameter.type)
-        except Mismatch:
-            continue
-        yield value
 
 
 def migrated(name: str, value: Any, to: str) -> Result | Problems:
