@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import struct
+import time
 from pathlib import Path
 
 #: struct flock of fcntl(2) on Linux: type, whence, start, length (0: the whole file), process.
@@ -41,6 +42,14 @@ def is_held(path: Path) -> bool | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def is_free_within(path: Path, seconds: float) -> bool:
+    """Wait until no process has the lock; return whether that was so before the time was up."""
+    deadline = time.monotonic() + seconds
+    while (held := is_held(path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not held
 
 
 def processes_with(path: Path) -> list[int]:

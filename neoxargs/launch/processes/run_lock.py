@@ -37,6 +37,8 @@ from neoxargs.resolve.config import Config
 FILE = "run.lock"
 #: Beginning of the name of the file whose creator may replace a dead lock; the token of that lock follows.
 GUARD = f".{FILE}.after-"
+#: Seconds that the processes of a killed run have to notice that, and to end.
+ENDING = 10.0
 #: Beginning of `Holder.launch` of a deepy that starts the ranks; otherwise, rank 0 holds the lock.
 BY_DEEPY = "deepy "
 #: Seconds between two touches of a lock.
@@ -354,6 +356,8 @@ def _take(path: Path, me: Holder, break_lock: bool) -> Holder | None:
                 return holder
             if not dead and holder is not UNKNOWN:
                 left = holder.machine == me.machine and holder.ended
+                if left and kernel_lock.is_free_within(path, ENDING):
+                    continue
                 raise _Held(holder, _age(path, own), kernel_lock.processes_with(path) if left else None)
             time.sleep(0.1)  # another run is replacing the same lock, or may be about to write one that is unreadable
         raise _Held(read(path) or UNKNOWN, _age(path, own))
