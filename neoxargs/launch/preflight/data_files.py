@@ -526,7 +526,7 @@ def empty_lines(config: Config) -> Iterator[Problem]:
 def read_prompts(name: str, path: str, place: Place | None = None) -> list[str]:
     """Return the prompts in a file, one per line. name: of the parameter. Raises Problems."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path, MAX_READ).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         what = f"{name} ({path}) cannot be read: {error}"
         raise Problems(Problem(what, place, id="prompt-file-unreadable", about=(name,))) from error

@@ -16,6 +16,7 @@ from neoxargs.neox_checkpoint.saved_configuration import differences
 from neoxargs.neox_checkpoint.weights import Located, locate, used_weights, weight_kinds
 from neoxargs.problems import Problem, Problems
 from neoxargs.record import replace
+from neoxargs.regular_files import read_regular
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.sizes.model import vocabulary_rows
@@ -25,7 +26,7 @@ from neoxargs.sizes.vocab import vocabulary_size
 EPSILON_UNDER_ROOT = (0, 17)
 #: A name of a weight in GPT-NeoX's base shapes, with and without a pipeline.
 NEOX_SHAPE = re.compile(r"^(?:sequential\.\d+|tied_modules\.\w+|\d+)\.\S+:", re.MULTILINE)
-#: Bytes of a checkpoint that are read before the launch to compare checksums. Larger ones would delay every check.
+#: Bytes of a checkpoint, or of a file of base shapes, that are read before the launch: more would delay every check.
 AT_MOST = 2**28
 
 
@@ -166,7 +167,7 @@ def neox_base_shapes(config: Config) -> Iterator[Problem]:
         return
     for file in (Path(name), Path(f"{name}.0")):
         try:
-            text = file.read_text(encoding="utf-8")
+            text = read_regular(file, AT_MOST).decode()
         except (OSError, ValueError):
             continue
         if NEOX_SHAPE.search(text):
