@@ -24,6 +24,7 @@ IMPLIED = {
     "tensor-parallel-divides-hidden-size": {"heads-divide-hidden-size"},
     "epochs-read-each-sample-equally-often": {"epoch-not-countable", "data-file-missing"},
     "epoch-not-countable": {"data-file-missing"},
+    "mup-needs-normal-init": {"base-shapes-unreadable"},
 }
 
 

@@ -139,6 +139,13 @@ PROBLEMS: dict[str, Entry] = {
         "DeepSpeed's launcher does not quote paths for the other hosts' shells. A path with a space would be "
         "split into two words there."
     ),
+    "rank-variable-not-a-number": row(
+        "A launcher tells each process its rank, the number of ranks and the port in environment variables. One of "
+        "them is not a number, so this process cannot join the others."
+    ),
+    "master-port-invalid": row(
+        "The environment variable MASTER_PORT is not a port number, so the ranks could not find each other."
+    ),
     "value-not-quoted": row(
         "DeepSpeed's launcher puts some values into the command of the other hosts' shells without quoting them. The "
         "shell would execute a command in such a value instead of passing it on."

@@ -85,6 +85,14 @@ PROBLEMS: dict[str, Entry] = {
         "deepy has no settings for a Slurm job's time limit, partition and similar options: they belong to the script "
         "that is submitted, not to the configuration of the run."
     ),
+    "migrate-optimizer-missing": row(
+        "A DeepSpeed JSON without an optimizer leaves it to the training script, as Hugging Face's Trainer does. The "
+        "new file has none either, so a run would train with deepy's default optimizer and schedule."
+    ),
+    "migrate-older-than-dialect": row(
+        "The file has a key that GPT-NeoX had removed before the date that the file is converted to. deepy reads the "
+        "key in every dialect, but a GPT-NeoX of that date would not."
+    ),
     "migrate-other-program": row(
         "The script starts a program that does not pretrain a GPT, or one that is not Megatron-LM's, so its model, "
         "data or loss can differ from what the flags say."

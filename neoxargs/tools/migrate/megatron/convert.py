@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from neoxargs.problems import Place, Problem, Problems, close_matches
+from neoxargs.problems import Place, Problem, Problems, close_matches, sentence
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
@@ -93,7 +93,7 @@ def convert_script(
         raise Problems(reading.problems)
     others = _other_models(script.commands, command)
     if others:
-        reading.to_do.append(f"TODO: {others[0].what} (line {command[0].place.line}).")
+        reading.to_do.append(f"TODO: {sentence(others[0])} (line {command[0].place.line}).")
     if program and not is_of_gpt(program.text):
         reading.to_do.append(f"TODO: compare with {program.text}, whose model, data and loss are not known.")
         notes.append(_unknown_program(program))
@@ -103,7 +103,7 @@ def convert_script(
         *_without_effect(chosen, script, text),
     ]
     not_continued = _not_continued(script, command)
-    head += [f"TODO: {problem.what} (line {problem.where.line})." for problem in not_continued if problem.where]
+    head += [f"TODO: {sentence(problem)} (line {problem.where.line})." for problem in not_continued if problem.where]
     problems = [*notes, *others, *not_continued, *reading.problems]
     text_of_file = f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n"
     return new_file(text_of_file, problems=problems, to_do=head[1:])
