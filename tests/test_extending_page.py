@@ -42,13 +42,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.small_gpt import batch, build, small
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.make import Make
+from tests.support.small_gpt import VOCABULARY, batch, small
 
 
 @pytest.mark.shows("attention_gain")
 def test_the_gain_changes_the_logits() -> None:
     tokens, _ = batch(1)
-    plain, louder = (build(small(attention_gain=gain))(tokens) for gain in (1.0, 1.5))
+    plain, louder = (GPT(small(attention_gain=gain), VOCABULARY, Make(1))(tokens) for gain in (1.0, 1.5))
     assert not torch.equal(plain, louder)
 '''
 
@@ -89,7 +91,7 @@ def test_the_steps_for_a_parameter_end_with_tests_that_pass(checkout: Path) -> N
     run(checkout, "deepy.py", "docs")
     run(checkout, *wording[1].split(), UPDATE="1")
     run(checkout, *effects[1].split(), UPDATE="1")
-    tests = ["tests/train/model/test_gain.py", "tests/registry", "tests/tools/docs", "tests/test_shows.py"]
-    run(checkout, "-m", "pytest", "-n", "2", *tests, "tests/resolve/rules")
+    tests = ["tests/train/model/test_gain.py", "tests/registry/test_declarations.py", "tests/registry/test_effects.py"]
+    run(checkout, "-m", "pytest", "-n", "2", *tests, "tests/tools/docs", "tests/test_shows.py", "tests/resolve/rules")
     assert "test_gain.py" in (checkout / "docs/effects.md").read_text(encoding="utf-8")
     assert "attention-gain-below-two" in run(checkout, "deepy.py", "explain", "attention_gain_below_two")

@@ -29,7 +29,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
 
     maximum_tokens: Count = param(64, aliases="out_seq_length")
     """Maximum number of tokens to generate per sample; generation stops earlier at an end-of-document token, or at
-    another `eos_token_id` of the generation_config.json in the tokenizer's folder."""
+    another eos_token_id of the generation_config.json in the tokenizer's folder."""
 
     prompt_end: str = param("\n")
     """Text that ends an interactive prompt, a line break by default."""
