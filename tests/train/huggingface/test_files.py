@@ -91,7 +91,8 @@ def test_shared_weights_are_exported_as_copies(name: str, tmp_path: Path) -> Non
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert type(model).__name__ == name
     ids = torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(gpt(ids), model(ids).logits, rtol=0, atol=1e-4)
+    # Gemma 2 multiplies rounding errors: 2e-5 alone, up to 1.6e-4 after other tests in the same process.
+    torch.testing.assert_close(gpt(ids), model(ids).logits, rtol=0, atol=3e-4)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer("é b").input_ids == list("é b".encode())
     assert tokenizer.eos_token_id == model.config.eos_token_id == model.generation_config.eos_token_id == 256
