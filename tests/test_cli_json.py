@@ -22,7 +22,11 @@ FORM = {
     "line": int,
     "column": int,
 }
-FLAGS = "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length $N"
+FLAGS = (
+    "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
+    "--max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 8 --train-iters 10 --lr 1e-4 "
+    "--data-path text --tokenizer-type GPT2BPETokenizer --vocab-file v.json --merge-file m.txt --split 98,1,1"
+)
 GOOD = [
     ["check", QUICKSTART, "--gpus", "4"],
     ["plan", QUICKSTART, "--gpus", "4"],
