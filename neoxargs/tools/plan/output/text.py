@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from neoxargs.launch.report import summary
+from neoxargs.problems import in_colour
 from neoxargs.resolve.config import Config
 from neoxargs.text import (
     GIB,
@@ -190,4 +191,4 @@ def _suggestions(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]
 
 
 def _coloured(block: str, fits: bool) -> str:
-    return f"\033[1;{32 if fits else 31}m{block}\033[0m" if sys.stdout.isatty() else block
+    return f"\033[1;{32 if fits else 31}m{block}\033[0m" if in_colour(sys.stdout) else block
