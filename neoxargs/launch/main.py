@@ -33,8 +33,8 @@ from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.token_files.index import digest
 
-#: What a disk that is full, limited or write-protected answers.
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+#: What a disk that is full, limited, write-protected or broken answers. Permissions are checked before the start.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 #: Raises Problems if the run does not fit in the memory of its devices.
 CheckMemory = Callable[[Script, RunSpec], None]
 
@@ -159,7 +159,7 @@ def prepare(script: Script, spec: RunSpec) -> int:
 
 
 def _not_writable(config: Config, error: OSError) -> Problem:
-    """Return the problem of a disk that is full or cannot be written to; raises any other error again."""
+    """Return the problem of a disk that cannot be written to; raises any other error again."""
     if error.errno not in DISK_ERRORS:
         raise error
     folder = config.logging.run_dir

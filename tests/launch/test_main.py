@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -105,3 +107,29 @@ def test_a_text_that_has_changed_since_the_checkpoint_is_told(
     monkeypatch.setattr("neoxargs.launch.main.tokenise", tokenise)
     assert main(["train.py", "my.yml"]) == 0
     assert ("the contents of a.txt have changed since the checkpoint" in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_fills_up_before_the_ranks_start_is_a_problem_of_run_dir(
+    calls: Counter[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(number, os.strerror(number), "runs/launch.json")
+
+    monkeypatch.setattr("neoxargs.launch.main.prepare", full)
+    assert main(["train.py", "my.yml", "--force"]) == 1
+    told = capsys.readouterr().err
+    assert "error: run_dir (runs): runs/launch.json cannot be written: " in told and "[folder-not-writable]" in told
+    assert not list(Path("runs").glob("*.lock"))
+
+
+def test_a_program_that_may_not_be_executed_is_not_blamed_on_the_disk(
+    calls: Counter[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "/usr/bin/launcher")
+
+    monkeypatch.setattr("neoxargs.launch.main.prepare", refused)
+    assert main(["train.py", "my.yml", "--force"]) == 1
+    told = capsys.readouterr().err
+    assert "/usr/bin/launcher" in told and "permission denied" in told and "run_dir" not in told
