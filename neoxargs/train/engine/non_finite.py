@@ -1,7 +1,7 @@
 """Which rank, pipeline stage and weight had the first gradient that is infinite or NaN.
 
 Gradients are examined before they are averaged over the data parallel ranks, which makes them NaN on all of them. The
-cost is one pass over the gradients per reduction; the host only reads one flag, after the loss of the step.
+cost is one pass over the gradients per reduction; the host reads the result together with the loss of the step.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ class NonFinite:
         self.largest.clear()
         self.flag = torch.zeros((), device=self.engine.device)
 
-    @property
-    def found(self) -> bool:
-        """Whether any rank had such a gradient in this step; the same on every rank. Waits for the GPU."""
-        return bool(self.flag.item())
+    def read(self, loss: Tensor) -> tuple[float, bool]:
+        """Return the loss of this step, and whether any rank had such a gradient; the same on every rank.
+
+        The host waits for the GPU once, unless there is something to report.
+        """
+        value = float(torch.where(self.flag > 0, math.nan, loss))
+        return (float(loss), bool(self.flag.item())) if math.isnan(value) else (value, False)
 
     def describe(self, losses: Sequence[Tensor]) -> str:
         """Return where the first such number of this step was, "" if it is not known. Collective.

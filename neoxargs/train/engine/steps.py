@@ -221,14 +221,14 @@ def _step(built: Pipelined | Plain, take: Callable[[], Tensor]) -> Result:
     assert watch is not None
     watch.begin_step()
     try:
-        loss = float(take())
+        loss, found = watch.read(take())
     except Exception as error:
         if engine.fp16_enabled() and is_lowest_scale(error):
             raise keeps_overflowing(engine.optimizer.loss_scale, watch.describe([])) from error
         raise
     norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
     overflowed = skipped and engine.fp16_enabled()
-    diverged = not overflowed and (watch.found or not math.isfinite(loss))
+    diverged = not overflowed and (found or not math.isfinite(loss))
     where = watch.describe(built.losses()) if diverged else ""
     reports = built.reporter.after_step(skipped)
     return Result(loss, None if norm is None else float(norm), skipped, overflowed, diverged, where, reports)
