@@ -42,8 +42,8 @@ class Training(Group, origin="NeoX", effect="run"):
     lowers the dynamic loss scale."""
 
     max_skipped_steps: Count = param(10, ours=True)
-    """With `on_divergence: skip`, the number of steps skipped in a row after which the run stops. Steps that fp16 skips
-    with a finite loss do not count."""
+    """Number of steps skipped in a row after which the run stops: with `on_divergence: skip`, and in fp16 with a fixed
+    `fp16.loss_scale`. Steps with a finite loss after which a dynamic loss scale is lowered do not count."""
 
     char_level_ppl: bool = param(False, effect="log")
     """Also reports the perplexity per character in evaluations during training, so that runs with different tokenizers

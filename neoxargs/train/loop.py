@@ -102,7 +102,7 @@ class Loop:
     run_dir: Path = Path()
     folders: RunFolders = field(default_factory=lambda: RunFolders({}))
     """The folders that this rank recreates if they disappear."""
-    diverged_in_a_row: int = 0
+    failed_in_a_row: int = 0
     """Number of steps in a row that diverged and were skipped, with `on_divergence: skip`."""
     unwritten: set[str] = field(default_factory=set)
     """Warnings that were already printed about trackers that could not write; each is printed only once."""
@@ -186,18 +186,17 @@ class Loop:
 
     def _check_divergence(self, result: Result) -> None:
         """Raise Problems if the run has diverged, as `on_divergence` says."""
-        options = self.training
-        if options.on_divergence == "stop":
-            # fp16 skips steps with an overflow and lowers the loss scale; their loss may be infinite.
-            if result.diverged or (not math.isfinite(result.loss) and not result.overflowed):
-                self._complete(self.saver.finish)
-                raise Problems(_diverged(result, self.position.iteration, self.saver.last))
-            return
-        diverged = result.diverged or not math.isfinite(result.loss) or (result.skipped and not result.overflowed)
-        self.diverged_in_a_row = self.diverged_in_a_row + 1 if diverged else 0
-        if self.diverged_in_a_row >= options.max_skipped_steps:
+        options, stops, finite = self.training, self.training.on_divergence == "stop", math.isfinite(result.loss)
+        # fp16 skips steps with an overflow and lowers a dynamic loss scale; their loss may be infinite.
+        if stops and (result.diverged or not (finite or result.overflowed)):
             self._complete(self.saver.finish)
-            problem = _keeps_diverging(options.max_skipped_steps, result, self.position.iteration, self.saver.last)
+            raise Problems(_diverged(result, self.position.iteration, self.saver.last))
+        recovers = result.overflowed and not result.scale_is_fixed and (finite or stops)
+        failed = result.diverged or not finite or result.skipped
+        self.failed_in_a_row = self.failed_in_a_row + 1 if failed and not recovers else 0
+        if self.failed_in_a_row >= options.max_skipped_steps:
+            self._complete(self.saver.finish)
+            problem = _keeps_failing(options.max_skipped_steps, result, self.position.iteration, self.saver.last)
             raise Problems(problem)
 
     def _intervals(self) -> int:
@@ -368,13 +367,16 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
     return frozenset(chosen)
 
 
-def _keeps_diverging(steps: int, result: Result, iteration: int, last: Path | None) -> Problem:
+def _keeps_failing(steps: int, result: Result, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
     what = f"max_skipped_steps ({steps}) was reached at iteration {iteration}, because losses or gradients were "
     what += f"infinite or NaN{_where(result)}; training stopped without saving; {latest}"
     hint = "set iteration to continue from an earlier checkpoint, and set a lower lr or gradient_clipping"
-    about = ("max_skipped_steps", "on_divergence", "lr", "gradient_clipping")
-    return Problem(what, hint=hint, id="steps-keep-diverging", about=about)
+    about = ["max_skipped_steps", "on_divergence", "lr", "gradient_clipping"]
+    if result.scale_is_fixed:
+        hint += ", or remove fp16.loss_scale, so that the loss scale is lowered after an overflow"
+        about.append("fp16.loss_scale")
+    return Problem(what, hint=hint, id="steps-keep-diverging", about=tuple(about))
 
 
 def _unwritten(run_dir: Path, error: OSError) -> Problem:

@@ -351,6 +351,16 @@ def test_a_nan_stops_by_default_also_where_deepspeed_has_skipped_the_step() -> N
         loop({2: (math.nan, True)}).run()
 
 
+def test_overflows_of_a_fixed_loss_scale_stop_after_a_number_in_a_row() -> None:
+    """A dynamic scale is lowered until gradients fit; with a fixed one the run would go on without training."""
+    fixed = Result(1.0, None, True, overflowed=True, scale_is_fixed=True)
+    lowered = Result(1.0, None, True, overflowed=True)
+    assert loop({2: fixed, 3: fixed, 4: (1.0, False), 5: fixed}, max_skipped_steps=3).run().iteration == 6
+    assert loop({2: lowered, 3: lowered, 4: lowered, 5: lowered}, max_skipped_steps=3).run().iteration == 6
+    with pytest.raises(Problems, match=r"(?s)at iteration 4, .* remove fp16.loss_scale"):
+        loop({2: fixed, 3: fixed, 4: fixed}, max_skipped_steps=3).run()
+
+
 class FullDisk(Saver):
     """Cannot write the second checkpoint."""
 

@@ -38,7 +38,9 @@ class Result:
     skipped: bool
     """True if the weights were not updated, because fp16 gradients overflowed or the step diverged."""
     overflowed: bool = False
-    """Whether an fp16 overflow was the reason; the loss scale is then lowered."""
+    """Whether an fp16 overflow was the reason; a dynamic loss scale is then lowered."""
+    scale_is_fixed: bool = False
+    """Whether the fp16 loss scale is fixed, so that the steps that follow can overflow like this one."""
     diverged: bool = False
     """Whether the loss or a gradient was infinite or NaN, other than by an fp16 overflow."""
     where: str = ""
@@ -231,4 +233,5 @@ def _step(built: Pipelined | Plain, take: Callable[[], Tensor]) -> Result:
     diverged = not overflowed and (found or not math.isfinite(loss))
     where = watch.describe(built.losses()) if diverged else ""
     reports = built.reporter.after_step(skipped)
-    return Result(loss, None if norm is None else float(norm), skipped, overflowed, diverged, where, reports)
+    fixed = engine.fp16_enabled() and not engine.dynamic_loss_scale()
+    return Result(loss, None if norm is None else float(norm), skipped, overflowed, fixed, diverged, where, reports)

@@ -90,3 +90,22 @@ def test_the_loss_scale_is_restored_on_any_layout(
 ) -> None:
     before, after = scales
     assert after[here][there] == before[there][BEFORE:]
+
+
+def fixed() -> dict[str, list[bool]]:
+    """Return for each layout whether its steps say that a fixed loss scale overflowed."""
+    from neoxargs.train.process import mesh, setup
+
+    setup.start("gloo", seed=1)
+    allow_fp16()
+    found = {}
+    for name, trial in LAYOUTS.items():
+        built = Training(Trial(trial.config, trial.deepspeed | {"fp16": {"enabled": True, "loss_scale": 2.0**30}}))
+        results = [built.engine.train_step(built.batches) for _ in range(3)]
+        found[name] = [result.skipped and result.overflowed and result.scale_is_fixed for result in results]
+        mesh.destroy_groups()
+    return found
+
+
+def test_steps_say_that_a_fixed_loss_scale_overflowed() -> None:
+    assert run_ranks(fixed, 1)[0] == {name: [True] * 3 for name in LAYOUTS}
