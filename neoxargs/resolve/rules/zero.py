@@ -188,3 +188,30 @@ def zenflow_updates_between_selections(
     names = ["zero_optimization.zenflow.update_interval", "zero_optimization.zenflow.select_interval"]
     what = f"{names[0]} ({update}) must be at most {names[1]} ({select})"
     return refuse(what, f"set update_interval to {select} or less", names)
+
+
+@check
+def divided_gradients_need_all_reduce(
+    prescale_gradients: bool,
+    gradient_predivide_factor: float,
+    zero_optimization__reduce_scatter: bool,
+    zero_optimization__stage: object,
+) -> Finding | None:
+    """With partitioned gradients, the reduce-scatter of DeepSpeed averages them only after they are summed. If they are
+    to be divided before, DeepSpeed stops every rank with an AssertionError when it builds the engine.
+
+        prescale_gradients: true
+        zero_optimization: {stage: 2, reduce_scatter: true}
+    """
+    if not zero_optimization__reduce_scatter or zero_optimization__stage not in (2, 3):
+        return None
+    if prescale_gradients:
+        name, value = "prescale_gradients", "true"
+    elif gradient_predivide_factor != 1:
+        name, value = "gradient_predivide_factor", f"{gradient_predivide_factor:g}"
+    else:
+        return None
+    other = "zero_optimization.reduce_scatter"
+    what = f"{name} ({value}) cannot be combined with {other} in zero_optimization.stage {zero_optimization__stage}"
+    about = [name, other, "zero_optimization.stage"]
+    return refuse(what, f"remove {name}, or set {other} to false", about)

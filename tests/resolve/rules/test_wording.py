@@ -52,6 +52,8 @@ CASES = [
     "zero_optimization: {stage: 2, zenflow: {select_interval: 4}}",
     "zero_optimization: {stage: 2, zenflow: {select_strategy: epoch}}",
     "zero_optimization: {stage: 2, zenflow: {select_strategy: step, select_interval: 2, update_interval: 4}}",
+    "{prescale_gradients: true, zero_optimization: {stage: 2, reduce_scatter: true}}",
+    "{gradient_predivide_factor: 4, zero_optimization: {stage: 3}}",
     "{pos_emb: rotary, rope_scaling: {rope_type: longrope}}",
     "{train_micro_batch_size_per_gpu: 4, batch_size: 2}",
     "model_parallel_size: 3",
