@@ -198,20 +198,22 @@ def divided_gradients_need_all_reduce(
     zero_optimization__stage: object,
 ) -> Finding | None:
     """With partitioned gradients, the reduce-scatter of DeepSpeed averages them only after they are summed. If they are
-    to be divided before, DeepSpeed stops every rank with an AssertionError when it builds the engine.
+    to be divided before, DeepSpeed stops every rank with an AssertionError when it builds the engine. In stage 3 it
+    also leaves gradients divided by gradient_predivide_factor if that is the number of replicas.
 
         prescale_gradients: true
         zero_optimization: {stage: 2, reduce_scatter: true}
     """
-    if not zero_optimization__reduce_scatter or zero_optimization__stage not in (2, 3):
+    stage, other = zero_optimization__stage, "zero_optimization.reduce_scatter"
+    factor = gradient_predivide_factor
+    if stage == 3 and factor != 1 and not prescale_gradients:
+        what = f"gradient_predivide_factor ({factor:g}) cannot be combined with zero_optimization.stage 3"
+        about = ["gradient_predivide_factor", "zero_optimization.stage"]
+        return refuse(what, "remove gradient_predivide_factor, or set zero_optimization.stage to 1", about)
+    if stage not in (2, 3) or not zero_optimization__reduce_scatter or (factor == 1 and not prescale_gradients):
         return None
-    if prescale_gradients:
-        name, value = "prescale_gradients", "true"
-    elif gradient_predivide_factor != 1:
-        name, value = "gradient_predivide_factor", f"{gradient_predivide_factor:g}"
-    else:
-        return None
-    other = "zero_optimization.reduce_scatter"
-    what = f"{name} ({value}) cannot be combined with {other} in zero_optimization.stage {zero_optimization__stage}"
+    name = "prescale_gradients" if prescale_gradients else "gradient_predivide_factor"
+    value = "true" if prescale_gradients else f"{factor:g}"
+    what = f"{name} ({value}) cannot be combined with {other} in zero_optimization.stage {stage}"
     about = [name, other, "zero_optimization.stage"]
     return refuse(what, f"remove {name}, or set {other} to false", about)

@@ -66,6 +66,12 @@ def zero2_sums_in_the_models_type() -> bool:
     return gradient.dtype is not torch.float32
 
 
+def zero_builds_another_adagrad() -> bool:
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    return "self.optimizer = torch.optim.Adagrad(" in inspect.getsource(DeepSpeedZeroOptimizer)
+
+
 def awaits_only_the_last_gather() -> bool:
     from deepspeed.runtime.zero.partition_parameters import Init
 

@@ -163,6 +163,25 @@ def monitor_loss(engine: Any, loss: float) -> None:
         engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])
 
 
+@cache
+def keep_adagrad() -> None:
+    """Let ZeRO keep torch's Adagrad, with its parameter groups and learning rate schedule. Imports deepspeed."""
+    from deepspeed.runtime.zero import stage3, stage_1_and_2
+
+    for zero in (stage_1_and_2.DeepSpeedZeroOptimizer, stage3.DeepSpeedZeroOptimizer_Stage3):
+        zero.initialize_optimizer_states = _keeping_adagrad(zero.initialize_optimizer_states)
+
+
+def _keeping_adagrad(initialize: Callable[[Any], None]) -> Callable[[Any], None]:
+    def initialize_and_keep(zero: Any) -> None:
+        own = zero.optimizer
+        initialize(zero)
+        if zero.optimizer is not own:
+            own.state, zero.optimizer = zero.optimizer.state, own
+
+    return initialize_and_keep
+
+
 def sum_in_accumulation_type(optimizer: Any) -> None:
     """Let ZeRO-2 reduce and accumulate gradients in `grad_accum_dtype`; other optimizers are not changed."""
     if not getattr(optimizer, "partition_gradients", False) or not hasattr(optimizer, "get_all_grad_tensors"):
@@ -241,6 +260,14 @@ PATCHES = (
         "sum to `grad_accum_dtype`. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
         sum_in_accumulation_type,
+    ),
+    Patch(
+        "zero-replaces-adagrad",
+        "0.19",
+        "ZeRO replaces torch's Adagrad by one with a single parameter group, whose learning rate no schedule changes. "
+        "With several groups, ZeRO-1 and 2 end in an IndexError.",
+        canaries.zero_builds_another_adagrad,
+        keep_adagrad,
     ),
     Patch(
         "zero3-gathers-not-awaited",

@@ -62,6 +62,7 @@ def build(
     """
     patches.use_collectives()
     patches.reduce_in_lists_on_cpu()
+    patches.keep_adagrad()
     json = swap.with_own_folders(json)
     make = Make(
         config.training.seed,
@@ -181,7 +182,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     own_optimizer = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
     # Not for 1-bit optimizers: they average the momentum of all ranks, so none may hold only a partition.
-    if own_optimizer is not None and not onebit and _needs_zero1(json):
+    if not onebit and _needs_zero1(json):
         json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
     json = _with_fp32_sums(config, json)
     schedule = None if config.scheduler.type else lambda base: build_schedule(config, base)

@@ -42,6 +42,9 @@ IN_FP32 = {
     "ZeRO-3": bf16(3),
     "ZeRO-3, all-reduce": bf16(3, {"reduce_scatter": False}),
     "LoRA": bf16(**{"lora.rank": 4}),
+    "an optimizer that DeepSpeed builds": chosen(
+        bf16(**{"optimizer.type": "RMSprop"}), optimizer={"type": "RMSprop", "params": {"lr": 1e-2}}
+    ),
     "immediate": chosen(bf16(), bf16={"enabled": True, "immediate_grad_update": True}),
 }
 IN_BF16 = {
