@@ -20,7 +20,8 @@ class Parallel(Group, origin="Meg", effect="layout"):
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,
-    `type:REGEX` the number of layers whose class name matches the expression."""
+    `type:REGEX` the number of layers whose class name matches the expression. `type:transformer|embedding` also counts
+    the embedding, and the output that is tied to it, as Megatron-DeepSpeed does."""
 
     sequence_parallel: bool = param(False, megatron="sequence-parallel")
     """Also divides, along the sequence, the activations that tensor parallelism does not divide (norms, dropout,

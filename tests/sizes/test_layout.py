@@ -1,5 +1,6 @@
 """Ranks and layers are placed as in DeepSpeed."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -37,10 +38,35 @@ def test_layers_are_distributed_as_in_deepspeed(layers, stages, method):
     assert [list(held) for held in ours] == theirs
 
 
-@pytest.mark.parametrize("method", ["parameters", "type:norm", "type:transformer|norm"])
-def test_layers_that_only_deepspeed_can_compute_are_none(method):
-    made = config(num_layers=4, pipe_parallel_size=2, world_size=2, pipe_partition_method=method)
+def test_parameters_are_counted_by_deepspeed_only():
+    made = config(num_layers=4, pipe_parallel_size=2, world_size=2, pipe_partition_method="parameters")
     assert layers_of_stages(made) is None
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "method", ["type:transformer|embedding", "type:norm", "type:transformer|norm", "type:Block|out"]
+)
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_layers_beside_the_blocks_are_counted_as_by_the_pipeline(stages, method, tied):
+    """The two embeddings are one layer, and a tied embedding is also the output."""
+    deal = pytest.importorskip("deepspeed.runtime.utils")
+    pattern = method.removeprefix("type:").lower()
+    last = "tokenembedding" if tied else "outputlayer"
+    names = ["tokenembedding", "", *["transformerblock"] * 4, "finalnorm", last]
+    bounds = deal.partition_balanced([int(bool(re.search(pattern, name))) for name in names], stages)
+    values = {"no_weight_tying": not tied, "pipe_partition_method": method}
+    ours = layers_of_stages(config(num_layers=4, pipe_parallel_size=stages, world_size=stages, **values))
+    assert [list(held) for held in ours] == [[i - 2 for i in range(a, b) if 2 <= i < 6] for a, b in pairwise(bounds)]
+
+
+def test_a_layer_of_bloom_fits_on_every_stage():
+    """70 layers, embedding and output on 72 stages."""
+    made = config(
+        num_layers=70, pipe_parallel_size=72, world_size=72, no_weight_tying=False,
+        pipe_partition_method="type:transformer|embedding",
+    )  # fmt: skip
+    assert layers_of_stages(made) == [range(0), *(range(layer, layer + 1) for layer in range(70)), range(70, 70)]
 
 
 def test_class_names_are_those_of_the_model():

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest
-from neoxargs.sizes.kinds import RECURRENT
-from neoxargs.sizes.layout import ranks_of_replica, stages
+from neoxargs.sizes.kinds import ATTENTION_BLOCK, RECURRENT
+from neoxargs.sizes.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 
 
 @derive
@@ -128,16 +128,40 @@ def tensor_parallel_divides_padded_vocab_size(
 
 
 @check
-def pipeline_stages_at_most_num_layers(num_layers: int, pipe_parallel_size: int) -> Finding | None:
+def pipe_partition_method_is_known(pipe_partition_method: str, pipe_parallel_size: int) -> Finding | None:
+    """DeepSpeed distributes the layers by `uniform`, by `parameters`, or by a regular expression for the names of their
+    classes. Any other value ends every rank in an error when the pipeline is built.
+
+        pipe_parallel_size: 2
+        pipe_partition_method: balanced
+    """
+    method = pipe_partition_method
+    if not pipe_parallel_size or method.lower() in ("uniform", "parameters") or layer_pattern(method):
+        return None
+    what = f"pipe_partition_method ({method}) must be uniform, parameters or type:REGEX with a valid regular expression"
+    return refuse(
+        what, "set it to type:transformer|mlp, which counts the transformer layers", ["pipe_partition_method"]
+    )
+
+
+@check
+def pipeline_stages_at_most_num_layers(
+    num_layers: int, pipe_parallel_size: int, pipe_partition_method: str, no_weight_tying: bool, train_impl: str
+) -> Finding | None:
     """Pipeline parallelism distributes the layers over the stages. With more stages than layers, some stages have no
-    weights, and DeepSpeed's optimizer stops there because its list of parameters is empty.
+    weights, and DeepSpeed's optimizer stops there because its list of parameters is empty. The embedding, and the
+    output that is tied to it, are layers if pipe_partition_method counts them (type:transformer|embedding).
 
         pipe_parallel_size: 8
     """
-    if num_layers >= pipe_parallel_size:
+    layers = num_layers
+    if is_counted(ATTENTION_BLOCK, pipe_partition_method) and is_counted(BEFORE[0], pipe_partition_method):
+        layers += 1 if no_weight_tying or train_impl == "rm" else 2
+    if layers >= pipe_parallel_size:
         return None
-    what = f"num_layers ({num_layers}) must be at least pipe_parallel_size ({pipe_parallel_size})"
-    return refuse(what, f"set pipe_parallel_size to {num_layers} or less")
+    counted = f" plus {layers - num_layers} for the embeddings" * (layers > num_layers)
+    what = f"num_layers ({num_layers}){counted} must be at least pipe_parallel_size ({pipe_parallel_size})"
+    return refuse(what, f"set pipe_parallel_size to {layers} or less", ["num_layers", "pipe_parallel_size"])
 
 
 @check

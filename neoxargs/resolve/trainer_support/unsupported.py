@@ -18,6 +18,7 @@ from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
 from neoxargs.sizes.kinds import RECURRENT
+from neoxargs.sizes.layout import NOT_COUNTED, is_counted, layer_pattern, pipeline_layers
 from neoxargs.sizes.optimizer_state import is_onebit
 
 #: Supported optimizers: ours, those of torch and of DeepSpeed.
@@ -57,6 +58,7 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     problems += _other_layers(config)
     if training:
         problems += [*_onebit_without_deepspeed(config), *_tuned_without_tuner(config), *_muon_on_shards(config)]
+        problems += _counts_no_layer(config)
     return [*problems, *no_effect_warnings(config, refused)] if training else problems
 
 
@@ -131,6 +133,17 @@ def _tuned_without_tuner(config: Config) -> Iterator[Problem]:
         hint = "remove autotuning.enabled, or start the autotuner with autotuning_run: tune"
         place, about = config.place("autotuning.enabled"), ("autotuning.enabled", "autotuning_run")
         yield Problem(what, place, hint, id="autotuning-without-tuner", about=about)
+
+
+def _counts_no_layer(config: Config) -> Iterator[Problem]:
+    """Yield an error if `pipe_partition_method: type:…` matches no layer, for example by a class name of GPT-NeoX."""
+    name, method = "pipe_partition_method", config.parallel.pipe_partition_method
+    if not config.parallel.pipe_parallel_size or not layer_pattern(method):
+        return
+    names = dict.fromkeys(layer for layer in pipeline_layers(config) if layer != NOT_COUNTED)
+    if not any(is_counted(layer, method) for layer in names):
+        what = f"{name} ({method}) matches no layer of the pipeline: {listed(list(names), 'and')}"
+        yield Problem(what, config.place(name), f"set {name} to type:transformer", id="no-layer-counted", about=(name,))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

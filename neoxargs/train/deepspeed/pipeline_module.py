@@ -7,18 +7,27 @@ from typing import Any
 
 from torch import nn
 
+from neoxargs.sizes.layout import NOT_COUNTED
+
 #: Counts the weights of each layer of the list that a PipelineModule is made of.
 CountWeights = Callable[[Sequence[Any]], list[int]]
 
 
 def pipeline_module(count_weights: CountWeights, **options: Any) -> Any:
-    """Return a PipelineModule that counts weights for `pipe_partition_method: parameters` without building layers."""
+    """Return a PipelineModule that counts weights for `pipe_partition_method: parameters` without building layers.
+
+    With `type:…`, it counts the two embeddings as one layer.
+    """
     from deepspeed.pipe import PipelineModule
 
     class Counted(PipelineModule):  # type: ignore[misc]
         # DeepSpeed's method builds every layer of the model, with its values, on every rank.
         def _count_layer_params(self) -> list[int]:
             return count_weights(self._layer_specs)
+
+        def _find_layer_type(self, layername: str) -> list[int]:
+            found: list[int] = super()._find_layer_type(layername)
+            return [index for index in found if self._layer_specs[index].typename.__name__ != NOT_COUNTED]
 
     return Counted(**options)
 

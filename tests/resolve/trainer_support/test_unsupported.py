@@ -62,6 +62,12 @@ def test_muon_is_refused_on_shards_of_matrices() -> None:
     assert trainer_problems(configure("{optimizer: {type: Muon}, zero_stage: 1, pipe_parallel_size: 2}", gpus=2)) == []
 
 
+def test_a_pattern_counts_at_least_one_layer() -> None:
+    (problem,) = trainer_problems(configure("{pipe_parallel_size: 2, pipe_partition_method: 'type:Position'}", gpus=2))
+    assert problem.id == "no-layer-counted"
+    assert "matches no layer of the pipeline: TokenEmbedding, TransformerBlock and FinalNorm" in problem.what
+
+
 @pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
 def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
     (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))

@@ -59,7 +59,16 @@ TWO_PROCESSES = {
     "Lamb, dp2, ZeRO-2": staged(2, LAMB),
     "Lamb, dp2, ZeRO-3": staged(3, LAMB),
 }
-FOUR_PROCESSES = {"tp2 x pp2": Trial(TENSOR | TWO_STAGES), "dp2 x pp2, ZeRO-1": Trial(TWO_STAGES, zero(1))}
+FOUR_PROCESSES = {
+    "tp2 x pp2": Trial(TENSOR | TWO_STAGES),
+    "dp2 x pp2, ZeRO-1": Trial(TWO_STAGES, zero(1)),
+    "pp4, embeddings on stages of their own": Trial(
+        {"pipe_parallel_size": 4, "pipe_partition_method": "type:transformer|embedding"}
+    ),
+    "bf16, pp4, embeddings on stages of their own": Trial(
+        {"pipe_parallel_size": 4, "pipe_partition_method": "type:transformer|embedding"} | RECOMPUTE, BF16
+    ),
+}
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,11 @@ PROBLEMS: dict[str, Entry] = {
         "orthogonal matrix: the run would train differently for each number of tensor parallel ranks.",
         "{optimizer: {type: Muon, params: {lr: 0.001}}, model_parallel_size: 2}",
     ),
+    "no-layer-counted": row(
+        "pipe_partition_method counts the layers whose class names match its expression. If none does, DeepSpeed stops "
+        "every rank when it builds the pipeline. GPT-NeoX's layers have other class names than those of train.py.",
+        "{pipe_parallel_size: 2, pipe_partition_method: 'type:ParallelTransformerLayerPipe'}",
+    ),
     "onebit-optimizer-needs-older-deepspeed": row(
         "The installed DeepSpeed release no longer has the 1-bit optimizers. Every rank would stop when it builds "
         "the optimizer."

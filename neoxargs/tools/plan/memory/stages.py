@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate, pairwise
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.layout import BEFORE, Layout, layers_of_stages, pipeline_layers
+from neoxargs.sizes.layout import Layout, layers_of_stages, partition_balanced, transformer_layers
 from neoxargs.sizes.model import has_own_output, weights_of_layers
 from neoxargs.sizes.trained import is_frozen
 from neoxargs.tools.plan.memory import weights
@@ -94,23 +91,12 @@ def _bounds(config: Config, rows: int) -> list[range]:
     evenly_divided = layers_of_stages(config)
     if evenly_divided is not None:
         return evenly_divided
-    costs = _costs(config, rows)
-    bounds = partition_balanced(tuple(costs), Layout.of(config).pipe)
-    layers = config.shape.num_layers
-    # From layers of the pipeline, of which the first are embeddings, to transformer layers.
-    within = [min(max(bound - len(BEFORE), 0), layers) for bound in bounds]
-    return [range(*pair) for pair in pairwise(within)]
+    bounds = partition_balanced(tuple(_numbers_of_weights(config, rows)), Layout.of(config).pipe)
+    return transformer_layers(bounds, config.shape.num_layers)
 
 
-def _costs(config: Config, rows: int) -> list[int]:
-    """Return the cost of each layer of the pipeline under `pipe_partition_method`.
-
-    With `parameters`, DeepSpeed counts those of each layer, and a tied table on both ends.
-    """
-    method = config.parallel.pipe_partition_method.lower()
-    if method.startswith("type:"):
-        pattern = method.removeprefix("type:")
-        return [int(bool(re.search(pattern, name.lower()))) for name in pipeline_layers(config)]
+def _numbers_of_weights(config: Config, rows: int) -> list[int]:
+    """Return the number of weights of each layer of the pipeline, as DeepSpeed counts them: a tied table twice."""
     tensor, expert = Layout.of(config).tensor, config.parallel.moe_expert_parallel_size
     table = weights.token_table(config, rows).on_rank(tensor)
     positions = sum(weight.on_rank(tensor) for weight in weights.position_table(config))
@@ -118,37 +104,3 @@ def _costs(config: Config, rows: int) -> list[int]:
     layers = [weights.block(config, used.index(index)) for index in used]
     blocks = [sum(weight.on_rank(tensor, expert) for weight in layer) for layer in layers]
     return [table, positions, *blocks, weights.norm(config).numel, weights.output_layer(config, rows).on_rank(tensor)]
-
-
-@lru_cache(maxsize=16)
-def partition_balanced(costs: tuple[int, ...], parts: int) -> list[int]:
-    """Return the bounds of the parts of a list (`parts` + 1 indices), as DeepSpeed balances pipeline stages.
-
-    Dynamic programming over the first i items in j parts: of all partitions, that with the least difference between its
-    largest and smallest part; of equal ones, that with the shortest last part. The same as
-    `deepspeed.runtime.utils.partition_balanced`, which needs torch.
-    """
-    items = len(costs)
-    if items <= parts:
-        return [min(part, items) for part in range(parts + 1)]
-    sums = list(accumulate(costs, initial=0))
-    unreachable = (float("inf"), float("inf"), float("inf"))
-    best: dict[int, tuple[float, float, float]] = {0: (0.0, 0.0, float("inf"))}  # items -> spread, largest, smallest
-    cuts: list[list[int]] = []
-    for part in range(1, parts + 1):
-        reached, cut = {}, [0] * (items + 1)
-        for end in range(part, items + 1):
-            chosen = unreachable
-            for start in range(part - 1, end):
-                _, largest, smallest = best.get(start, unreachable)
-                size = sums[end] - sums[start]
-                largest, smallest = max(largest, size), min(smallest, size)
-                if largest - smallest <= chosen[0]:
-                    chosen, cut[end] = (largest - smallest, largest, smallest), start
-            reached[end] = chosen
-        best = reached
-        cuts.append(cut)
-    bounds = [items]
-    for cut in reversed(cuts):
-        bounds.append(cut[bounds[-1]])
-    return bounds[::-1]
