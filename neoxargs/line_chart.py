@@ -14,8 +14,12 @@ from itertools import pairwise
 Point = tuple[float, float]
 #: Maximum number of points of a line; more are not distinguishable on a screen.
 MAX_POINTS = 300
-#: Margins of the plot in pixels: numbers on the left, title and unit above, iterations below.
-LEFT, RIGHT, ABOVE, BELOW = 64, 26, 46, 34
+#: Margins of the plot in pixels: numbers on the left, iterations below. Above it is the header.
+LEFT, RIGHT, BELOW = 64, 26, 34
+#: Width of a chart on a screen and on a phone, in pixels; others would have large or small letters there.
+SCREEN, PHONE = 1140, 400
+#: Average widths of characters in pixels: of a title, and of smaller text.
+LARGE, SMALL = 8.6, 6.6
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,17 @@ class Chart:
     """The first and last iteration of the horizontal axis; None: those of the series."""
 
 
+def smoothed(name: str, colour: str, points: Sequence[Point]) -> Series:
+    """Return a noisy curve with its moving average, which is drawn over it."""
+    return Series(name, colour, points, mean=centred(points))
+
+
+def figure(chart: Chart, height: int = 340) -> str:
+    """Return a chart across the page, and below it the one that takes its place on a phone. height: in pixels."""
+    phone = draw(chart, PHONE, 300).replace("<svg ", '<svg class="phone" ', 1)
+    return f'<figure class="wide">{draw(chart, SCREEN, height)}{phone}</figure>'
+
+
 def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     """Return the chart as an `<svg>` element, without values that are infinite or NaN. width, height: in pixels."""
     chart = replace(chart, series=[_finite(series) for series in chart.series])
@@ -59,13 +74,12 @@ def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     factor, unit = scaled(chart.unit, max(values))
     ends = (min(values) if chart.floats else min(0.0, *values)) * factor, max(values) * factor
     plane = Plane.around([*(chart.steps or ()), *(bin.x for bin in bins)], ends, chart.floats, factor, width, height)
+    header, above = _header(chart, unit, _note(plane, bins), width)
+    plane = replace(plane, above=above)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
     level = _level(plane, chart.level[1]) if chart.level else ""
-    drawn = _axes(plane, unit) + level + _clipped(plane, curves) + _beyond(plane, thinned)
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}">'
-        f'<text class="title" x="{LEFT}" y="18">{escape(chart.title)}</text>{drawn}{_legend(chart, width)}</svg>'
-    )
+    drawn = _axes(plane) + level + _clipped(plane, curves) + _beyond(plane, thinned)
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}">{header}{drawn}</svg>'
 
 
 @dataclass(frozen=True)
@@ -89,12 +103,12 @@ def thin(points: Sequence[Point], max_bins: int = MAX_POINTS) -> list[Bin]:
     return bins
 
 
-def centred(points: Sequence[Point], parts: int = 60) -> list[Point]:
-    """Return the centred moving average over about 1/`parts` of the run.
+def centred(points: Sequence[Point], parts: int = 40) -> list[Point]:
+    """Return the centred moving average over about 1/`parts` of the run, and three points or more.
 
     The window is symmetric, and therefore shorter at both ends, so that the average does not lag behind the curve.
     """
-    sums, reach = [0.0], len(points) // (2 * parts)
+    sums, reach = [0.0], max(1, len(points) // (2 * parts))
     for _, y in points:
         sums.append(sums[-1] + y)
     means = []
@@ -112,6 +126,12 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def readable_ticks(low: float, high: float) -> list[float]:
+    """Return as close to five round numbers in [low, high] as there are, and four to seven of them."""
+    choices = [ticks(low, high, count) for count in range(4, 9)]
+    return min((marks for marks in choices if len(marks) >= 4), key=lambda marks: abs(len(marks) - 5))
 
 
 def scaled(unit: str, most: float) -> tuple[float, str]:
@@ -142,6 +162,8 @@ class Plane:
     factor: float
     width: int
     height: int
+    above: int = 0
+    """Height of the header."""
 
     @classmethod
     def around(
@@ -162,7 +184,7 @@ class Plane:
 
     def y(self, value: float) -> str:
         share = (value * self.factor - self.y0) / (self.y1 - self.y0)
-        return f"{self.height - BELOW - share * (self.height - ABOVE - BELOW):.1f}"
+        return f"{self.height - BELOW - share * (self.height - self.above - BELOW):.1f}"
 
 
 def _finite(series: Series) -> Series:
@@ -180,9 +202,9 @@ def _limit(bins: Sequence[Bin]) -> float:
     return highs[-1] if highs[-1] <= 3 * abs(typical) else typical
 
 
-def _axes(plane: Plane, unit: str) -> str:
-    parts = [f'<text class="unit" x="{LEFT}" y="34">{escape(unit)}</text>'] if unit else []
-    marks = ticks(plane.y0, plane.y1, 4)
+def _axes(plane: Plane) -> str:
+    parts = []
+    marks = readable_ticks(plane.y0, plane.y1)
     for value, label in zip(marks, labels(marks), strict=True):
         y = plane.y(value / plane.factor)
         parts.append(f'<path class="grid" d="M{LEFT} {y}H{plane.width - RIGHT}"/>')
@@ -225,25 +247,27 @@ def _curve(plane: Plane, series: Series, bins: Sequence[Bin]) -> str:
 
 def _clipped(plane: Plane, curves: str, room: int = 5) -> str:
     """Clip the curves to the plot. room: pixels beyond it, so that dots at its border are complete."""
-    x, y = LEFT - room, ABOVE - room
-    width, height = plane.width - LEFT - RIGHT + 2 * room, plane.height - ABOVE - BELOW + 2 * room
+    x, y = LEFT - room, plane.above - room
+    width, height = plane.width - LEFT - RIGHT + 2 * room, plane.height - plane.above - BELOW + 2 * room
     place = f'x="{x}" y="{y}" width="{width}" height="{height}"'
     return f'<svg class="plot" {place} viewBox="{x} {y} {width} {height}">{curves}</svg>'
 
 
 def _beyond(plane: Plane, thinned: Sequence[tuple[Series, Sequence[Bin]]]) -> str:
-    """Return a triangle at the upper edge for each outlier beyond the plot, and a note with the largest value."""
-    outliers = [(series, bin) for series, bins in thinned for bin in bins if bin.high * plane.factor > plane.y1]
-    if not outliers:
-        return ""
-    most, right = max(bin.high for _, bin in outliers) * plane.factor, plane.width - RIGHT
-    note = f"\N{BLACK UP-POINTING TRIANGLE} beyond the axis, up to {most:,.4g}"
-    marks = "".join(
-        f'<path class="beyond" fill="var(--{series.colour})" d="M{plane.x(bin.x)} {ABOVE - 6}l5 8h-10z">'
+    """Return a triangle at the upper edge for each outlier beyond the plot."""
+    return "".join(
+        f'<path class="beyond" fill="var(--{series.colour})" d="M{plane.x(bin.x)} {plane.above - 6}l5 8h-10z">'
         f"<title>{escape(series.name)} near iteration {bin.x:.0f}: {bin.high:.4g}</title></path>"
-        for series, bin in outliers
+        for series, bins in thinned
+        for bin in bins
+        if bin.high * plane.factor > plane.y1
     )
-    return f'<text class="note" x="{right}" y="34" text-anchor="end">{note}</text>{marks}'
+
+
+def _note(plane: Plane, bins: Sequence[Bin]) -> str:
+    """Say how large the outliers beyond the plot are; "" without outliers."""
+    most = max((bin.high for bin in bins), default=0.0) * plane.factor
+    return f"\N{BLACK UP-POINTING TRIANGLE} beyond the axis, up to {most:,.4g}" if most > plane.y1 else ""
 
 
 def _line(plane: Plane, bins: Sequence[Bin]) -> str:
@@ -254,20 +278,32 @@ def _level(plane: Plane, value: float) -> str:
     return f'<path class="level" d="M{LEFT} {plane.y(value)}H{plane.width - RIGHT}"/>'
 
 
-def _legend(chart: Chart, width: int) -> str:
-    """Return the names of the curves, above the plot from right to left; none for a single curve."""
+def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:
+    """Return title, unit, note and legend, and the height that they take: more lines in a narrow chart."""
+    right, bottom = width - RIGHT, 34
+    squeezed = f' textLength="{right - LEFT}" lengthAdjust="spacingAndGlyphs"'
+    title = f'<text class="title" x="{LEFT}" y="18"{squeezed * (LARGE * len(chart.title) > right - LEFT)}>'
+    parts = [f"{title}{escape(chart.title)}</text>"]
+    parts += [f'<text class="unit" x="{LEFT}" y="34">{escape(unit)}</text>'] if unit else []
+    if note:
+        bottom += 16 * (LEFT + SMALL * (len(unit) + len(note) + 2) > right)
+        parts.append(f'<text class="note" x="{right}" y="{bottom}" text-anchor="end">{note}</text>')
     names = [(series.name, f"var(--{series.colour})") for series in chart.series if series.points]
     names += [(chart.level[0], "var(--soft)")] if chart.level else []
-    if len(names) < 2:
-        return ""
-    parts, x = [], float(width - RIGHT)
-    for name, colour in reversed(names):
-        # The average width of a character at 12 px, in pixels.
-        x -= 6.6 * len(name)
-        parts.append(f'<text class="key" x="{x:.0f}" y="18">{escape(name)}</text>')
-        parts.append(f'<path d="M{x - 20:.0f} 14h14" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>')
-        x -= 36
-    return "".join(parts)
+    keys = [(name, colour, 36 + SMALL * len(name)) for name, colour in names if len(names) > 1]
+    # Beside the title, at the right end, if there is room; else in lines of its own.
+    x, y = right + 16 - sum(key_width for *_, key_width in keys), 18
+    if keys and x < LEFT + LARGE * len(chart.title) + 16:
+        x = LEFT
+        y = bottom = bottom + 18
+    for name, colour, key_width in keys:
+        if x + key_width - 16 > right + 1:
+            x = LEFT
+            y = bottom = bottom + 18
+        parts.append(f'<path d="M{x:.0f} {y - 4}h14" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>')
+        parts.append(f'<text class="key" x="{x + 20:.0f}" y="{y}">{escape(name)}</text>')
+        x += key_width
+    return "".join(parts), bottom + 12
 
 
 #: The CSS of a page with charts.
@@ -288,9 +324,11 @@ h1 { font-size: 24px; margin: 0; } header span { color: var(--soft); }
 .description { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 12px 0;
   padding: 14px 18px; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 12px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); gap: 12px; }
 figure { margin: 0; padding: 12px 8px 4px; } .wide { margin-bottom: 12px; }
 figure > svg { display: block; width: 100%; height: auto; }
+figure > .phone { display: none; margin: auto; max-width: 640px; }
+@media (max-width: 900px) { .wide > svg { display: none; } .wide > .phone { display: block; } }
 svg text { font-size: 12px; fill: var(--soft); } svg .title { font-size: 14px; font-weight: 600; fill: var(--ink); }
 svg .key { fill: var(--ink); } .grid { stroke: var(--line); } .axis { stroke: var(--soft); stroke-opacity: 0.6; }
 .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .faint { stroke-opacity: 0.35; }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
-from neoxargs.line_chart import Chart, Series, centred, draw, labels, thin, ticks
+from neoxargs.line_chart import Chart, Series, centred, draw, labels, readable_ticks, smoothed, thin, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,6 +27,24 @@ def test_ticks_are_round_numbers(low: float, high: float, shown: list[str]) -> N
     assert labels(marks) == shown
 
 
+@pytest.mark.parametrize("low", [-3.0, 0.0, 0.3, 2.3, 9.9])
+@pytest.mark.parametrize(
+    "span", [0.0013, 0.5, 0.9, 1.1, 1.3, 1.6, 2, 2.7, 3, 3.5, 4.1, 5, 5.9, 6.8, 7, 8, 9.4, 11, 1e4]
+)
+def test_an_axis_has_about_five_ticks(low: float, span: float) -> None:
+    marks = readable_ticks(low, low + span)
+    assert 4 <= len(marks) <= 7 and low - 1e-6 <= marks[0] and marks[-1] <= low + span + 1e-6
+    assert len(set(labels(marks))) == len(marks)
+
+
+@pytest.mark.parametrize("first", [2.5, 3.2, 4.4, 7.0, 10.8])
+def test_the_axis_of_a_loss_has_enough_ticks(first: float) -> None:
+    svg = drawn(
+        Chart("Loss", "", [smoothed("x", "train", [(n, first - 1.9 * n / 90) for n in range(90)])], floats=True)
+    )
+    assert 4 <= sum(path.get("class") == "grid" for path in svg.iter(f"{SVG}path")) <= 7
+
+
 def test_many_steps_become_bands_that_hold_them_all() -> None:
     bins = thin([(number, float(number % 10)) for number in range(1000)], max_bins=100)
     assert len(bins) == 100
@@ -37,6 +56,34 @@ def test_a_running_mean_does_not_lag() -> None:
     line = [(number, 3.0 * number) for number in range(600)]
     assert centred(line) == [(x, pytest.approx(y)) for x, y in line]
     assert centred([(0, 1.0), (1, 5.0)]) == [(0, 1.0), (1, 5.0)]
+
+
+@pytest.mark.parametrize("count", [20, 100, 1000])
+def test_a_running_mean_is_smoother_in_short_runs_too(count: int) -> None:
+    means = [y for _, y in centred([(number, float((-1) ** number)) for number in range(count)])]
+    assert max(map(abs, means[1:-1])) < 0.4
+
+
+@pytest.mark.parametrize("names", [["training", "validation"], ["training", "validation", "test", "a long name"]])
+@pytest.mark.parametrize(
+    "title", ["Loss", "Distance from the reference model", "a_task_whose_name_is_longer_than_the_chart"]
+)
+@pytest.mark.parametrize("width", [400, 1140])
+def test_the_texts_above_a_chart_do_not_overlap(names: list[str], title: str, width: int) -> None:
+    series = [Series(name, "train", [(n, 1.0) for n in range(99)]) for name in names]
+    series[0] = Series(names[0], "train", [(0, 1e7), *series[0].points[1:]])  # has a note
+    svg = ElementTree.fromstring(draw(Chart(title, "preferred minus rejected answer", series), width, 300))
+    boxes = []
+    for text in svg.iter("text"):
+        if (kind := text.get("class")) in ("title", "unit", "note", "key"):
+            wide = float(text.get("textLength") or (8 if kind == "title" else 6) * len(text.text or ""))
+            x = float(text.attrib["x"]) - (wide if text.get("text-anchor") == "end" else 0)
+            boxes.append((float(text.attrib["y"]), x, x + wide))
+    assert len(boxes) == 3 + len(names) and all(start >= 0 and end <= width for _, start, end in boxes)
+    for (y, _, end), (other, start, _) in pairwise(sorted(boxes)):
+        assert y != other or end <= start
+    top = next(float(part.attrib["y"]) for part in svg.iter("svg") if part.get("class") == "plot")
+    assert top > max(y for y, *_ in boxes)
 
 
 def drawn(chart: Chart) -> ElementTree.Element:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from neoxargs.html_page import html_page
-from neoxargs.line_chart import STYLE, Chart, Series, centred, draw
+from neoxargs.line_chart import STYLE, Chart, figure, smoothed
 from neoxargs.tools.diff.differences import Difference
 from neoxargs.tools.diff.losses import Losses
 from neoxargs.tools.diff.side import Side, short_json
@@ -16,6 +16,8 @@ from neoxargs.tools.diff.weights import WeightComparison
 UNIT = "nats per token"
 #: Characters of a short cell; the values of parameters are shown with no more.
 MAX_SHORT = 36
+#: Columns with a title, at most.
+MAX_COLUMNS = 6
 
 
 def page(
@@ -54,23 +56,19 @@ def _losses(losses: Losses) -> str:
     series = []
     for name, colour, of_run in (("A", "train", losses.a), ("B", "validation", losses.b)):
         points = [(step, loss) for step, loss in sorted(of_run.items()) if loss is not None]
-        series.append(Series(name, colour, points, mean=centred(points)))
+        series.append(smoothed(name, colour, points))
     apart = []
     for step in losses.common:
         one, other = losses.a[step], losses.b[step]
         if one is not None and other is not None:
             apart.append((step, abs(one - other)))
     steps = min(losses.a | losses.b), max(losses.a | losses.b)  # both charts have the same horizontal axis
-    curve = Series("absolute difference", "test", apart)
+    curve = smoothed("absolute difference", "test", apart)
     charts = [
         (Chart("Training loss", UNIT, series, floats=True, steps=steps), 340),
         (Chart("Absolute difference of the losses", UNIT, [curve], steps=steps), 200),
     ]
-    figures = "".join(
-        f'<figure class="wide">{draw(chart, 1140, height)}</figure>'
-        for chart, height in charts
-        if any(curve.points for curve in chart.series)
-    )
+    figures = "".join(figure(chart, height) for chart, height in charts if any(curve.points for curve in chart.series))
     return f"<h2>Losses</h2>{_list(losses.lines())}{figures}"
 
 
@@ -81,7 +79,10 @@ def _list(lines: Iterable[str]) -> str:
 def _table(heading: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    return f"<h2>{escape(heading)}</h2><div class=scroll><table><tr>{titles}</tr>{body}</table></div>"
+    # On a phone, where a row becomes a block, the cells have these titles in front of them.
+    names = "".join(f'--c{number}:"{title}: ";' for number, title in enumerate(head, 1) if title)
+    table = f'<table style="{escape(names)}"><tr>{titles}</tr>{body}</table>'
+    return f"<h2>{escape(heading)}</h2><div class=scroll>{table}</div>"
 
 
 def _cell(text: str) -> str:
@@ -89,11 +90,18 @@ def _cell(text: str) -> str:
     return f"<td{' class=short' * (len(text) <= MAX_SHORT)}>{escape(text)}</td>"
 
 
-TABLES = """
-h2 { font-size: 17px; margin: 24px 0 8px; } ul { margin: 0 0 12px; padding-left: 20px; }
-.scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-table { border-collapse: collapse; width: 100%; font-size: 14px; }
-th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--line); vertical-align: top; }
-tr:first-child th { border: 0; color: var(--soft); font-weight: 500; }
-td:nth-child(1) { color: var(--soft); } td { overflow-wrap: anywhere; } td.short { white-space: nowrap; }
+TABLES = f"""
+h2 {{ font-size: 17px; margin: 24px 0 8px; }} ul {{ margin: 0 0 12px; padding-left: 20px; }}
+.scroll {{ overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 10px; }}
+table {{ border-collapse: collapse; width: 100%; font-size: 14px; }}
+th, td {{ text-align: left; padding: 5px 12px; border-top: 1px solid var(--line); vertical-align: top; }}
+tr:first-child th {{ border: 0; color: var(--soft); font-weight: 500; }}
+td:nth-child(1) {{ color: var(--soft); }} td {{ overflow-wrap: anywhere; }} td.short {{ white-space: nowrap; }}
+@media (max-width: 700px) {{
+  table, tbody, tr, td {{ display: block; }} tr:first-child, td:empty {{ display: none; }}
+  tr {{ border-top: 1px solid var(--line); padding: 6px 12px; }}
+  td, td.short {{ border: 0; padding: 0; white-space: normal; }}
+  td::before {{ color: var(--soft); }}
+  {" ".join(f"td:nth-child({n})::before {{ content: var(--c{n}); }}" for n in range(1, MAX_COLUMNS + 1))}
+}}
 """

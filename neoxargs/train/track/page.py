@@ -10,7 +10,7 @@ from typing import Any
 
 from neoxargs.created_files import replace_text
 from neoxargs.html_page import html_page
-from neoxargs.line_chart import STYLE, Chart, Point, Series, centred, draw
+from neoxargs.line_chart import PHONE, STYLE, Chart, Point, Series, draw, figure, smoothed
 from neoxargs.run_metrics import ACCURACIES, FILE, is_cross_entropy, read
 from neoxargs.train.track import answers
 from neoxargs.train.track.console import duration, ending, is_error
@@ -74,20 +74,18 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
     if not _points(steps, "loss"):
         return ""
     name = folder.resolve().name
-    charts = [draw(_loss(rows, steps), 1140, 340)]
-    charts += [
-        draw(Chart(title, unit, _curves(rows, steps, column, title)))
+    charts = [
+        Chart(title, unit, _curves(rows, steps, column, title))
         for column, (title, unit) in CHARTS.items()
         if _points(steps, column)
     ]
-    charts += [draw(chart) for chart in _tasks(rows)]
     content = CONTENT.format(
         name=escape(name),
         state=escape(state),
         tiles="".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for what, value in _tiles(rows)),
         description="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
-        loss=charts[0],
-        charts="".join(f"<figure>{chart}</figure>" for chart in charts[1:]),
+        loss=figure(_loss(rows, steps)),
+        charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*charts, *_tasks(rows)]),
         answers=answers.section(rows),
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
     )
@@ -109,7 +107,7 @@ def _curves(rows: Rows, steps: Rows, column: str, title: str) -> list[Series]:
 def _loss(rows: Rows, steps: Rows) -> Chart:
     """Return the chart of the training loss with its moving average, the held-out losses and the unigram entropy."""
     losses = _points(steps, "loss")
-    series = [Series("training", "train", losses, mean=centred(losses))]
+    series = [smoothed("training", "train", losses)]
     for split in ("validation", "test"):
         points = _points([row for row in rows if row.get("split") == split], "loss")
         series.append(Series(split, split, points, dots=True))
@@ -173,7 +171,7 @@ CONTENT = """
 <header><h1>{name}</h1><span>{state}</span></header>
 <section class="tiles">{tiles}</section>
 <dl class="description">{description}</dl>
-<figure class="wide">{loss}</figure>
+{loss}
 {answers}<section class="charts">{charts}</section>
 <footer>{links}</footer>
 """

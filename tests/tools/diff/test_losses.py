@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,8 @@ def test_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "a", "b", "--at", "5", "--html", "out.html"]) == 1
     text = Path("out.html").read_text(encoding="utf-8")
     assert re.findall('class="title"[^>]*>([^<]*)<', text) == [
-        "Training loss",
-        "Absolute difference of the losses",
+        *["Training loss"] * 2,  # on a screen and on a phone
+        *["Absolute difference of the losses"] * 2,
     ]
     assert re.findall("<h2>([^<]*)<", text) == [
         "Losses",
@@ -107,7 +108,26 @@ def test_both_charts_have_the_same_horizontal_axis(runs: Path) -> None:
         [text for text in re.findall(r'text-anchor="middle">([^<]*)<', chart)]
         for chart in re.findall("<figure.*?</figure>", Path("out.html").read_text())
     ]
-    assert axes == [["10", "20", "30"]] * 2
+    assert axes == [["10", "20", "30"] * 2] * 2  # on a screen and on a phone
+
+
+def test_noisy_losses_are_smoothed_as_in_the_report_of_a_run(runs: Path) -> None:
+    write_run(Path("a"), lambda step: 5 - step / 20 + 0.3 * (-1) ** step)
+    write_run(Path("b"), lambda step: 5 - step / 25 + 0.3 * (-1) ** step)
+    main(["diff", "a", "b", "--html", "out.html"])
+    for chart in re.findall("<svg viewBox.*?</svg>.*?</svg>", Path("out.html").read_text()):
+        lines = re.findall('<polyline class="(line[^"]*)" stroke="([^"]+)" points="([^"]+)"', chart)
+        colours = list(dict.fromkeys(colour for _, colour, _ in lines))
+        assert [kind for kind, *_ in lines] == ["line faint", "line"] * len(colours)
+        swings = [swing([float(point.split(",")[1]) for point in points.split()][3:-3]) for *_, points in lines]
+        assert all(drawn < raw / 2 for raw, drawn in zip(swings[::2], swings[1::2], strict=True)) or (
+            "difference" in chart  # which has no noise
+        )
+
+
+def swing(heights: list[float]) -> float:
+    """Return the mean distance between adjacent points."""
+    return sum(abs(a - b) for a, b in pairwise(heights)) / len(heights)
 
 
 def test_a_run_whose_losses_are_all_not_finite(runs: Path) -> None:

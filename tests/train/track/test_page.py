@@ -38,7 +38,8 @@ def test_a_run_writes_the_page(tmp_path: Path) -> None:
     play(Page([("model", "2 layers, <small>"), ("precision", "bf16")]), tmp_path)
     text = (tmp_path / "report.html").read_text()
     titles = re.findall('<text class="title"[^>]*>([^<]*)<', text)
-    assert titles == ["Loss", "Learning rate", "Gradient norm", "Throughput", "Peak memory on rank 0"]
+    # the loss on a screen and on a phone
+    assert titles == ["Loss", "Loss", "Learning rate", "Gradient norm", "Throughput", "Peak memory on rank 0"]
     for words in ("2 layers, &lt;small&gt;", "bf16", "4 iterations done", 'href="config.json"', 'href="metrics.jsonl"'):
         assert words in text
     assert "<b>2.5000</b><span>validation loss</span>" in text

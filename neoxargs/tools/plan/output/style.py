@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Part of memory -> colour, legible on light and dark backgrounds.
+#: Part of memory -> colour, visible on light and dark backgrounds. No text lies on it.
 PARTS = {
     "weights": "#4e79d8",
     "gradients": "#3fb0ac",
@@ -13,7 +13,7 @@ PARTS = {
     "fragmentation": "#c9a227",
     "overhead": "#9a9aa6",
 }
-#: Component of the step time -> colour.
+#: Component of the step time -> colour, as above.
 TIME = {
     "compute": "#4e79d8",
     "pipeline bubble": "#c9c9d2",
@@ -39,7 +39,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #15161a; --card: #1e2025; --ink: #e9e9ee; --soft: #9b9da9; --line: #2f3138; --track: #292b31;
-    --good: #7ddba1; --good-ground: #17372a; --bad: #ff9c94; --bad-ground: #43211f; --tint: 38% 42%; --cell: #f4f4f8;
+    --good: #7ddba1; --good-ground: #17372a; --bad: #ff9c94; --bad-ground: #43211f; --tint: 38% 32%; --cell: #f4f4f8;
   }
 }
 * { box-sizing: border-box; margin: 0 }
@@ -61,14 +61,19 @@ section { margin-top: 16px; padding: 20px 22px }
 .cards span { color: var(--soft); display: block; font-size: 12.5px }
 .cards b { display: block; font-size: 24px; letter-spacing: -.01em }
 .cards small { color: var(--soft); font-size: 12.5px }
-.wide { overflow-x: auto }
-svg { display: block; width: 100%; min-width: 880px; height: auto; font-size: 12.5px }
-svg text { fill: var(--ink) } svg .soft { fill: var(--soft) } svg .track { fill: var(--track) }
-svg .gap { fill: var(--card) }
-svg .limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 4 3 } svg .over { fill: var(--bad) }
-svg .inside { fill: #fff; font-size: 11px }
+svg { display: block; width: 100% }
+svg text { fill: var(--soft); font-size: 12.5px }
+.bar + .bar { margin-top: 14px }
+.bar p { font-size: 13.5px; margin-bottom: 3px }
+.bar p span { margin-left: 6px } .bar .over { color: var(--bad) }
+.bar svg { background: var(--track); border-radius: 5px; height: 20px }
+.bar .legend { gap: 2px 14px; margin-top: 4px }
+.bar + .legend { margin-top: 16px }
+.gap { fill: var(--card) } .under { stroke: var(--card); stroke-width: 5; vector-effect: non-scaling-stroke }
+line.limit { stroke: var(--bad); stroke-width: 2; stroke-dasharray: 4 3; vector-effect: non-scaling-stroke }
 .legend { color: var(--soft); display: flex; flex-wrap: wrap; font-size: 12.5px; gap: 6px 18px; margin-top: 12px }
 .legend i { border-radius: 3px; display: inline-block; height: 10px; margin-right: 6px; width: 10px }
+.legend .limit { border-left: 2px dashed var(--bad); border-radius: 0; width: 2px }
 .hosts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(var(--frame), 100%), 1fr)) }
 .host { border: 1px solid var(--line); border-radius: 9px; padding: 8px 10px 10px }
 .host h3 { color: var(--soft); font-size: 12px; font-weight: 500; margin-bottom: 6px }
@@ -76,7 +81,7 @@ svg .inside { fill: #fff; font-size: 11px }
 .group { border-radius: 6px; display: flex; flex-wrap: wrap; overflow: hidden }
 .cell { color: var(--cell); font-size: 12px; font-variant-numeric: tabular-nums; line-height: 1.25; padding: 4px 0 5px;
   text-align: center; width: 32px }
-.cell small { display: block; font-size: 9px; letter-spacing: -.03em; opacity: .75 }
+.cell small { display: block; font-size: 9px; letter-spacing: -.03em }
 .hosts.small { display: flex; flex-wrap: wrap; gap: 4px }
 .small .host { border-radius: 4px; padding: 3px } .small .host h3 { display: none }
 .small .cells { flex-wrap: nowrap; gap: 1px } .small .group { border-radius: 2px; flex-wrap: nowrap }

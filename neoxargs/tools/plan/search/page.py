@@ -5,20 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
 
 from neoxargs.html_page import html_page
 from neoxargs.text import format_bytes, format_duration, format_number
-from neoxargs.tools.plan.output.style import PARTS, STYLE
+from neoxargs.tools.plan.output.style import STYLE
 from neoxargs.tools.plan.search.output import counts
 from neoxargs.tools.plan.search.search import SLOWEST, Found, Result
 from neoxargs.tools.plan.search.subject import Subject
 
-#: In user units of the SVG: size, margins of the axes, radii of points.
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 1060, 460, 80, 48, 24, 24
-SMALL, LARGE = 3.5, 6
+#: In pixels: height of the chart, and margins of the axes. Horizontal positions are shares of the page's width.
+HEIGHT, BOTTOM, TOP, LEFT = 460, 48, 24, 76
+#: For each stage of ZeRO: the shape of its points around (0, 0), and a colour visible on light and dark backgrounds.
+ZERO = (
+    ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "#4e79d8"),
+    ("M-3.5 -3.5h7v7h-7z", "#c2611c"),
+    ("M0 -4.5l4.5 8h-9z", "#2b9360"),
+    ("M0 -5l4.5 5l-4.5 5l-4.5 -5z", "#b3599a"),
+)
 COLUMNS = ("step", "memory", "TFLOP/s per GPU", "layout")
 #: Steps of the ticks of the logarithmic axis within a power of ten, from few to many, and the fewest ticks.
-TICKS, FEWEST_TICKS = ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)), 3
+TICKS, FEWEST_TICKS = ((1, 2, 5), (1, 2, 3, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)), 3
 #: The vertical axis ends at the usable memory, or at the highest point if that is below this share of it.
 LOW = 0.25
 
@@ -46,18 +53,22 @@ fastest layout, are not on the line.</p>
 
 
 OWN_STYLE = f"""
-.point {{ fill: var(--soft); opacity: .45; }}
-.best {{ fill: {PARTS["weights"]}; }}
-.front {{ fill: none; stroke: {PARTS["weights"]}; stroke-width: 2; }}
+.chart {{ height: {HEIGHT}px; margin-left: {LEFT}px; overflow: visible; width: calc(100% - {LEFT + 6}px) }}
+.chart use {{ fill: none; stroke-width: 1.3 }} .legend use {{ fill: currentColor }}
+.chart .best {{ fill: currentColor; stroke-width: 3.5 }}
+.legend svg {{ display: inline-block; height: 14px; margin-right: 6px; vertical-align: -2px; width: 14px }}
+{" ".join(f".zero{stage} {{ color: {colour}; stroke: {colour} }}" for stage, (_, colour) in enumerate(ZERO))}
+.front {{ stroke: var(--soft); stroke-width: 1.5; }}
 .grid {{ stroke: var(--line); }}
 table {{ border-collapse: collapse; width: 100%; margin-top: 1rem; }}
-th, td {{ text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }}
-td:not(:last-child), th {{ white-space: nowrap; }}
+th, td {{ text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top }}
+td:not(:last-child) {{ white-space: nowrap; }}
+@media (max-width: 600px) {{ table {{ font-size: 13px }} th, td {{ padding: .35rem .3rem }} }}
 """
 
 
 class _Axes:
-    """Positions of step times (horizontal, logarithmic) and memory (vertical, from zero)."""
+    """Positions of step times (horizontal, logarithmic, in percent) and memory (vertical, from zero, in pixels)."""
 
     def __init__(self, fitting: Sequence[Found]) -> None:
         times = [found.seconds for found in fitting]
@@ -68,7 +79,7 @@ class _Axes:
 
     def x(self, seconds: float) -> float:
         share = math.log(seconds / self.first) / math.log(self.last / self.first)
-        return LEFT + share * (WIDTH - LEFT - RIGHT)
+        return 100 * share
 
     def y(self, memory: float) -> float:
         return HEIGHT - BOTTOM - memory / self.most * (HEIGHT - BOTTOM - TOP)
@@ -76,31 +87,47 @@ class _Axes:
 
 def _chart(result: Result) -> str:
     axes, front = _Axes(result.fitting), result.front
-    line = " ".join(f"{axes.x(found.seconds):.1f},{axes.y(found.memory):.1f}" for found in front)
-    points = [_point(found, axes, "point", SMALL) for found in result.fitting]
-    best = [_point(found, axes, "best", LARGE) for found in front]
-    drawn = "".join([*_grid(axes, front[0].plan.usable), *points, f'<polyline class="front" points="{line}"/>', *best])
-    return f'<div class="wide"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{drawn}</svg></div>'
+    shapes = "".join(f'<path id="zero{stage}" d="{shape}"/>' for stage, (shape, _) in enumerate(ZERO))
+    lines = "".join(_line(axes, a, b) for a, b in pairwise(front))
+    points = [_point(found, axes, "point") for found in result.fitting if found not in front]
+    best = [_point(found, axes, "best") for found in front]
+    drawn = "".join([f"<defs>{shapes}</defs>", *_grid(axes, front[0].plan.usable), *points, lines, *best])
+    return f'<svg class="chart" role="img" aria-label="step time and memory">{drawn}</svg>{_legend(result)}'
 
 
-def _point(found: Found, axes: _Axes, kind: str, radius: float) -> str:
+def _line(axes: _Axes, a: Found, b: Found) -> str:
+    ends = f'x1="{axes.x(a.seconds):.2f}%" x2="{axes.x(b.seconds):.2f}%" y1="{axes.y(a.memory):.1f}"'
+    return f'<line class="front" {ends} y2="{axes.y(b.memory):.1f}"/>'
+
+
+def _point(found: Found, axes: _Axes, kind: str) -> str:
     title = f"{found.layout}: {format_duration(found.seconds)}, {format_bytes(found.memory)}"
-    at = f'cx="{axes.x(found.seconds):.1f}" cy="{axes.y(found.memory):.1f}"'
-    return f'<circle class="{kind}" {at} r="{radius}"><title>{escape(title)}</title></circle>'
+    zero = f"zero{found.layout.division.zero}"
+    at = f'x="{axes.x(found.seconds):.2f}%" y="{axes.y(found.memory):.1f}"'
+    return f'<use class="{kind} {zero}" href="#{zero}" {at}><title>{escape(title)}</title></use>'
+
+
+def _legend(result: Result) -> str:
+    """Colour and shape of each stage of ZeRO that is in the chart."""
+    keys = "".join(
+        f'<span><svg class="zero{stage}"><use href="#zero{stage}" x="7" y="7"/></svg>ZeRO-{stage}</span>'
+        for stage in sorted({found.layout.division.zero for found in result.fitting})
+    )
+    return f'<div class="legend">{keys}<span>large and filled: on the line</span></div>'
 
 
 def _grid(axes: _Axes, usable: int | None) -> Iterator[str]:
     for seconds in _ticks(axes.first, axes.last):
         x = axes.x(seconds)
-        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - 26}" text-anchor="middle">{format_duration(seconds)}</text>'
+        yield f'<line class="grid" x1="{x:.2f}%" x2="{x:.2f}%" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        yield f'<text x="{x:.2f}%" y="{HEIGHT - 26}" text-anchor="middle">{format_duration(seconds)}</text>'
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         memory = share * axes.top
         y = axes.y(memory)
-        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{format_bytes(memory)}</text>'
-    yield f'<text class="soft" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">time of a training step</text>'
-    yield f'<text class="soft" x="0" y="14">peak memory per GPU ({format_bytes(usable or axes.top)} is usable)</text>'
+        yield f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="-8" y="{y + 4:.1f}" text-anchor="end">{format_bytes(memory)}</text>'
+    yield f'<text x="100%" y="{HEIGHT - 6}" text-anchor="end">time of a training step</text>'
+    yield f'<text x="{-LEFT}" y="12">peak memory per GPU ({format_bytes(usable or axes.top)} is usable)</text>'
 
 
 def _ticks(first: float, last: float) -> list[float]:

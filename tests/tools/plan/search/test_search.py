@@ -185,7 +185,8 @@ def test_the_page_has_a_point_for_each_layout(middle: str, tmp_path: Path, capsy
     samples = plan_and_suggest(options(middle))[0].config.batch.train_batch_size
     assert "4 x A100-40GB</h1>" in text and f"global batch of {samples} samples" in text and "about 25 %" in text
     front = sum(layout["front"] for layout in layouts)  # type: ignore[attr-defined]
-    assert text.count("<circle") == len(layouts) + front  # type: ignore[arg-type]
+    assert text.count('<use class="best') == front
+    assert text.count('<use class="point') == len(layouts) - front  # type: ignore[arg-type]
     assert text.count("<tr>") == front + 1
 
 
