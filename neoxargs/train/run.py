@@ -9,6 +9,7 @@ from pathlib import Path
 from neoxargs import run_metrics
 from neoxargs.launch.processes import failures, watch
 from neoxargs.launch.processes.run_lock import locked_folders
+from neoxargs.launch.report.provenance import launch_command
 from neoxargs.launch.report.summary import describe
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.launch.targets.wire_format import RankArguments
@@ -153,7 +154,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     write = bar.write if bar else _print
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page links the loss curve, and both read the metrics.
-    trackers += [Page(describe(config)), LossCurve(), metrics.Metrics(folder / run_metrics.FILE)]
+    trackers += [Page([*describe(config), *_launched(config)]), LossCurve(), metrics.Metrics(folder / run_metrics.FILE)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:
@@ -165,6 +166,12 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     if profiling.memory_profiling:
         trackers.append(MemoryHistory(profiling.memory_profiling_path, setup.on_gpu(), *steps))
     return [*trackers, bar] if bar else trackers
+
+
+def _launched(config: Config) -> list[tuple[str, str]]:
+    """Return the command and the commit of the launch, as far as they are known."""
+    known = {"command": launch_command(config), "commit": str(config.get("git_hash") or "")}
+    return [(label, text) for label, text in known.items() if text]
 
 
 def _print(text: str) -> None:

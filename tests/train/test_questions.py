@@ -222,6 +222,7 @@ def test_a_run_that_stops_and_continues_is_asked_once_at_each_iteration(tmp_path
     assert "letters after iteration 12 | acc " in printed
     assert "answer after iteration 12 | def <b> " in printed
     page = (folder / "out" / "report.html").read_text()
+    assert all(f"<dt>{label}</dt>" in page for label in ("resumed at iteration 8", "written"))
     assert "def &lt;b&gt;" in page and "<b>\n" not in page
     assert ">letters</text>" in page
     assert (folder / "tensorboard").exists() and f"  tensorboard {folder / 'tensorboard'}" in printed

@@ -1,11 +1,17 @@
-"""Values that are not taken from the files: overridden by `--set` or the environment, or derived by a rule."""
+"""Where values come from: overridden by `--set` or the environment, or derived by a rule; the command of a launch."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
-from neoxargs.registry import REGISTRY, Parameter
+from neoxargs.launch.prepare import RECORD_FILE
+from neoxargs.problems import SET
+from neoxargs.registry import REGISTRY, Parameter, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.trainer_support.switched_off import switched_off_by
@@ -37,6 +43,27 @@ def derived(config: Config, cut: bool) -> Iterator[str]:
         if (source.text, text) not in listed and not _repeats_itself(config, parameter.name, source):
             listed.add((source.text, text))
             yield f"{parameter.name} {text}: {source.text}"
+
+
+def launch_command(config: Config) -> str:
+    """Return a command that launches a run with the files and overrides of its record in `run_dir`; "" without one."""
+    try:
+        record = json.loads(Path(config.logging.run_dir, RECORD_FILE).read_text(encoding="utf-8"))
+        sources = list(dict.fromkeys(str(entry["source"]) for entry in record.values()))
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return ""
+    files = dict.fromkeys(match[1] for source in sources if (match := re.fullmatch(r"(.+?):\d+:\d+", source)))
+    order = list(config.get("config_files") or ())  # of the files by their base names; the record is in that of keys
+    in_order = sorted(files, key=lambda file: order.index(base) if (base := os.path.basename(file)) in order else -1)
+    changes = [source.partition(" ")[2] for source in sources if source.startswith(f"{SET} ")]
+    options = [*(("--plugin", name) for name in plugins.LOADED), *((SET, change) for change in changes)]
+    words = [
+        "deepy",
+        str(config.get("user_script") or "train.py"),
+        *in_order,
+        *(word for pair in options for word in pair),
+    ]
+    return shlex.join(words)
 
 
 def _has_no_effect(config: Config, name: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ class Page(Tracker):
         self.description = description
 
     def on_start(self, run: Run) -> None:
-        self.run = run
+        self.run, self.started = run, _now()
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._write(f"iteration {iteration} of {self.run.iterations}")
@@ -63,9 +65,15 @@ class Page(Tracker):
 
     def _write(self, state: str) -> None:
         folder = self.run.folder
-        text = page(list(read(folder / FILE)), state, self.description, folder)
+        began = f"resumed at iteration {self.run.start}" if self.run.start else "started"
+        here = [(began, self.started), ("written", _now()), ("host of rank 0", socket.gethostname())]
+        text = page(list(read(folder / FILE)), state, [*self.description, *here], folder)
         if text:
             replace_text(folder / REPORT, text)
+
+
+def _now() -> str:
+    return f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
 def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder: Path) -> str:

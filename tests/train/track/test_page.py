@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
+import socket
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from neoxargs import run_metrics
+from neoxargs.launch.prepare import with_launch, write_record
+from neoxargs.launch.report.provenance import launch_command
+from neoxargs.registry import plugins
+from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
+from neoxargs.train.run import _launched
 from neoxargs.train.track import Evaluation
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.loss_curve import LossCurve
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.page import Page, page
+from tests.support import smallest
 from tests.support.tracking import DONE, play, run, step
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,6 +55,36 @@ def test_a_run_writes_the_page(tmp_path: Path) -> None:
         assert words in text
     assert "<b>2.5000</b><span>validation loss</span>" in text
     assert "loss.png" not in text, "which is not there"
+
+
+@pytest.mark.parametrize(("start", "began"), [(0, "started"), (2, "resumed at iteration 2")])
+def test_the_page_says_when_and_where_the_run_was(start: int, began: str, tmp_path: Path) -> None:
+    play(Metrics(tmp_path / run_metrics.FILE), tmp_path, start)
+    play(Page([]), tmp_path, start)
+    facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", (tmp_path / "report.html").read_text()))
+    assert facts["host of rank 0"] == socket.gethostname()
+    for label in (began, "written"):
+        then = datetime.strptime(facts[label], "%Y-%m-%d %H:%M UTC").replace(tzinfo=timezone.utc)
+        assert abs(datetime.now(timezone.utc) - then) < timedelta(hours=1)
+
+
+def test_the_page_says_how_the_run_was_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "LOADED", ["mine"])
+    texts = [Text("b/z.yml", f"run_dir: {tmp_path}\n"), Text("b/a b.yml", smallest.BILLION)]
+    overrides = ["lr=0.5", "wandb_host=https://me:hunter2@x.org", "eval_prompts=['a \"b\"']"]
+    config = complete(draft(texts, overrides), 1)
+    assert launch_command(config) == ""
+    write_record(config)
+    values = with_launch(config, "train.py", texts, "v1-2-gabc").values
+    ranks = Config({name: Value(value.value, Source("environment")) for name, value in values.items()})
+    facts = dict(_launched(ranks))
+    assert facts["commit"] == "v1-2-gabc" and "hunter2" not in facts["command"]
+    words = shlex.split(facts["command"])
+    assert words[:6] == ["deepy", "train.py", "b/z.yml", "b/a b.yml", "--plugin", "mine"]
+    assert sorted(words[7::2]) == sorted([*overrides[::2], "wandb_host=https://me:*******@x.org"])
+    assert words[6::2] == ["--set"] * 3
+    (tmp_path / "config.json").write_text("[1]")
+    assert launch_command(ranks) == ""
 
 
 def test_a_killed_run_has_the_page_of_its_last_checkpoint(tmp_path: Path) -> None:
