@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ SECRET_VALUE = re.compile(r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)([^\
 PASSWORD_IN_ADDRESS = re.compile(r"(://[^\s/@:]*:)([^\s/@]+)(?=@)")
 #: Problems that are rendered at most. A file with more is usually not a configuration, and the first ones show that.
 MAX_DRAWN = 100
+#: Characters of a sentence or a hint that are printed.
+MAX_LINE = 2_000
 #: Lines with the same problem that are shown.
 MAX_ALIKE = 3
 _NUMBER = re.compile(r"\d+")
@@ -88,7 +91,10 @@ class Problems(Exception):
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         self.problems = [problems] if isinstance(problems, Problem) else list(problems)
-        super().__init__(render(self.problems))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return render(self.problems)
 
 
 def report(problems: Sequence[Problem], end: str = "\n") -> None:
@@ -135,9 +141,16 @@ def _first(alike: list[Problem], complete: bool) -> list[Problem]:
 
 def sentence(problem: Problem) -> str:
     """Return only what is wrong, for callers that print their own place and severity."""
-    return "\n".join(map(printable, without_secrets(problem.what).split("\n")))
+    return "\n".join(map(_line, without_secrets(problem.what).split("\n")))
 
 
+def _line(text: str) -> str:
+    """Return a line for the terminal; the middle of a longer one, such as that with a value of megabytes, is cut."""
+    half = MAX_LINE // 2
+    return printable(text if len(text) <= MAX_LINE else f"{text[:half]} … {text[-half:]}")
+
+
+@functools.lru_cache(maxsize=16)  # a file in one long line has hundreds of problems with that line
 def without_secrets(text: str) -> str:
     """Return a text of the same length with asterisks in place of secrets."""
     for pattern in (SECRET_VALUE, PASSWORD_IN_ADDRESS):
@@ -165,7 +178,7 @@ def _draw(problem: Problem, colour: bool) -> str:
         if place and (excerpt := _excerpt(place)):
             lines += [excerpt[0], paint(excerpt[1], severity)]
     if problem.hint:
-        lines.append(paint(f"  = {printable(problem.hint)}", "hint"))
+        lines.append(paint(f"  = {_line(problem.hint)}", "hint"))
     return "\n".join(lines)
 
 

@@ -24,6 +24,7 @@ from neoxargs.problems import (
     shortened,
     similar_folders,
 )
+from neoxargs.record import replace
 
 
 def test_a_problem_points_below_its_line() -> None:
@@ -171,3 +172,23 @@ def test_only_a_terminal_gets_colour(monkeypatch, terminal, variables, colour):
     monkeypatch.setattr("sys.stderr", stream)
     report([Problem("no", id="x")])
     assert ("\033" in stream.getvalue()) == colour
+
+
+def test_problems_are_rendered_when_they_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from neoxargs import problems
+
+    rendered = []
+    monkeypatch.setattr(problems, "render", lambda found: rendered.append(1) or "text")
+    stop = Problems(Problem("wrong", id="some-id"))
+    assert not rendered
+    assert str(stop) == "text"
+
+
+def test_the_middle_of_a_sentence_with_a_very_long_value_is_cut() -> None:
+    value = "/data/" + "x" * 9_000_000
+    problem = Problem(f"vocab_file ({value}) does not exist", Place("my.yml", 1, 1, f"vocab_file: {value}"), id="id")
+    head, *others = render([replace(problem, hint=f"remove {value}, or create it")]).split("\n")
+    assert head.startswith("my.yml:1:1: error: vocab_file (/data/xxx") and head.endswith("xxx) does not exist [id]")
+    assert max(map(len, (head, *others))) < 2_100
+    assert others[-1].endswith("xx, or create it")
+    assert problem.to_json()["what"] == problem.what

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from neoxargs.problems import Place, Problem, Problems, listed
+from neoxargs.problems import MAX_DRAWN, Place, Problem, Problems, listed
 from neoxargs.record import replace
 from neoxargs.regular_files import is_special, read_regular
 from neoxargs.resolve.config import Config
@@ -149,11 +149,12 @@ def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
 
 
 def _token_files(config: Config) -> Iterator[Problem]:
+    limit = _limit(config)
     if not config.data.text_path:
         yield from _misplaced_weight(config)
-        yield from _datasets(config, "data_path", prefixes(config.get("data_path")))
+        yield from _datasets(config, "data_path", prefixes(config.get("data_path")), limit)
     for name in _parameters(config):
-        yield from _datasets(config, name, path_list(config.get(name)))
+        yield from _datasets(config, name, path_list(config.get(name)), limit)
 
 
 def unread(config: Config) -> dict[str, int]:
@@ -189,18 +190,21 @@ def _misplaced_weight(config: Config) -> Iterator[Problem]:
         yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
 
 
-def _datasets(config: Config, name: str, paths: list[str]) -> Iterator[Problem]:
+def _datasets(config: Config, name: str, paths: list[str], limit: int) -> Iterator[Problem]:
     """Check the token files of a parameter; many that are all missing are one problem."""
-    missing = [prefix for prefix in paths if len(_absent(prefix)) == len(SUFFIXES) and not _similar_file(prefix)]
-    together = missing if len(missing) > MANY_MISSING else []
+    absent = [prefix for prefix in dict.fromkeys(paths) if len(_absent(prefix)) == len(SUFFIXES)]
+    # To search a folder for each of thousands of files would take minutes.
+    unknown = {prefix for prefix in absent[:MAX_DRAWN] if not _similar_file(prefix)} | {*absent[MAX_DRAWN:]}
+    missing = [prefix for prefix in paths if prefix in unknown]
+    together = len(missing) > MANY_MISSING
     if together:
-        what = f"{name}: there are no .bin and .idx files for {len(together)} of {len(paths)} paths: "
+        what = f"{name}: there are no .bin and .idx files for {len(missing)} of {len(paths)} paths: "
         hint = _missing_file_hint(config, name, "PATH").replace("create it", "create each")
         place = config.source(name).where
-        yield Problem(what + listed(together, "and", most=3), place, hint, id="data-file-missing", about=(name,))
+        yield Problem(what + listed(missing, "and", most=3), place, hint, id="data-file-missing", about=(name,))
     for prefix in paths:
-        if prefix not in together:
-            yield from _token_file(config, name, prefix)
+        if not (together and prefix in unknown):
+            yield from _token_file(config, name, prefix, limit)
 
 
 def prefixes(data_path: str | list[str | float] | None) -> list[str]:
@@ -208,11 +212,11 @@ def prefixes(data_path: str | list[str | float] | None) -> list[str]:
     return [prefix for prefix, _ in blend(data_path or ())]
 
 
-def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
+def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
     absent = _absent(prefix)
     if not absent:
         # The record first: it tells which of the two files is damaged.
-        damage = changes(prefix, _limit(config)).problems or list(_mismatched(config, name, prefix))
+        damage = changes(prefix, limit).problems or list(_mismatched(config, name, prefix))
         damage = [replace(each, where=config.source(name).where, about=(name,)) for each in damage]
         yield from damage or _other_content(config, name, prefix)
         return

@@ -24,7 +24,10 @@ class Mismatch(Exception):
 
     def __init__(self, node: Node, wanted: Any, part: str = "", advice: str = "") -> None:
         self.node, self.wanted, self.part, self.advice = node, wanted, part, advice
-        super().__init__(self.sentence("the value"))
+        super().__init__(node, wanted, part, advice)
+
+    def __str__(self) -> str:
+        return self.sentence("the value")
 
     def sentence(self, name: str) -> str:
         """`hidden_size ("big") must be a whole number, at least 1`."""

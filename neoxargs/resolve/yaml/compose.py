@@ -19,8 +19,13 @@ from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 
 #: Levels of nesting; no parameter needs that many, and Python's recursion limit is not reached.
 MAX_DEPTH = 32
-#: Values that aliases may repeat: a "billion laughs" file stops here instead of filling the memory.
-MAX_REPEATED = 200_000
+#: Keys in one file; a file with more is data, and to report each of them would take minutes.
+MAX_KEYS = 10_000
+#: Lines in one file, values in it, and values that aliases may repeat: a "billion laughs" file stops here instead of
+#: filling the memory.
+MAX_VALUES = 200_000
+TOO_LONG = "file-too-long"
+NOT_DATA_HINT = "pass a configuration; it names training data in data_path or text_path, and a vocabulary in vocab_file"
 #: libyaml's parser if PyYAML was built with it; it is about ten times faster.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Line breaks of YAML; str.splitlines() splits at more characters.
@@ -38,6 +43,12 @@ class Text(NamedTuple):
 
     name: str
     text: str
+
+
+def too_long(where: Place, limit: str) -> Problems:
+    """Return the problem of a file with more lines, keys or values than a configuration could ever need."""
+    what = f"this file has more than {limit}; no configuration needs that many"
+    return Problems([Problem(what, where, NOT_DATA_HINT, id=TOO_LONG)])
 
 
 def compose(text: Text) -> tuple[Node | None, list[Problem]]:
@@ -74,13 +85,15 @@ class _Composer:
         self.problems: list[Problem] = []
         self.anchors: dict[str, tuple[Node, int]] = {}
         self.open: set[str] = set()
-        self.count = self.repeated = 0
+        self.count = self.repeated = self.keys = 0
 
     def compose(self) -> tuple[Node | None, list[Problem]]:
         try:
             return self.document(), self.problems
         except Problems as stop:
-            return None, self.problems + stop.problems
+            # Thousands of keys that are not names would hide that the file is too long.
+            before = [] if stop.problems[0].id == TOO_LONG else self.problems
+            return None, before + stop.problems
         except yaml.YAMLError as error:
             return None, [*self.problems, self.in_markdown() or syntax_problem(error, self.place)]
         except RecursionError:  # pragma: no cover - MAX_DEPTH stops earlier
@@ -99,6 +112,8 @@ class _Composer:
         return Problem(what, self.place(first, 0), "save those lines as a separate file", id="yaml-markdown")
 
     def document(self) -> Node | None:
+        if len(self.lines) > MAX_VALUES:
+            raise too_long(self.place(MAX_VALUES, 0), f"{MAX_VALUES:,} lines")
         # Searched here, because the parser's own error for these characters has no line and column.
         if bad := UNPRINTABLE.search(self.text):
             before = LINE_BREAK.split(self.text[: bad.start()])
@@ -125,6 +140,8 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         self.count += 1
+        if self.count > MAX_VALUES:
+            raise too_long(self.at(event), f"{MAX_VALUES:,} values")
         if event.tag is not None:
             what = f"type tag `{_written_tag(event.tag)}` is not allowed"
             hint = "remove the tag; put the value in quotes if it is meant as a string"
@@ -165,6 +182,9 @@ class _Composer:
         entries: dict[str, Entry] = {}
         merged: list[Node] = []
         while not isinstance(event := self.next(), yaml.MappingEndEvent):
+            self.keys += 1
+            if self.keys > MAX_KEYS:
+                raise too_long(self.at(event), f"{MAX_KEYS:,} keys")
             key = self.node(event, depth)
             value = self.node(self.next(), depth)
             if isinstance(key, Scalar) and key.text == "<<" and not key.quoted:
@@ -211,8 +231,8 @@ class _Composer:
         self.count += size
         # Counted before anything walks the tree: a node is shared here, but each use of it is read as a copy.
         self.repeated += size
-        if self.repeated > MAX_REPEATED:
-            what = f"aliases expand to more than {MAX_REPEATED:,} values"
+        if self.repeated > MAX_VALUES:
+            what = f"aliases expand to more than {MAX_VALUES:,} values"
             raise Problems(
                 [
                     Problem(

@@ -69,6 +69,22 @@ def test_many_missing_token_files_of_one_parameter_are_one_problem(data):
     assert len(missing_files(config(train_data_paths=paths[:4]))) == 4
 
 
+def test_thousands_of_datasets_take_a_search_for_a_hundred_of_them(data, monkeypatch):
+    searched, limits = [], []
+    similar, limit = data_files._similar_file, data_files._limit
+    monkeypatch.setattr(data_files, "_similar_file", lambda prefix: searched.append(prefix) or similar(prefix))
+    monkeypatch.setattr(data_files, "_limit", lambda config: limits.append(config) or limit(config))
+    paths = [f"{data}missing_{number}" for number in range(2_000)]
+    (problem,) = missing_files(config(train_data_paths=[f"{data}a_text_document", *paths]))
+    assert "for 2000 of 2001 paths" in problem.what
+    assert len(searched) <= 100
+    # A file that is named four times is missing four times, but searched for once.
+    (problem,) = missing_files(config(train_data_paths=paths[:1] * 4))
+    assert "for 4 of 4 paths" in problem.what
+    assert len(searched) <= 101
+    assert len(limits) == 2, "the share of each file is computed once, not for each"
+
+
 def test_a_folder_of_tasks(tmp_path):
     assert missing_files(config(eval_tasks_path=str(tmp_path))) == []
     (found,) = missing_files(config(eval_tasks_path=str(tmp_path / "none")))

@@ -20,6 +20,9 @@ PROBLEMS: dict[str, Entry] = {
         "The operating system cannot read the file, because permissions are missing or a disk or network drive has "
         "failed."
     ),
+    "file-too-long": row(
+        "A file with so many lines, keys or values is training data or a vocabulary; a configuration has a few hundred."
+    ),
     "file-too-large": row(
         "A configuration is a few kilobytes long. A file of many megabytes is data, and parsing it as YAML takes "
         "minutes."

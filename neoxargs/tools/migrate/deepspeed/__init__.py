@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
+from neoxargs.resolve.yaml.compose import TOO_LONG
 from neoxargs.tools.migrate.deepspeed.convert import convert_version, is_deepspeed
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
 from neoxargs.tools.migrate.deepspeed.placeholders import without_placeholders
@@ -24,8 +25,8 @@ class DeepSpeed(Source):
     def recognises(self, text: Text) -> bool:
         try:
             read = blocks(text)
-        except Problems:  # it begins like a configuration; `converts` reports why it cannot be read
-            return True
+        except Problems as stop:  # it begins like a configuration; `converts` reports why it cannot be read
+            return all(problem.id != TOO_LONG for problem in stop.problems)
         return bool(read) and all(is_deepspeed(block.tree) for block in read)
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:

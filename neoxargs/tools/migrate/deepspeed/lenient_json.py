@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
+from neoxargs.resolve.yaml.compose import MAX_KEYS, MAX_VALUES, too_long
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.tools.migrate.deepspeed.auto import arguments
 from neoxargs.tools.migrate.shell.arithmetic import COMMAND, SUM
@@ -73,7 +74,7 @@ def blocks(text: Text, given: AnyMapping[str, str] | None = None) -> list[Block]
 
 class _Reader:
     def __init__(self, text: Text, given: AnyMapping[str, str]) -> None:
-        self.name, self.text, self.at = text.name, text.text, 0
+        self.name, self.text, self.at, self.keys, self.values = text.name, text.text, 0, 0, 0
         self.lines = _LINE_BREAK.split(text.text)
         self.starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text.text))]
         self.given = given
@@ -107,6 +108,9 @@ class _Reader:
 
     def value(self, depth: int) -> Node:
         self.skip()
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise too_long(self.place(self.at), f"{MAX_VALUES:,} values")
         sign = self.text[self.at : self.at + 1]
         if sign in ("{", "[", "("):
             if depth >= MAX_DEPTH:
@@ -133,6 +137,9 @@ class _Reader:
             if self.text[self.at : self.at + 1] != ":":
                 self.stop(f"expected `:` after the key {key}", start, "write `key: value`")
             self.at += 1
+            self.keys += 1
+            if self.keys > MAX_KEYS:
+                raise too_long(self.place(start), f"{MAX_KEYS:,} keys")
             entries.append(Entry(key, self.value(depth), self.place(start, len(match[0]))))
             self.comma("}")
         return Mapping(entries, self.place(begin))
