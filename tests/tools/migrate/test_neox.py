@@ -10,7 +10,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.tools.migrate.neox.migrate import migrate
-from neoxargs.tools.migrate.neox.rewrites import rewrites
+from neoxargs.tools.migrate.neox.rewrites import SPECIAL_REWRITES, rewrites
 from neoxargs.tools.migrate.neox.verify import differences
 from neoxargs.tools.migrate.result import Result
 
@@ -291,6 +291,50 @@ def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
 )
 def test_errors(text: str, where: str, what: str) -> None:
     assert (where, what) in refused(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "hint"),
+    [
+        (
+            "mlp_type: llama\nintermediate_size: 64\n",
+            8,
+            "remove mlp_type and set intermediate_size: 192, use_bias_in_mlp: false and activation: swiglu "
+            "(or geglu, if activation is gelu)",
+        ),
+        (
+            "activation: silu\nintermediate_size: 63\nmlp_type: llama\n",
+            10,
+            "remove mlp_type and set intermediate_size: 189, use_bias_in_mlp: false and activation: swiglu "
+            "(or geglu, if activation is gelu)",
+        ),
+        ("moe_glu: true\nnum_experts: 4\n", 8, "remove moe_glu; set activation: geglu"),
+        ("num_experts: 4\nuse_tutel: true\n", 9, "remove use_tutel"),
+        (
+            "moe_loss_coeff: 0.2\nmoe_num_experts: 4\n",
+            8,
+            "write moe_loss_coeff: 0.1, as in GPT-NeoX since 2025-05-09, or leave the file as it is: deepy reads it "
+            "without a migration",
+        ),
+        (
+            "optimizer: {type: SGD}\nadam-beta2: 0.8\n",
+            9,
+            "remove adam_beta2, which only Adam has, or set optimizer.type: Adam",
+        ),
+    ],
+)
+def test_the_line_without_a_counterpart_says_what_to_write_instead(text: str, line: int, hint: str) -> None:
+    with pytest.raises(Problems) as stop:
+        migrate([Text("my.yml", SIZES + text)], "neox-2026")
+    (problem,) = stop.value.problems
+    assert problem.where and (problem.where.line, problem.where.column) == (line, 1)
+    assert (problem.id, problem.hint) == ("migrate-no-counterpart", hint)
+
+
+def test_every_rewrite_that_can_fail_says_what_to_write_instead() -> None:
+    may_fail = [rewrite for rewrite in SPECIAL_REWRITES if callable(rewrite.new) and rewrite.old != "mlp_type"]
+    always = {"sparsity", "fp16.type", "optimizer.params.max_grad_norm"}
+    assert {rewrite.old for rewrite in may_fail if not rewrite.by_hand} == always
 
 
 def test_settings_without_a_counterpart_in_2021_are_kept_with_a_warning() -> None:

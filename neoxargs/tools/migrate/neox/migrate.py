@@ -16,6 +16,7 @@ from neoxargs.registry.history import NEWEST, changes, introduced, removed
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.guess import follows_dialect, guess_warnings, other_dialect
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.tools.migrate.neox.placement import Files
 from neoxargs.tools.migrate.neox.rewrites import (
@@ -35,8 +36,6 @@ from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.migrate.result import Change, Result
 from neoxargs.tools.yaml_edit import Document, Entry
 
-NO_COUNTERPART = "migrate-no-counterpart"
-
 
 def migrate(texts: Sequence[Text], to: str) -> Result:
     """Migrate the files of one run to the dialect `to`.
@@ -53,7 +52,7 @@ def migrate(texts: Sequence[Text], to: str) -> Result:
                 work.entry(document, entry)
     work.rename_sections()
     if any(problem.severity == "error" for problem in work.problems):
-        raise Problems([*work.problems, *work.remaining_beside_errors()])
+        raise Problems(work.problems)
     work.name_dialect()
     # No dialect is written to a partial configuration, so both versions are compared under the one it has now.
     fixed = [f"dialect={work.drafted.dialect.name}"] if work.is_part else []
@@ -85,10 +84,14 @@ class _Migration:
         by_number = beyond(errors, resolved(self.drafted, None)[1]) if errors else []
         return [error for error in errors if error not in by_number]
 
-    def remaining_beside_errors(self) -> list[Problem]:
-        """Return earlier errors about a line that has no counterpart; they help to replace it by hand."""
-        at = [problem.where[:3] for problem in self.problems if problem.id == NO_COUNTERPART and problem.where]
-        return [problem for problem in self.remaining if any(place[:3] in at for place in problem.also)]
+    def instead(self, rewrite: Rewrite) -> tuple[str, tuple[Place, ...]]:
+        """Return what to write instead of an entry without a counterpart, and the other places that it concerns."""
+        said = [*self.remaining, *trainer_problems(self.before)]
+        found = next((problem for problem in said if problem.hint and rewrite.old in problem.about), None)
+        if found is None:
+            return rewrite.by_hand, ()
+        own = self.before.place(rewrite.old)
+        return found.hint, tuple(place for place in (found.where, *found.also) if place and place != own)
 
     def get(self, name: str) -> Any:
         # attention_config is needed as a list of layers, which only the resolved configuration has.
@@ -172,8 +175,9 @@ class _Migration:
         new = rewrite.counterpart(value, self.context)
         if new is None:
             what = f"{entry.name} ({format_node(node_of(value))}) has no counterpart in {self.to}"
-            place, hint = self.files.place(document, entry), "replace this line by hand"
-            self.problems.append(Problem(what, place, hint, id=NO_COUNTERPART))
+            hint, also = self.instead(rewrite)
+            place = self.files.place(document, entry)
+            self.problems.append(Problem(what, place, hint, also, id="migrate-no-counterpart"))
             return
         # All targets are compared before anything is edited.
         if any(self.contradicts(document, entry, name, to) for name, to in new.items()):

@@ -6,6 +6,7 @@ those that map to several names or depend on other values.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from functools import cache, partial
@@ -53,6 +54,7 @@ class Rewrite(NamedTuple):
     """An old name and value, and the entries that replace them; with an empty `new` the old entry is removed.
 
     since: the day on which GPT-NeoX changed the name.
+    by_hand: what to write instead where there is no counterpart and no other problem says it.
     """
 
     old: str
@@ -60,6 +62,7 @@ class Rewrite(NamedTuple):
     new: New | Callable[[Any, Context], New | None]
     why: str
     since: date | None = None
+    by_hand: str = ""
 
     def counterpart(self, value: Any, context: Context) -> New | None:
         """Return the entries with the same meaning as this value; None if there are none."""
@@ -153,10 +156,12 @@ SPECIAL_REWRITES = (
       for word in ("bfloat16", "bf16", "fp16", "float16", "fp32")),
     *(Rewrite("precision", word, {"precision": Overwrite(known)}, f"GPT-NeoX accepts only the spelling {known}")
       for word, known in PRECISION_ALIASES.items()),
-    Rewrite("adam_beta1", ANY_VALUE, _betas, _MOVED),
-    Rewrite("adam_beta2", ANY_VALUE, _betas, _MOVED),
+    *(Rewrite(name, ANY_VALUE, _betas, _MOVED,
+              by_hand=f"remove {name}, which only Adam has, or set optimizer.type: Adam")
+      for name in ("adam_beta1", "adam_beta2")),
     Rewrite("adam_eps", ANY_VALUE, {"optimizer.params.eps": SAME_VALUE}, _MOVED),
-    Rewrite("momentum", ANY_VALUE, _momentum, _MOVED),
+    Rewrite("momentum", ANY_VALUE, _momentum, _MOVED,
+            by_hand="set optimizer.type, which decides whether momentum is used"),
     Rewrite("optimizer.params.max_grad_norm", ANY_VALUE, _clipping,
             "DeepSpeed rejects max_grad_norm in optimizer.params; gradient_clipping replaces it"),
     Rewrite("gas", ANY_VALUE, {"gradient_accumulation_steps": SAME_VALUE}, "another name for the same setting"),
@@ -168,7 +173,9 @@ SPECIAL_REWRITES = (
         "indexer_log_interval", "mask_prob", "query_in_block_prob", "report_topk_accuracies", "titles_data_path",
         "use_one_sent_docs",
     )),
-    *(Rewrite(name, ANY_VALUE, partial(_moe, current), "removed from GPT-NeoX; this value has no effect")
+    *(Rewrite(name, ANY_VALUE, partial(_moe, current), "removed from GPT-NeoX; this value has no effect",
+              by_hand=f"write {name}: {json.dumps(current).strip(chr(34))}, as in GPT-NeoX since {removed(name)}, or "
+              "leave the file as it is: deepy reads it without a migration")
       for name, current in CURRENT_MOE_BEHAVIOUR.items()),
 )  # fmt: skip
 
