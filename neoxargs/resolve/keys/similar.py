@@ -13,6 +13,8 @@ from neoxargs.resolve.keys.other_programs import in_sections
 SHORT_WORD = 6
 #: For a word with more parameters than this, only the sections are listed.
 MANY_PLACES = 3
+#: Sections of which a run can enable only one.
+ONE_PRECISION = {"fp16", "bf16", "amp"}
 
 
 def same_word(key: Key) -> Match | None:
@@ -84,12 +86,23 @@ def _with_old_spelling(word: str, full: str) -> str:
 def _moved(names: list[str], key: Key) -> str:
     """Return the hint for names in other sections, with where to write them."""
     sections = _sections(names)
+    if len(names) == 1 and (reason := _useless(names[0], key)):
+        return f"remove {key.word}: {reason}"
     if key.section and sections == [key.section]:
         return f"did you mean {listed(full.rpartition('.')[2] for full in names)}?"
     hint = f"did you mean {listed(names)}?"
     if key.where.file == SET or len(sections) != 1:
         return hint
     return hint + (f" move it under `{sections[0]}:`" if sections[0] else " move it to the top level")
+
+
+def _useless(name: str, key: Key) -> str:
+    """Return why it would not help to move a key to where this parameter is, else ""."""
+    section = name.rpartition(".")[0]
+    if section != key.section and {section, key.section} <= ONE_PRECISION:
+        return f"it is a key of {section}, which cannot be combined with {key.section}"
+    parameter = REGISTRY.parameters.get(name)
+    return f"{name} has no effect: {parameter.no_effect_reason}" if parameter and parameter.effect == "none" else ""
 
 
 def _sections(names: Iterable[str]) -> list[str]:

@@ -160,7 +160,7 @@ def _int(node: Node, wanted: Any) -> int:
         return int(value)
     if isinstance(value, int):
         return value
-    raise Mismatch(node, wanted, advice=number_hint(node))
+    raise Mismatch(node, wanted, advice=number_hint(node, is_whole=True))
 
 
 def _float(node: Node, wanted: Any) -> float:

@@ -8,13 +8,22 @@ from neoxargs.resolve.yaml.line_patterns import MAX_QUOTED
 from neoxargs.resolve.yaml.nodes import Node, Scalar, Sequence, format_node, read_plain
 
 
-def number_hint(node: Node) -> str:
+#: A number with separators between thousands: `1,000`, `1.000.000` (with one point, it is a number), `1'000`.
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?=([,.'\u2019]))(\1\d{3})+")
+
+
+def number_hint(node: Node, is_whole: bool = False) -> str:
+    """Return the hint for a value that is not a number. is_whole: whether it has to be a whole number."""
     text = node.text.strip() if isinstance(node, Scalar) else ""
     if text.isdecimal() and text[0] == "0" and text.isascii():
         octal = text.lstrip("0") if set(text) <= set("01234567") else ""
         return f"write {int(text)}" + (f", or 0o{octal} if the number is octal" if octal else "")
     likely = [text.replace("e_", "e-"), text.replace("_", ""), text.replace(" ", "")]  # `1e_8`: typed `_` for `-`
-    likely += [text.replace(",", "")] if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", text) else []
+    grouped = re.sub("[,.'\u2019]", "", text) if _GROUPED.fullmatch(text) else ""
+    if not is_whole and re.fullmatch(r"[-+]?\d+,\d+([eE][-+]?\d+)?", text):
+        decimal = text.replace(",", ".")
+        return f"write {grouped}, or {decimal} if the comma is a decimal point" if grouped else f"write {decimal}"
+    likely += [grouped] if grouped else []
     for number in likely:
         if number != text and isinstance(read_plain(number), int | float):
             return f"did you mean {number}?"

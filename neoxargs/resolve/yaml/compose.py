@@ -175,23 +175,31 @@ class _Composer:
     def sequence(self, start: Any, depth: int) -> Node:
         items = []
         while not isinstance(event := self.next(), yaml.SequenceEndEvent):
-            items.append(self.node(event, depth))
+            item = self.node(event, depth)
+            # `[1,500]` has two items, but `000` is no number of its own: `[1,000]`.
+            is_number = isinstance(item, Scalar) and not isinstance(item.value, str)
+            number = None if is_number or not items else _with_comma(items[-1], item)
+            items[-1:] = [number] if number else [*items[-1:], item]
         return Sequence(items, self.at(start, event))
 
     def mapping(self, start: Any, depth: int) -> Node:
         entries: dict[str, Entry] = {}
         merged: list[Node] = []
+        last: Entry | None = None
         while not isinstance(event := self.next(), yaml.MappingEndEvent):
             self.keys += 1
             if self.keys > MAX_KEYS:
                 raise too_long(self.at(event), f"{MAX_KEYS:,} keys")
             key = self.node(event, depth)
             value = self.node(self.next(), depth)
-            if isinstance(key, Scalar) and key.text == "<<" and not key.quoted:
+            if last and _is_absent(value) and (number := _with_comma(last.value, key)):
+                entries[last.key] = last = last._replace(value=number)
+            elif isinstance(key, Scalar) and key.text == "<<" and not key.quoted:
                 # `<<: [*a, *b]` merges several mappings.
                 merged += value.items if isinstance(value, Sequence) else [value]
             elif isinstance(key, Scalar) and isinstance(key.value, str):
-                self.entry(entries, Entry(key.text, value, key.place))
+                last = Entry(key.text, value, key.place)
+                self.entry(entries, last)
             else:
                 self.problems.append(_not_a_name(key))
         self.merge(entries, merged)
@@ -268,6 +276,22 @@ def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", abou
     elif where.file == first.file and not spelled:
         hint = "remove one of the two; GPT-NeoX silently uses the last one"
     return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
+
+
+def _is_absent(node: Node) -> bool:
+    return isinstance(node, Scalar) and not node.text and not node.quoted
+
+
+def _with_comma(before: Node, after: Node) -> Scalar | None:
+    """Return `1` and `000` of `{key: 1,000}`, which YAML separates at the comma, as the one value that is meant."""
+    if not (isinstance(before, Scalar) and isinstance(after, Scalar)) or before.quoted or after.quoted:
+        return None
+    place, last = before.place, after.place
+    if last[:2] != place[:2] or last.column != place.column + place.width + 1:
+        return None
+    text = f"{before.text},{after.text}"
+    is_number = re.fullmatch(r"[-+]?\d[\d.,]*,\d[\d.]*([eE][-+]?\d+)?", text)
+    return Scalar(text, text, place=place._replace(width=len(text))) if is_number else None
 
 
 _NO_NAME = "yaml-key-not-a-name"

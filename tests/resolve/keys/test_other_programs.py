@@ -77,6 +77,7 @@ def test_every_counterpart_is_a_parameter() -> None:
     counterparts = {**TABLE["several_programs"], **{key: name for key, name, _ in rows() if name}}
     assert not {key: name for key, name in counterparts.items() if name not in REGISTRY.parameters}
     assert not [key for key in counterparts if removed(key)]
+    assert not [key for key, name in counterparts.items() if REGISTRY.parameters[name].effect == "none"]
     assert not set(TABLE["values"]) - set(REGISTRY.parameters)
 
 

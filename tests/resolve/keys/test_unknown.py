@@ -105,6 +105,50 @@ def test_no_single_value_is_suggested_for_a_section() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("fp16: {opt_level: O1}", "remove opt_level: it is a key of amp, which cannot be combined with fp16"),
+        ("bf16: {opt-levl: O1}", "remove opt_levl: it is a key of amp, which cannot be combined with bf16"),
+        ("bf16: {auto_cast: true}", "remove auto_cast: it is a key of fp16, which cannot be combined with bf16"),
+        ("opt_level: O1", "remove opt_level: amp.opt_level has no effect: it is used only by apex, which train.py "
+         "does not use"),
+    ],
+)  # fmt: skip
+def test_a_key_is_not_moved_to_where_it_cannot_be_used(text: str, hint: str) -> None:
+    assert only(text).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "hint"),
+    [
+        ("optimizer: {type: Adam, params: {lr: 0,0006}}", 38, "write 0.0006"),
+        ("optimizer: {type: Adam, params: {lr: 6,5e-4, eps: 1e-8}}", 38, "write 6.5e-4"),
+        ("{train_iters: 1,000}", 15, "did you mean 1000?"),
+        ("{train_iters: 1,500, seed: 1}", 15, "did you mean 1500?"),
+        ("{seed: 1, train_iters: 1,000,000}", 24, "did you mean 1000000?"),
+        ("extra_save_iters: [1,000, 2000]", 20, "did you mean 1000?"),
+        ("hidden_dropout: 0,1", 17, "write 0.1"),
+        ("weight_decay: 1,000", 15, "write 1000, or 1.000 if the comma is a decimal point"),
+        ("train_iters: 1.000.000", 14, "did you mean 1000000?"),
+        ("train_iters: 1'000", 14, "did you mean 1000?"),
+    ],
+)
+def test_a_comma_in_a_number(text: str, where: int, hint: str) -> None:
+    problem = only(text)
+    assert problem.where and (problem.id, problem.where.column, problem.hint) == ("type-mismatch", where, hint)
+    if not text.startswith("{"):
+        key, value = text.split(": ", 1)
+        (problem,) = draft([], [f"{key}={value}"]).problems
+        assert problem.hint == hint
+
+
+def test_numbers_beside_a_comma_that_are_not_one() -> None:
+    assert draft([Text("my.yml", "{extra_save_iters: [1,500], seed: 1,train_iters: 2}")]).problems == []
+    assert only("{seed: 1,a}").what == "a is not a parameter"
+    assert only('{seed: "1",000}').what == "000 is not a parameter"
+
+
+@pytest.mark.parametrize(
     ("text", "id", "about"),
     [
         ("hiden_size: 1", "unknown-key", ("hidden_size",)),

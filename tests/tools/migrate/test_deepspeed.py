@@ -91,6 +91,8 @@ def test_json_as_yaml(text: str, expected: str) -> None:
         ('{"train_batch_size": Open}', "ds.json:1:22", "expected a JSON value, got `Open`"),
         ('{"train_batch_size": open}', "ds.json:1:22", "expected a JSON value, got `open`"),
         ('{"train_batch_size" 4}', "ds.json:1:2", "expected `:` after the key train_batch_size"),
+        ('{"train_batch_size": 1,024}', "ds.json:1:22", "1,024 is not a number"),
+        ('{"optimizer": {"params": {"lr": 0,0006, "eps": 1e-8}}}', "ds.json:1:33", "0,0006 is not a number"),
         ('{"fp16": [1 2]}', "ds.json:1:13", "expected `,` or the closing `]` before this"),
         ('{"fp16": }', "ds.json:1:10", "expected a value before this character"),
         ("{: 1}", "ds.json:1:2", "expected a key before this character"),

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
+from neoxargs.resolve.values.hints import number_hint
 from neoxargs.resolve.yaml.compose import MAX_KEYS, MAX_VALUES, too_long
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.tools.migrate.deepspeed.auto import arguments
@@ -33,6 +34,7 @@ _FILLED_IN = re.compile(r"[A-Z](?:[A-Z0-9_]+|[A-Za-z]*[0-9_][A-Za-z0-9_]*)")
 _ESCAPE = re.compile(r"\\(.)")
 _COMPUTED = re.compile(r"(if|for|and|or)\b")
 _PLAIN = "write a number, or text in quotes; names and expressions are not evaluated"
+_WITH_COMMA = re.compile(r"[-+]?\d[\d.,]*,\d[\d.]*(?:[eE][-+]?\d+)?\Z")
 _SPACE = re.compile(r"\s+")
 _COMMENT = re.compile(r"(?:#|//)([^\n]*)|/\*(.*?)\*/", re.S)
 _SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=(\S+)[ \t]*$", re.M)
@@ -135,6 +137,9 @@ class _Reader:
             key = str(self.string(match).value) if match[0][-1] in "\"'" else match[0]
             self.skip()
             if self.text[self.at : self.at + 1] != ":":
+                if (number := _WITH_COMMA.search(self.text, 0, match.end())) and number.start() < start:
+                    value = Scalar(number[0], number[0])
+                    self.stop(f"{number[0]} is not a number", number.start(), number_hint(value))
                 self.stop(f"expected `:` after the key {key}", start, "write `key: value`")
             self.at += 1
             self.keys += 1
