@@ -7,7 +7,6 @@ import re
 from neoxargs.resolve.yaml.line_patterns import MAX_QUOTED
 from neoxargs.resolve.yaml.nodes import Node, Scalar, Sequence, format_node, read_plain
 
-
 #: A number with separators between thousands: `1,000`, `1.000.000` (with one point, it is a number), `1'000`.
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?=([,.'\u2019]))(\1\d{3})+")
 
