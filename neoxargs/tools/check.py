@@ -24,13 +24,14 @@ from neoxargs.text import format_bytes
 
 #: The script that configurations are checked for.
 TRAIN = Script(str(SHIPPED / "train.py"), "train")
+OF_ANOTHER_PROGRAM = "file-of-another-program"
 
 
 def run(request: Request) -> int:
     """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code."""
     spec, problems = find_problems(request)
     failed = any(problem.severity == "error" for problem in problems)
-    if failed:
+    if failed and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
         problems = [*problems, *_migrate_suggestion(request)]
     if request.as_json:
         not_checked = list(unchecked(spec, request)) if spec else []
@@ -59,7 +60,7 @@ def _migrate_suggestion(request: Request) -> list[Problem]:
     if others or source.edits_in_place or not text.text.strip():
         return []
     what, hint = f"{request.files[0]} looks like {source.describes}", f"run `deepy migrate {text.name}` to convert it"
-    return [Problem(what, hint=hint, severity="warning", id="file-of-another-program")]
+    return [Problem(what, hint=hint, severity="warning", id=OF_ANOTHER_PROGRAM)]
 
 
 def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:

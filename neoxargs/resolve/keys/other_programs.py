@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Set
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -26,6 +27,30 @@ class OtherKey(NamedTuple):
     """The parameter that corresponds to the key."""
     advice: str = ""
     """What to do instead, for the hint."""
+
+
+class OtherFile(NamedTuple):
+    """What the files of another program are recognised by."""
+
+    called: str
+    """What a message calls such a file: `a configuration of axolotl`."""
+    keys: tuple[tuple[str, ...], ...]
+    """A file has at least one key of each group."""
+    is_toml: bool = False
+    is_certain: bool = False
+    """True if the keys are enough even beside those of GPT-NeoX."""
+    is_migrated: bool = False
+    """True if `deepy migrate` converts the file."""
+    instead: str = ""
+    """What to do instead of writing the settings by their names here."""
+
+    def has_written(self, names: Set[str]) -> bool:
+        return all(not names.isdisjoint(group) for group in self.keys)
+
+
+def files() -> list[OtherFile]:
+    """Return the files of other programs that are recognised."""
+    return [OtherFile(**program["file"]) for program in _table()["programs"] if "file" in program]
 
 
 def similar(key: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
+from neoxargs.resolve.keys.other_files import file_of_another_program
 from neoxargs.resolve.yaml.compose import Text, compose, compose_set, duplicate_key
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null
 from neoxargs.resolve.yaml.read import mapping
@@ -81,6 +82,10 @@ class _Reader:
 
     def text(self, text: Text) -> None:
         node, problems = compose(text)
+        if problem := file_of_another_program(text, node):
+            self.entries.problems.append(problem)
+            self.entries.readable = False
+            return
         self.entries.problems += problems
         try:
             # An empty file is a problem of its own, but not one that cannot be parsed.

@@ -20,7 +20,9 @@ PROBLEMS: dict[str, Entry] = {
         "not respond."
     ),
     "file-of-another-program": row(
-        "The file is a script or JSON file of another program; `deepy migrate` converts it to a configuration."
+        "The file is a script or configuration of another program, recognised by keys that only that program has. "
+        "`deepy migrate` converts a DeepSpeed JSON, an Accelerate YAML or a Megatron-LM script; for the files of other "
+        "programs, the hint lists what their settings are called here."
     ),
     "output-file-exists": row("The output file already exists, and its content would be lost."),
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),

@@ -1,0 +1,89 @@
+"""Files of other programs: recognised by keys that only they have, and reported as one problem with our names.
+
+The rows are in `other_programs.json`, under `file`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from neoxargs.problems import Place, Problem, listed
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.resolve.keys.match import is_known
+from neoxargs.resolve.keys.other_programs import OtherFile, counterpart, files, value_advice
+from neoxargs.resolve.yaml.compose import Text, lines_of
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, read_plain
+
+#: Keys of a run that only GPT-NeoX, DeepSpeed and deepy call so: a file with one of them is not another program's.
+OURS = (
+    "num_layers", "seq_length", "train_iters", "train_batch_size", "train_micro_batch_size_per_gpu", "data_path",
+    "zero_optimization",
+)  # fmt: skip
+#: A line of TOML: `[section]`, or `key = value`.
+_TOML = re.compile(r"\s*(?:\[+(?P<section>[\w.-]+)\]+|(?P<key>[\w.-]+)\s*=\s*(?P<value>[^#\s].*?))\s*(?:#.*)?")
+
+
+def file_of_another_program(text: Text, node: Node | None) -> Problem | None:
+    """Return the problem of a file that another program reads; None for any other file, however wrong it is.
+
+    node: the file as YAML; None if it is not YAML.
+    """
+    is_toml = not isinstance(node, Mapping)
+    sections, entries = ([], node.entries) if isinstance(node, Mapping) else _toml(text)
+    names = {entry.key for entry in [*sections, *entries]}
+    if all(is_known(normal(name)) for name in names):
+        return None
+    found = next((file for file in files() if file.is_toml == is_toml and file.has_written(names)), None)
+    is_ours = any(normal(name) in OURS for name in names)
+    if (is_ours and not (found and found.is_certain)) or not (found or is_toml):
+        return None
+    called, marks = (found.called, found.keys[0]) if found else ("TOML", names)
+    where = next(entry.place for entry in [*sections, *entries] if entry.key in marks)
+    what = f"this is {called}, and deepy reads YAML with its own names"
+    return Problem(what, where, _names_here(found, text, entries), id="file-of-another-program")
+
+
+def _toml(text: Text) -> tuple[list[Entry], list[Entry]]:
+    """Return the sections and the settings of TOML; nothing if the text is something else."""
+    sections, settings = list[Entry](), list[Entry]()
+    for number, line in enumerate(lines_of(text.text), 1):
+        if match := _TOML.fullmatch(line):
+            key, value = match["section"] or match["key"], (match["value"] or "").strip("\"'")
+            place = Place(text.name, number, line.index(key) + 1, line, len(key))
+            (sections if match["section"] else settings).append(Entry(key, Scalar(read_plain(value), value), place))
+    return (sections, settings) if sections and settings else ([], [])
+
+
+def _names_here(file: OtherFile | None, text: Text, entries: Sequence[Entry]) -> str:
+    """Return the hint: how to convert the file, or what its settings are called here."""
+    if file and file.is_migrated:
+        return f"run `deepy migrate {text.name}` to convert it"
+    read = [
+        (entry.key, *_name_here(entry)) for entry in entries if entry.value.to_python() not in (None, False, {}, [])
+    ]
+    renamed = [f"{key} is {name}" for key, name, _ in read if name and name != normal(key)]
+    same = [key for key, name, _ in read if name == normal(key)]
+    parts = [
+        f"write a YAML file in which {', '.join(renamed)}" if renamed else "write a YAML file of `key: value` lines"
+    ]
+    if file and file.instead:
+        parts = [file.instead, f"to train another model, {parts[0]}"]
+    if same:
+        parts.append(f"{listed(same, 'and', most=len(same))} {'have' if same[1:] else 'has'} the same name")
+    parts += [note for _, _, note in read if note]
+    if (renamed or same) and any(not name and not note for _, name, note in read):
+        parts.append("the other settings have no counterpart, or one with another meaning")
+    return "; ".join(parts)
+
+
+def _name_here(entry: Entry) -> tuple[str, str]:
+    """Return our name of a setting, and what to do about its value; both empty if there is no counterpart."""
+    name, value = counterpart(entry.key) or normal(entry.key), entry.value.to_python()
+    if name in REGISTRY.sections:
+        return (f"`{name}: {{enabled: true}}`" if value is True else ""), ""
+    parameter = REGISTRY.find(name)
+    if parameter is None:
+        return "", ""
+    note = value_advice(parameter.name, value) if isinstance(entry.value, Scalar) else ""
+    return ("" if note and parameter.name == normal(entry.key) else parameter.name), note
