@@ -16,8 +16,9 @@ class Reports(Group, origin="DSC", effect="log"):
     """What DeepSpeed's engine prints."""
 
     steps_per_print: Count | None = param(10, receiver_default=None)
-    """Number of steps after which DeepSpeed prints step, learning rate and speed; None prints nothing. train.py has its
-    own log lines, and DeepSpeed's appear only if this is set or `wall_clock_breakdown` needs them."""
+    """Number of steps after which DeepSpeed prints step, skipped steps, learning rate and momentum; None prints nothing.
+    train.py has its own log lines, with loss and speed, and DeepSpeed's appear only if this is set or
+    `wall_clock_breakdown` needs them."""
 
     wall_clock_breakdown: bool = param(False)
     """Print the times of the forward pass, backward pass, communication and optimizer step. Waiting for the GPU after
@@ -154,7 +155,8 @@ class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.through
     """The timer for the speed that DeepSpeed prints."""
 
     enabled: bool = param(True)
-    """Whether throughput is measured."""
+    """Whether throughput is measured. In train.py, which prints its own, DeepSpeed's appears only if this and
+    `steps_per_print` are set."""
 
     synchronized: bool = param(True)
     """Wait for the GPU before measuring the time, which is more accurate but a little slower."""

@@ -116,7 +116,7 @@ def _mistake(entry: str) -> tuple[str, str]:
     if spaced := re.fullmatch(r"slots\s*=\s*(\d+)", "".join(rest)):
         return "slots and its number must not be separated by spaces", f"write {host} slots={spaced[1]}"
     if number := re.fullmatch(r"slots=(\S+)", "".join(rest)):
-        return f"slots ({number[1]}) must be a whole number", f"write {host} slots=8 for a host with 8 GPUs"
+        return f"slots ({number[1]}) must be a whole number, at least 1", f"write {host} slots=8 for a host with 8 GPUs"
     return "this line must contain a host name and a number of slots", _EXAMPLE
 
 

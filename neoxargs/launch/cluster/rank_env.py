@@ -47,7 +47,7 @@ def number(name: str, environ: Mapping[str, str]) -> int:
     """Return the number in a variable that a launcher sets; raises Problems if it is not one."""
     if not environ.get(name, "").isdecimal():
         value = f"({environ[name]}) must be" if name in environ else "is not set, but must be"
-        what = f"the environment variable {name} {value} a whole number"
+        what = f"the environment variable {name} {value} a whole number, at least 0"
         hint = f"start the ranks with a launcher that sets it, or unset {name} for a run that deepy starts itself"
         raise Problems(Problem(what, hint=hint, id="rank-variable-not-a-number"))
     return int(environ[name])

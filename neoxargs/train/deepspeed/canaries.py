@@ -128,6 +128,12 @@ def pipeline_prints_no_profile() -> bool:
     return "print_model_profile" not in inspect.getsource(PipelineEngine)
 
 
+def pipeline_prints_a_loss() -> bool:
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    return "steps: {self.global_steps} loss: " in inspect.getsource(PipelineEngine.train_batch)
+
+
 def plain_engine_monitors_no_loss() -> bool:
     from deepspeed.runtime.engine import DeepSpeedEngine
 

@@ -144,6 +144,18 @@ def forget_times(engine: Any) -> None:
     engine.train_batch = train_batch_and_forget
 
 
+@cache
+def print_no_second_loss() -> None:
+    """Leave out the pipeline engine's line with loss and speed, which our own log lines have. Imports deepspeed."""
+    from deepspeed.runtime.pipe import engine
+
+    def print_others(*words: Any, **options: Any) -> None:
+        if not str(words[:1]).startswith("('steps: "):
+            print(*words, **options)
+
+    vars(engine)["print"] = print_others
+
+
 def print_state(engine: Any) -> None:
     """Print the configuration that DeepSpeed has read, and the attributes of its engine."""
     from deepspeed.runtime.engine import print_configuration
@@ -315,6 +327,14 @@ PATCHES = (
         "Without `steps_per_print`, it never prints them, so its memory use grows throughout the run.",
         canaries.pipeline_keeps_times,
         forget_times,
+    ),
+    Patch(
+        "pipeline-prints-a-second-loss",
+        "0.19",
+        "With `steps_per_print`, the pipeline engine prints the loss of that one step, while a line of train.py has the "
+        "mean since the line before: two numbers for one step.",
+        canaries.pipeline_prints_a_loss,
+        print_no_second_loss,
     ),
     Patch(
         "plain-engine-monitors-no-loss",

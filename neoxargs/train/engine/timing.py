@@ -10,20 +10,22 @@ from neoxargs.train.deepspeed import patches
 
 #: GPT-NeoX's default; it does not turn on DeepSpeed's log lines unless the user set it.
 STEPS_PER_PRINT = 10
+NO_THROUGHPUT = {"throughput": {"enabled": False}}
 
 
 def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
     """Return DeepSpeed's configuration with `steps_per_print` only if the user set it or a timer needs it.
 
-    The pipeline engine reports no times without `steps_per_print`. Without it nobody sees the throughput either, but
-    DeepSpeed's plain engine measures it, and for that makes the GPU finish before and after each micro batch.
+    The pipeline engine reports no times without `steps_per_print`. The throughput is measured only if the user set its
+    timer: our own log lines have it, and DeepSpeed's plain engine makes the GPU finish before and after each micro
+    batch for it.
     """
     if _measures_times(json):
         return {"steps_per_print": STEPS_PER_PRINT, **json}
     if config.is_set("steps_per_print") or json.get("steps_per_print", STEPS_PER_PRINT) != STEPS_PER_PRINT:
-        return json
+        return {"timers": NO_THROUGHPUT, **json}
     silent = {key: value for key, value in json.items() if key != "steps_per_print"}
-    return {**silent, "timers": {"throughput": {"enabled": False}}}
+    return {**silent, "timers": NO_THROUGHPUT}
 
 
 def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
@@ -39,6 +41,8 @@ def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
         patches.start_timers_once(engine)
     if pipelined and engine.steps_per_print() is None:
         patches.forget_times(engine)
+    if pipelined:
+        patches.print_no_second_loss()
 
 
 def _measures_times(json: dict[str, Any]) -> bool:

@@ -25,6 +25,7 @@ def asked(folder: Path) -> dict[str, dict[str, Any]]:
         "nothing": {},
         "default": {"steps_per_print": 10},
         "steps": {"steps_per_print": 2},
+        "speed": {"steps_per_print": 2, "timers": {"throughput": {"enabled": True}}},
         "times": {"wall_clock_breakdown": True, "steps_per_print": 2},
         "times by default": {"wall_clock_breakdown": True, "steps_per_print": 10},
         "state": {"dump_state": True},
@@ -84,6 +85,13 @@ def test_it_is_silent(said: Any, engine: str) -> None:
 def test_logging_at_the_interval(said: Any, engine: str) -> None:
     lines = [line for line in said[engine]["steps"].splitlines() if "skipped=0, lr=[" in line]
     assert [line.partition("step=")[2].partition(",")[0] for line in lines] == ["2", "4"]
+
+
+@engines
+def test_loss_and_speed_are_only_in_our_own_lines(said: Any, engine: str) -> None:
+    assert not [name for name, text in said[engine].items() if re.search(r"\bloss: \d", text)]
+    assert "SamplesPerSec" not in said[engine]["steps"] and "samples/sec" not in said[engine]["steps"]
+    assert ("RunningAvgSamplesPerSec" in said[engine]["speed"]) == (engine == "plain")  # the other reports none
 
 
 @engines
