@@ -16,8 +16,8 @@ class Reports(Group, origin="DSC", effect="log"):
     """What DeepSpeed's engine prints."""
 
     steps_per_print: Count | None = param(10, receiver_default=None)
-    """Number of steps after which DeepSpeed prints step, skipped steps, learning rate and momentum; None prints nothing.
-    train.py has its own log lines, with loss and speed, and DeepSpeed's appear only if this is set or
+    """Number of steps after which DeepSpeed prints step, skipped steps, learning rate and momentum; None prints
+    nothing. train.py has its own log lines, with loss and speed, and DeepSpeed's appear only if this is set or
     `wall_clock_breakdown` needs them."""
 
     wall_clock_breakdown: bool = param(False)

@@ -331,8 +331,8 @@ PATCHES = (
     Patch(
         "pipeline-prints-a-second-loss",
         "0.19",
-        "With `steps_per_print`, the pipeline engine prints the loss of that one step, while a line of train.py has the "
-        "mean since the line before: two numbers for one step.",
+        "With `steps_per_print`, the pipeline engine prints the loss of that one step, while a line of train.py has "
+        "the mean since the line before: two numbers for one step.",
         canaries.pipeline_prints_a_loss,
         print_no_second_loss,
     ),

@@ -84,14 +84,15 @@ class _Migration:
         by_number = beyond(errors, resolved(self.drafted, None)[1]) if errors else []
         return [error for error in errors if error not in by_number]
 
-    def instead(self, rewrite: Rewrite) -> tuple[str, tuple[Place, ...]]:
-        """Return what to write instead of an entry without a counterpart, and the other places that it concerns."""
+    def without_counterpart(self, rewrite: Rewrite, what: str, place: Place) -> Problem:
+        """Return the problem of an entry without a counterpart, with what other problems say about it to write instead."""
         said = [*self.remaining, *trainer_problems(self.before)]
-        found = next((problem for problem in said if problem.hint and rewrite.old in problem.about), None)
+        found = next((problem for problem in said if rewrite.old in problem.about), None)
         if found is None:
-            return rewrite.by_hand, ()
-        own = self.before.place(rewrite.old)
-        return found.hint, tuple(place for place in (found.where, *found.also) if place and place != own)
+            return Problem(what, place, rewrite.by_hand, id="migrate-no-counterpart")
+        places = (found.where, *found.also)
+        also = tuple(other for other in places if other and other != self.before.place(rewrite.old))
+        return replace(found, what=what, where=place, also=also, severity="error", id="migrate-no-counterpart")
 
     def get(self, name: str) -> Any:
         # attention_config is needed as a list of layers, which only the resolved configuration has.
@@ -175,9 +176,7 @@ class _Migration:
         new = rewrite.counterpart(value, self.context)
         if new is None:
             what = f"{entry.name} ({format_node(node_of(value))}) has no counterpart in {self.to}"
-            hint, also = self.instead(rewrite)
-            place = self.files.place(document, entry)
-            self.problems.append(Problem(what, place, hint, also, id="migrate-no-counterpart"))
+            self.problems.append(self.without_counterpart(rewrite, what, self.files.place(document, entry)))
             return
         # All targets are compared before anything is edited.
         if any(self.contradicts(document, entry, name, to) for name, to in new.items()):
