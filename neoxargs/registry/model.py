@@ -169,8 +169,8 @@ class Norm(Group, origin="NeoX", effect="model"):
 
     rms_norm_epsilon_under_root: bool = param(derived=True, ours=True)
     """Whether `norm: rmsnorm` adds `rms_norm_epsilon` inside the square root (to the mean square), as is usual today,
-    or outside (to the root), as in GPT-NeoX until May 2025. If not set, it follows the dialect. An epsilon of
-    1e-7 or less is always added inside, because the difference is then small."""
+    or outside (to the root), as in GPT-NeoX until May 2025 without `rmsnorm_fusion`. If not set, it follows the
+    dialect. An epsilon of 1e-7 or less is always added inside, because the difference is then small."""
 
     scalenorm_epsilon: Positive = param(1e-8)
     """Lower bound of the vector length that `norm: scalenorm` divides by."""

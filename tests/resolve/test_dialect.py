@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 
 import pytest
 
-from neoxargs.problems import render
+from neoxargs.problems import Problems, render
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED
+from neoxargs.resolve import Config, read_files
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.dialect import Dialect
 from neoxargs.resolve.merge import draft
 from neoxargs.resolve.yaml.compose import Text
+from neoxargs.tools.migrate.resolution import resolved
+from tests.support.paths import corpus_files, needs_corpus
 
 
 def dialect(text: str, *sets: str) -> Dialect:
@@ -155,6 +159,46 @@ def test_the_warning_names_values_that_a_rule_derives_from_the_date() -> None:
     assert "deepspeed_activation_checkpointing" not in what  # GPT-NeoX already had today's default
     ((what, *_),) = warnings("checkpoint_activations: true")
     assert "deepspeed_activation_checkpointing false instead of true" in what
+
+
+@pytest.mark.parametrize(
+    ("line", "unused"),
+    [
+        ("norm: layernorm\nrms_norm_epsilon: 1e-5", "rms_norm_epsilon_under_root"),
+        ("norm: rmsnorm", "rms_norm_epsilon_under_root"),  # by default, the epsilon is 1e-8
+        ("norm: rmsnorm\nrms_norm_epsilon: 1e-5\nrmsnorm_fusion: true", "rms_norm_epsilon_under_root"),
+        ("hidden-dropout: 0\nwarmup: 0", "warmup_from_zero"),
+        ("norm: layernorm\nmoe_num_experts: 1", "moe_expert_interval"),
+    ],
+)
+def test_the_warning_omits_a_default_that_the_file_does_not_use(line: str, unused: str) -> None:
+    assert not [what for what, *_ in warnings(line) if unused in what]
+
+
+#: Default that depends on the dialect -> whether a run uses it.
+USED: dict[str, Callable[[Config], bool]] = {
+    "rms_norm_epsilon_under_root": lambda config: (
+        config.norm.norm == "rmsnorm" and not config.norm.rmsnorm_fusion and config.norm.rms_norm_epsilon > 1e-7
+    ),
+    "warmup_from_zero": lambda config: config.get("warmup") > 0,
+    "moe_expert_interval": lambda config: config.get("moe_num_experts") > 1,
+    "moe_router_type": lambda config: config.get("moe_num_experts") > 1,
+}
+
+
+@needs_corpus
+def test_published_files_use_every_default_that_their_warning_names() -> None:
+    named = set()
+    for path in corpus_files():
+        try:
+            config, _ = resolved(draft(read_files([path])), None)
+        except Problems:
+            continue
+        for warning in config.warnings:
+            if warning.id == "dialect-guessed":
+                named.update(names := set(warning.about) - {"dialect"})
+                assert [name for name in names if config.is_set(name) or not USED[name](config)] == [], path
+    assert named == set(USED)
 
 
 @pytest.mark.parametrize("off", [(), ("weight_by_num_documents: false", "checkpoint_activations: false")])

@@ -25,12 +25,15 @@ HEADLESS_KINDS = ("mamba", "rwkv", "gmlp")
 
 
 @derive
-def rms_norm_epsilon_under_root(norm: str, rms_norm_epsilon: float, default: Default) -> bool | None:
-    """GPT-NeoX added rms_norm_epsilon outside the square root until May 2025"""
+def rms_norm_epsilon_under_root(
+    norm: str, rms_norm_epsilon: float, rmsnorm_fusion: bool, default: Default
+) -> bool | None:
+    """GPT-NeoX added rms_norm_epsilon outside the square root until May 2025, except with rmsnorm_fusion"""
     if default("rms_norm_epsilon_under_root") is True:
         return None
-    # With such an epsilon the loss hardly differs, and torch has a kernel only for today's form.
-    return norm != "rmsnorm" or rms_norm_epsilon <= 1e-7
+    # With such an epsilon the loss hardly differs, and torch has a kernel only for today's form. Apex's fused kernel
+    # has always added it inside.
+    return norm != "rmsnorm" or rmsnorm_fusion or rms_norm_epsilon <= 1e-7
 
 
 @derives("attention_config")

@@ -108,6 +108,7 @@ SWITCHED_OFF = (
         {"scheduler.type": Is(("lrrangetest", "onecycle"))},
         "with this scheduler.type, scheduler.params alone defines the whole schedule",
     ),
+    SwitchedOff("warmup_from_zero", {"warmup": Is((0,))}, "warmup is 0"),
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction",
         {"scheduler.type": Is(("warmuplr",))},

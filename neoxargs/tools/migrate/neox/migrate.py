@@ -85,7 +85,7 @@ class _Migration:
         return [error for error in errors if error not in by_number]
 
     def without_counterpart(self, rewrite: Rewrite, what: str, place: Place) -> Problem:
-        """Return the problem of an entry without a counterpart, with what other problems say about it to write instead."""
+        """Return the problem of an entry without a counterpart, with what another problem says to write instead."""
         said = [*self.remaining, *trainer_problems(self.before)]
         found = next((problem for problem in said if rewrite.old in problem.about), None)
         if found is None:
