@@ -173,7 +173,7 @@ class _Composer:
         return node, 1 + self.count - before
 
     def sequence(self, start: Any, depth: int) -> Node:
-        items = []
+        items: list[Node] = []
         while not isinstance(event := self.next(), yaml.SequenceEndEvent):
             item = self.node(event, depth)
             # `[1,500]` has two items, but `000` is no number of its own: `[1,000]`.
