@@ -6,14 +6,22 @@
   const page = document.querySelector("#parameters");
   const cells = ["origin", "name", "default", "description", "type", "effect", "destination", "years"];
   const days = { "neox-2021": "2021-02-28", "neox-2026": "2026-05-20" };
+  const origins = {
+    DSL: "flag of DeepSpeed's launcher", DSC: "key of DeepSpeed's JSON configuration", Meg: "argument of Megatron-LM",
+    NeoX: "added by GPT-NeoX", deepy: "added by deepy",
+  };
   const normal = (text) => text.toLowerCase().replaceAll("-", "_");
 
   /** A table row with the fields that the filter reads. */
   function read(element) {
     const cell = Object.fromEntries(cells.map((name, index) => [name, element.cells[index]]));
+    const codes = cell.origin.textContent.split(", ");
+    cell.origin.title = codes.map((code) => `${code}: ${origins[code]}`).join("; ");
     return {
       element,
-      origins: cell.origin.textContent.split(", "),
+      home: element.parentElement,
+      name: normal(cell.name.textContent.trim()),
+      origins: codes,
       effect: cell.effect.textContent.split(":")[0],
       kind: cell.effect.textContent ? "parameter" : cell.destination.textContent ? "section" : "spelling",
       words: normal(element.textContent),
@@ -53,17 +61,29 @@
 
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-  /** A test of a row: each word of the query is the beginning of one of the row's words. */
-  function matcher(query) {
+  /**
+   * The rank of a row for a query, lower first; Infinity: no match. Each word of the query is the beginning of one of the
+   * row's words, or part of its name. Ranks: the name itself, its last part, its beginning, a part of it, the description.
+   */
+  function ranking(query) {
     const words = normal(query).split(/\s+/).filter(Boolean);
     const patterns = words.map((word) => new RegExp((/^\w/.test(word) ? "(?<![a-z0-9])" : "") + escaped(word)));
-    return (row) => patterns.every((pattern) => pattern.test(row.words));
+    const whole = words.join("_");
+    return ({ name, words: text }) => {
+      if (!words.every((word, index) => name.includes(word) || patterns[index].test(text))) return Infinity;
+      if (name === whole) return 0;
+      if (name.endsWith(`.${whole}`)) return 1;
+      if (name.startsWith(whole)) return 2;
+      if (name.includes(whole)) return 3;
+      return words.every((word) => name.includes(word)) ? 4 : 5;
+    };
   }
 
   /** The form above the tables. */
   function filterForm(rows) {
     const unique = (values) => [...new Set(values)].filter(Boolean).sort();
-    const options = (values) => values.map((value) => `<option>${value}</option>`).join("");
+    const options = (values, meaning = {}) =>
+      values.map((value) => `<option value="${value}">${[value, meaning[value]].filter(Boolean).join(": ")}</option>`).join("");
     const form = document.createElement("form");
     form.id = "filter";
     form.setAttribute("role", "search");
@@ -71,7 +91,7 @@
       <label class="words">Words <input name="q" type="search" autocomplete="off" spellcheck="false"
         placeholder="bucket size, learning rate, zero_opt…"></label>
       <label>Origin <select name="origin"><option value="">any</option>
-        ${options(unique(rows.flatMap((row) => row.origins)))}</select></label>
+        ${options(unique(rows.flatMap((row) => row.origins)), origins)}</select></label>
       <label>Effect <select name="effect"><option value="">any</option>
         ${options(unique(rows.map((row) => row.effect)))}</select></label>
       <label>Dialect <select name="dialect"><option value="">any</option>
@@ -79,6 +99,7 @@
       <label hidden>Date <input name="day" type="date" min="2021-02-28" max="2026-05-20" value="2022-12-14"></label>
       <p><output aria-live="polite"></output>
         <label hidden><input name="all" type="checkbox"> show these too</label></p>`;
+    form.insertAdjacentHTML("beforeend", '<p class="none" hidden></p>');
     form.addEventListener("submit", (event) => event.preventDefault());
     return form;
   }
@@ -105,14 +126,17 @@
     all.checked = state.has("all");
   }
 
-  function filter(rows, form, state) {
-    const words = matcher(state.get("q") ?? "");
+  /** Show the rows that match, those of a query in the order of their ranks and above the tables. */
+  function filter(rows, form, state, found) {
+    const query = state.get("q") ?? "";
+    const rank = ranking(query);
     const day = days[state.get("dialect")] ?? state.get("dialect") ?? "";
     const [origin, effect] = [state.get("origin"), state.get("effect")];
     let shown = 0;
     let unknown = 0;
     for (const row of rows) {
-      const matches = (!origin || row.origins.includes(origin)) && (!effect || row.effect === effect) && words(row);
+      row.rank = (!origin || row.origins.includes(origin)) && (!effect || row.effect === effect) ? rank(row) : Infinity;
+      const matches = row.rank < Infinity;
       const known = !day || (row.since <= day && day < row.until);
       shown += matches && known;
       unknown += matches && !known;
@@ -120,12 +144,23 @@
       row.element.classList.toggle("unknown", !known);
       showDefault(row.defaults, day);
     }
+    // In their own order all rows return to their tables; sort() keeps this order among equal ranks.
+    for (const row of rows) row.home.append(row.element);
+    if (query) {
+      const ranked = rows.filter((row) => row.rank < Infinity).sort((a, b) => a.rank - b.rank);
+      found.querySelector("tbody").append(...ranked.map((row) => row.element));
+    }
     for (const section of page.querySelectorAll("section")) section.hidden = !section.querySelector("tbody tr:not([hidden])");
     const count = (kind) => rows.filter((row) => row.kind === kind).length;
     const kinds = `${count("parameter")} parameters, ${count("section")} sections, ${count("spelling")} older or other spellings`;
     const summary = `${shown} of ${rows.length} names (${kinds})`;
     const hidden = `${unknown} more match, but GPT-NeoX did not have them at that date`;
     form.querySelector("output").textContent = unknown ? `${summary}; ${hidden}.` : summary;
+    const none = form.querySelector(".none");
+    none.hidden = shown > 0 || (unknown > 0 && state.has("all"));
+    const filters = origin || effect || day ? "set Origin, Effect and Dialect to any" : "";
+    const advice = [query ? "use fewer or shorter words" : "", filters].filter(Boolean).join(", or ");
+    none.textContent = `No name matches${query ? ` \u201c${query}\u201d` : " these filters"}: ${advice}.`;
     form.elements.all.parentElement.hidden = !unknown;
     form.elements.day.parentElement.hidden = form.elements.dialect.value !== "day";
   }
@@ -133,18 +168,21 @@
   function start() {
     const rows = [...page.querySelectorAll("tbody tr")].map(read);
     const form = filterForm(rows);
+    const found = document.createElement("section");
+    found.innerHTML = "<h2>Matches</h2><table><tbody></tbody></table>";
     page.querySelector("details").before(form);
+    page.querySelector("details").after(found);
 
     const applyAddress = () => {
       const fragment = location.hash.slice(1);
       restore(form.elements, new URLSearchParams(fragment.includes("=") ? fragment : ""));
-      filter(rows, form, stateOf(form.elements));
+      filter(rows, form, stateOf(form.elements), found);
       if (fragment && !fragment.includes("=")) document.getElementById(decodeURIComponent(fragment))?.scrollIntoView({ behavior: "instant" });
     };
     const applyForm = () => {
       const state = stateOf(form.elements);
       history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
-      filter(rows, form, state);
+      filter(rows, form, state, found);
     };
     form.addEventListener("input", applyForm);
     window.addEventListener("hashchange", applyAddress);

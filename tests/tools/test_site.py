@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from neoxargs.registry import REGISTRY
 from tests.support.browser import CHROMIUM, Page, browser
+from tests.support.legibility import low_contrasts
 from tests.support.paths import DOCS, ROOT
 
 
@@ -144,6 +146,100 @@ def test_words_filter_the_rows(table: Page) -> None:
     assert visible_names(table) == []
     choose(table, "q", "")
     assert set(visible_names(table)) >= set(REGISTRY.parameters) and fragment(table) == ""
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("lr", "lr"),
+        ("seed", "seed"),
+        ("hidden size", "hidden_size"),
+        ("num-layers", "num_layers"),
+        ("train_iters", "train_iters"),
+        ("zero_optimization.stage", "zero_optimization.stage"),
+        ("reduce bucket size", "zero_optimization.reduce_bucket_size"),
+        ("idden_siz", "hidden_size"),
+    ],
+)
+def test_matches_are_ranked_by_name(query: str, first: str, table: Page) -> None:
+    choose(table, "q", query)
+    names = visible_names(table)
+    assert names[0] == first
+    word = query.replace(" ", "_").replace("-", "_")
+    ranks = [
+        0
+        if name == word
+        else 1
+        if name.endswith(f".{word}")
+        else 2
+        if name.startswith(word)
+        else 3
+        if word in name
+        else 4
+        for name in names
+    ]
+    assert ranks == sorted(ranks)
+    choose(table, "q", "")
+    assert visible_names(table)[:2] == [*REGISTRY.parameters][:2], "in their tables again"
+
+
+def test_the_description_is_searched_after_the_names(table: Page) -> None:
+    choose(table, "q", "dropout")
+    names = visible_names(table)
+    has = ["dropout" in name for name in names]
+    assert True in has and False in has and has == sorted(has, reverse=True)
+
+
+def test_a_filter_without_matches_says_so(table: Page) -> None:
+    said = "(p => p.checkVisibility() ? p.innerText : '')(document.querySelector('#filter .none'))"
+    assert table.value(said) == ""
+    choose(table, "q", "no such word")
+    assert table.value(said) == "No name matches \u201cno such word\u201d: use fewer or shorter words."
+    choose(table, "origin", "DSL")
+    choose(table, "q", "hidden_size")
+    assert "set Origin, Effect and Dialect to any" in table.value(said)
+    choose(table, "origin", "")
+    assert table.value(said) == "" and visible_names(table)[0] == "hidden_size"
+
+
+def test_origins_are_explained(table: Page) -> None:
+    assert REGISTRY.parameters["include"].origins == ("DSL",)
+    shown = "document.querySelector('#parameters').innerText"
+    options = table.value("[...document.querySelectorAll('#filter [name=origin] option')].map(each => each.innerText)")
+    for code in {origin for parameter in REGISTRY.parameters.values() for origin in parameter.origins}:
+        assert re.search(rf"\b{code}, [a-z]", table.value(shown)), "on the page, without a click"
+        assert any(option.strip().startswith(f"{code}: ") for option in options)
+    title = table.value("document.getElementById('include').closest('tr').cells[0].title")
+    assert title == "DSL: flag of DeepSpeed's launcher"
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "lr", "zero_optimization.stage", "num_accelerators", "hostfile"])
+def test_the_search_of_the_site_finds_a_parameter_by_its_name(name: str, site: Path, window: Page) -> None:
+    window.open((site / "search.html").as_uri() + f"?q={name}")
+    window.until("document.querySelector('#search-results li a') !== null")
+    first = str(window.value("document.querySelector('#search-results li a').href"))
+    assert first.partition("/parameters.html")[2].endswith(f"#{name}")
+
+
+def test_the_search_of_the_site_knows_every_parameter(site: Path) -> None:
+    index = (site / "searchindex.js").read_text()
+    objects = json.loads(index.removeprefix("Search.setIndex(").removesuffix(")"))["objects"]
+    known = {".".join(filter(None, (prefix, each[4]))) for prefix, of in objects.items() for each in of}
+    assert set(REGISTRY.parameters) <= known
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_of_the_parameter_page_has_contrast(scheme: str, site: Path, window: Page) -> None:
+    window.size(1280, 900, scheme)
+    found = set()
+    # with older defaults, with names that the dialect lacks, without matches, and an anchor
+    for fragment in ("q=checkpoint", "q=dropout&dialect=neox-2021&all=1", "q=no such word", "zero_optimization.stage"):
+        window.open((site / "parameters.html").as_uri() + "#" + fragment)
+        found |= low_contrasts(window, scheme)
+    for name in ("effects", "index"):
+        window.open((site / f"{name}.html").as_uri())
+        found |= low_contrasts(window, scheme)
+    assert not found
 
 
 def test_the_filter_is_reachable_by_keyboard(table: Page) -> None:

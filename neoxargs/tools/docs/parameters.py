@@ -21,10 +21,12 @@ HEAD = """\
 
 All {count} parameters of a configuration file. `-` and `_` are interchangeable in names. Each name links to its row.
 
+The origin of a name, at the right end of its row: `DSL`, flag of DeepSpeed's launcher; `DSC`, key of DeepSpeed's JSON
+configuration; `Meg`, argument of Megatron-LM; `NeoX`, added by GPT-NeoX; `deepy`, added by deepy.
+
 <details><summary>How to read the tables</summary>
 
-- **Origin**: where the name comes from. `DSL`: flag of DeepSpeed's launcher. `DSC`: key of DeepSpeed's JSON. `Meg`:
-  argument of Megatron-LM. `NeoX`: added by GPT-NeoX. `deepy`: added by deepy.
+- **Origin**: where the name comes from, as above; a name with several origins has the same meaning in each.
 - **Default**: the value if the key is not set. A date means that GPT-NeoX changed the default on that day; `dialect`
   selects the date whose defaults apply. *Derived* values are computed from other parameters; **required** ones must be
   set. If the receiver has a different default, that default is listed as well.
