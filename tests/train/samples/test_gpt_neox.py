@@ -21,10 +21,9 @@ from neoxargs.train.data.loader import Loader
 from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.samples import gpt_neox
-from tests.support.paths import ROOT
+from tests.support.neox_runs import OUTSIDE, needs_all_runs, unpacked
 from tests.support.reference import read
 
-RUNS = ROOT.parent / "shared" / "reference" / "neox_runs"
 REFERENCE = read("neox_sample_orders.json")
 CASES = {case["name"]: case for case in REFERENCE["cases"]}
 TOKENIZER = ByteTokenizer(500, 0)
@@ -102,9 +101,9 @@ def test_every_row_is_gpt_neoxs(name: str, files: Path, tmp_path: Path) -> None:
     assert {part: facts(of_part) for part, of_part in found.items()} == CASES[name]["splits"]
 
 
-@pytest.mark.skipif(not RUNS.is_dir(), reason=f"GPT-NeoX's runs are not in {RUNS}")
-def test_first_batches_of_gpt_neoxs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(RUNS)
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=needs_all_runs)])
+def test_first_batches_of_gpt_neoxs_runs(kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(unpacked() if kept else OUTSIDE)
     recorded = sorted(Path().glob("*/batches.npy"))
     assert recorded
     for file in recorded:
