@@ -14,7 +14,7 @@ from typing import NamedTuple
 from neoxargs.launch.run_spec import resolve_run_texts
 from neoxargs.problems import Problems, listed, printable
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import Text
+from neoxargs.resolve import Text, draft
 from neoxargs.text import format_bytes, format_duration
 from neoxargs.tools.plan.advice import Changes, overrides_of
 from neoxargs.tools.plan.search.search import Result
@@ -38,7 +38,7 @@ def layout_file(name: str, result: Result, texts: Sequence[Text], overrides: Seq
     texts, overrides: the configuration that was searched for. counts: what its numbers of GPUs and hosts must be.
     """
     documents = [Document(*text) for text in texts]
-    changes = {**result.front[0].layout.changes(), **_miscounted(documents, counts)}
+    changes = {**result.front[0].layout.changes(), **_miscounted(documents, counts), **_guessed(texts, overrides)}
     holders = [document for document in documents if _names(document, changes)]
     others = [override for override in overrides if not _sets(override, changes)]
     alone = Text(name, _edited(_begun(name, changes), changes))
@@ -63,6 +63,12 @@ def _miscounted(documents: Sequence[Document], counts: Changes) -> Changes:
         if entry.name in counts
     }
     return {key: counts[key] for key, old in written.items() if isinstance(old, int) and 0 < old != counts[key]}
+
+
+def _guessed(texts: Sequence[Text], overrides: Sequence[str]) -> Changes:
+    """Return the dialect of files that state none: the keys of a layout could change the guess, and so defaults."""
+    drafted = draft(texts, overrides)
+    return {} if "dialect" in drafted.values else {"dialect": drafted.dialect.name}
 
 
 def _begun(name: str, changes: Changes) -> Document:

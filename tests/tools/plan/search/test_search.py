@@ -15,6 +15,7 @@ import yaml
 
 from neoxargs.problems import Problems
 from neoxargs.record import replace
+from neoxargs.resolve import draft, read_files
 from neoxargs.text import GIB
 from neoxargs.tools.plan import plan_and_suggest, print_plan
 from neoxargs.tools.plan.advice import overrides_of
@@ -325,3 +326,16 @@ def test_a_page_replaces_an_older_one(middle: str, tmp_path: Path, capsys: pytes
     print_plan(options(middle), str(page))
     run_search(options(middle, 1), SearchOptions(page=str(page)))
     assert "Layouts" in page.read_text()
+
+
+@pytest.mark.parametrize("written", ["", "dialect: neox-2026\n"])
+def test_the_new_file_has_the_dialect_of_the_files(written: str, middle: str, tmp_path: Path) -> None:
+    """The keys of a layout are newer than those of a file of 2021, and would select today's defaults."""
+    lines = [line for line in Path(middle).read_text().splitlines() if not line.startswith("dialect")]
+    Path(middle).write_text("\n".join(lines) + f"\n{written}")
+    before = draft(read_files([middle])).dialect
+    layout = tmp_path / "layout.yml"
+    run_search(options(middle, 2), SearchOptions(write=str(layout)))
+    after = draft(read_files([layout]))
+    assert after.dialect.date == before.date and after.dialect.or_else is None
+    assert layout.read_text().count("\ndialect: ") == 1
