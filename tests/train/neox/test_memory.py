@@ -7,6 +7,8 @@ import pickle
 import struct
 import threading
 import zipfile
+import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def sparse(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
             stream.seek(size - len(content), io.SEEK_CUR)
         start = stream.tell()
         for name_, offset, size in entries:
-            crc = zipfile.crc32(program) if offset == 0 else 0
+            crc = zipfile.crc32(program) if offset == 0 else _checksum_of_zeros(size)
             head = struct.pack(
                 "<4s6H3I5H2I", b"PK\x01\x02", 20, 20, 0, 0, 0, 33, crc, size, size, len(name_), 0, 0, 0, 0, 0, offset
             )
@@ -49,6 +51,14 @@ def sparse(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
         end = stream.tell()
         count = len(entries)
         stream.write(struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, count, count, end - start, start, 0))
+
+
+@cache
+def _checksum_of_zeros(size: int) -> int:
+    found, block = 0, bytes(1 << 20)
+    for start in range(0, size, len(block)):
+        found = zlib.crc32(block[: size - start], found)
+    return found
 
 
 def _program(tensors: dict[str, torch.Tensor]) -> bytes:
