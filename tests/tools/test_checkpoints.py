@@ -241,6 +241,7 @@ def test_prune_is_refused_while_a_run_saves_to_the_folder(root, capsys):
         done = subprocess.run(prune, env=environ, capture_output=True, text=True, timeout=100)
     assert (done.returncode, len(names(root))) == (1, 4)
     assert f"error: {root} is in use: the run of process {os.getpid()} on " in done.stderr
+    assert f"= wait until that run ends or stop it (kill {os.getpid()} on " in done.stderr
     assert "Traceback" not in done.stderr
     assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 0
     assert not (root / "run.lock").exists()

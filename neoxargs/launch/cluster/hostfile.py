@@ -6,6 +6,7 @@ host, and that every host must have a slot.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -23,6 +24,9 @@ MAX_RANKS = 1_000_000
 #: DeepSpeed ignores what follows the number, too. At most 12 digits, so that int() is fast for any file.
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d{1,12})")
 
+#: A second host behind the first, which DeepSpeed ignores.
+_ANOTHER = re.compile(r"\sslots=")
+
 _EXAMPLE = "write one host per line, such as: worker-0 slots=4"
 #: A host name or an address, with or without a user. Programs that get a name that begins with `-` as an argument, such
 #: as ssh, would take it for an option.
@@ -32,6 +36,7 @@ _HOST = re.compile(r"(\w[\w.-]*@)?(\w[\w.-]*|[\da-fA-F]*(:[\da-fA-F.]*){2,}(%\w+
 _SLOTS = re.compile(r"(?m)^[^#\n]*\sslots?\b")
 #: The most bytes of a hostfile: more than enough for `MAX_RANKS`.
 MAX_BYTES = 1 << 26
+_BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 #: A range in Slurm's syntax, such as `node[1-4]`, which DeepSpeed would take for one host name.
 _RANGE = re.compile(r"\[[\d,-]+\]")
 
@@ -43,11 +48,14 @@ def no_place(key: str) -> None:
 def read_hostfile(path: str) -> dict[str, int] | None:
     """Return host -> number of slots, in the file's order; None if the file does not exist. Raises Problems."""
     try:
-        text = read_regular(path, MAX_BYTES).decode(errors="replace") if os.path.isfile(path) else None
+        data = read_regular(path, MAX_BYTES) if os.path.isfile(path) else None
     except OSError as error:
         what = f"the hostfile {path} cannot be read: {error.strerror}"
         raise Problems([Problem(what, id="hostfile-unreadable", about=("hostfile",))]) from None
-    return None if text is None else parse_hostfile(text, path)
+    if data and data.startswith(_BYTE_ORDER_MARKS):  # DeepSpeed takes it for the beginning of the first name
+        what, hint = f"the hostfile {path} begins with a byte order mark", "save it as UTF-8 without a byte order mark"
+        raise Problems([Problem(what, Place(path, 1, 1), hint, id="hostfile-unreadable", about=("hostfile",))])
+    return None if data is None else parse_hostfile(data.decode(errors="replace"), path)
 
 
 def is_host(name: str) -> bool:
@@ -67,20 +75,20 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
             continue
         place = Place(name, number, line.index(entry[0]) + 1, line if shown else "", len(entry))
         match = _ENTRY.match(entry)
-        if not match or not is_host(match[1]):
+        if not match or not is_host(match[1]) or _ANOTHER.search(entry, match.end()):
             problems.append(_malformed_line(entry, place))
         elif not int(match[2]):
             hint = "remove this line, or set slots to the number of GPUs that the run should use on this host"
             what = f"host {match[1]} has slots=0"
             problems.append(Problem(what, place, hint, id="hostfile-host-without-slots", about=("hostfile",)))
-        elif match[1] in seen:
-            what, first = f"host {match[1]} is listed twice", seen[match[1]]
+        elif match[1].lower() in seen:
+            what, first = f"host {match[1]} is listed twice", seen[match[1].lower()]
             hint = "remove one of the two lines"
             problems.append(
                 Problem(what, place, hint, also=(first,), id="hostfile-duplicate-host", about=("hostfile",))
             )
         else:
-            slots[match[1]], seen[match[1]] = int(match[2]), place
+            slots[match[1]], seen[match[1].lower()] = int(match[2]), place
             if slots[match[1]] > MAX_RANKS:
                 problems.append(too_many_ranks(slots[match[1]], place, "hostfile"))
     if not slots and not problems:
@@ -110,13 +118,15 @@ def _mistake(entry: str) -> tuple[str, str]:
         what = f"{host} is a range of hosts, which a hostfile cannot contain"
         return what, f"write one line per host; in a Slurm cluster, `scontrol show hostnames '{host}'` lists them"
     if _SLOTS.search(entry) and not is_host(host):
-        bare = host.strip(":,;-")
+        bare = host.strip("[]") if host.startswith("[") else host.strip(":,;-")
         instead = f"write {bare} {rest[0]}" if is_host(bare) else "write the name or the address of a host"
         return f"{host} is not the name of a host", instead
     if spaced := re.fullmatch(r"slots\s*=\s*(\d+)", "".join(rest)):
         return "slots and its number must not be separated by spaces", f"write {host} slots={spaced[1]}"
     if number := re.fullmatch(r"slots=(\S+)", "".join(rest)):
         return f"slots ({number[1]}) must be a whole number, at least 1", f"write {host} slots=8 for a host with 8 GPUs"
+    if _ANOTHER.search(entry):
+        return "this line contains more than one host", "write each host on a line of its own"
     return "this line must contain a host name and a number of slots", _EXAMPLE
 
 
@@ -165,6 +175,9 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
 
 def _known_hosts(host: str, everything: Hosts) -> str:
     known = f"known hosts: {', '.join(everything)}"
+    names = re.split(r"[,\s]+", host.strip(", "))
+    if all(name in everything for name in names):
+        return f"separate hosts with @: {'@'.join(names)}"
     # `include: 0,1`, which looks like a list of GPUs.
     if re.fullmatch(r"[\d,]+", host):
         return f"{known}; write slots after a colon, for example {next(iter(everything))}:{host}"

@@ -8,6 +8,7 @@ documentation (`include: worker-0` without slots selects nothing), `selection` s
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -294,6 +295,10 @@ def _visible_numbers(environ: Mapping[str, str], dev: Path) -> list[int] | None:
     if visible_devices(environ) is None or not installed_devices(dev):
         return None
     devices = local_devices(environ, dev)
+    if repeated := [name for name, times in Counter(devices).items() if times > 1]:
+        what = f"CUDA_VISIBLE_DEVICES ({','.join(map(str, devices))}) names GPU {repeated[0]} more than once"
+        hint = "name each GPU once: every rank needs a GPU of its own"
+        raise Problems([Problem(what, hint=hint, id="visible-devices-repeated")])
     numbers = [number for number in devices if isinstance(number, int)]
     if len(numbers) < len(devices):
         names = ",".join(map(str, devices))

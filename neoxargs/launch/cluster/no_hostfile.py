@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -32,14 +33,16 @@ def only_this_machine(
     one, several = ("GPU", "GPUs") if device == "cuda" else ("process on the CPU", "processes on the CPU")
     what = f"{reason}; only this machine is used: {count} {one if count == 1 else several}"
     hint = f"{remedy} with one line per machine, such as: node1 slots=8"
-    yield Problem(what, where(key), hint, severity="warning", id="hostfile-missing", about=(key,))
+    place = None if environ.get("DLTS_HOSTFILE") else where(key)
+    yield Problem(what, place, hint, severity="warning", id="hostfile-missing", about=(key,))
 
 
 def _expected(runner: Runner, path: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
     """Return the parameter that needs a hostfile, why, and what to do; empty if this machine is all that is wanted."""
     # The default path is rarely present. `hostfile: None` is a string in YAML, and means no hostfile.
     if path not in (DEFAULT_HOSTFILE, "None"):
-        return "hostfile", f"the hostfile {path} does not exist", "create it"
+        name = f"the hostfile {path}" + (" that DLTS_HOSTFILE names" if environ.get("DLTS_HOSTFILE") else "")
+        return "hostfile", f"{name} {'is not a file' if os.path.exists(path) else 'does not exist'}", "create it"
     launcher, nodes = launcher_named(runner.launcher), len(slurm.nodes_of_job(environ))
     if runner.no_ssh or runner.num_nodes == 1 or slurm.in_step(environ):  # each machine gets a command of its own
         return "", "", ""

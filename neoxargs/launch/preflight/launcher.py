@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from neoxargs.launch.cluster.hostfile import is_host
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.cluster.rendezvous import rendezvous_address
 from neoxargs.launch.environment import NAME, lines_of_files, variables_of_files
@@ -89,9 +90,9 @@ def _program(config: Config, launcher: Launcher, environ: Mapping[str, str]) -> 
 
 
 def _odd_rendezvous(config: Config, resources: Resources) -> Iterator[Problem]:
-    """Yield an error for a rendezvous address that a program would take for something else, such as further options."""
+    """Yield an error for a rendezvous address that is none, or that a program would take for something else."""
     address = rendezvous_address(config, resources)
-    if "," in address or address.startswith("-"):
+    if address and not is_host(address):  # empty if a scheduler chooses the hosts
         what, hint = f"master_addr ({address}) is not the name or the address of a host", "correct master_addr"
         yield Problem(
             what, config.place("master_addr"), hint, id="rendezvous-address-malformed", about=("master_addr",)

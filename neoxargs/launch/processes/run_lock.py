@@ -31,7 +31,7 @@ from neoxargs.launch.cluster.slurm import job, requeues
 from neoxargs.launch.processes import kernel_lock
 from neoxargs.launch.processes.interrupts import delayed
 from neoxargs.launch.processes.process_tree import HIDDEN, start_time
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, listed
 from neoxargs.resolve.config import Config
 
 FILE = "run.lock"
@@ -222,8 +222,9 @@ def _lock_folder(
         folder.mkdir(parents=True, exist_ok=True)
         replaced = _take(folder / FILE, me, break_lock)
     except _Held as held:
-        what, hint = _refusal(f"{name} ({config.get(name)})", held)
-        hint += f", or set {name} to another folder; if you are certain that the run no longer exists, add --break-lock"
+        what, ways = _refusal(f"{name} ({config.get(name)})", held)
+        hint = listed([*ways, f"set {name} to another folder"])
+        hint += "; if you are certain that the run no longer exists, add --break-lock"
         problem = Problem(what, config.place(name), hint, id="run-folder-in-use", about=(name,))
         raise Problems([problem]) from None
     except OSError as error:
@@ -241,8 +242,8 @@ def lock_folder(folder: Path, environ: Mapping[str, str]) -> RunLock:
     try:
         _take(path, me, break_lock=False)
     except _Held as held:
-        what, hint = _refusal(str(folder), held)
-        raise Problems(Problem(what, hint=hint, id="run-folder-in-use")) from None
+        what, ways = _refusal(str(folder), held)
+        raise Problems(Problem(what, hint=listed(ways), id="run-folder-in-use")) from None
     except OSError as error:
         what = f"{folder}: {error.strerror}"
         hint = "run this command as a user that can write to this folder"
@@ -311,19 +312,20 @@ def release(holder: Holder, paths: list[Path]) -> None:
                 path.unlink()
 
 
-def _refusal(folder: str, held: _Held) -> tuple[str, str]:
-    """Return why a folder cannot be used, and what to do."""
+def _refusal(folder: str, held: _Held) -> tuple[str, list[str]]:
+    """Return why a folder cannot be used, and the ways out."""
     holder = held.holder
     what = f"{folder} is in use: {_named(holder)}"
     if held.left is not None:
         numbers = " ".join(map(str, held.left))
         what += f" has ended, but {f'its processes {numbers}' if numbers else 'other processes of it'} still run"
-        return what, "wait until they end" + (f", stop them (kill {numbers})" if numbers else "")
-    since = stop = ""
+        return what, ["wait until they end", *([f"stop them (kill {numbers})"] if numbers else [])]
+    since, ways = "", ["wait until that run ends"]
     if holder is not UNKNOWN:
-        since, stop = f" since {_time(holder.since)}", f", stop it (kill {holder.pid} on {holder.host})"
+        since = f" since {_time(holder.since)}"
+        ways.append(f"stop it (kill {holder.pid} on {holder.host})")
     what += f" has been writing to this folder{since} and was last active {max(0, round(held.age))} s ago"
-    return what, f"wait until that run ends{stop}"
+    return what, ways
 
 
 def taken_over(by: Holder) -> str:

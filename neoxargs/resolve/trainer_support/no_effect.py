@@ -6,9 +6,10 @@ There is no warning if the user disabled a parameter's section explicitly (`fp16
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
-from neoxargs.problems import Problem
+from neoxargs.problems import Problem, listed
 from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.trainer_support.switched_off import switched_off_by
@@ -29,24 +30,27 @@ def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Pro
         for parameter in map(REGISTRY.parameters.__getitem__, config.values)
         if _is_set(parameter, config) and not _is_reported(parameter, groups, config)
     ]
+    reasons: dict[tuple[str, str], list[str]] = {}
     for parameter in written:
-        if parameter.effect == "none":
-            yield _warning(config, [parameter.name], parameter.no_effect_reason)
-    switched_off: dict[tuple[str, str], list[str]] = {}
+        if parameter.effect == "none" and parameter.derived:  # computed from other parameters, not what is set
+            yield _warning(config, parameter.name, [parameter.name], parameter.no_effect_reason)
+        elif parameter.effect == "none":
+            reasons.setdefault((parameter.no_effect_reason, ""), []).append(parameter.name)
     for parameter in written:
         if parameter.effect not in ("none", "not built") and (row := switched_off_by(config, parameter.name)):
-            switched_off.setdefault((row.reason, row.instead), []).append(parameter.name)
-    for (reason, instead), names in switched_off.items():
-        yield _warning(config, names, reason, instead)
+            reasons.setdefault((row.reason, row.instead), []).append(parameter.name)
+    for (reason, instead), names in reasons.items():
+        values = listed((f"{name} ({format_node(node_of(config.get(name)))})" for name in names), "and")
+        yield _warning(config, values, names, reason, instead)
 
 
-def _warning(config: Config, names: list[str], reason: str, instead: str = "") -> Problem:
+def _warning(config: Config, values: str, names: list[str], reason: str, instead: str = "") -> Problem:
     first, *others = names
-    computed = REGISTRY.parameters[first].derived and REGISTRY.parameters[first].effect == "none"  # not what is set
-    values = first if computed else " and ".join(f"{name} ({format_node(node_of(config.get(name)))})" for name in names)
+    if others:  # the reason is worded for one parameter
+        reason = re.sub(r"\bit\b", "them", reason.replace("it is", "they are"))
     what = f"{values} {'have' if others else 'has'} no effect: {reason}"
     also = tuple(place for place in map(config.place, others) if place)
-    out = f"remove {' and '.join(names)}"
+    out = f"remove {listed(names, 'and')}"
     hint = f"{instead}, or {out}" if instead else out
     return Problem(what, config.place(first), hint, also, "warning", id="no-effect", about=tuple(names))
 

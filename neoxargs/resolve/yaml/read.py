@@ -50,7 +50,7 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
         except Problems as stop:
             problems += stop.problems
     if problems:
-        raise Problems(problems)
+        raise Problems([*dict.fromkeys(problems)])  # a `-d` folder that does not exist is missing for every file
     return texts
 
 

@@ -256,6 +256,14 @@ def test_a_missing_hostfile_means_this_machine_with_a_warning_if_hostfile_is_set
     assert messages(resources(Runner(), 1, {}, dev=gpus)) == []
 
 
+def test_a_missing_hostfile_of_the_environment_is_called_that(gpus, tmp_path):
+    """Nothing in the configuration names it."""
+    for path, state in (("/nowhere/hosts", "does not exist"), (str(tmp_path), "is not a file")):
+        [warning] = resources(Runner(hostfile="hosts"), 1, {"DLTS_HOSTFILE": path}, dev=gpus).warnings
+        assert warning.what.startswith(f"the hostfile {path} that DLTS_HOSTFILE names {state}; only this machine")
+        assert warning.where is None
+
+
 @pytest.mark.parametrize(
     ("line", "what", "hint"),
     [
@@ -272,6 +280,8 @@ def test_a_missing_hostfile_means_this_machine_with_a_warning_if_hostfile_is_set
         ("user@-w0 slots=8", "user@-w0 is not the name of a host", "name or the address of a host"),
         ("a,b slots=8", "a,b is not the name of a host", "name or the address of a host"),
         ("w0;reboot slots=8", "w0;reboot is not the name of a host", "name or the address of a host"),
+        ("[fe80::1] slots=8", "[fe80::1] is not the name of a host", "write fe80::1 slots=8"),
+        ("w0 slots=8 w1 slots=8", "this line contains more than one host", "write each host on a line of its own"),
         ("w0 slots=0", "host w0 has slots=0", "the number of GPUs that the run should use on this host"),
         ("w0 8", "this line must contain a host name and", "write one host per line, such as: worker-0 slots=4"),
     ],
@@ -281,6 +291,24 @@ def test_what_is_wrong_with_a_line_of_a_hostfile(line, what, hint):
         parse_hostfile(line, "hosts")
     [problem] = stop.value.problems
     assert problem.what.startswith(what) and problem.hint.endswith(hint)
+
+
+def test_a_name_in_capitals_is_the_same_host():
+    with pytest.raises(Problems, match=r"hosts:2:1: error: host Node1 is listed twice"):
+        parse_hostfile("node1 slots=8\nNode1 slots=8\n", "hosts")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_named(tmp_path, encoding):
+    """DeepSpeed would take it for the beginning of the first host's name."""
+    (tmp_path / "hosts").write_text("w0 slots=4\nw1 slots=4\n", encoding=encoding)
+    with pytest.raises(Problems, match=r"hosts:1:1: error: the hostfile .*hosts begins with a byte order mark"):
+        read_hostfile(str(tmp_path / "hosts"))
+
+
+def test_a_filter_with_commas_between_hosts_says_what_to_write():
+    with pytest.raises(Problems, match="= separate hosts with @: w0@w2"):
+        select(POOL, "w0,w2", "")
 
 
 def test_a_file_that_is_no_hostfile_is_not_shown():
@@ -386,6 +414,12 @@ def test_visible_devices_that_are_not_numbers_are_a_problem(gpus):
     for given in ({}, {"num_gpus": 1}, {"include": "localhost:0"}):
         with pytest.raises(Problems, match="CUDA_VISIBLE_DEVICES"):
             resources(Runner(**given), 1, {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}, dev=gpus)
+
+
+def test_a_gpu_that_is_visible_twice_is_a_problem(gpus):
+    """NCCL refuses two ranks on the same GPU, after the start."""
+    with pytest.raises(Problems, match=r"CUDA_VISIBLE_DEVICES \(1,0,1\) names GPU 1 more than once"):
+        resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": "1,0,1"}, dev=gpus)
 
 
 @pytest.mark.parametrize(

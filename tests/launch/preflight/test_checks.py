@@ -158,6 +158,12 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("address", ["not a host", "-oProxyCommand=x", "w0;reboot"])
+def test_a_rendezvous_address_that_is_no_host_is_refused(address, here, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("MASTER_ADDR", address)
+    assert "rendezvous-address-malformed" in refused(["check", "my.yml", "--set=hostfile=hosts"], capsys)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_refused_by_both(fault, here, launched, monkeypatch, capsys) -> None:
     settings, variables = FAULTS[fault]

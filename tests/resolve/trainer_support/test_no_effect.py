@@ -36,6 +36,25 @@ def test_the_words(text: str, what: str) -> None:
     assert problem.hint == f"remove {what.partition(' ')[0]}"
 
 
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("bf16: {enabled: true, loss_scale: 4, hysteresis: 2, min_loss_scale: 1}",
+         "bf16.loss_scale (4.0), bf16.hysteresis (2) and bf16.min_loss_scale (1.0) have no effect: bfloat16 needs no "
+         "loss scaling", "remove bf16.loss_scale, bf16.hysteresis and bf16.min_loss_scale"),
+        ("{mask_prob: 0.2, short_seq_prob: 0.2}",
+         "mask_prob (0.2) and short_seq_prob (0.2) have no effect: only BERT, ICT and REALM read them",
+         "remove mask_prob and short_seq_prob"),
+        ("elasticity: {min_gpus: 2, max_gpus: 4}",
+         "elasticity.min_gpus (2) and elasticity.max_gpus (4) have no effect: they are used only for elastic batch "
+         "sizes, which train.py does not support", "remove elasticity.min_gpus and elasticity.max_gpus"),
+    ],
+)  # fmt: skip
+def test_parameters_with_the_same_reason_are_one_warning(text: str, what: str, hint: str) -> None:
+    (problem,) = warnings(text)
+    assert (problem.what, problem.hint) == (what, hint)
+
+
 def test_a_warning_names_its_line() -> None:
     assert render(warnings("num_layers: 4\nmask_prob: 0.2")).splitlines()[0] == (
         "my.yml:2:1: warning: mask_prob (0.2) has no effect: only BERT, ICT and REALM read it [no-effect]"

@@ -239,3 +239,9 @@ def test_a_file_of_a_subfolder_is_suggested_by_its_name(tmp_path: Path, name: st
 def test_json_with_surrogate_pairs_is_read_as_json_reads_it(written: str) -> None:
     text = f'{{"comment": "{written}", "num_layers": 2}}'
     assert parse(Text("my.json", text)).to_python() == json.loads(text)
+
+
+def test_a_missing_folder_is_said_once_for_several_files(here: Path) -> None:
+    with pytest.raises(Problems) as bad:
+        read_files(["125M", "local"], "config")
+    assert [problem.id for problem in bad.value.problems] == ["directory-missing"]

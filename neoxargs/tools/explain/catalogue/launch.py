@@ -71,6 +71,9 @@ PROBLEMS: dict[str, Entry] = {
         "CUDA_VISIBLE_DEVICES lists devices by UUID. DeepSpeed's launcher reads only indices and stops with a "
         "ValueError on every host."
     ),
+    "visible-devices-repeated": row(
+        "CUDA_VISIBLE_DEVICES names a GPU more than once. NCCL refuses two ranks on the same GPU."
+    ),
     "too-many-ranks": row(
         "The number of ranks is impossibly large. The number of hosts, the number of slots or a parallel size "
         "probably has too many digits."
