@@ -37,6 +37,7 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
     what = f"train_iters ({config.training.train_iters:,}) needs the order of {samples:,} samples, which is computed "
     what += f"before the first step and takes {_size(size)} of memory and disk, but {lacks}"
     hint = "set train_iters to the number of steps that the run will make"
+    hint += "" if memory < size else ", or set run_dir to a folder on a disk with more free space"
     about = ("train_iters", "train_batch_size", "run_dir")
     yield Problem(what, config.place("train_iters"), hint, id="sample-order-too-large", about=about)
 
@@ -84,6 +85,8 @@ def why_unwritable(folder: Path) -> str:
     parent = _nearest_existing(folder)
     if not parent.is_dir():
         return f"{parent} is a file, not a folder"
+    if os.statvfs(parent).f_flag & os.ST_RDONLY:
+        return f"the file system of {parent} is read-only"
     if not os.access(parent, os.W_OK | os.X_OK):
         return f"this user has no permission to write to {parent}"
     if max(len(os.fsencode(part)) for part in folder.absolute().parts) > os.pathconf(parent, "PC_NAME_MAX"):

@@ -94,6 +94,19 @@ def test_a_folder_of_another_user(tmp_path):
     assert "this user has no permission to write to" in problem.what
 
 
+def test_a_read_only_file_system_is_called_that(tmp_path, monkeypatch):
+    """Another user could not write there either."""
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY, f_blocks=1))
+    [problem] = disk_space.folder_problems(config("", tmp_path / "ckpt"))
+    assert problem.what.endswith(f"the file system of {tmp_path} is read-only")
+
+
+def test_a_full_disk_is_not_called_a_long_run_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    [problem] = disk_space.index_problems(config("", tmp_path), remote=False)
+    assert problem.hint.endswith(", or set run_dir to a folder on a disk with more free space")
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
 def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
     [problem] = disk_space.folder_problems(config("", Path("/proc/x")))
