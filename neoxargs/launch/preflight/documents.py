@@ -15,7 +15,7 @@ from neoxargs.resolve.rules.data import ANSWERS, SPLITS, label_pairs
 from neoxargs.sizes.model import is_reward_model
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import index
-from neoxargs.token_files.sources import REWARDS_HINT, Source, sources
+from neoxargs.token_files.sources import REWARDS_HINT, Source, labelled, sources
 
 PAIR_HINT = "write both files from the same prompts, so that document i of one belongs to document i of the other"
 
@@ -128,31 +128,37 @@ def _other_prompt(paths: tuple[str, str], labels: tuple[str, str]) -> str:
 
 
 def no_document_fits(config: Config) -> Iterator[Problem]:
-    """Yield the error of `allow_chopped: false` with only documents that are longer than a sample."""
+    """Yield the error of training documents that are all left out: too long for a sample, or not trained within it."""
     data, prompt = config.data, prompt_length(config.soft_prompt)
-    leaves_out = not data.allow_chopped and data.pack_impl != "packed"
-    chosen = sources(data, config.post_training)["train"] if leaves_out else []
-    if not chosen:
+    chosen = sources(data, config.post_training)["train"] if data.pack_impl != "packed" else []
+    if not chosen or (data.allow_chopped and not labelled({"train": chosen})):
         return
     try:
+        import numpy as np
+
         from neoxargs.token_files.documents import documents_of
         from neoxargs.token_files.packing import window_of
     except ImportError:
-        yield _skipped("the documents that allow_chopped: false leaves out are not counted", ["allow_chopped"])
+        yield _skipped("the documents that pack_impl leaves out are not counted", ["pack_impl"])
         return
     window = window_of(config.shape.seq_length, prompt)
     found = [documents_of(source, window) for source in chosen]
-    lengths = [each.lengths for each in found if each is not None]
-    counts = [len(each) for each in lengths]
-    if len(lengths) < len(found) or not sum(counts):
+    known = [each for each in found if each is not None]
+    if len(known) < len(found) or not sum(len(each.lengths) for each in known):
         return  # reported elsewhere
-    shortest = min(int(each.min()) for each in lengths if len(each))
-    if shortest > window:
+    lengths, trained = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
+    shortest, longest, fits = int(lengths.min()), int(lengths.max()), (lengths <= window) | data.allow_chopped
+    if not fits.any():
         what = "allow_chopped: false leaves no training data: every document is longer than a sample "
         what += f"({window:,} tokens); the shortest one has {shortest:,} tokens"
         # A sample has seq_length + 1 tokens (inputs and labels are shifted), of which a soft prompt takes some.
         hint = f"remove allow_chopped to truncate long documents, or set seq_length to at least {shortest - 1 + prompt}"
         yield Problem(what, config.place("allow_chopped"), hint, id="data-part-empty", about=("allow_chopped",))
+    elif not trained[fits].any():
+        what = f"there is no training data: no document has a trained token within a sample ({window:,} tokens)"
+        larger = f"set a larger seq_length (the longest document has {longest:,} tokens)"
+        hint = larger if longest > window else "write the labels again: a token that is trained is its own label"
+        yield Problem(what, config.place("seq_length"), hint, id="data-part-empty", about=("seq_length",))
 
 
 def _skipped(what: str, about: Sequence[str]) -> Problem:

@@ -103,6 +103,26 @@ def test_documents_that_all_are_longer_than_a_sample_are_an_error(tmp_path: Path
     assert "the shortest one has 10 tokens" in next(no_document_fits(config(**of_train, seq_length=8))).what
 
 
+@pytest.mark.parametrize("pack_impl", ["unpacked", "pack_until_overflow", "best_fit"])
+def test_documents_of_which_no_sample_has_a_trained_token_are_an_error(tmp_path: Path, pack_impl: str) -> None:
+    tokens = [[1] * 9, [2] * 12]
+    text = token_file(tmp_path / "text", tokens)
+    late = token_file(tmp_path / "late", [[IGNORED] * 7 + each[7:] for each in tokens])
+    none = token_file(tmp_path / "none", [[IGNORED] * len(each) for each in tokens])
+
+    def found(labels: str, seq_length: int, **more: object) -> list[tuple[str, str]]:
+        paths: dict[str, object] = {"train_data_paths": [text], "train_label_data_paths": [labels]}
+        problems = no_document_fits(config(pack_impl=pack_impl, seq_length=seq_length, **paths, **more))
+        return [(problem.what, problem.hint) for problem in problems]
+
+    what = "there is no training data: no document has a trained token within a sample ({} tokens)"
+    assert found(late, 6) == [(what.format(7), "set a larger seq_length (the longest document has 12 tokens)")]
+    assert found(late, 7) == []
+    assert found(none, 6, allow_chopped=False)[0][0].startswith("allow_chopped: false leaves no training data")
+    again = "write the labels again: a token that is trained is its own label"
+    assert found(none, 20) == [(what.format(21), again)]
+
+
 def test_documents_that_cannot_be_counted_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = token_file(tmp_path / "text", [[1] * 10])
     found = config(pack_impl="unpacked", allow_chopped=False, data_path=text, seq_length=7)

@@ -91,7 +91,8 @@ PROBLEMS: dict[str, Entry] = {
         "every sample, so the model learns these tokens by heart."
     ),
     "data-part-empty": row(
-        "The split, or `allow_chopped: false`, leaves too few documents for training, validation or test data."
+        "The split, `allow_chopped: false`, or labels without a trained token in a sample leave too few documents for "
+        "training, validation or test data."
     ),
     "check-skipped": row(
         "A check of the data was skipped, because it needs numpy, which is not installed on this machine."
