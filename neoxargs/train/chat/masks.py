@@ -12,7 +12,7 @@ and loses no token where they do not.
 
 The rule needs a template that renders the first messages of a conversation in the same way, however many follow. Some
 templates do not: they remove a model's reasoning from all turns but the last, for example. `_by_content` then finds the
-boundary in the complete text.
+boundary in the complete text, from the message's content or the function that it calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neoxargs.train.chat.recipe import ChatRecipe
 from neoxargs.train.chat.template import CLOSE, OPEN, Template, TemplateError, Turns
 
 Span = tuple[int, int]
-#: A character that no text contains, to find the end of a message's content.
+#: A character that no text contains, to find the end of a message's content or of the last function that it calls.
 END = "\ufdd3"
 
 
@@ -127,7 +127,7 @@ def _boundary(chat: _Chat, text: str, index: int, next_trained: bool, notes: Cou
     """Return where the turn after message `index` begins in the text; raise TemplateError if it cannot be found.
 
     Tried in this order: GPT-NeoX's rule, the same without a generation prompt (of templates whose prompt is not how a
-    turn begins), and the two with the place of the message's content.
+    turn begins), and the two with a place in the message.
     """
     failure = TemplateError("")
     prompts = (True, False) if next_trained else (False,)
@@ -160,7 +160,7 @@ def _by_prefix(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
 
 
 def _by_content(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
-    """Find the end of the message's content, and after it what the template writes there at the end of a chat."""
+    """Find END in the message, and after it what the template writes there at the end of a chat."""
     first, all_messages = (_with_end(messages, index) for messages in (chat.messages[: index + 1], chat.messages))
     turns = chat.render(first, prompt=prompt)
     whole = chat.render(all_messages)
@@ -173,14 +173,26 @@ def _by_content(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
 
 
 def _with_end(messages: list[Message], index: int) -> list[Message]:
-    """Return the messages with END after the last visible character of a content."""
-    content = messages[index].get("content")
-    if not isinstance(content, str) or not content.strip():
-        return messages
-    # Before trailing blanks, which many templates strip.
-    visible = len(content.rstrip())
-    marked_message = {**messages[index], "content": content[:visible] + END + content[visible:]}
-    return [*messages[:index], marked_message, *messages[index + 1 :]]
+    """Return the messages with END in one, after the last visible character of its content, or of its last call's name.
+
+    Which of the two a template writes last does not matter: what follows END in the turn is compared anyway.
+    """
+    message = messages[index]
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, str) and content.strip():
+        # Before trailing blanks, which many templates strip.
+        visible = len(content.rstrip())
+        message = {**message, "content": content[:visible] + END + content[visible:]}
+    elif isinstance(calls, list) and calls and isinstance(calls[-1], dict):
+        message = {**message, "tool_calls": [*calls[:-1], _called_with_end(calls[-1])]}
+    return [*messages[:index], message, *messages[index + 1 :]]
+
+
+def _called_with_end(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if isinstance(function, dict):
+        return {**call, "function": _called_with_end(function)}
+    return {**call, "name": call["name"] + END} if isinstance(call.get("name"), str) else call
 
 
 def _by_marks(chat: _Chat, recipe: ChatRecipe, given: int) -> Marked:

@@ -87,6 +87,27 @@ class TestTemplatesThatChangeEarlierTurns:
             {"relocated": 1},
         )
 
+    @pytest.mark.parametrize("content", [{"content": ""}, {"content": "\n"}, {}])
+    @pytest.mark.parametrize("nested", [True, False])
+    def test_the_boundary_after_a_call_without_content_is_found_by_its_function(
+        self, content: dict[str, str], nested: bool
+    ) -> None:
+        """Qwen 3 writes empty reasoning before the last turn only, and most calls come without a text."""
+        functions = [{"name": "add", "arguments": {"n": number}} for number in (1, 2)]
+        calls = [{"type": "function", "function": call} for call in functions] if nested else functions
+        messages = [TOOLS[0], {"role": "assistant", **content, "tool_calls": calls}, *TOOLS[2:]]
+        template = (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}"
+            "<think>\n\n</think>\n\n{% endif %}{{ m.content | default('') | trim }}{% for c in m.tool_calls or [] %}"
+            "{% set c = c.function or c %}<call>{{ c.name }}({{ c.arguments | tojson }})</call>{% endfor %}<|im_end|>\n"
+            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        )
+        calls_written = '<call>add({"n": 1})</call><call>add({"n": 2})</call><|im_end|>\n'
+        last = "<think>\n\n</think>\n\nTwo.<|im_end|>\n"
+        assert trained(messages, template) == ([calls_written, last], {"relocated": 1})
+        whole = template.replace("{{ c.name }}({{ c.arguments | tojson }})", "{{ c | tojson }}")
+        assert trained(messages, whole)[0][0].count("<call>") == 2
+
     def test_the_last_turn_needs_no_such_boundary(self) -> None:
         last = ["<think>\nAlso easy.\n</think>\n\n6<|im_end|>\n"]
         assert trained(THINKING, chat.REASONING, only_last=True) == (last, {})
