@@ -134,8 +134,6 @@ def no_document_fits(config: Config) -> Iterator[Problem]:
     if not chosen or (data.allow_chopped and not labelled({"train": chosen})):
         return
     try:
-        import numpy as np
-
         from neoxargs.token_files.documents import documents_of
         from neoxargs.token_files.packing import window_of
     except ImportError:
@@ -143,18 +141,18 @@ def no_document_fits(config: Config) -> Iterator[Problem]:
         return
     window = window_of(config.shape.seq_length, prompt)
     found = [documents_of(source, window) for source in chosen]
-    known = [each for each in found if each is not None]
-    if len(known) < len(found) or not sum(len(each.lengths) for each in known):
+    known = [each for each in found if each is not None and len(each.lengths)]
+    if not known or any(each is None for each in found):
         return  # reported elsewhere
-    lengths, trained = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
-    shortest, longest, fits = int(lengths.min()), int(lengths.max()), (lengths <= window) | data.allow_chopped
-    if not fits.any():
+    shortest = min(int(each.lengths.min()) for each in known)
+    longest = max(int(each.lengths.max()) for each in known)
+    if shortest > window and not data.allow_chopped:
         what = "allow_chopped: false leaves no training data: every document is longer than a sample "
         what += f"({window:,} tokens); the shortest one has {shortest:,} tokens"
         # A sample has seq_length + 1 tokens (inputs and labels are shifted), of which a soft prompt takes some.
         hint = f"remove allow_chopped to truncate long documents, or set seq_length to at least {shortest - 1 + prompt}"
         yield Problem(what, config.place("allow_chopped"), hint, id="data-part-empty", about=("allow_chopped",))
-    elif not trained[fits].any():
+    elif not any(each.trained[(each.lengths <= window) | data.allow_chopped].any() for each in known):
         what = f"there is no training data: no document has a trained token within a sample ({window:,} tokens)"
         larger = f"set a larger seq_length (the longest document has {longest:,} tokens)"
         hint = larger if longest > window else "write the labels again: a token that is trained is its own label"
