@@ -92,6 +92,11 @@ def labelled(chosen: Mapping[Part, Sequence[Source]]) -> dict[str, str]:
     return {source.labels: source.prefix for source in answers if source.labels}
 
 
+def reward_files(chosen: Mapping[Part, Sequence[Source]]) -> set[str]:
+    """Return the prefixes of the reward files of the splits, which contain no token ids."""
+    return {source.rewards for part in chosen.values() for source in part if source.rewards}
+
+
 def _split(data: Data, answers: PostTraining, split: str) -> list[Source]:
     """Return the sources of the lists of paths of a split."""
     paths, weights, labels = (

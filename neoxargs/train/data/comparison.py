@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -24,10 +24,11 @@ A_MOMENT = 2.0
 @dataclass
 class Comparison:
     """The comparison of token files. prefixes: of all files of the run. label_files: those of them that have labels,
-    with their token files. rows: of the embedding."""
+    with their token files. reward_files: those that have no token ids. rows: of the embedding."""
 
     prefixes: Sequence[str] = ()
     label_files: dict[str, str] = field(default_factory=dict)
+    reward_files: Container[str] = ()
     rows: int = 0
     problems: list[Problem] = field(default_factory=list)
     size: int = 0
@@ -86,7 +87,8 @@ class Comparison:
         elif outcome.file.endswith(".bin"):
             prefix = outcome.file.removesuffix(".bin")
             least = IGNORED if prefix in self.label_files else 0
-            if problem := checksums.first_beyond(prefix, outcome.record.ids, self.rows, least):
+            is_text = prefix not in self.reward_files
+            if is_text and (problem := checksums.first_beyond(prefix, outcome.record.ids, self.rows, least)):
                 self.problems.append(problem)
 
     def _compare_labels(self, prefix: str, own: str) -> None:

@@ -27,7 +27,7 @@ from neoxargs.sizes.model import rows_for
 from neoxargs.sizes.trained import prompt_length
 from neoxargs.token_files import rewards
 from neoxargs.token_files.packing import joined_samples
-from neoxargs.token_files.sources import PARTS, Part, Source, files_of, labelled, sources
+from neoxargs.token_files.sources import PARTS, Part, Source, files_of, labelled, reward_files, sources
 from neoxargs.train.data import indexed
 from neoxargs.train.data.comparison import Comparison
 from neoxargs.train.data.loader import Loader, Samples
@@ -96,7 +96,7 @@ def build_datasets(
     }
     chosen = sources(config.data, config.post_training)
     require_token_files(chosen, tokenizer.vocab_size)
-    comparison = Comparison(files_of(chosen), labelled(chosen), rows)
+    comparison = Comparison(files_of(chosen), labelled(chosen), reward_files(chosen), rows)
     if _is_first(None if config.data.use_shared_fs else local_rank):
         comparison.start()
     built = first_rank_first(

@@ -130,6 +130,13 @@ def test_labels_without_a_row_are_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert f"{tmp_path}/label.bin contains token id -7 in document " in told(tmp_path, **settings)
 
 
+def test_rewards_are_no_token_ids(tmp_path: Path) -> None:
+    rewards = token_file(tmp_path / "reward", [[999], [-1]] * 20, np.int32)
+    Comparison([rewards], reward_files={rewards}, rows=10).start()
+    with pytest.raises(Problems, match="contains token id 999"):
+        Comparison([rewards], rows=10).start()
+
+
 def test_labels_of_other_tokens_are_found_where_no_launcher_has_compared_them(tmp_path: Path) -> None:
     settings = kinds(files(tmp_path))["labels"]
     token_file(tmp_path / "label", [[9] * 20 for _ in DOCUMENTS])
