@@ -17,7 +17,7 @@ from torch import Tensor
 from neoxargs import tokenizer_folder
 from neoxargs.launch.targets.nesting import nested
 from neoxargs.neox_checkpoint.contents import Contents
-from neoxargs.problems import Problem, Problems, listed
+from neoxargs.problems import Problem, Problems, listed, similar_folders
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.sizes.vocab import padded_vocab_size
@@ -229,6 +229,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import(options: argparse.Namespace) -> None:
+    if not options.source.is_dir():
+        what, hint = f"{options.source}: there is no such folder", similar_folders(str(options.source))
+        raise Problems(Problem(what, hint=hint, id="nothing-to-import"))
     if contents := Contents.at(options.source, options.iteration):
         return _import_neox(options, contents)
     if not options.dry_run:

@@ -467,6 +467,16 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("more", [["--dry-run"], ["--to", "new"]])
+def test_a_folder_that_does_not_exist_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    (tmp_path / "model").mkdir()
+    assert importing.main([str(tmp_path / "modell"), *more]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'modell'}: there is no such folder" in said and f"did you mean {tmp_path / 'model'}?" in said
+
+
 def test_without_a_gpu_deepspeed_does_not_look_for_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
