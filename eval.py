@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train import evaluation
+from neoxargs.train.rank import evaluation
 
 if __name__ == "__main__":
     sys.exit(evaluation(sys.argv[1:]))

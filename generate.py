@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train import sample
+from neoxargs.train.rank import sample
 
 if __name__ == "__main__":
     sys.exit(sample(sys.argv[1:]))

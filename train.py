@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train import main
+from neoxargs.train.rank import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -34,10 +34,10 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.launch.cluster.rendezvous import unused_port  # noqa: E402
-from neoxargs.launch.targets.deepspeed import deepspeed_json  # noqa: E402
+from neoxargs.config.config import Config  # noqa: E402
+from neoxargs.hosts.rendezvous import unused_port  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
-from neoxargs.resolve.config import Config  # noqa: E402
+from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
 RANKS, TOLERANCE = 2, 0.01
 SHAPE = [
@@ -125,7 +125,7 @@ def library() -> tuple[torch.Tensor, torch.Tensor]:
 def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int) -> float:
     """Train, and return the loss on the validation text."""
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.losses.cross_entropy import Vocabulary
     from neoxargs.train.process import mesh, setup
 
     layout = mesh.build_mesh(config.parallel)

@@ -18,8 +18,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.launch.cluster.rendezvous import unused_port  # noqa: E402
-from neoxargs.train.data import indexed  # noqa: E402
+from neoxargs.files.token_files import writer as indexed  # noqa: E402
+from neoxargs.hosts.rendezvous import unused_port  # noqa: E402
 
 MODEL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 256, "max_position_embeddings": 256,

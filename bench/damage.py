@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from neoxargs import checkpoint_folder
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 
 Change = Callable[[bytearray, random.Random], bytearray]
 

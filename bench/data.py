@@ -32,7 +32,7 @@ from typing import Any
 from cpu_runs import ROOT
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from neoxargs.train.data import text
+from neoxargs.data import text
 
 END = "<|endoftext|>"
 VOCABULARY = 32_000

@@ -19,14 +19,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from neoxargs.config.config import Config
+from neoxargs.config.value import DEFAULT, Value
+from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.registry.generation import Generation
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import DEFAULT, Value
-from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.generation.generator import Generator, PlainModel
-from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Mesh
 
 SHAPE = {

@@ -19,8 +19,8 @@ from typing import Any, TypedDict
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.launch.targets.deepspeed import deepspeed_json  # noqa: E402
 from neoxargs.resolve import Config, Text, read_files, resolve_texts  # noqa: E402
+from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
 #: Steps before the measured ones, in which torch compiles kernels and its allocator finds its size.
 WARM_UP = 3
@@ -147,7 +147,7 @@ def measure_speed(trial: Trial, config: Config) -> dict[str, Any]:
 def _build(config: Config) -> tuple[Any, Iterator[tuple[Any, Any]]]:
     """Return the engine and its micro batches: random tokens in pinned memory, as a data loader delivers them."""
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.losses.cross_entropy import Vocabulary
     from neoxargs.train.process import mesh, setup
 
     rows = config.embedding.padded_vocab_size

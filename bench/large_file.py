@@ -21,7 +21,7 @@ import argparse
 import time
 from pathlib import Path
 
-from neoxargs.problems import Problems, render
+from neoxargs.base.problems import Problems, render
 from neoxargs.resolve import Text, complete, draft
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yml"

@@ -95,7 +95,7 @@ def _print(name: str, trials: dict[str, Any], peaks: Sequence[int]) -> bool:
 
 def measure(ranks: int, trials: dict[str, dict[str, Any]]) -> list[int]:
     """Return the peak of rank 0 in bytes for each trial."""
-    from neoxargs.launch.cluster.rendezvous import unused_port
+    from neoxargs.hosts.rendezvous import unused_port
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = (ranks, unused_port(), list(trials.values()), folder)
@@ -124,10 +124,10 @@ def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder
 def _peak(trial: dict[str, Any], ranks: int) -> int:
     import yaml
 
-    from neoxargs.launch.targets.deepspeed import deepspeed_json
     from neoxargs.resolve import Text, complete, draft
+    from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.losses.cross_entropy import Vocabulary
     from neoxargs.train.process import memory, mesh
 
     common = {"pipe_parallel_size": 0, "train_micro_batch_size_per_gpu": 4, "train_iters": 2, "data_path": "none",

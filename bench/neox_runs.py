@@ -34,15 +34,15 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.checkpoint_folder import checkpoints, iteration_of  # noqa: E402
-from neoxargs.launch.cluster.rendezvous import unused_port  # noqa: E402
-from neoxargs.launch.targets.wire_format import script_arguments  # noqa: E402
-from neoxargs.problems import Problems  # noqa: E402
+from neoxargs.base.problems import Problems  # noqa: E402
+from neoxargs.config.config import Config  # noqa: E402
+from neoxargs.facts.model import vocabulary_rows  # noqa: E402
+from neoxargs.files.checkpoints.folder import checkpoints, iteration_of  # noqa: E402
+from neoxargs.hosts.rendezvous import unused_port  # noqa: E402
 from neoxargs.registry.parallel import Parallel  # noqa: E402
 from neoxargs.registry.runner import Runner  # noqa: E402
 from neoxargs.resolve import Draft, resolve  # noqa: E402
-from neoxargs.resolve.config import Config  # noqa: E402
-from neoxargs.sizes.model import vocabulary_rows  # noqa: E402
+from neoxargs.targets.wire_format import script_arguments  # noqa: E402
 
 PAGE = ROOT / "docs" / "from-gpt-neox.md"
 BEGIN, END = "<!-- bench/neox_runs.py writes this table -->", "<!-- end of the table -->"
@@ -232,8 +232,8 @@ def batches(config: Config, iterations: int) -> np.ndarray[Any, np.dtype[np.int6
 
     The samples are those that a loader of each data parallel rank yields.
     """
-    from neoxargs.train.data.datasets import build_datasets
-    from neoxargs.train.data.tokenizer import build_tokenizer
+    from neoxargs.data.tokenizer import build_tokenizer
+    from neoxargs.train.batches.datasets import build_datasets
     from neoxargs.train.process.mesh import Axis, Mesh
 
     count = iterations * config.batch.gradient_accumulation_steps
@@ -250,7 +250,7 @@ def batches(config: Config, iterations: int) -> np.ndarray[Any, np.dtype[np.int6
 
 
 def with_values(config: Config, **values: Any) -> Config:
-    from neoxargs.resolve.value import DEFAULT, Value
+    from neoxargs.config.value import DEFAULT, Value
 
     changed = {name: Value(value, DEFAULT) for name, value in values.items()}
     return Config({**config.values, **changed}, config.sections, config.warnings, config.dialect)
@@ -301,7 +301,7 @@ def logits_column(run: Run, layout: str) -> str:
 
 def train(arguments: list[str], folder: Path) -> None:
     """Train as train.py does; metrics.jsonl in the run's folder has the losses."""
-    from neoxargs.launch.targets.wire_format import parse_rank_arguments
+    from neoxargs.targets.wire_format import parse_rank_arguments
     from neoxargs.train import run
 
     run.run(parse_rank_arguments(arguments))
@@ -311,8 +311,8 @@ def compute_logits(arguments: list[str], folder: Path, run: Path) -> None:
     """Write the largest difference of a logit of the run's tokens to difference.json in `folder`."""
     import torch
 
-    from neoxargs.launch.targets.wire_format import parse_rank_arguments
-    from neoxargs.train.data.tokenizer import build_tokenizer
+    from neoxargs.data.tokenizer import build_tokenizer
+    from neoxargs.targets.wire_format import parse_rank_arguments
     from neoxargs.train.generate import for_generation, load_model, without_training
     from neoxargs.train.process import setup
     from neoxargs.train.process.mesh import build_mesh, destroy_groups

@@ -36,12 +36,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from gpu_page import page  # noqa: E402
 from gpu_trials import Trial, resolve_trial  # noqa: E402
 
-from neoxargs.launch.cluster.hosts import assumed_resources  # noqa: E402
-from neoxargs.launch.run_spec import RunSpec  # noqa: E402
-from neoxargs.problems import Problem, Problems, render  # noqa: E402
-from neoxargs.tools.plan.devices import DEVICES, Device, find_device, normalized, unknown_device  # noqa: E402
-from neoxargs.tools.plan.plan import Plan, make_plan  # noqa: E402
-from neoxargs.tools.plan.target import Target, host_memory  # noqa: E402
+from neoxargs.base.problems import Problem, Problems, render  # noqa: E402
+from neoxargs.hosts.hosts import assumed_resources  # noqa: E402
+from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
+from neoxargs.plan.given.devices import DEVICES, Device, find_device, normalized, unknown_device  # noqa: E402
+from neoxargs.plan.given.target import Target, host_memory  # noqa: E402
+from neoxargs.runs.run_spec import RunSpec  # noqa: E402
 
 CHILD = ROOT / "bench" / "gpu_trials.py"
 #: The layouts' model. Heads of 32 and sequences of 256, for which all kernels exist.

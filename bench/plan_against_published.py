@@ -31,17 +31,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from published_programs import LeftOut, Row  # noqa: E402
 from published_rows import Case, case_of  # noqa: E402
 
-from neoxargs import record  # noqa: E402
-from neoxargs.launch.cluster.hosts import assumed_resources  # noqa: E402
-from neoxargs.launch.run_spec import RunSpec  # noqa: E402
-from neoxargs.problems import Problems  # noqa: E402
+from neoxargs.base import record  # noqa: E402
+from neoxargs.base.problems import Problems  # noqa: E402
+from neoxargs.base.text import GIB  # noqa: E402
+from neoxargs.hosts.hosts import assumed_resources  # noqa: E402
+from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
+from neoxargs.plan.given.assumptions import DEFAULT  # noqa: E402
+from neoxargs.plan.given.devices import DEVICES  # noqa: E402
+from neoxargs.plan.given.placement import group_into_hosts  # noqa: E402
+from neoxargs.plan.given.target import Target  # noqa: E402
 from neoxargs.resolve import Text, complete, draft  # noqa: E402
-from neoxargs.text import GIB  # noqa: E402
-from neoxargs.tools.plan.assumptions import DEFAULT  # noqa: E402
-from neoxargs.tools.plan.devices import DEVICES  # noqa: E402
-from neoxargs.tools.plan.placement import group_into_hosts  # noqa: E402
-from neoxargs.tools.plan.plan import Plan, make_plan  # noqa: E402
-from neoxargs.tools.plan.target import Target  # noqa: E402
+from neoxargs.runs.run_spec import RunSpec  # noqa: E402
 
 MEMORY, SPEED, VERDICT = "memory", "throughput", "verdict"
 KINDS = {"peak_mem_gib": MEMORY, "fits/oom": VERDICT, "tokens_per_s_per_gpu": SPEED, "tflops_per_gpu": SPEED,

@@ -8,7 +8,7 @@ the last pipeline stage is traced, on two of the shipped layouts: the first one 
 with a pipeline, on which the model fits on 64 H100, or else on 128, according to the plan. The comparison covers the
 peak memory of activations and logits (within 5 %), the floating point operations of a micro batch (within 1 %), and the
 number and bytes of messages between tensor parallel ranks and between stages (exactly). It does not cover weights,
-gradients and the optimizer, which tests/tools/plan/memory/test_measured_memory.py measures, nor the memory that a
+gradients and the optimizer, which tests/plan/memory/test_measured_memory.py measures, nor the memory that a
 kernel allocates while it runs.
 
 The roofline time is a model: for each operator, the longer of the time of its operations at the device's peak rate and
@@ -33,19 +33,19 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from neoxargs.launch.run_spec import resolve_run  # noqa: E402
-from neoxargs.problems import Problems  # noqa: E402
+from neoxargs.base.problems import Problems  # noqa: E402
+from neoxargs.base.text import GIB  # noqa: E402
+from neoxargs.facts.model import flops_per_token  # noqa: E402
+from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
+from neoxargs.plan.given.devices import find_device  # noqa: E402
+from neoxargs.plan.given.options import PlanOptions  # noqa: E402
+from neoxargs.plan.given.target import choose_target  # noqa: E402
+from neoxargs.plan.memory.activation_sizes import ActivationSizes  # noqa: E402
+from neoxargs.plan.memory.activations import micro_batches_in_flight  # noqa: E402
+from neoxargs.plan.time.communication import Message, Messages, pipeline_messages, tensor_messages  # noqa: E402
+from neoxargs.plan.time.operations import stage_operations  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
-from neoxargs.sizes.model import flops_per_token  # noqa: E402
-from neoxargs.text import GIB  # noqa: E402
-from neoxargs.tools.plan.communication import Message, Messages, pipeline_messages, tensor_messages  # noqa: E402
-from neoxargs.tools.plan.devices import find_device  # noqa: E402
-from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes  # noqa: E402
-from neoxargs.tools.plan.memory.activations import micro_batches_in_flight  # noqa: E402
-from neoxargs.tools.plan.operations import stage_operations  # noqa: E402
-from neoxargs.tools.plan.options import PlanOptions  # noqa: E402
-from neoxargs.tools.plan.plan import Plan, make_plan  # noqa: E402
-from neoxargs.tools.plan.target import choose_target  # noqa: E402
+from neoxargs.runs.run_spec import resolve_run  # noqa: E402
 
 #: Not those with experts: how many tokens an expert gets depends on values, which traced tensors do not have.
 MODELS = sorted(

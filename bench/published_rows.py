@@ -20,7 +20,7 @@ from published_programs import (
     zero_stage,
 )
 
-from neoxargs.tools.plan.assumptions import DEFAULT
+from neoxargs.plan.given.assumptions import DEFAULT
 
 
 @dataclass(frozen=True)

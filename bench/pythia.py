@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-from neoxargs.launch.targets.deepspeed import deepspeed_json  # noqa: E402
+from neoxargs.config.config import Config  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
-from neoxargs.resolve.config import Config  # noqa: E402
+from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
 FILES = [
     ROOT / "configs" / name for name in ("models/pythia-14m.yml", "layouts/data-parallel.yml", "machines/laptop.yml")
@@ -67,7 +67,7 @@ def main() -> int:
 def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]]:
     """Yield the losses (deepy, transformers) of each step. sets: further overrides of the configuration."""
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.losses.cross_entropy import Vocabulary
     from neoxargs.train.process import mesh, setup
 
     config = resolve(FILES, [*SETS, *sets, f"train_iters={steps}"], gpus=1)
@@ -107,7 +107,7 @@ class TransformersTraining:
             options.min_lr / params.lr,
         )
 
-        # GPT-NeoX's formulas (neoxargs/sizes/lr_schedule.py).
+        # GPT-NeoX's formulas (neoxargs/facts/lr_schedule.py).
         first = 0 if options.warmup_from_zero else 1
 
         def factor(step: int) -> float:

@@ -26,10 +26,10 @@ from published_rows import Case, Row
 
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.problems import Problems
-from neoxargs.tools.plan.advice import Changes
-from neoxargs.tools.plan.plan import Plan
-from neoxargs.tools.plan.search.search import Found, Search
+from neoxargs.base.problems import Problems
+from neoxargs.plan.advice.smaller import Changes
+from neoxargs.plan.estimate import Plan
+from neoxargs.plan.search.search import Found, Search
 
 #: Component of a step -> the assumption that decides it.
 DECIDED_BY = {

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from neoxargs.launch.cluster.rendezvous import unused_port
+from neoxargs.hosts.rendezvous import unused_port
 from neoxargs.train.process.shared_memory import open_channel
 
 #: Bytes of a tensor.

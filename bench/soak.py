@@ -29,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.train.data import indexed  # noqa: E402
+from neoxargs.files.token_files import writer as indexed  # noqa: E402
 
 CONFIG = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "max_position_embeddings": 32,

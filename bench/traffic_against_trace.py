@@ -3,7 +3,7 @@
     python bench/traffic_against_trace.py [--only pythia-1b] [--set KEY=VALUE] [--write]
 
 Norms, sums, activation functions, rotations and gradients of biases: all operators of a layer but matrix products and
-attention, forward and backward, in passes over the residual stream (neoxargs/tools/plan/memory/traffic.py). The traced
+attention, forward and backward, in passes over the residual stream (neoxargs/plan/memory/traffic.py). The traced
 traffic of one layer is the difference between a model of three layers and one of two, on the first layout without a
 pipeline on which the model fits. The copies that sequence parallelism makes around its messages are not counted.
 """
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import plan_against_trace as against
 
-from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.tools.plan.memory.traffic import passes
+from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.traffic import passes
 
 #: Numbers of layers; the second has one more.
 LAYERS = (2, 3)

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from neoxargs.created_files import never_writable_for_all
-from neoxargs.launch.processes import interrupts
-from neoxargs.options import (
+from neoxargs.base.files import never_writable_for_all
+from neoxargs.base.options import (
     add_files,
     add_json,
     add_neox_options,
@@ -26,9 +25,10 @@ from neoxargs.options import (
     parse,
     strip_key_dashes,
 )
-from neoxargs.problems import Place, Problem, Problems, did_you_mean, report
-from neoxargs.record import replace
-from neoxargs.request import Request, is_lock
+from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
+from neoxargs.base.record import replace
+from neoxargs.base.request import Request, is_lock
+from neoxargs.processes import interrupts
 
 if TYPE_CHECKING:
     from neoxargs.launch.main import CheckMemory
@@ -71,7 +71,7 @@ def program() -> NoReturn:
     """Run the command of `sys.argv`, and end the process."""
     gc.set_threshold(100_000)  # at Python's 700, collections during imports take a tenth of the time of `check`
     code = main()
-    from neoxargs.launch.processes.exit_at_once import exit_at_once
+    from neoxargs.processes.exit_at_once import exit_at_once
 
     exit_at_once(code)
 
@@ -131,7 +131,7 @@ def _find_command(word: str) -> Callable[[list[str]], int]:
     if word.endswith(".py"):
         return launch
     if word not in COMMANDS:
-        from neoxargs.launch.script import PROGRAMS
+        from neoxargs.base.programs import PROGRAMS
 
         choices = f"commands: {', '.join(COMMANDS)}; scripts: {', '.join(PROGRAMS)}"
         instead = did_you_mean(word, [*COMMANDS, *PROGRAMS]) or choices
@@ -158,7 +158,7 @@ def launch(words: list[str]) -> int:
 
     request = Request.of(options, neox_overrides(options), words[0])
     if options.device:
-        from neoxargs.tools.plan.devices import find_device
+        from neoxargs.plan.given.devices import find_device
 
         find_device(options.device)  # a dry run does not plan, but its command is copied
     if options.dry_run or options.emit:
@@ -168,7 +168,7 @@ def launch(words: list[str]) -> int:
     for flag in ("gpus", "json"):
         if getattr(options, flag):
             parser.error(f"--{flag} requires --dry-run or --emit")
-    from neoxargs.launch.cluster.rank_env import names
+    from neoxargs.hosts.rank_env import names
 
     # torchrun, srun or mpirun has started this process as one of several ranks.
     if names(os.environ):
@@ -180,7 +180,7 @@ def launch(words: list[str]) -> int:
 
 def _memory_check(request: Request, options: Namespace) -> CheckMemory:
     """Return the plan's memory check, or one that accepts everything if --force is set."""
-    from neoxargs.tools.plan.gate import check_memory
+    from neoxargs.plan.gate import check_memory
 
     if options.force:
         return lambda script, spec: None
@@ -196,18 +196,18 @@ def check(words: list[str]) -> int:
     options = parse(parser, words)
     request = Request.of(options, neox_overrides(options))
     if list(map(is_lock, request.files)) == [True]:  # among other files, it is an error
-        from neoxargs.tools import check_lock
+        from neoxargs.commands import check_lock
 
         return check_lock.run(request)
-    from neoxargs.tools.check import run
+    from neoxargs.commands.check import run
 
     return run(request)
 
 
 def plan(words: list[str]) -> int:
     """`deepy plan FILE ...`: estimate placement, memory and speed."""
-    from neoxargs.tools.plan import run
-    from neoxargs.tools.plan.options import DESCRIPTION, add_arguments
+    from neoxargs.plan.command import run
+    from neoxargs.plan.given.options import DESCRIPTION, add_arguments
 
     parser = make_parser("plan", DESCRIPTION)
     add_files(parser)
@@ -233,8 +233,8 @@ def explain(words: list[str]) -> int:
     add_files(parser, "*")
     add_json(parser)
     options = parse(parser, strip_key_dashes(parser, words))
-    from neoxargs.tools.explain import explain as answer
-    from neoxargs.tools.explain import explain_everything
+    from neoxargs.commands.explain.command import explain as answer
+    from neoxargs.commands.explain.command import explain_everything
 
     request = Request.of(options)
     if options.all:
@@ -246,7 +246,7 @@ def explain(words: list[str]) -> int:
 
 def diff(words: list[str]) -> int:
     """`deepy diff A B`: compare two configurations, run folders or checkpoints."""
-    from neoxargs.tools.diff import DESCRIPTION, add_arguments, run
+    from neoxargs.commands.diff.command import DESCRIPTION, add_arguments, run
 
     parser = make_parser("diff", DESCRIPTION)
     add_arguments(parser)
@@ -261,7 +261,7 @@ def diff(words: list[str]) -> int:
 
 def migrate(words: list[str]) -> int:
     """`deepy migrate SOURCE ...`: convert a configuration of an older version or another program."""
-    from neoxargs.tools.migrate.cli import DESCRIPTION, add_arguments, run
+    from neoxargs.migrate.command import DESCRIPTION, add_arguments, run
 
     parser = make_parser("migrate", DESCRIPTION)
     add_arguments(parser)
@@ -272,25 +272,25 @@ def migrate(words: list[str]) -> int:
 def data(words: list[str]) -> int:
     """`deepy data ...`: tokenise text or conversations, or work on token files; the programs parse their arguments."""
     if not {"--verify", "--count", "--merge"}.isdisjoint(words):
-        _become_module("neoxargs.train.data.token_file_commands", words, needs=("numpy",))
+        _become_module("neoxargs.data.token_file_commands", words, needs=("numpy",))
     if "--chat" in words:
-        _become_module("neoxargs.train.chat.command", words, needs=("numpy", "tokenizers", "jinja2"))
-    _become_module("neoxargs.train.data.build", words, needs=("numpy", "tokenizers"))
+        _become_module("neoxargs.data.chat.command", words, needs=("numpy", "tokenizers", "jinja2"))
+    _become_module("neoxargs.data.build", words, needs=("numpy", "tokenizers"))
 
 
 def export(words: list[str]) -> int:
     """`deepy export FILE ... --to FOLDER`: write a checkpoint in Hugging Face's or GPT-NeoX's format."""
-    _become_module("neoxargs.train.huggingface.exporting", words, needs=("numpy", "torch"))
+    _become_module("neoxargs.convert.huggingface.exporting", words, needs=("numpy", "torch"))
 
 
 def import_(words: list[str]) -> int:
     """`deepy import FOLDER --to FOLDER`: convert a Hugging Face folder or a GPT-NeoX checkpoint."""
-    _become_module("neoxargs.train.huggingface.importing", words, needs=("numpy", "torch"))
+    _become_module("neoxargs.convert.huggingface.importing", words, needs=("numpy", "torch"))
 
 
 def checkpoints(words: list[str]) -> int:
     """`deepy checkpoints FOLDER`: list, verify and remove checkpoints."""
-    from neoxargs.tools.checkpoints import DESCRIPTION, add_arguments, run
+    from neoxargs.commands.checkpoints import DESCRIPTION, add_arguments, run
 
     parser = make_parser("checkpoints", DESCRIPTION)
     add_arguments(parser)
@@ -311,7 +311,7 @@ def docs(words: list[str]) -> int:
     options = parse(parser, words, installed=False)
     if options.plugin and not options.output:
         parser.error("--plugin requires -o: docs/ documents only the package itself")
-    from neoxargs.tools.docs import write_docs
+    from neoxargs.commands.docs.command import write_docs
 
     stale = write_docs(options.check, options.output)
     if options.json:
@@ -338,7 +338,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 def _become_module(module: str, words: list[str], needs: Sequence[str]) -> NoReturn:
     """Replace this process by `python -m module`; raises Problems if a package that it needs is not installed."""
-    from neoxargs.launch.preflight.packages import missing_for
+    from neoxargs.checks.machine.packages import missing_for
 
     if absent := list(missing_for(f"deepy {words[0]}", needs)):
         raise Problems(absent)
@@ -348,7 +348,7 @@ def _become_module(module: str, words: list[str], needs: Sequence[str]) -> NoRet
 
 def _with_package() -> dict[str, str]:
     """Return an environment in which `python -m neoxargs...` works from any folder."""
-    from neoxargs.launch.environment import with_package
+    from neoxargs.hosts.environment import with_package
 
     return with_package(os.environ)
 

@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Under nohup, all child processes would ignore the SIGHUP that some tests send.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+pytest_plugins = ["tests.support.fixtures"]
 #: Warnings that torch raises about its own code while DeepSpeed is imported.
 THIRD_PARTY = (r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWarning",)
 

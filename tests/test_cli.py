@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.targets.wire_format import decode
+from neoxargs.targets.wire_format import decode
 from tests.support import smallest
 from tests.support.paths import ROOT
 
@@ -104,7 +104,7 @@ def test_every_command_has_help(verb, capsys):
 
 @pytest.mark.parametrize("words", [["data"], ["data", "--chat"], ["export"], ["import"]], ids=" ".join)
 def test_a_command_without_its_packages_says_how_to_install_them(words, capsys, monkeypatch):
-    monkeypatch.setattr("neoxargs.launch.preflight.packages.is_missing", lambda package: True)
+    monkeypatch.setattr("neoxargs.checks.machine.packages.is_missing", lambda package: True)
     assert main([*words, "--help"]) == 1
     said = capsys.readouterr().err
     assert f"error: deepy {words[0]} needs numpy" in said
@@ -202,7 +202,7 @@ def test_an_os_error_is_a_problem(capsys, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EIO, "Input/output error", "configs/small.yml")
 
-    monkeypatch.setattr("neoxargs.tools.check.run", refuse)
+    monkeypatch.setattr("neoxargs.commands.check.run", refuse)
     assert main(["check", *BOTH]) == 1
     assert capsys.readouterr().err == "configs/small.yml: error: input/output error [file-error]\n"
 
@@ -421,7 +421,7 @@ def test_text_is_tokenised_before_the_ranks_start(capsys):
     facts = dry_run(capsys, "my_script.py", "configs/small.yml", "text.yml")
     assert facts["values"]["data_path"] == "out/data/text"
     options = ["--if-missing", "--tokenizer-type=ByteLevelTokenizer", "--output-prefix=out/data/text"]
-    assert facts["data_command"][1:] == ["-m", "neoxargs.train.data.build", *options, "--text-path", "python-stdlib"]
+    assert facts["data_command"][1:] == ["-m", "neoxargs.data.build", *options, "--text-path", "python-stdlib"]
 
 
 # -- before a start --------------------------------------------------------------------------------------------------
@@ -489,9 +489,9 @@ def test_explain_an_unknown_key(capsys):
 
 
 def test_every_parameter_can_be_explained():
+    from neoxargs.base.request import Request
+    from neoxargs.commands.explain.command import explain
     from neoxargs.registry import REGISTRY
-    from neoxargs.request import Request
-    from neoxargs.tools.explain import explain
 
     for name in [*REGISTRY.parameters, *REGISTRY.renamed, *REGISTRY.sections]:
         assert explain(name, Request([]))
@@ -501,7 +501,7 @@ def test_every_parameter_can_be_explained():
 
 SCRIPT = """
 import os, sys, time
-from neoxargs.launch.targets.wire_format import parse_rank_arguments
+from neoxargs.targets.wire_format import parse_rank_arguments
 config = parse_rank_arguments(sys.argv[1:]).config
 open(f"rank{os.environ['RANK']}", "w").write(f"{os.getpid()} {config.shape.hidden_size} {config.data.data_path}")
 time.sleep(float(os.environ.get("SLEEP", 0)))

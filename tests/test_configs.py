@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import pytest
 
-from neoxargs.launch.cluster.hosts import assumed_resources
-from neoxargs.launch.run_spec import RunSpec
-from neoxargs.launch.targets.deepspeed import deepspeed_json, runner_flags
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
+from neoxargs.base.text import GIB
+from neoxargs.checks.trainer import trainer_problems
+from neoxargs.config.config import Config
+from neoxargs.facts.model import parameters
+from neoxargs.hosts.hosts import assumed_resources
+from neoxargs.plan.estimate import Plan, make_plan
+from neoxargs.plan.given.devices import DEVICES
+from neoxargs.plan.given.target import Target
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.trainer_support.unsupported import trainer_problems
-from neoxargs.sizes.model import parameters
-from neoxargs.text import GIB
-from neoxargs.tools.plan.devices import DEVICES
-from neoxargs.tools.plan.plan import Plan, make_plan
-from neoxargs.tools.plan.target import Target
+from neoxargs.runs.run_spec import RunSpec
+from neoxargs.targets.deepspeed import deepspeed_json, runner_flags
 from tests.support.paths import CONFIGS
 from tests.support.reference import read
 

@@ -43,7 +43,7 @@ import pytest
 import torch
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from tests.support.small_gpt import VOCABULARY, batch, small
 
 

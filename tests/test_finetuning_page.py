@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs import run_metrics
 from neoxargs.cli import main
+from neoxargs.files import metrics as run_metrics
 from tests.support.paths import CONFIGS, DOCS, ROOT
 
 #: A few steps are enough to see that everything fits together.

@@ -13,7 +13,7 @@ HEAVY = {"torch", "deepspeed", "megatron", "transformers", "numpy", "tokenizers"
 #: Loaded when something is drawn or launched, never by a check.
 NOT_FOR_CHECK = {
     *HEAVY, "rich", "subprocess", "socket", "asyncio", "dataclasses", "inspect", "ast",
-    "neoxargs.train", "neoxargs.launch.processes.run", "neoxargs.launch.checkpoint_changes",
+    "neoxargs.train", "neoxargs.launch.start.run", "neoxargs.checks.checkpoint.changes",
     "neoxargs.registry.docstrings",
 }  # fmt: skip
 

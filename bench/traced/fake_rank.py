@@ -31,11 +31,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from neoxargs.plan.memory.attention import FLEX_WIDTHS
 from neoxargs.registry.parallel import Parallel
-from neoxargs.tools.plan.memory.attention import FLEX_WIDTHS
-from neoxargs.train.kernels import flex, fused, rotary, sdpa
 from neoxargs.train.model import attention, embedding
-from neoxargs.train.parallel import make
+from neoxargs.train.ops import flex, fused, rotary, sdpa
+from neoxargs.train.parallel import layers as make
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh, build_mesh
 

@@ -19,11 +19,11 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.utils import PartitionedTensor
 from torch import Tensor, nn
 
-from neoxargs.launch.targets.deepspeed import deepspeed_json
-from neoxargs.resolve.config import Config
+from neoxargs.config.config import Config
+from neoxargs.targets.deepspeed import deepspeed_json
 from neoxargs.train.engine import build as engine
 from neoxargs.train.generate import without_training
-from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
+from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
 from neoxargs.train.parallel.communicate import PARTIAL
 from neoxargs.train.process.mesh import Mesh
 from traced.recorder import ACTIVATIONS, GRADIENTS, LOGITS, PIPELINE, Recorder, Roof

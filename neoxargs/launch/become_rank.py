@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import NoReturn
 
-from neoxargs.launch import preflight
-from neoxargs.launch.cluster import rank_env
-from neoxargs.launch.cluster.devices import device
-from neoxargs.launch.cluster.slurm import job
-from neoxargs.launch.environment import with_package
-from neoxargs.launch.lockfile import write_lock
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.programs import Script, find_script
+from neoxargs.base.record import replace
+from neoxargs.base.request import Request
+from neoxargs.checks import all as preflight
+from neoxargs.hosts import rank_env
+from neoxargs.hosts.devices import device
+from neoxargs.hosts.environment import with_package
+from neoxargs.hosts.slurm import job
 from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch, say
-from neoxargs.launch.prepare import data_command, write_record
-from neoxargs.launch.processes.run_lock import held_by_another_launch, lock_run
-from neoxargs.launch.restarts import continues_job
-from neoxargs.launch.run_spec import RunSpec
-from neoxargs.launch.script import Script, find_script
-from neoxargs.launch.targets.wire_format import script_arguments
-from neoxargs.problems import Problem, Problems
-from neoxargs.record import replace
-from neoxargs.request import Request
+from neoxargs.launch.start.prepare import data_command, write_record
+from neoxargs.launch.start.restarts import continues_job
+from neoxargs.processes.run_lock import held_by_another_launch, lock_run
+from neoxargs.runs.lockfile import write_lock
+from neoxargs.runs.run_spec import RunSpec
+from neoxargs.targets.wire_format import script_arguments
 
 #: Seconds in which a launcher ends all ranks after the first one failed.
 LAUNCHER_STOP_SECONDS = 3.0

@@ -12,26 +12,27 @@ import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 
-from neoxargs.launch import preflight, stages
-from neoxargs.launch.cluster import check_hosts as host_checks
-from neoxargs.launch.cluster import sbatch
-from neoxargs.launch.cluster.assumed import missing_hostfile
-from neoxargs.launch.launchers.command import command
-from neoxargs.launch.preflight import secrets
-from neoxargs.launch.preflight.resumed_model import loaded_checkpoint, other_data
-from neoxargs.launch.prepare import compile_ops, git_hash, load_tasks, tokenise, write_record
-from neoxargs.launch.processes import interrupts
-from neoxargs.launch.processes.run_lock import RunLock, lock_run, new_launch
-from neoxargs.launch.report.dry_run import Form, dry_run, emit, to_json
-from neoxargs.launch.restarts import continues_job, requeued, start_ranks
-from neoxargs.launch.run_spec import RunSpec
-from neoxargs.launch.script import Script, find_script
-from neoxargs.launch.targets.megatron_unsupported import dropped_settings
-from neoxargs.problems import Problem, Problems, report
-from neoxargs.record import replace
-from neoxargs.request import Request
-from neoxargs.resolve.config import Config
-from neoxargs.token_files.index import digest
+from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.programs import Script, find_script
+from neoxargs.base.record import replace
+from neoxargs.base.request import Request
+from neoxargs.checks import all as preflight
+from neoxargs.checks.checkpoint.model import loaded_checkpoint, other_data
+from neoxargs.checks.machine import other_hosts as host_checks
+from neoxargs.checks.machine import secrets
+from neoxargs.config.config import Config
+from neoxargs.files.token_files.index import digest
+from neoxargs.hosts.assumed import missing_hostfile
+from neoxargs.launch import stages
+from neoxargs.launch.command.command import command
+from neoxargs.launch.output import sbatch
+from neoxargs.launch.output.dry_run import Form, dry_run, emit, to_json
+from neoxargs.launch.start.prepare import compile_ops, git_hash, load_tasks, tokenise, write_record
+from neoxargs.launch.start.restarts import continues_job, requeued, start_ranks
+from neoxargs.processes import interrupts
+from neoxargs.processes.run_lock import RunLock, lock_run, new_launch
+from neoxargs.runs.run_spec import RunSpec
+from neoxargs.targets.megatron_unsupported import dropped_settings
 
 #: What a disk that is full, limited, write-protected or broken answers. Permissions are checked before the start.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -126,7 +127,7 @@ def locked(script: Script, spec: RunSpec, request: Request) -> RunLock | nullcon
 
 def announce(script: Script, spec: RunSpec) -> None:
     """Print a summary of the run, in one line for generate.py and eval.py."""
-    from neoxargs.launch.report.summary import print_summary, ranks
+    from neoxargs.runs.summary import print_summary, ranks
 
     reads = {"generate": "sampling from", "eval": "evaluating"}.get(script.program or "")
     if reads:
@@ -139,7 +140,7 @@ def announce(script: Script, spec: RunSpec) -> None:
 
 def prepare(script: Script, spec: RunSpec) -> int:
     """Tokenise and compile once, before all ranks wait for it; returns the exit code of the step that failed, or 0."""
-    from neoxargs.launch import lockfile  # a dry run does without its imports
+    from neoxargs.runs import lockfile  # a dry run does without its imports
 
     config, resources = spec.config, spec.resources
     environ = command(config, resources, script.path, os.environ).environ(os.environ)
@@ -223,7 +224,7 @@ def _emitted(form: Form, script: Script, request: Request, spec: RunSpec) -> str
 
 
 def _dry_run_text(script: Script, spec: RunSpec) -> str:
-    from neoxargs.launch.report.summary import to_text
+    from neoxargs.runs.summary import to_text
 
     launched = command(spec.config, spec.resources, script.path, os.environ)
     return f"{to_text(spec)}\n\n{dry_run(spec.config, spec.resources, launched)}"

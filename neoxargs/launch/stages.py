@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from neoxargs.launch import preflight
-from neoxargs.launch.preflight import secrets
-from neoxargs.launch.preflight.data_files import certainly_missing
-from neoxargs.launch.prepare import with_launch, with_text
-from neoxargs.launch.run_spec import RunSpec, resolve_run
-from neoxargs.launch.script import Script
-from neoxargs.problems import Problem, Problems
-from neoxargs.record import replace
-from neoxargs.request import Request
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.programs import Script
+from neoxargs.base.record import replace
+from neoxargs.base.request import Request
+from neoxargs.checks import all as preflight
+from neoxargs.checks.data.files import certainly_missing
+from neoxargs.checks.machine import secrets
+from neoxargs.checks.trainer import plugin_value_problems
+from neoxargs.launch.start.prepare import with_launch, with_text
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems
+from neoxargs.runs.run_spec import RunSpec, resolve_run
 
 
 def resolve_launch(script: Script, request: Request, commit: str | None = None, checking: bool = False) -> RunSpec:

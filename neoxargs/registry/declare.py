@@ -13,7 +13,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
-from neoxargs.record import dataclass_transform
+from neoxargs.base.record import dataclass_transform
 
 Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]

@@ -7,7 +7,7 @@
     choices("pos_emb", "xpos")                              # further values of an existing parameter
 
 A plugin is named by `--plugin MODULE`, or installed with an entry point in the group `neoxargs.plugins`. Launchers are
-declared with `neoxargs.launch.launchers`.
+declared with `neoxargs.hosts.launchers`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.registry import REGISTRY, SUBJECTS, Group, Parameter, normal
 from neoxargs.registry.declare import GROUPS
 

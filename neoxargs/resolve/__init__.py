@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from neoxargs.problems import Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.problems import Problems
+from neoxargs.config.config import Config
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import Draft, draft
 from neoxargs.resolve.yaml.read import Text, read_files

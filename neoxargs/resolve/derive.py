@@ -10,14 +10,14 @@ from collections.abc import Container, Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from neoxargs.problems import Place, Problem, Problems, listed
+from neoxargs.base.problems import Place, Problem, Problems, listed
+from neoxargs.config.config import Config
+from neoxargs.config.value import Source, Value
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.resolve.config import Config
 from neoxargs.resolve.guess import guess_warnings, other_dialect
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
-from neoxargs.resolve.value import Source, Value
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import format_node, node_of

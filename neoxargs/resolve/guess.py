@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from neoxargs.problems import Problem
+from neoxargs.base.problems import Problem
+from neoxargs.config.config import Config
+from neoxargs.config.dialect import Dialect
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, changes
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.dialect import Dialect
+from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules import DERIVATIONS
-from neoxargs.resolve.trainer_support.unread import unread_by_run
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 #: A second name of gradient_clipping.

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from neoxargs.problems import PASSWORD_IN_ADDRESS
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import Value
+from neoxargs.base.problems import PASSWORD_IN_ADDRESS
+from neoxargs.config.config import Config
+from neoxargs.config.value import Value
 
 #: Names of parameters, and keys inside free sections, whose values are secrets.
 SECRET_NAME = re.compile(r"(api_?key|password|secret)$", re.IGNORECASE)

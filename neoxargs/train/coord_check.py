@@ -17,16 +17,16 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from neoxargs.created_files import replace_text
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import Source, Value
-from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.base.files import replace_text
+from neoxargs.config.config import Config
+from neoxargs.config.value import Source, Value
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model import mup
 from neoxargs.train.model.documents import unpack
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.widths import BaseShapes, Widths
 from neoxargs.train.optim import build as optimizer
-from neoxargs.train.parallel.make import Make, Shapes
+from neoxargs.train.parallel.layers import Make, Shapes
+from neoxargs.train.parallel.widths import BaseShapes, Widths
 
 STEPS, WIDTHS, SAMPLES, TOKENS = 4, 3, 4, 256
 #: The parameters that grow with the width of the model; the last three are those of recurrent layers.

@@ -18,21 +18,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from neoxargs.created_files import replace_text
-from neoxargs.launch.preflight.data_files import TRAINING_DATA
-from neoxargs.launch.targets.wire_format import RankArguments
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.files import replace_text
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.checks.data.files import TRAINING_DATA
+from neoxargs.config.config import Config
+from neoxargs.config.value import Source, Value
+from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.resolve.rules.data import SPLITS
-from neoxargs.resolve.value import Source, Value
-from neoxargs.train import lm_eval_harness
-from neoxargs.train.data.datasets import build_datasets
-from neoxargs.train.data.loader import Loader
-from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.targets.wire_format import RankArguments
+from neoxargs.train.batches.datasets import build_datasets
+from neoxargs.train.batches.loader import Loader
+from neoxargs.train.evaluation import lm_eval_harness
+from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
 from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
-from neoxargs.train.kernels.cross_entropy import IGNORED
-from neoxargs.train.lm_eval_tasks import Tasks, require_installed
+from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import build_mesh, destroy_groups
 

@@ -10,26 +10,26 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from neoxargs import checkpoint_folder
-from neoxargs.launch.preflight.data_files import read_prompts
-from neoxargs.launch.targets.wire_format import RankArguments
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.checks.data.files import read_prompts
+from neoxargs.config.config import Config
+from neoxargs.config.value import Source, Value
+from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.facts.trained import prompt_length
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.registry.generation import Generation
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import Source, Value
-from neoxargs.sizes.trained import prompt_length
+from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, Sample
-from neoxargs.train.kernels.cross_entropy import Loss
+from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.rotary import longrope_context
+from neoxargs.train.model.soft_prompt.prompt import PLACEHOLDER
 from neoxargs.train.process import setup
 from neoxargs.train.process.from_rank0 import FromRank0
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
-from neoxargs.train.soft_prompt.prompt import PLACEHOLDER
 
 #: Prompts in one batch, per data parallel rank.
 ROWS = 16

@@ -18,16 +18,16 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from neoxargs.launch.cluster.devices import device
-from neoxargs.launch.processes.exit_at_once import end_by_signal, exit_at_once
-from neoxargs.launch.processes.interrupts import delayed, heeded
-from neoxargs.launch.processes.process_tree import send_signal, signal_when_parent_ends
-from neoxargs.launch.processes.supervisor import AFTER_LAUNCHER_KILLED, FORWARDED
-from neoxargs.launch.script import Program, program_of
-from neoxargs.launch.targets.wire_format import LOCAL_RANK, parse_rank_arguments
-from neoxargs.resolve.config import Config
-from neoxargs.train import MODULES, run_program
+from neoxargs.base.programs import Program, program_of
+from neoxargs.config.config import Config
+from neoxargs.hosts.devices import device
+from neoxargs.processes.exit_at_once import end_by_signal, exit_at_once
+from neoxargs.processes.interrupts import delayed, heeded
+from neoxargs.processes.process_tree import send_signal, signal_when_parent_ends
+from neoxargs.processes.supervisor import AFTER_LAUNCHER_KILLED, FORWARDED
+from neoxargs.targets.wire_format import LOCAL_RANK, parse_rank_arguments
 from neoxargs.train.process import gpu_environment
+from neoxargs.train.rank import MODULES, run_program
 
 #: Seconds that the other ranks have to end after one has failed, as in DeepSpeed's launcher.
 AFTER_A_FAILURE = 30

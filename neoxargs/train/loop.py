@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed
 
-from neoxargs.launch.processes.watch import Progress
-from neoxargs.problems import Problem, Problems, report
+from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
@@ -27,9 +27,9 @@ from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
 if TYPE_CHECKING:
-    from neoxargs.train.characters import CharacterCounter
     from neoxargs.train.engine.steps import HeldOut, Result
-    from neoxargs.train.questions import Questions
+    from neoxargs.train.evaluation.characters import CharacterCounter
+    from neoxargs.train.evaluation.questions import Questions
 
 #: The id of the problem that a checkpoint cannot be written.
 NOT_SAVED = "checkpoint-not-saved"

@@ -6,33 +6,33 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from neoxargs import run_metrics
-from neoxargs.launch.processes import failures, watch
-from neoxargs.launch.processes.run_lock import locked_folders
-from neoxargs.launch.report.provenance import launch_command
-from neoxargs.launch.report.summary import describe
-from neoxargs.launch.targets.ranks import train_values
-from neoxargs.launch.targets.wire_format import RankArguments
-from neoxargs.resolve.config import Config
-from neoxargs.sizes import model
-from neoxargs.sizes.samples import sequences_per_batch
+from neoxargs.config.config import Config
+from neoxargs.data.build import summary_of
+from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.facts import model
+from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.files import metrics as run_metrics
+from neoxargs.processes import failures, watch
+from neoxargs.processes.run_lock import locked_folders
+from neoxargs.resolve.derived_values import launch_command
+from neoxargs.runs.summary import describe
+from neoxargs.targets.ranks import train_values
+from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train import coord_check
-from neoxargs.train.characters import CharacterCounter
+from neoxargs.train import reference_model as reference
+from neoxargs.train.batches.datasets import build_datasets
+from neoxargs.train.batches.loader import Loader
 from neoxargs.train.checkpoint import save_load
+from neoxargs.train.checkpoint.prompt_from_text import starting_from_text
 from neoxargs.train.checkpoint.saving import Position
-from neoxargs.train.checkpoint_validation import ForwardPass
-from neoxargs.train.data.build import summary_of
-from neoxargs.train.data.datasets import build_datasets
-from neoxargs.train.data.loader import Loader
-from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.train.checkpoint.validation import ForwardPass
 from neoxargs.train.engine import build as engine
+from neoxargs.train.evaluation.characters import CharacterCounter
+from neoxargs.train.evaluation.questions import questions
 from neoxargs.train.loop import Loop
-from neoxargs.train.preference import reference
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
-from neoxargs.train.questions import questions
 from neoxargs.train.run_folders import RunFolders
-from neoxargs.train.soft_prompt.from_text import starting_from_text
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.loss_curve import LossCurve

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from neoxargs.problems import Problem
+from neoxargs.base.problems import Problem
 
 
 class RunFolders:

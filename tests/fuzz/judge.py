@@ -18,18 +18,18 @@ from random import Random
 from types import FrameType
 from typing import NamedTuple
 
-from neoxargs.launch.report import summary
-from neoxargs.launch.run_spec import resolve_run_texts
-from neoxargs.launch.targets import deepspeed, megatron, ranks
-from neoxargs.problems import Place, Problem, Problems, render
+from neoxargs.base.problems import Place, Problem, Problems, render
+from neoxargs.checks.trainer import trainer_problems
+from neoxargs.migrate.deepspeed.command import DeepSpeed
+from neoxargs.migrate.megatron.command import Megatron
+from neoxargs.migrate.neox.migrate import migrate
+from neoxargs.migrate.source import Options, Source
+from neoxargs.migrate.sources import source_of
 from neoxargs.resolve import Text, draft, read_files
-from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from neoxargs.resolve.yaml.compose import LINE_BREAK
-from neoxargs.tools.migrate import source_of
-from neoxargs.tools.migrate.deepspeed import DeepSpeed
-from neoxargs.tools.migrate.megatron import Megatron
-from neoxargs.tools.migrate.neox.migrate import migrate
-from neoxargs.tools.migrate.source import Options, Source
+from neoxargs.runs import summary
+from neoxargs.runs.run_spec import resolve_run_texts
+from neoxargs.targets import deepspeed, megatron, ranks
 from tests.fuzz.free import FREE, keys_fitting
 from tests.fuzz.mutant import Mutant, Spot
 from tests.fuzz.placed import PLACED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from neoxargs.problems import Place
+from neoxargs.base.problems import Place
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Entry, Scalar, read_plain

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.registry import REGISTRY, Parameter, normal
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.processes.run import Ended
-from neoxargs.token_files.index import digest
+from neoxargs.files.token_files.index import digest
+from neoxargs.launch.start.run import Ended
 from tests.support import smallest
 from tests.support.finetuning import token_file
 
@@ -38,9 +38,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count("neoxargs.resolve.yaml.read", "_decode")
     count("neoxargs.resolve", "draft")
     count("neoxargs.resolve", "complete")
-    count("neoxargs.launch.run_spec", "resources")
+    count("neoxargs.runs.run_spec", "resources")
     monkeypatch.setattr("neoxargs.launch.main.compile_ops", lambda *_: 0)
-    monkeypatch.setattr("neoxargs.launch.restarts.start", lambda *_, **__: counted.update(["start"]) or Ended(0))
+    monkeypatch.setattr("neoxargs.launch.start.restarts.start", lambda *_, **__: counted.update(["start"]) or Ended(0))
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.chdir(tmp_path)
     for name in ("tokens.bin", "tokens.idx"):
@@ -72,7 +72,7 @@ def test_what_is_shown_for_another_machine_does_not_depend_on_the_packages_of_th
     """The guides show such commands, and `deepy docs` writes the same pages without torch."""
     shown = {}
     for missing in (False, True):
-        monkeypatch.setattr("neoxargs.launch.preflight.packages.is_missing", lambda _, missing=missing: missing)
+        monkeypatch.setattr("neoxargs.checks.machine.packages.is_missing", lambda _, missing=missing: missing)
         for more in ([], ["--gpus=4"]):
             assert main(["train.py", "my.yml", "--emit=megatron", *more]) == 0
             shown[missing, bool(more)] = capsys.readouterr()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from neoxargs.launch.launchers import Launcher, Start, add_launcher
+from neoxargs.hosts.launchers import Launcher, Start, add_launcher
 from neoxargs.registry import Group, param
 from neoxargs.registry.plugins import choices
 from neoxargs.registry.types import Count

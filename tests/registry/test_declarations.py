@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from neoxargs import registry
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
 from neoxargs.registry.declare import Effect
 from neoxargs.resolve.values.coerce import coerce

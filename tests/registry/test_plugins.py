@@ -24,7 +24,7 @@ YAML = """\
 #: A fork's own training script.
 SCRIPT = """\
 import sys
-from neoxargs.launch.targets.wire_format import parse_rank_arguments
+from neoxargs.targets.wire_format import parse_rank_arguments
 rank = parse_rank_arguments(sys.argv[1:])
 print(rank.config.hyena.hyena_filter_order, rank.config.get("pos_emb"), rank.deepspeed["hyena_cache"])
 """

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from neoxargs.checks.trainer import trainer_problems
 from neoxargs.resolve import Config, Text, complete, draft
-from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 
 SIZES = """
 num-layers: 4

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 import pytest
 from deepspeed.launcher import constants, runner
 
-from neoxargs.launch.launchers import BUILT_IN
+from neoxargs.hosts.launchers import BUILT_IN
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.runner import Runner, RunnerExtras
 from tests.support.deepspeed_spy import version_note

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.base.problems import Problem, Problems, render
 from neoxargs.resolve import resolve
 from tests.support.bad_inputs import BAD, Bad
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.resolve import draft, read_files
 from tests.support.paths import CORPUS, corpus_files, needs_corpus
 

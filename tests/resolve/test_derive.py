@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import EXAMPLES, complete, ordered
 from neoxargs.resolve.merge import draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS

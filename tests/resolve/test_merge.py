@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.problems import render
+from neoxargs.base.problems import render
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.registry.model import Shape
 from neoxargs.registry.regularization import Regularization

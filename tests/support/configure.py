@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from neoxargs.config.config import Config
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.config import Config
 
 SHAPE = {
     "num_layers": 4,

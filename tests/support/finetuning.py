@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neoxargs.train.data import indexed
+from neoxargs.files.token_files import writer as indexed
 
 IGNORED = -100
 

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.launch.epochs import samples_per_epoch
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.convert.huggingface import importing
+from neoxargs.data.tokenizer import build_tokenizer
+from neoxargs.files.token_files import index
 from neoxargs.resolve import resolve
-from neoxargs.token_files import index
+from neoxargs.runs.epochs import samples_per_epoch
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import rank_slice
-from neoxargs.train.data.datasets import build_datasets
-from neoxargs.train.data.tokenizer import build_tokenizer
 from neoxargs.train.engine import build as engine
-from neoxargs.train.huggingface import importing
-from neoxargs.train.parallel.make import shards_of, unsharded_shape
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.parallel.layers import shards_of, unsharded_shape
 from neoxargs.train.process import mesh, setup
 from tests.support.finetuning import IGNORED, drawn, labelled, pair
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made

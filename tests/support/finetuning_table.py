@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neoxargs.data.tokenizer import build_tokenizer
+from neoxargs.files.token_files import packing
 from neoxargs.resolve import resolve
-from neoxargs.token_files import packing
-from neoxargs.train.data.datasets import build_datasets
-from neoxargs.train.data.tokenizer import build_tokenizer
+from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.process.mesh import Mesh
 from tests.support import finetuning_parity as parity
 from tests.support import peft_models

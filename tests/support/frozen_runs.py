@@ -10,13 +10,13 @@ from unittest.mock import patch
 import numpy as np
 from torch import Tensor
 
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.config.config import Config
+from neoxargs.files.token_files import writer as indexed
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train import generate, run
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
-from neoxargs.train.data import indexed
 from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
 

@@ -11,23 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.config.config import Config
+from neoxargs.convert.huggingface import importing, tokens
+from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights, rank_slice
-from neoxargs.train.data.tokenizer import build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
-from neoxargs.train.huggingface import importing, tokens
-from neoxargs.train.kernels.cross_entropy import Loss
+from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.model.rotary import longrope_context
-from neoxargs.train.parallel.make import Make, shards_of, unsharded_shape
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.parallel.layers import Make, shards_of, unsharded_shape
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.small_gpt import randomised

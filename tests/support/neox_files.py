@@ -1,6 +1,6 @@
 """Write checkpoints in GPT-NeoX's formats of several years, in the documented layout and with torch.save alone.
 
-Nothing of `neoxargs/neox_checkpoint` is used, so that reading what this writes tests that package.
+Nothing of `neoxargs/files/neox_checkpoint` is used, so that reading what this writes tests that package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neoxargs.resolve.config import Config
+from neoxargs.config.config import Config
 
 #: Our modules in a layer -> theirs. The MLP's names are of September 2024 and later.
 NAMES = {

@@ -12,20 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.config.config import Config
+from neoxargs.convert.huggingface import importing
+from neoxargs.convert.huggingface.adapters import PeftFolder
+from neoxargs.convert.huggingface.exporting import choose_family, sizes_of
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import rank_slice
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import PipelinedModel, PlainModel
-from neoxargs.train.huggingface import importing
-from neoxargs.train.huggingface.adapters import PeftFolder
-from neoxargs.train.huggingface.exporting import choose_family, sizes_of
-from neoxargs.train.kernels.cross_entropy import Loss
-from neoxargs.train.parallel.make import Make, shards_of
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.losses.cross_entropy import Loss
+from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.parallel.layers import Make, shards_of
 from neoxargs.train.process import mesh, setup
 from tests.support.huggingface import CPU, END, SEQ, SIZES, imported, made
 from tests.support.ranks import run_ranks

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from neoxargs import run_metrics
-from neoxargs.resolve.config import Config
+from neoxargs.config.config import Config
+from neoxargs.files import metrics as run_metrics
 from tests.support.frozen_runs import losses, saved, trained
 from tests.support.preference import RATE
 from tests.support.ranks import run_ranks

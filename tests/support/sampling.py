@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from neoxargs.data.tokenizer import Ids
 from neoxargs.registry.generation import Generation
-from neoxargs.train.data.tokenizer import Ids
 from neoxargs.train.generation.generator import Generator, PlainModel
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Mesh
 from tests.support.small_gpt import VOCABULARY, small
 

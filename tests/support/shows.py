@@ -12,8 +12,8 @@ from collections import defaultdict
 
 import pytest
 
+from neoxargs.commands.docs.parameters import effect_words
 from neoxargs.registry import REGISTRY, Parameter, normal
-from neoxargs.tools.docs.parameters import effect_words
 from tests.support.paths import DOCS
 from tests.support.reference import read
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import DEFAULT, Value
+from neoxargs.config.config import Config
+from neoxargs.config.value import DEFAULT, Value
 from neoxargs.train.deepspeed.pipeline_module import layer_specs
-from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
+from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
-from neoxargs.train.parallel.pipeline import layers
+from neoxargs.train.model.pipeline import layers
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Axis, build_mesh
 
 SMALL: dict[str, Any] = {

@@ -9,10 +9,10 @@ from typing import Any, get_args
 import pytest
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from neoxargs.launch.targets.deepspeed import deepspeed_json
+from neoxargs.config.config import Config
 from neoxargs.registry import Parameter
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.config import Config
+from neoxargs.targets.deepspeed import deepspeed_json
 
 SHAPE = """
 num_layers: 4

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.request import Request
-from neoxargs.tools.check import run
+from neoxargs.base.request import Request
+from neoxargs.commands.check import run
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.resolve import resolve
-from neoxargs.train import evaluate, lm_eval_harness, run
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.train import evaluate, run
 from neoxargs.train.evaluate import Perplexity
+from neoxargs.train.evaluation import lm_eval_harness
+from neoxargs.train.evaluation.lm_eval_harness import Model
+from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
 from neoxargs.train.generation.logprobs import Scorer, ScoringLoss, ScoringRow, windows
-from neoxargs.train.kernels.cross_entropy import IGNORED
-from neoxargs.train.lm_eval_harness import Model
-from neoxargs.train.lm_eval_tasks import Tasks, require_installed
+from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.processes import TINY, write_tokens

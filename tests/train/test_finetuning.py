@@ -11,15 +11,15 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from neoxargs.launch.epochs import samples_per_epoch
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.config.config import Config
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
+from neoxargs.runs.epochs import samples_per_epoch
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train import run
 from neoxargs.train.generation.logprobs import Scorer
-from neoxargs.train.kernels.cross_entropy import IGNORED
+from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process import setup
 from tests.support import finetuning_parity as parity
 from tests.support import peft_models

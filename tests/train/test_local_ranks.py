@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.targets.wire_format import script_arguments
+from neoxargs.targets.wire_format import script_arguments
 from neoxargs.train import local_ranks
 from tests.support.configure import configure
 from tests.support.paths import ROOT

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved

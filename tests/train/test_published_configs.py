@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.config.config import Config
+from neoxargs.files.token_files import writer as indexed
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train import run
-from neoxargs.train.data import indexed
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import MicroBatch
-from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.paths import CONFIGS, NEOX_HEAD, needs_corpus

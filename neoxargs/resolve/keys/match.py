@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from neoxargs.problems import Place
+from neoxargs.base.problems import Place
 from neoxargs.registry import REGISTRY
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neoxargs.problems import Problem, listed
+from neoxargs.base.problems import Problem, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.yaml.nodes import Entry, Mapping
 

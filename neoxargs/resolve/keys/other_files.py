@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from neoxargs.problems import Place, Problem, listed
+from neoxargs.base.problems import Place, Problem, listed
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.keys.other_programs import OtherFile, counterpart, files, value_advice

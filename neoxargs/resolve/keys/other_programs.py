@@ -12,7 +12,7 @@ from collections.abc import Set
 from functools import cache
 from typing import Any, NamedTuple
 
-from neoxargs.problems import close_matches
+from neoxargs.base.problems import close_matches
 from neoxargs.registry import REGISTRY, normal
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from neoxargs.problems import SET, close_matches, listed
+from neoxargs.base.problems import SET, close_matches, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.keys.match import Key, Match, keys_of
 from neoxargs.resolve.keys.other_programs import in_sections

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 
-from neoxargs.problems import Place, Problem, close_matches, listed
-from neoxargs.record import replace
+from neoxargs.base.problems import Place, Problem, close_matches, listed
+from neoxargs.base.record import replace
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.letters import wrong_letters

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neoxargs.config.dialect import Dialect
 from neoxargs.registry.history import NEWEST
-from neoxargs.resolve.dialect import Dialect
 from neoxargs.resolve.merge.assign import assign
 from neoxargs.resolve.merge.entries import Entries, read_overrides, read_texts, read_tree
 from neoxargs.resolve.merge.judge import judge

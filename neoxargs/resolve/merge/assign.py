@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
-from neoxargs.problems import SET, Place, Problem, close_matches, listed
+from neoxargs.base.problems import SET, Place, Problem, close_matches, listed
+from neoxargs.config.dialect import Dialect, inferred, named
+from neoxargs.config.value import Source, Value
 from neoxargs.registry import REGISTRY, Parameter
-from neoxargs.resolve.dialect import Dialect, inferred, named
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.merge.entries import Entries
-from neoxargs.resolve.value import Source, Value
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar, is_null
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.base.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.keys.other_files import file_of_another_program

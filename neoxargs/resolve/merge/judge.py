@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from neoxargs.problems import Problem
-from neoxargs.record import replace
+from neoxargs.base.problems import Problem
+from neoxargs.base.record import replace
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.keys.match import Key, is_known
 from neoxargs.resolve.keys.misplaced import (
@@ -16,7 +16,13 @@ from neoxargs.resolve.keys.misplaced import (
     parameters_in_unknown_section,
     unknown_section,
 )
-from neoxargs.resolve.keys.unknown import match_key, unexplained_key, unknown_beside, unknown_key, written_twice
+from neoxargs.resolve.keys.unknown import (
+    match_key,
+    unexplained_key,
+    unknown_beside,
+    unknown_key,
+    written_twice,
+)
 from neoxargs.resolve.merge.assign import Assigned
 from neoxargs.resolve.merge.entries import Entries, OddKey
 from neoxargs.resolve.merge.result import Draft

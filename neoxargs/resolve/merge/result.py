@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from neoxargs.problems import Place, Problem
+from neoxargs.base.problems import Place, Problem
+from neoxargs.config.dialect import Dialect
+from neoxargs.config.value import Value
 from neoxargs.registry import Group
-from neoxargs.resolve.dialect import Dialect
-from neoxargs.resolve.value import Value
 
 G = TypeVar("G", bound=Group)
 

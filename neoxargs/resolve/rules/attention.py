@@ -6,10 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from neoxargs.problems import did_you_mean
+from neoxargs.base.problems import did_you_mean
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.model import KIND_OF_MODE
-from neoxargs.resolve.rules.rule import DERIVATIONS, Contradiction, Finding, Rule, check, derive, refuse, warn
+from neoxargs.resolve.rules.rule import (
+    DERIVATIONS,
+    Contradiction,
+    Finding,
+    Rule,
+    check,
+    derive,
+    refuse,
+    warn,
+)
 from neoxargs.resolve.rules.shared_findings import multiple_of
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
+from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, warn
 from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed_value, ignored
-from neoxargs.sizes.layout import ranks_of_replica
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 RANKS = "data parallel ranks"

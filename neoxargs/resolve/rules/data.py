@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse, warn
 
 Paths = Sequence[str] | str | None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
-from neoxargs.sizes.optimizer_state import is_onebit
 
 
 @check

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
+from neoxargs.facts.lora import ALL, NAMES, adapted_parts
+from neoxargs.facts.model import GATED
 from neoxargs.resolve.rules.rule import Finding, check, refuse
-from neoxargs.sizes.lora import ALL, NAMES, adapted_parts
-from neoxargs.sizes.model import GATED
 
 
 @check

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from neoxargs.facts.model import GATED
 from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
-from neoxargs.sizes.model import GATED
 
 
 @check

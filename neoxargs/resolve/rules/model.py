@@ -7,11 +7,17 @@ from collections.abc import Collection, Sequence
 from math import ceil
 from typing import Any
 
-from neoxargs.problems import did_you_mean
+from neoxargs.base.problems import did_you_mean
+from neoxargs.facts.kinds import RECURRENT
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.shared_findings import divisible_by, fitting_heads, multiple_of, nearest, set_hidden_size
+from neoxargs.resolve.rules.shared_findings import (
+    divisible_by,
+    fitting_heads,
+    multiple_of,
+    nearest,
+    set_hidden_size,
+)
 from neoxargs.resolve.rules.synonyms import Default
-from neoxargs.sizes.kinds import RECURRENT
 
 #: The kinds of layers in `attention_config`.
 LAYER_KINDS = (

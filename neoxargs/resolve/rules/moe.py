@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import date
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
+from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import divisible_by
-from neoxargs.sizes.layout import ranks_of_replica
 
 #: The day on which GPT-NeoX replaced DeepSpeed's and MegaBlocks' experts.
 REPLACED = date(2025, 5, 9)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
+from neoxargs.facts.layout import ranks_of_replica
+from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse
 from neoxargs.resolve.rules.synonyms import Default, agreed_value, ignored
-from neoxargs.sizes.layout import ranks_of_replica
-from neoxargs.sizes.optimizer_state import is_onebit
 
 #: The learning rate that GPT-NeoX uses if none is set.
 DEFAULT_LR = 0.001

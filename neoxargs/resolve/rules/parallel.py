@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neoxargs.facts.kinds import ATTENTION_BLOCK, RECURRENT
+from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest
-from neoxargs.sizes.kinds import ATTENTION_BLOCK, RECURRENT
-from neoxargs.sizes.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 
 
 @derive

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
 from neoxargs.resolve.rules.data import Paths, path_list
 from neoxargs.resolve.rules.rule import Finding, check, refuse
 

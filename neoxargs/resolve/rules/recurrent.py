@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
+from neoxargs.facts.kinds import RECURRENT
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import multiple_of
-from neoxargs.sizes.kinds import RECURRENT
 
 
 @derive

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
-from neoxargs.problems import did_you_mean, listed
+from neoxargs.base.problems import did_you_mean, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Finding, check, derive, refuse, warn

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
+from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
-from neoxargs.sizes.optimizer_state import is_onebit
 
 #: DeepSpeed's schedules with a parameter `warmup_max_lr`, with `total_num_steps`, and with `warmup_num_steps`.
 WITH_MAX_LR = ("WarmupLR", "WarmupDecayLR")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
 from neoxargs.resolve.rules.rule import Finding, refuse
 
 #: Matrix products and attention kernels are slow, or unavailable, for head sizes that are not multiples of this.

@@ -10,11 +10,19 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from neoxargs.problems import close_matches, did_you_mean
+from neoxargs.base.problems import close_matches, did_you_mean
 from neoxargs.resolve.keys.other_programs import our_choice
 from neoxargs.resolve.values.describe_type import UNIONS, describe_type, is_list
 from neoxargs.resolve.values.hints import number_hint, typo_hint, without_brackets
-from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, Sequence, format_node, node_of, read_plain
+from neoxargs.resolve.yaml.nodes import (
+    Mapping,
+    Node,
+    Scalar,
+    Sequence,
+    format_node,
+    node_of,
+    read_plain,
+)
 
 _NOTHING = type(None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from neoxargs.problems import listed
+from neoxargs.base.problems import listed
 
 UNIONS = (Union, types.UnionType)
 _NOTHING = type(None)

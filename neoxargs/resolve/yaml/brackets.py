@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from neoxargs.problems import Place, Problem
+from neoxargs.base.problems import Place, Problem
 from neoxargs.resolve.yaml.line_patterns import ELLIPSIS_HINT, line_problem
 from neoxargs.resolve.yaml.parse_failure import ParseFailure
 

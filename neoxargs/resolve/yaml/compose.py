@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.base.problems import SET, Place, Problem, Problems
 from neoxargs.registry import normal
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.resolve.yaml.syntax_errors import syntax_problem

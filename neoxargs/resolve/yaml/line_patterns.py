@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from neoxargs.problems import Place, Problem
+from neoxargs.base.problems import Place, Problem
 
 
 def line_content(place: Place) -> Place:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping as AnyMapping
 from typing import Any, NamedTuple
 
-from neoxargs.problems import Place, printable
+from neoxargs.base.problems import Place, printable
 
 NOWHERE = Place("", 0, 0)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from neoxargs.problems import Place
+from neoxargs.base.problems import Place
 from neoxargs.resolve.yaml.line_patterns import line_content
 
 

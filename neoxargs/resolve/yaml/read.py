@@ -12,12 +12,12 @@ import stat
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from neoxargs.problems import Place, Problem, Problems, close_matches, listed, similar_folders
-from neoxargs.request import is_lock_text
+from neoxargs.base.problems import Place, Problem, Problems, close_matches, listed, similar_folders
+from neoxargs.base.request import is_lock_text
+from neoxargs.base.shipped import config_folders
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.resolve.yaml.line_patterns import line_problem
 from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, is_null
-from neoxargs.shipped import config_folders
 
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_file", "read_files"]
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from neoxargs.problems import Place, Problem
+from neoxargs.base.problems import Place, Problem
 from neoxargs.resolve.yaml.brackets import bracket_problem
 from neoxargs.resolve.yaml.line_patterns import is_conflict_mark, line_content, line_problem
 from neoxargs.resolve.yaml.parse_failure import ParseFailure, PlaceAt

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from neoxargs import checkpoint_folder
-from neoxargs.checkpoint_folder import Base
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.folder import Base
 from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.neox.loading import weights_of
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights, Weights
-from neoxargs.train.neox.loading import weights_of
 
 #: Returns what is wrong with a checkpoint, "" if nothing is: `checkpoint_folder.verify`, or one for all ranks together.
 Verify = Callable[[Path], str]

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch.distributed
 
-from neoxargs import checkpoint_folder
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.process.setup import Process
 
 

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from neoxargs.checkpoint_folder import (
+from neoxargs.files.checkpoints.checksums import Digest, digest_of
+from neoxargs.files.checkpoints.folder import (
     REMOVING,
     WRITING,
     delete,
@@ -26,7 +27,6 @@ from neoxargs.checkpoint_folder import (
     tag,
     write_digests,
 )
-from neoxargs.checksums import Digest, digest_of
 
 
 def begin(folder: Path, iteration: int) -> Path:

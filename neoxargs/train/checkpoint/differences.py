@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from neoxargs import checkpoint_folder
-from neoxargs.neox_checkpoint.contents import Contents
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights, Weights
-from neoxargs.train.neox.weights import NeoxWeights
 
 #: Weight and state of a tensor; the state of the weight itself is empty.
 Key = tuple[str, str]

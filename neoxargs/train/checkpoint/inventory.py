@@ -17,7 +17,7 @@ from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
-from neoxargs.train.parallel.pipeline import gpt_name, named_weights, stage_layers
+from neoxargs.train.model.pipeline import gpt_name, named_weights, stage_layers
 
 PREFIX = "layout-"
 Inventory = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import IO, Any, cast
 
 import torch
 
-from neoxargs.checksums import ChecksumFile, Digest, digest_of
-from neoxargs.train.checkpoint.host_copies import HostCopies
+from neoxargs.files.checkpoints.checksums import ChecksumFile, Digest, digest_of
+from neoxargs.train.checkpoint.snapshot import HostCopies
 
 #: Writes the contents of a file.
 Fill = Callable[[ChecksumFile], object]

@@ -15,8 +15,8 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from neoxargs.problems import Problem, Problems
-from neoxargs.sizes.model import REWARD_HEAD
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.facts.model import REWARD_HEAD
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.weights_by_name import (
     COMPARE_CONFIG,
@@ -28,8 +28,8 @@ from neoxargs.train.checkpoint.weights_by_name import (
 )
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
-from neoxargs.train.parallel.make import shards_of, unsharded_shape
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.parallel.layers import shards_of, unsharded_shape
 
 #: Weights with one row per token. Their row count is padded to a multiple that depends on the layout, with zeros.
 VOCABULARY_WEIGHTS = ("embedding.word_embeddings.weight", "output.weight")

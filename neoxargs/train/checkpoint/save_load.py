@@ -14,24 +14,24 @@ from typing import Any
 import torch
 import torch.distributed
 
-from neoxargs import checkpoint_folder
-from neoxargs.checkpoint_folder import Base
-from neoxargs.launch.preflight.resumed_model import other_optimizer
-from neoxargs.problems import Problem, Problems
-from neoxargs.registry.kinds import DRAWS
-from neoxargs.sizes.lr_schedule import differing
-from neoxargs.sizes.model import REWARD_HEAD, is_reward_model
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.checks.checkpoint.model import other_optimizer
+from neoxargs.facts.lr_schedule import differing
+from neoxargs.facts.model import REWARD_HEAD, is_reward_model
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.folder import Base
+from neoxargs.resolve.compare.impact import DRAWS
 from neoxargs.train.checkpoint import base, inventory, relayout
 from neoxargs.train.checkpoint.choose import choose, damage_on_any_host
 from neoxargs.train.checkpoint.inventory import Inventory
+from neoxargs.train.checkpoint.neox import loading
+from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
 from neoxargs.train.checkpoint.saving import Position, Saver, first_non_finite
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
 from neoxargs.train.deepspeed import checkpoint_io
-from neoxargs.train.neox import loading
-from neoxargs.train.neox.weights import NeoxWeights
+from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.optim.schedule import Schedule, continue_schedule
-from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
 
 
@@ -231,7 +231,7 @@ class Checkpoints(Saver):
     def _follow_train_iters(self, checkpoint: Path) -> None:
         """Use this run's schedule if it differs from the checkpoint's only because `train_iters` was changed.
 
-        The launcher has already warned about the jump of the learning rate (launch/preflight/resumed_schedule.py).
+        The launcher has already warned about the jump of the learning rate (checks/checkpoint/schedule.py).
         """
         theirs, schedule = checkpoint_folder.schedule(checkpoint), self.engine.lr_scheduler
         if theirs is None or not isinstance(schedule, Schedule) or schedule.reload != "neither":

@@ -21,25 +21,26 @@ import torch.distributed
 import yaml
 from torch import nn
 
-from neoxargs import checkpoint_folder, tokenizer_folder
-from neoxargs.checksums import Digest
-from neoxargs.launch.processes.failures import OfAnotherRank
-from neoxargs.launch.targets.ranks import train_values
-from neoxargs.problems import Problem, Problems, listed
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.trained import is_frozen
-from neoxargs.token_files import checksums
-from neoxargs.token_files.sources import files_of, sources
+from neoxargs.base.problems import Problem, Problems, listed
+from neoxargs.config.config import Config
+from neoxargs.facts.trained import is_frozen
+from neoxargs.files import tokenizer_folder
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.checksums import Digest
+from neoxargs.files.token_files import checksums
+from neoxargs.files.token_files.sources import files_of, sources
+from neoxargs.processes.failures import OfAnotherRank
+from neoxargs.targets.ranks import train_values
+from neoxargs.train.batches.references import References
 from neoxargs.train.checkpoint import commit, expert_files, inventory
-from neoxargs.train.checkpoint.host_copies import HostCopies
+from neoxargs.train.checkpoint import references as recorded
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
-from neoxargs.train.checkpoint_validation import KEY, ForwardPass
-from neoxargs.train.data.references import References
+from neoxargs.train.checkpoint.snapshot import HostCopies
+from neoxargs.train.checkpoint.validation import KEY, ForwardPass
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
-from neoxargs.train.preference import recorded
 from neoxargs.train.process.setup import Process, suppress_output
 
 

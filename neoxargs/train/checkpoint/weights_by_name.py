@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from neoxargs import checkpoint_folder
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.registry import REGISTRY
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.optimizer_layout import Piece
-from neoxargs.train.parallel.make import TensorShard
+from neoxargs.train.parallel.layers import TensorShard
 
 #: Parameters that determine which rank holds which part of the model.
 LAYOUT = ("model_parallel_size", "pipe_parallel_size")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
 
 #: Writes an object to a file.
 Write = Callable[[Any, Path], None]

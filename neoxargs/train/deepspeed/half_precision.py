@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neoxargs.train.deepspeed.gradient_norm import averages, gradient_norm, shorten
+from neoxargs.train.parallel.gradient_norm import averages, gradient_norm, shorten
 from neoxargs.train.process.mesh import Mesh
 
 

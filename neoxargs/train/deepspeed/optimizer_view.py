@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from neoxargs.train.deepspeed.gradient_norm import counts_here, is_expert
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.parallel.gradient_norm import counts_here, is_expert
 from neoxargs.train.process.mesh import Mesh
 
 #: Name of a weight -> this rank's elements, flat; no entry if other ranks hold all of them.

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neoxargs.train.deepspeed import canaries, gradient_norm, half_precision
+from neoxargs.train.deepspeed import canaries, half_precision
+from neoxargs.train.parallel import gradient_norm
 from neoxargs.train.process import collectives
 from neoxargs.train.process.mesh import Mesh
 
@@ -38,7 +39,7 @@ def install(engine: Any, mesh: Mesh) -> None:
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
     # The engine calls this method only in fp32; in half precision the optimizer clips.
-    engine.clip_fp32_gradients = lambda: gradient_norm.clip(engine, mesh)
+    engine.clip_fp32_gradients = lambda: clip(engine, mesh)
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
         # DeepSpeed's internal name of `hysteresis` is `delayed_shift`.
         arguments = engine.dynamic_loss_scale_args()
@@ -46,6 +47,18 @@ def install(engine: Any, mesh: Mesh) -> None:
         half_precision.replace_norm(engine, half_precision.LossScale(engine), mesh)
         # The step was taken in the optimizer's constructor, so only its effects can be undone.
         half_precision.forget_first_step(engine.optimizer)
+
+
+def clip(engine: Any, mesh: Mesh) -> None:
+    """Clip the gradients and set `engine._global_grad_norm`. Replaces `engine.clip_fp32_gradients`."""
+    weights = list(engine.module.parameters())
+    norm = gradient_norm.gradient_norm(
+        [(weight, weight.grad) for weight in weights], mesh, gradient_norm.averages(engine)
+    )
+    engine._global_grad_norm = norm
+    gradient_norm.shorten(
+        [weight.grad for weight in weights if weight.grad is not None], norm, engine.gradient_clipping()
+    )
 
 
 @cache
@@ -232,7 +245,7 @@ PATCHES = (
         "gradient norm therefore omits the biases and layer norms of all pipeline stages except the first, and counts "
         "tied embeddings twice. A run with pipeline stages is clipped differently from one without.",
         canaries.norm_counts_by_model_parallel_rank,
-        gradient_norm.clip,
+        clip,
     ),
     Patch(
         "fp16-loss-unscaled",

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from neoxargs.sizes.layout import NOT_COUNTED
+from neoxargs.facts.layout import NOT_COUNTED
 
 #: Counts the weights of each layer of the list that a PipelineModule is made of.
 CountWeights = Callable[[Sequence[Any]], list[int]]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from neoxargs.registry.activations import Recompute
-from neoxargs.train.engine.host_copies import HostCopies, HostCopy
+from neoxargs.train.engine.offloaded_activations import HostCopies, HostCopy
 from neoxargs.train.process.mesh import ALONE, Axis
 
 

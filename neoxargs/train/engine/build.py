@@ -17,11 +17,11 @@ from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
-from neoxargs.launch.preflight.data_files import too_few_rows
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.optimizer_state import accumulates_in_fp32, is_onebit
-from neoxargs.sizes.vocab import padded_vocab_size
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.checks.data.files import too_few_rows
+from neoxargs.config.config import Config
+from neoxargs.facts.optimizer_state import accumulates_in_fp32, is_onebit
+from neoxargs.facts.vocab import padded_vocab_size
 from neoxargs.train.deepspeed import expert_groups, half_precision, patches, skip_steps, swap
 from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
@@ -31,23 +31,23 @@ from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
-from neoxargs.train.experts import layer as experts
-from neoxargs.train.kernels.added_losses import AddedLosses
-from neoxargs.train.kernels.cross_entropy import Vocabulary
-from neoxargs.train.kernels.means import Means
-from neoxargs.train.kernels.selective import Selective
-from neoxargs.train.lora import adapters
+from neoxargs.train.losses import objective
+from neoxargs.train.losses.added_losses import AddedLosses
+from neoxargs.train.losses.cross_entropy import Vocabulary
+from neoxargs.train.losses.means import Means
 from neoxargs.train.model import mup
 from neoxargs.train.model.block import BLOCKS
+from neoxargs.train.model.experts import layer as experts
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.widths import Widths
+from neoxargs.train.model.lora import adapters
+from neoxargs.train.model.pipeline import count_weights, layers, named_weights, tie_relative_bias
+from neoxargs.train.ops.selective import Selective
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim import muon
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.schedule import build_schedule
-from neoxargs.train.parallel.make import Make, VocabEmbedding
-from neoxargs.train.parallel.pipeline import count_weights, layers, named_weights, tie_relative_bias
-from neoxargs.train.preference import objective
+from neoxargs.train.parallel.layers import Make, VocabEmbedding
+from neoxargs.train.parallel.widths import Widths
 from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from neoxargs.problems import Problem, Problems
-from neoxargs.train.experts.layer import Experts
-from neoxargs.train.kernels.fused import should_compile
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.experts.layer import Experts
+from neoxargs.train.ops.fused import should_compile
 
 
 def compile_layers(module: nn.Module, device: torch.device) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-from neoxargs.resolve.config import Config
+from neoxargs.config.config import Config
 from neoxargs.train.deepspeed.pipeline_module import exclude_tied_gradients, is_pipeline_module
-from neoxargs.train.lora.adapters import is_adapter
-from neoxargs.train.soft_prompt.prompt import is_prompt
+from neoxargs.train.model.lora.adapters import is_adapter
+from neoxargs.train.model.soft_prompt.prompt import is_prompt
 
 
 def freeze(module: nn.Module, config: Config) -> None:

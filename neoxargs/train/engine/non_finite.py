@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.train.deepspeed.optimizer_view import before_reduction, before_step, full_gradients
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 

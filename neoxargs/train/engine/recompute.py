@@ -19,8 +19,8 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from neoxargs.config.config import Config
 from neoxargs.registry.activations import Recompute
-from neoxargs.resolve.config import Config
 from neoxargs.train.deepspeed import patches
 from neoxargs.train.engine.activation_store import Store
 from neoxargs.train.process.mesh import ALONE, Mesh, Mpu

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from neoxargs.registry.logging import Logging
 from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
-from neoxargs.train.kernels.means import Means
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.losses.means import Means
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Mesh
 
 

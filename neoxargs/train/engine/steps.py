@@ -18,7 +18,7 @@ from torch import Tensor
 from neoxargs.train.deepspeed import patches
 from neoxargs.train.engine.non_finite import NonFinite, is_lowest_scale, keeps_overflowing
 from neoxargs.train.engine.reports import StepReporter
-from neoxargs.train.kernels.cross_entropy import IGNORED, Targets
+from neoxargs.train.losses.cross_entropy import IGNORED, Targets
 from neoxargs.train.model.documents import LayerInput, pack
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Axis, Mesh

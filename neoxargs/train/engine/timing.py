@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from neoxargs.resolve.config import Config
+from neoxargs.config.config import Config
 from neoxargs.train.deepspeed import patches
 
 #: GPT-NeoX's default; it does not turn on DeepSpeed's log lines unless the user set it.

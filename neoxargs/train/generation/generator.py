@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.registry.generation import Generation
-from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.generation.sampling import choose
-from neoxargs.train.kernels.cross_entropy import Loss, Readout
+from neoxargs.train.losses.cross_entropy import Loss, Readout
 from neoxargs.train.model.cache import Cache, attach
 from neoxargs.train.model.documents import LayerInput, pack
 from neoxargs.train.model.gpt import GPT

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.train.engine.steps import MicroBatch, Pipelined, Plain, to_device
-from neoxargs.train.kernels.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
+from neoxargs.train.losses.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
 from neoxargs.train.process.mesh import Mesh
 
 #: Micro batches per pipeline stage that are in the pipeline at the same time.

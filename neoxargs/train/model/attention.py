@@ -12,22 +12,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.kinds import layer_kind
-from neoxargs.sizes.model import attention_width, has_qkv_bias, head_dim, layer_window
-from neoxargs.train.kernels import flex
-from neoxargs.train.kernels.rotary import Angles, rotate_heads
-from neoxargs.train.kernels.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
-from neoxargs.train.kernels.sparsity import layer_pattern, token_mask, window_mask
-from neoxargs.train.kernels.tables import Tables
+from neoxargs.config.config import Config
+from neoxargs.facts.kinds import layer_kind
+from neoxargs.facts.model import attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
-from neoxargs.train.model.documents import masks_documents, positions_in_document, resets_positions, same_document
-from neoxargs.train.model.init import initializer
+from neoxargs.train.model.documents import (
+    masks_documents,
+    positions_in_document,
+    resets_positions,
+    same_document,
+)
 from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.ops import flex
+from neoxargs.train.ops.rotary import Angles, rotate_heads
+from neoxargs.train.ops.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
+from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
+from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.init import initializer
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 

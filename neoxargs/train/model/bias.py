@@ -13,12 +13,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from neoxargs.config.config import Config
+from neoxargs.facts.model import head_dim
 from neoxargs.registry.model import Embedding, Shape
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import head_dim
-from neoxargs.train.model.init import METHODS
 from neoxargs.train.model.mup import multipliers
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.init import METHODS
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Axis
 
 

@@ -10,22 +10,22 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from neoxargs.config.config import Config
+from neoxargs.facts.kinds import ATTENTION_BLOCK, RECURRENT, block_name
+from neoxargs.facts.model import has_experts, mlp_norm_options, norms_after, norms_before
 from neoxargs.registry.model import Norm
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.kinds import ATTENTION_BLOCK, RECURRENT, block_name
-from neoxargs.sizes.model import has_experts, mlp_norm_options, norms_after, norms_before
-from neoxargs.train.experts.layer import Experts
-from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import RelativeBias
 from neoxargs.train.model.documents import LayerInput, pack, unpack
+from neoxargs.train.model.experts.layer import Experts
 from neoxargs.train.model.mlp import FeedForward
 from neoxargs.train.model.norm import norm
+from neoxargs.train.model.recurrent.mamba import MambaTransformerBlock
+from neoxargs.train.model.recurrent.rwkv import RwkvTransformerBlock
+from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.parallel.communicate import leave_region
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import ALONE
-from neoxargs.train.recurrent.mamba import MambaTransformerBlock
-from neoxargs.train.recurrent.rwkv import RwkvTransformerBlock
 
 #: Whether a layer has experts -> its feed-forward, a module made from the configuration and a `Make`.
 FEED_FORWARD: dict[bool, Callable[[Config, Make], nn.Module]] = {False: FeedForward, True: Experts}

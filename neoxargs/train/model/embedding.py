@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from neoxargs.resolve.config import Config
-from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.config.config import Config
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import (
     LayerInput,
@@ -20,12 +20,12 @@ from neoxargs.train.model.documents import (
     resets_positions,
     unpack,
 )
-from neoxargs.train.model.init import first_rows, initializer
 from neoxargs.train.model.mup import multipliers, output_scale, scale_by
+from neoxargs.train.model.soft_prompt import prompt as soft_prompt
 from neoxargs.train.parallel.communicate import sum_gradients
-from neoxargs.train.parallel.make import Make, VocabEmbedding
+from neoxargs.train.parallel.init import first_rows, initializer
+from neoxargs.train.parallel.layers import Make, VocabEmbedding
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
-from neoxargs.train.soft_prompt import prompt as soft_prompt
 
 
 class TokenEmbedding(nn.Module):

@@ -12,18 +12,18 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import REWARD_HEAD, is_reward_model, weights_of_layers
-from neoxargs.train.kernels.cross_entropy import Readout, Targets, Vocabulary
+from neoxargs.config.config import Config
+from neoxargs.facts.model import REWARD_HEAD, is_reward_model, weights_of_layers
+from neoxargs.train.losses.cross_entropy import Readout, Targets, Vocabulary
+from neoxargs.train.losses.objective import loss_of
 from neoxargs.train.model.bias import relative_bias
 from neoxargs.train.model.block import block_class
 from neoxargs.train.model.documents import LayerInput, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
-from neoxargs.train.model.init import first_rows, initializer
 from neoxargs.train.model.mup import output_scale, scale_by
 from neoxargs.train.model.norm import norm
-from neoxargs.train.parallel.make import Make
-from neoxargs.train.preference.objective import loss_of
+from neoxargs.train.parallel.init import first_rows, initializer
+from neoxargs.train.parallel.layers import Make
 
 
 class OutputLayer(nn.Module):

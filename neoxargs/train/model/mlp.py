@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import mlp_width
-from neoxargs.train.kernels.selective import Selective
-from neoxargs.train.model.init import initializer
-from neoxargs.train.parallel.make import Make
+from neoxargs.config.config import Config
+from neoxargs.facts.model import mlp_width
+from neoxargs.train.ops.selective import Selective
+from neoxargs.train.parallel.init import initializer
+from neoxargs.train.parallel.layers import Make
 
 
 def _tanh_gelu(x: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from neoxargs.launch.preflight.data_files import read_base_shapes
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import head_dim
-from neoxargs.train.model.widths import Widths
-from neoxargs.train.parallel.make import Make, unsharded_shape
+from neoxargs.checks.data.files import read_base_shapes
+from neoxargs.config.config import Config
+from neoxargs.facts.model import head_dim
+from neoxargs.train.parallel.layers import Make, unsharded_shape
+from neoxargs.train.parallel.widths import Widths
 
 #: The weight that gives the growth of the hidden size: its rows do not grow, its columns are the hidden size.
 EMBEDDING = "embedding.word_embeddings.weight"

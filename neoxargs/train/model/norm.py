@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
-from neoxargs.train.kernels.from_inputs import from_inputs
-from neoxargs.train.model.init import zeros
+from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.parallel.communicate import sum_gradients
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.init import zeros
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import head_dim, layer_window
-from neoxargs.train.kernels.tables import Tables
+from neoxargs.config.config import Config
+from neoxargs.facts.model import head_dim, layer_window
+from neoxargs.train.ops.tables import Tables
 
 
 @dataclass(frozen=True)

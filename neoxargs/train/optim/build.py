@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.optimizer_state import is_onebit
 from neoxargs.train.optim import extra
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.muon import Orthogonal

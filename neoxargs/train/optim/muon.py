@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from neoxargs.config.config import Config
+from neoxargs.facts.lora import target
+from neoxargs.facts.model import GATED
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.lora import target
-from neoxargs.sizes.model import GATED
 from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.process.mesh import Mesh
 
 #: Coefficients of the iteration, and its steps, of the author's implementation (kellerjordan.github.io/posts/muon).

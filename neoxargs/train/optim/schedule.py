@@ -1,14 +1,14 @@
-"""Sets the learning rate of an optimizer's groups before each step; the curve itself is `sizes/lr_schedule.py`."""
+"""Sets the learning rate of an optimizer's groups before each step; the curve itself is `facts/lr_schedule.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from neoxargs.problems import Problem, Problems
-from neoxargs.record import as_dict, replace
-from neoxargs.resolve.config import Config
-from neoxargs.sizes.lr_schedule import LearningRateCurve
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.record import as_dict, replace
+from neoxargs.config.config import Config
+from neoxargs.facts.lr_schedule import LearningRateCurve
 
 
 class Optimizer(Protocol):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from neoxargs.launch.cluster.devices import device
-from neoxargs.resolve.config import Config
+from neoxargs.config.config import Config
+from neoxargs.hosts.devices import device
 
 #: torch's present and former name of the variable for its allocator.
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

@@ -18,7 +18,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from neoxargs.launch.cluster.rank_env import number
+from neoxargs.hosts.rank_env import number
 
 INTERFACE = Path("/sys/class/net/lo")
 #: The URL's scheme with which torch finds the rendezvous of this module.

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neoxargs.facts.layout import stages
 from neoxargs.registry.parallel import Parallel
-from neoxargs.sizes.layout import stages
 from neoxargs.train.process.collectives import close_channels, open_channels
 
 #: Timeout of collectives in minutes, so that they fail instead of hanging forever when another rank has failed.

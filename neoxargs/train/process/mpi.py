@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from neoxargs.launch.cluster import rank_env
-from neoxargs.launch.cluster.rank_env import MPI, SLURM, Names, are_set, names
-from neoxargs.launch.cluster.slurm import expanded
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.hosts import rank_env
+from neoxargs.hosts.rank_env import MPI, SLURM, Names, are_set, names
+from neoxargs.hosts.slurm import expanded
 
 
 def set_rank_environment(config: Config) -> None:

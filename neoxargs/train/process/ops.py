@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-from neoxargs.launch.compiled_ops import record_installation
-from neoxargs.launch.preflight.disk_space import why_unwritable
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.checks.machine.disk_space import why_unwritable
+from neoxargs.config.config import Config
+from neoxargs.hosts.compiled_ops import record_installation
 
 
 def add_ninja_to_path() -> None:

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import torch.distributed
 
-from neoxargs.launch.processes import failures
-from neoxargs.problems import Problems, render
+from neoxargs.base.problems import Problems, render
+from neoxargs.processes import failures
 
 
 def report_failure(error: BaseException) -> None:

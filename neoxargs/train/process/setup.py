@@ -18,13 +18,13 @@ import numpy as np
 import torch
 import torch.distributed
 
-from neoxargs.launch.cluster.devices import visible_devices
-from neoxargs.launch.cluster.rank_env import number
-from neoxargs.launch.cluster.rendezvous import unused_port
-from neoxargs.launch.cluster.slurm import in_step
-from neoxargs.launch.preflight.packages import BACKENDS
-from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.checks.machine.packages import BACKENDS
+from neoxargs.config.config import Config
+from neoxargs.hosts.devices import visible_devices
+from neoxargs.hosts.rank_env import number
+from neoxargs.hosts.rendezvous import unused_port
+from neoxargs.hosts.slurm import in_step
 from neoxargs.train.deepspeed import patches
 from neoxargs.train.process import loopback, ops
 from neoxargs.train.process.mesh import TIMEOUT

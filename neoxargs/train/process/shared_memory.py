@@ -217,7 +217,7 @@ def _view(memory: Tensor, part: Tensor) -> Tensor:
 
 
 class Lost(RuntimeError):
-    """Another rank has ended, or does not answer. The words are those that launch/processes/failures.py looks for."""
+    """Another rank has ended, or does not answer. The words are those that processes/failures.py looks for."""
 
 
 def _notify(other: socket.socket) -> None:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from neoxargs.train.track.tracker import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import (
+    Answer,
+    Answers,
+    Evaluation,
+    Outcome,
+    Run,
+    Step,
+    TaskResults,
+    Tracker,
+)
 
 __all__ = ["Answer", "Answers", "Evaluation", "Outcome", "Run", "Step", "TaskResults", "Tracker"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neoxargs.run_metrics import FILE, is_cross_entropy, read
+from neoxargs.files.metrics import FILE, is_cross_entropy, read
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 

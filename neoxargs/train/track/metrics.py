@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from neoxargs.created_files import replace_text
-from neoxargs.run_metrics import read
+from neoxargs.base.files import replace_text
+from neoxargs.files.metrics import read
 from neoxargs.train.track.console import tflops
 from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 

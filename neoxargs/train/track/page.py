@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from neoxargs.created_files import replace_text
-from neoxargs.html_page import html_page
-from neoxargs.line_chart import PHONE, STYLE, Chart, Point, Series, draw, figure, smoothed
-from neoxargs.run_metrics import ACCURACIES, FILE, is_cross_entropy, read
+from neoxargs.base.charts.html_page import html_page
+from neoxargs.base.charts.line_chart import PHONE, STYLE, Chart, Point, Series, draw, figure, smoothed
+from neoxargs.base.files import replace_text
+from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, read
 from neoxargs.train.track import answers
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neoxargs.created_files import replace_text
+from neoxargs.base.files import replace_text
 from neoxargs.train.track.tracker import Outcome, Run, Step, Tracker
 
 

@@ -6,7 +6,16 @@ import textwrap
 from typing import Any
 
 from neoxargs.train.track.console import tflops
-from neoxargs.train.track.tracker import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import (
+    Answer,
+    Answers,
+    Evaluation,
+    Outcome,
+    Run,
+    Step,
+    TaskResults,
+    Tracker,
+)
 
 
 class TensorBoard(Tracker):

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track.tensorboard import scalars
 from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from neoxargs.problems import Problem
+from neoxargs.base.problems import Problem
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.keys.other_files import OURS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.problems import SET, Place, Problem
+from neoxargs.base.problems import SET, Place, Problem
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.keys.match import Key
 from neoxargs.resolve.keys.unknown import NO_MATCH, match_key

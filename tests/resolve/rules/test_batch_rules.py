@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.resolve.rules.batch import solve_batch_sizes
 from neoxargs.resolve.rules.rule import Contradiction
 from tests.support.configure import configure

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.problems import Problems
-from neoxargs.sizes.model import mlp_width
+from neoxargs.base.problems import Problems
+from neoxargs.facts.model import mlp_width
 from tests.support.configure import configure
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.resolve import rules
+from neoxargs.resolve.effects.no_effect import no_effect_warnings
 from neoxargs.resolve.rules.data import path_list, split_proportions
-from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
 from tests.support.configure import configure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from tests.support.configure import configure
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved

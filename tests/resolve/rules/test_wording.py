@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.problems import Problems, render
+from neoxargs.base.problems import Problems, render
 from neoxargs.resolve import derive
 from neoxargs.resolve.rules import CHECKS
 from neoxargs.resolve.rules.rule import Rule

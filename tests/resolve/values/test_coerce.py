@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.types import BelowOne, Bound, Count, Fraction, Natural, NonNegative, Paths, Positive
+from neoxargs.registry.types import (
+    BelowOne,
+    Bound,
+    Count,
+    Fraction,
+    Natural,
+    NonNegative,
+    Paths,
+    Positive,
+)
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import Scalar, read_plain

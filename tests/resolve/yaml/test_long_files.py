@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.problems import render
+from neoxargs.base.problems import render
+from neoxargs.migrate.deepspeed import lenient_json
+from neoxargs.migrate.source import Options
+from neoxargs.migrate.sources import source_of
 from neoxargs.resolve import Text
 from neoxargs.resolve.merge import entries
 from neoxargs.resolve.merge.judge import MAX_SUGGESTIONS
 from neoxargs.resolve.yaml import compose as reader
 from neoxargs.resolve.yaml.compose import MAX_KEYS, MAX_VALUES
-from neoxargs.tools.migrate import source_of
-from neoxargs.tools.migrate.deepspeed import lenient_json
-from neoxargs.tools.migrate.source import Options
 
 LONG = 3 * MAX_VALUES
 KEYS, VALUES, LINES = f"{MAX_KEYS:,} keys", f"{MAX_VALUES:,} values", f"{MAX_VALUES:,} lines"
@@ -78,7 +78,7 @@ def test_a_json_that_is_too_long_is_not_read_to_its_end(monkeypatch: pytest.Monk
 
 
 def test_the_line_of_many_problems_is_searched_for_secrets_once() -> None:
-    from neoxargs.problems import without_secrets
+    from neoxargs.base.problems import without_secrets
 
     text = "{" + ", ".join(f"k{number}: 1" for number in range(MAX_SUGGESTIONS)) + "}"
     problems = [

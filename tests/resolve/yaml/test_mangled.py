@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft
 from tests.support.bad_inputs import GOOD

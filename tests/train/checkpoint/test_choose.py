@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from neoxargs import checkpoint_folder
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.checkpoint import commit
 from tests.support.ranks import run_ranks
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs import checkpoint_folder
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.checkpoint import commit
 
 

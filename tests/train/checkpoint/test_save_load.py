@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs import checkpoint_folder
-from neoxargs.checksums import digest_of
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.checksums import digest_of
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial
 

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from neoxargs import checkpoint_folder
-from neoxargs.checksums import ChecksumFile
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.checksums import ChecksumFile
 from tests.support.processes import start_ranks, step_rows, wait_for_step
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
@@ -121,7 +121,7 @@ def test_it_is_visible_only_once_it_is_finished(found, name):
 
 def failures(root: str) -> list[str]:
     """A disk that is full on rank 1 only: at once and in the background; return the messages on this rank."""
-    from neoxargs.problems import Problems
+    from neoxargs.base.problems import Problems
     from neoxargs.train.checkpoint import commit, rank_files
     from neoxargs.train.checkpoint.save_load import Checkpoints
     from neoxargs.train.checkpoint.saving import Position
@@ -169,7 +169,7 @@ def test_every_rank_reports_a_rank_that_cannot_write_and_goes_on(tmp_path):
 def test_copies_are_independent_and_keep_what_is_shared():
     from collections import OrderedDict
 
-    from neoxargs.train.checkpoint.host_copies import HostCopies
+    from neoxargs.train.checkpoint.snapshot import HostCopies
 
     flat = torch.arange(12.0)
     state = OrderedDict(a=flat[:4], tied=flat[:4], rest=[flat[4:].view(2, 4), (torch.tensor(3), 0.5)], empty=flat[:0])

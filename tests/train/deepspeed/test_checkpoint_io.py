@@ -7,7 +7,7 @@ import pytest
 import torch
 from deepspeed.runtime.zero.config import ZeroStageEnum
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.train.deepspeed import checkpoint_io
 
 

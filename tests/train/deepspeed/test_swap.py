@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch import compiled_ops
+from neoxargs.hosts import compiled_ops
 from neoxargs.train.deepspeed import swap
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial

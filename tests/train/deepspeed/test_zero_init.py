@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Mpu, build_mesh, destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs.sizes.optimizer_state import accumulates_in_fp32
+from neoxargs.facts.optimizer_state import accumulates_in_fp32
 from tests.support.ranks import run_ranks
 from tests.support.trials import Training, Trial
 

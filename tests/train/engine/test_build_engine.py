@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from neoxargs.checks.trainer import trainer_problems
+from neoxargs.config.config import Config
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from tests.support import smallest
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
@@ -72,7 +72,7 @@ def resolved(text: str) -> Config:
 
 def reports(texts: list[str]) -> dict[str, Reported]:
     """What engines built for these texts say of themselves."""
-    from neoxargs.launch.targets.deepspeed import deepspeed_json
+    from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.process import mesh, setup
 
@@ -129,7 +129,7 @@ def test_the_engine_uses_the_configured_value(reported: dict[str, Reported], tex
 def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    from neoxargs.launch.targets.deepspeed import deepspeed_json
+    from neoxargs.targets.deepspeed import deepspeed_json
 
     before, after = resolved(""), resolved("amp: {enabled: true, opt_level: O2}")
     read = [DeepSpeedConfig(deepspeed_json(config)) for config in (before, after)]

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.train.engine import compiled
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 from tests.support.trials import Losses, Trial, train

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from neoxargs import checkpoint_folder
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
 
@@ -92,7 +92,7 @@ def _ended(one: Trial, process: Any, folder: str) -> Ended:
     from neoxargs.train.checkpoint.save_load import Checkpoints
     from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.loop import Loop
-    from neoxargs.train.parallel.pipeline import named_weights
+    from neoxargs.train.model.pipeline import named_weights
 
     saving = {"save": folder, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1, "train_iters": 9}
     built = Training(Trial(saving | one.config, one.deepspeed))

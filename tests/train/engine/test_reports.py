@@ -10,7 +10,7 @@ import torch
 
 from neoxargs.train.engine.reports import NoiseScale
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.trials import SAMPLES, Training, Trial

@@ -6,23 +6,30 @@ import json
 import pytest
 import torch
 
-from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
+from neoxargs.config.config import Config
+from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint.commit import begin, commit
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
-from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
-from neoxargs.train.generate import for_generation, generate, load_model, make_generator, prompts, without_training
+from neoxargs.train.generate import (
+    for_generation,
+    generate,
+    load_model,
+    make_generator,
+    prompts,
+    without_training,
+)
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, padded
-from neoxargs.train.kernels.cross_entropy import Loss
+from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.ranks import run_ranks

@@ -42,7 +42,7 @@ Found = dict[str, list[tuple[str, int, int, bool]]]
 def compile_blocks(capability: tuple[int, int]) -> Found:
     """Return the kernels of the forward and backward pass of each block; raise if its graph breaks."""
     from neoxargs.train.model.block import TransformerBlock
-    from neoxargs.train.parallel.make import Make
+    from neoxargs.train.parallel.layers import Make
     from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
@@ -93,7 +93,7 @@ def compile_attention(capability: tuple[int, int]) -> Found:
     """Return the kernels of flex_attention for the forward and backward pass of each kind of mask."""
     from neoxargs.train.model.attention import SelfAttention
     from neoxargs.train.model.documents import document_starts
-    from neoxargs.train.parallel.make import Make
+    from neoxargs.train.parallel.layers import Make
     from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
@@ -122,7 +122,7 @@ def test_masked_attention_is_a_kernel_that_fits(capability: tuple[int, int]) -> 
 def break_graphs() -> list[str]:
     """Return what torch.compile says of a block that branches on a number of a tensor, and of one that breaks."""
     from neoxargs.train.model.block import TransformerBlock
-    from neoxargs.train.parallel.make import Make
+    from neoxargs.train.parallel.layers import Make
     from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
@@ -176,7 +176,7 @@ def test_a_kernel_that_needs_too_much_shared_memory_is_found() -> None:
 
 def compile_dropout() -> list[tuple[str, int, int, bool]]:
     """Return the kernels that `bias_dropout_fusion` makes."""
-    from neoxargs.train.kernels.fused import DropoutAdd
+    from neoxargs.train.ops.fused import DropoutAdd
     from tests.support.simulated_gpu import ahead_of_time
 
     kernels = ahead_of_time.start(A100)
@@ -198,7 +198,7 @@ ROTATIONS = {"Pythia 1.4B": (16, 1, 128, 32), "Llama 2 7B": (32, 1, 128, 128), "
 
 def compile_rotations(capability: tuple[int, int]) -> Found:
     """Return the kernels that `rope_fusion` makes, for the forward and backward pass of each model's heads."""
-    from neoxargs.train.kernels.rotary import rotate_heads
+    from neoxargs.train.ops.rotary import rotate_heads
     from tests.support.simulated_gpu import ahead_of_time
 
     kernels, found = ahead_of_time.start(capability), {}

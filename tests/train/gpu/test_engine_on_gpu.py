@@ -85,7 +85,7 @@ def test_shards_are_gathered_and_scattered_in_one_tensor() -> None:
 
 def loaded() -> tuple[list[bool], list[float], list[str]]:
     """Store three tensors and load them in reverse; return whether each copy had started, their values, and waits."""
-    from neoxargs.train.engine.host_copies import HostCopies
+    from neoxargs.train.engine.offloaded_activations import HostCopies
     from tests.support.simulated_gpu import waits
 
     copies = HostCopies(torch.device("cuda", 0))

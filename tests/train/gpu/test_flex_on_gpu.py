@@ -45,7 +45,7 @@ def train_with_flex() -> tuple[dict[str, Measured], Called]:
     """What each trial gives, and what flex_attention was called with."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    from neoxargs.train.kernels import flex
+    from neoxargs.train.ops import flex
 
     compute = flex.attend
     called: Called = set()

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from neoxargs.train.huggingface import exporting
+from neoxargs.convert.huggingface import exporting
 from tests.support import simulated_gpu
 from tests.support.processes import rank_arguments, start_ranks, step_rows, train_on_rank
 from tests.support.ranks import CPU, Machine, run_ranks

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from neoxargs.config.config import Config
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.config import Config
-from neoxargs.train.kernels import sdpa
-from neoxargs.train.kernels.sparsity import Pattern, layer_pattern, layout, window_mask
-from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.ops import sdpa
+from neoxargs.train.ops.sparsity import Pattern, layer_pattern, layout, window_mask
+from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.layers import Make
 from tests.support.small_gpt import VOCABULARY, randomised, small
 
 CPU = torch.device("cpu")

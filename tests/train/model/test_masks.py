@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from neoxargs.train.kernels import flex, sparsity
-from neoxargs.train.kernels.sparsity import Pattern, layout
-from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model import attention
 from neoxargs.train.model.bias import alibi, local_slopes
 from neoxargs.train.model.documents import same_document
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.ops import flex, sparsity
+from neoxargs.train.ops.sparsity import Pattern, layout
+from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Axis
 from tests.support.small_gpt import SMALL, VOCABULARY, batch, small
 

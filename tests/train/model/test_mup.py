@@ -10,15 +10,15 @@ import pytest
 import torch
 import yaml
 
-from neoxargs.problems import Problems
-from neoxargs.sizes.model import REWARD_HEAD
+from neoxargs.base.problems import Problems
+from neoxargs.facts.model import REWARD_HEAD
 from neoxargs.train import coord_check
 from neoxargs.train.model import mup
 from neoxargs.train.model.gpt import GPT, RewardHead
-from neoxargs.train.model.widths import Widths
+from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.optim import build as optimizer
-from neoxargs.train.parallel.make import Make
-from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.widths import Widths
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.trials import Training, Trial

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.rotary import Rotation
+from neoxargs.train.ops.tables import Tables
 from tests.support.small_gpt import small
 
 LONGEST, BASE = 64, 500

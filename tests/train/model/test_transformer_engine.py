@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.resolve.config import Config
+from neoxargs.config.config import Config
+from neoxargs.facts.model import parameters
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.sizes.model import parameters
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from tests.support.configure import configure
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised

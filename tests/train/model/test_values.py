@@ -12,16 +12,16 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
+from neoxargs.config.config import Config
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.config import Config
 from neoxargs.train.engine import build as engine
-from neoxargs.train.kernels import fused
-from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.documents import unpack
 from neoxargs.train.model.embedding import sinusoidal
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.ops import fused
+from neoxargs.train.parallel.layers import Make
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 
 START = """

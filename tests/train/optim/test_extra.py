@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from neoxargs.neox_checkpoint.optimizer import COUNTS_STEPS, STATES
+from neoxargs.files.neox_checkpoint.optimizer import COUNTS_STEPS, STATES
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim.extra import BUILDERS, SM3, Lion, Madgrad

@@ -59,7 +59,7 @@ def test_the_iteration_makes_matrices_orthogonal(shape: tuple[int, ...], gram: b
 
 def changes(config: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the change of each weight in the first step, in learning rates."""
-    from neoxargs.train.parallel.pipeline import named_weights
+    from neoxargs.train.model.pipeline import named_weights
     from neoxargs.train.process import setup
 
     setup.start("gloo", seed=1)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from neoxargs.resolve.trainer_support.unsupported import OPTIMIZERS
-from neoxargs.sizes.optimizer_state import is_onebit
+from neoxargs.checks.trainer import OPTIMIZERS
+from neoxargs.facts.optimizer_state import is_onebit
 from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Trial, train
 

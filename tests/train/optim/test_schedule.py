@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from neoxargs.problems import Problems
-from neoxargs.record import replace
-from neoxargs.sizes.lr_schedule import LearningRateCurve
+from neoxargs.base.problems import Problems
+from neoxargs.base.record import replace
+from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.train.optim.schedule import Schedule, build_schedule, continue_schedule
 from tests.support.configure import configure
 from tests.support.small_gpt import small

@@ -73,8 +73,8 @@ def _observe(text: str) -> Seen:
 
 
 def _trained(text: str) -> Seen:
-    from neoxargs.launch.targets.deepspeed import deepspeed_json
     from neoxargs.resolve import Text, complete, draft
+    from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.process import mesh, setup
 

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.ops.fused import DropoutAdd
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Axis
 from neoxargs.train.process.shared_memory import Channel
 from tests.support.ranks import all_ranks, run_ranks

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from neoxargs.facts.model import weights_of_layers
 from neoxargs.registry.model import Shape
-from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, join_shards, small

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.layers import Make
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small

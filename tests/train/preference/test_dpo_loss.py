@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary
-from neoxargs.train.kernels.means import Means
-from neoxargs.train.preference.dpo import MEASURES, DpoLoss
+from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
+from neoxargs.train.losses.dpo import MEASURES, DpoLoss
+from neoxargs.train.losses.means import Means
 from neoxargs.train.process.mesh import ALONE, Mesh
 
 VOCABULARY, PAIRS, BETA = Vocabulary(11, 16), 3, 0.7

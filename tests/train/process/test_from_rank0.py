@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from neoxargs.registry.generation import Generation
+from neoxargs.train.evaluation.lm_eval_harness import Model
 from neoxargs.train.generate import prompts
-from neoxargs.train.lm_eval_harness import Model
 from neoxargs.train.process.from_rank0 import FromRank0
 from tests.support.ranks import run_ranks
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch.processes.process_tree import session_members
-from neoxargs.problems import Problems
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import DEFAULT, Value
+from neoxargs.base.problems import Problems
+from neoxargs.config.config import Config
+from neoxargs.config.value import DEFAULT, Value
+from neoxargs.processes.process_tree import session_members
 from neoxargs.train.process import mpi
 from tests.support.paths import ROOT
 from tests.support.ports import free_port

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import small

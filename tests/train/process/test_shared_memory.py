@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from neoxargs.launch.processes.failures import Cause, cause_of
+from neoxargs.processes.failures import Cause, cause_of
 from neoxargs.train.process import shared_memory
 from neoxargs.train.process.shared_memory import PART, open_channel
 from tests.support.ranks import run_ranks

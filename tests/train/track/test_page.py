@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from neoxargs import run_metrics
-from neoxargs.launch.prepare import with_launch, write_record
-from neoxargs.launch.report.provenance import launch_command
+from neoxargs.config.config import Config
+from neoxargs.config.value import Source, Value
+from neoxargs.files import metrics as run_metrics
+from neoxargs.launch.start.prepare import with_launch, write_record
 from neoxargs.registry import plugins
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import Source, Value
+from neoxargs.resolve.derived_values import launch_command
 from neoxargs.train.run import _launched
 from neoxargs.train.track import Evaluation
 from neoxargs.train.track.console import Console

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs import run_metrics
+from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track import Answers, TaskResults, Tracker
 from neoxargs.train.track.answers import MAX_BETWEEN, section

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from neoxargs import run_metrics
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
+from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics
 from neoxargs.train.track.console import Console, duration

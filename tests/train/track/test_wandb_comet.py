@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from neoxargs.problems import Problems
+from neoxargs.base.problems import Problems
 from neoxargs.registry.logging import Wandb
 from neoxargs.train.track.wandb_comet import WandbTracker
 from tests.support.processes import start_ranks, step_rows

@@ -1,0 +1,1 @@
+"""Words and files that every room uses: problems, text, records, atomic writing, charts."""

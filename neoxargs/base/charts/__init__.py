@@ -1,0 +1,1 @@
+"""Charts as SVG, and the frame of HTML pages."""

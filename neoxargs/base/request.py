@@ -1,0 +1,75 @@
+"""The arguments of one command line as an object, passed to every command and every launch."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TypeVar
+
+from neoxargs.base.record import Record, replace
+
+Self = TypeVar("Self", bound="Request")
+#: The file in a run folder that records what the run depends on; `runs/lockfile.py` writes it.
+LOCK_FILE = "run.lock.yml"
+LOCK_START = re.compile(r"(#.*\n)*format: \d+\nscript: ")
+
+
+class Request(Record):
+    """The files of a configuration, its overrides, and the machine that it is for."""
+
+    files: Sequence[str]
+    overrides: Sequence[str] = ()
+    """`KEY=VALUE` strings of `--set`."""
+    directory: str | None = None
+    """Folder to look for the files in first (`--conf_dir`)."""
+    gpus: int | None = None
+    """Number of GPUs to assume (`--gpus`); None: those of this machine or of the hostfile."""
+    as_json: bool = False
+    """Print JSON (`--json`)."""
+    script: str = ""
+    """Script to launch, as given on the command line; "" for other commands."""
+    plugins: Sequence[str] = ()
+    """Modules of `--plugin`."""
+    break_lock: bool = False
+    """Take over the folders of a run even if it seems to be running (`--break-lock`)."""
+
+    @classmethod
+    def of(cls, options: Namespace, overrides: Sequence[str] = (), script: str = "") -> Request:
+        """Build a request from the options of `options.add_files` and `add_json`. overrides: further overrides."""
+        return cls(
+            options.files,
+            [*overrides, *options.set],
+            options.conf_dir,
+            options.gpus,
+            getattr(options, "json", False),
+            script,
+            getattr(options, "plugin", ()),  # deepy export has no --plugin
+            getattr(options, "break_lock", False),
+        )
+
+    def with_overrides(self: Self, changes: Sequence[str]) -> Self:
+        """Return a copy with these overrides, which replace earlier ones of the same key."""
+        changed = {change.partition("=")[0] for change in changes}
+        # the same key in two `--set`s would be an error
+        others = [override for override in self.overrides if override.partition("=")[0] not in changed]
+        return replace(self, overrides=[*others, *changes])
+
+
+def is_lock(name: str) -> bool:
+    """Return whether a file on the command line is a LOCK_FILE, by its name or, for a renamed copy, its content."""
+    if name.endswith(LOCK_FILE):
+        return True
+    try:
+        if not os.path.isfile(name):  # among others a pipe, which can be read only once
+            return False
+        with open(name, encoding="utf-8", errors="replace") as file:
+            return is_lock_text(file.read(1000))
+    except (OSError, ValueError):  # an unreadable file, or a name that is not a path
+        return False
+
+
+def is_lock_text(text: str) -> bool:
+    """Return whether a text starts as a LOCK_FILE does."""
+    return bool(LOCK_START.match(text))

@@ -1,0 +1,1 @@
+"""A run to its problems: everything that can be refused before a rank starts."""

@@ -1,0 +1,251 @@
+"""Checks of what a run needs, made before it starts: one table, of which every command runs a part.
+
+One module per subject; each function takes a resolved configuration and returns the problems of one kind. The order of
+CHECKS is the order in which problems are reported. Whatever a launch can refuse is a row of it, apart from the memory
+of the devices (plan/gate.py) and the lock of the run (processes/run_lock.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from neoxargs.base.problems import Problem
+from neoxargs.base.programs import Program
+from neoxargs.base.record import Record
+from neoxargs.checks import trainer as trainer_support
+from neoxargs.checks.checkpoint.folders import (
+    missing_checkpoint,
+    no_checkpoint_to_read,
+    overwritten_checkpoint,
+    unread_checkpoint,
+)
+from neoxargs.checks.checkpoint.frozen_model import frozen_model_problems
+from neoxargs.checks.checkpoint.model import (
+    changed_training,
+    checkpoint_to_read,
+    loaded_checkpoint,
+    other_base_shapes,
+    other_data,
+    other_head,
+    other_model,
+    other_optimizer,
+    reward_models_write_nothing,
+    skipped_checkpoints,
+)
+from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
+from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
+from neoxargs.checks.data.documents import (
+    empty_splits,
+    no_document_fits,
+    shorter_than_a_sample,
+    unpaired_answers,
+    wrong_labels,
+    wrong_rewards,
+)
+from neoxargs.checks.data.files import (
+    empty_lines,
+    missing_files,
+    too_few_rows,
+    unnamed_files,
+    unreadable_base_shapes,
+    unreadable_prompts,
+)
+from neoxargs.checks.machine import secrets
+from neoxargs.checks.machine.disk_space import (
+    folder_problems,
+    index_problems,
+    unwritable_file,
+    unwritable_folders,
+)
+from neoxargs.checks.machine.hardware import (
+    fp16_without_support,
+    fp32_without_tf32,
+    gpu_only_kernels,
+    layers_that_cannot_compile,
+    nvme_problems,
+    ops_that_cannot_compile,
+)
+from neoxargs.checks.machine.packages import (
+    can_train_here,
+    missing_backend,
+    missing_harness,
+    missing_packages,
+    missing_trainer,
+    untested_packages,
+)
+from neoxargs.config.config import Config
+from neoxargs.runs.run_spec import RunSpec
+
+#: What a check looks at. `program`: values that depend on which script is launched. `trainer`: the packages that every
+#: run needs. `machine`: what else is installed here. `folders`: those that the run writes to. `command`: the command
+#: that starts the ranks. `hosts`: the other hosts, which takes seconds.
+Subject = Literal["values", "program", "trainer", "files", "folders", "machine", "command", "hosts"]
+#: What a launch checks before it looks at other hosts.
+HERE: tuple[Subject, ...] = ("values", "program", "trainer", "files", "folders", "machine", "command")
+
+
+class Check(Record):
+    """A check: what it looks at, the function, and the programs that it is for (None: a user's script)."""
+
+    subject: Subject
+    find: Callable[[RunSpec], Iterable[Problem]]
+    programs: tuple[Program | None, ...] = ("train",)
+
+
+#: Ids of problems of the contents of data files.
+WRONG_DATA = ("data-file-damaged", "data-file-changed", "data-other-tokenizer", "labels-as-data",
+              "labels-do-not-match", "pairs-do-not-match", "rewards-do-not-match")  # fmt: skip
+
+
+def problems(
+    spec: RunSpec, program: Program | None, subjects: Container[Subject] = HERE, lenient: Container[Subject] = ()
+) -> list[Problem]:
+    """Return what a program lacks, of these subjects. lenient: the subjects of which every problem is a warning,
+    except for the contents of data files that are here: they are the data of the run, wherever it starts."""
+    found: list[Problem] = []
+    for check in CHECKS:
+        if check.subject in subjects and program in check.programs:
+            new = check.find(spec)
+            warns = check.subject in lenient
+            found += (each.as_warning() if warns and each.id not in WRONG_DATA else each for each in new)
+            if check.subject == "trainer" and found:
+                return found  # without these packages, most of the other checks have no answer
+    return found
+
+
+def refused_values(program: Program | None, config: Config) -> list[Problem]:
+    """Return the settings that a shipped program does not support; empty for a user's script."""
+    return trainer_support.trainer_problems(config, training=program == "train") if program else []
+
+
+def fit_of_checkpoint(config: Config) -> list[Problem]:
+    """Return in what the checkpoint that is only read is not the one of this configuration."""
+    checkpoint = checkpoint_to_read(config)
+    frozen = frozen_model_problems(config, checkpoint, training=False)
+    if no_text := [*reward_models_write_nothing(config), *other_head(config, checkpoint)]:
+        return no_text
+    model = [
+        *other_model(config, checkpoint),
+        *other_base_shapes(config, checkpoint),
+        *other_vocabulary(config, checkpoint),
+    ]
+    return [*model, *frozen, *unread_checkpoint(config)]
+
+
+# -- one function for each row that needs more than a configuration --------------------------------------------------
+
+
+def _trainer(spec: RunSpec) -> Iterator[Problem]:
+    # The packages and devices of this machine say nothing about other hosts.
+    return iter(()) if spec.resources.remote else missing_trainer()
+
+
+def _checkpoint_to_read(spec: RunSpec) -> list[Problem]:
+    """Return what is wrong with the checkpoint that generate.py and eval.py read."""
+    return list(no_checkpoint_to_read(spec.config)) or fit_of_checkpoint(spec.config)
+
+
+def _read_by_generate(spec: RunSpec) -> list[Problem]:
+    """Return what is wrong with the prompts that generate.py reads."""
+    config, options = spec.config, spec.config.generation
+    # A pipe can be read only once, by generate.py itself.
+    if options.text_gen_type != "input-file" or Path(options.sample_input_file or "").is_fifo():
+        return []
+    return [*unreadable_prompts(config, "sample_input_file"), *empty_lines(config)]
+
+
+def _continued(spec: RunSpec) -> Iterator[Problem]:
+    """Yield what is wrong with the checkpoint that training continues from."""
+    config = spec.config
+    checkpoint = loaded_checkpoint(config)
+    for check in (
+        skipped_checkpoints,
+        other_head,
+        other_model,
+        other_base_shapes,
+        other_vocabulary,
+        other_optimizer,
+        other_schedule,
+        other_epochs,
+        changed_training,
+        other_data,
+        frozen_model_problems,
+    ):
+        yield from check(config, checkpoint)
+    if config.checkpoint.load or config.mup.use_mup:
+        from neoxargs.checks.checkpoint.neox import neox_base_shapes, neox_checkpoint  # few runs need it
+
+        yield from neox_checkpoint(config)
+        yield from neox_base_shapes(config)
+
+
+def _precision(spec: RunSpec) -> list[Problem]:
+    config, resources = spec.config, spec.resources
+    return [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources.device)]
+
+
+def _installed(spec: RunSpec) -> list[Problem]:
+    config, device = spec.config, spec.resources.device
+    if spec.resources.remote or not can_train_here():
+        return []
+    absent = list(missing_packages(config)) or list(secrets.missing_wandb_key(config, os.environ))
+    found = [*untested_packages(), *absent, *missing_backend(config), *missing_harness(config, training=True)]
+    found += [*ops_that_cannot_compile(config, device), *layers_that_cannot_compile(config, device)]
+    return [*found, *nvme_problems(config, device), *gpu_only_kernels(config, device)]
+
+
+def _command(spec: RunSpec) -> list[Problem]:
+    """Return why the command that starts the ranks would fail, or show secrets."""
+    from neoxargs.checks.machine import launcher
+    from neoxargs.launch.command.command import command
+
+    config, resources, script = spec.config, spec.resources, str(spec.config.get("user_script"))
+    words = command(config, resources, script, os.environ).words
+    return [*secrets.on_command_lines(config, resources, os.environ),
+            *launcher.problems(config, resources, script, words, os.environ)]  # fmt: skip
+
+
+def _hosts(spec: RunSpec) -> list[Problem]:
+    from neoxargs.checks.machine.other_hosts import host_problems
+
+    return host_problems(spec.config, spec.resources)
+
+
+SHIPPED: tuple[Program | None, ...] = ("train", "generate", "eval")
+ALL = (*SHIPPED, None)
+CHECKS: tuple[Check, ...] = (
+    Check("trainer", _trainer, SHIPPED),
+    Check("files", lambda spec: missing_files(spec.config), ("train", "eval")),
+    Check("files", lambda spec: map(Problem.as_warning, missing_files(spec.config)), ("generate", None)),
+    Check("files", lambda spec: wrong_labels(spec.config), ("train", "eval")),
+    Check("files", lambda spec: unpaired_answers(spec.config), ("train", "eval")),
+    Check("files", lambda spec: wrong_rewards(spec.config)),
+    Check("files", lambda spec: no_document_fits(spec.config)),
+    Check("files", lambda spec: empty_splits(spec.config)),
+    Check("files", lambda spec: shorter_than_a_sample(spec.config)),
+    Check("files", lambda spec: unnamed_files(spec.config)),
+    Check("files", lambda spec: too_few_rows(spec.config), SHIPPED),
+    Check("files", lambda spec: unreadable_base_shapes(spec.config), SHIPPED),
+    Check("files", lambda spec: unreadable_prompts(spec.config, "eval_prompts_file")),
+    Check("files", lambda spec: missing_checkpoint(spec.config)),
+    Check("files", _continued),
+    Check("files", _checkpoint_to_read, ("generate", "eval")),
+    Check("files", _read_by_generate, ("generate",)),
+    Check("machine", _precision),
+    Check("machine", _installed),
+    Check("machine", lambda spec: missing_harness(spec.config), ("eval",)),
+    Check("folders", lambda spec: overwritten_checkpoint(spec.config)),
+    Check("folders", lambda spec: folder_problems(spec.config)),
+    Check("folders", lambda spec: index_problems(spec.config, spec.resources.remote)),
+    Check("folders", lambda spec: unwritable_file(spec.config, "sample_output_file"), ("generate",)),
+    Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
+    Check("values", lambda spec: refused_values("train", spec.config)),
+    Check("values", lambda spec: refused_values("generate", spec.config), ("generate", "eval")),
+    Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),
+    Check("values", lambda spec: secrets.in_configuration(spec.config), ALL),
+    Check("command", _command, ALL),
+    Check("hosts", _hosts, ALL),
+)

@@ -1,0 +1,1 @@
+"""Checks of checkpoints that a run loads or continues."""

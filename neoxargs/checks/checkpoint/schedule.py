@@ -1,0 +1,111 @@
+"""Check that a resumed run continues the checkpoint's learning rate schedule and its epochs.
+
+A different schedule is an error. A jump that only follows from a different `train_iters` is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from neoxargs.base.problems import Place, Problem
+from neoxargs.checks.checkpoint.model import trains_the_same_part
+from neoxargs.config.config import Config
+from neoxargs.facts.lr_schedule import Get, LearningRateCurve, differing
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+
+
+def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """The error that every rank would raise for another schedule, or a warning about a jump of the learning rate."""
+    if checkpoint is None or chooses_schedule(config) or not _resumes(config, checkpoint):
+        return
+    theirs = checkpoint_folder.schedule(checkpoint)
+    if theirs is None:
+        return
+    iteration = checkpoint_folder.iteration_of(checkpoint)
+    # Equal parameters can still give another rate, because the decay of `train_iters` is derived from the run's length.
+    before, after = (LearningRateCurve.of(get).rate(iteration) for get in (theirs, config.get))
+    names = differing(config.get, theirs)
+    hint = _choices(config, theirs, names, f"{before:.3g}", f"{after:.3g}")
+    if names:
+        yield _refusal(config, theirs, names, iteration, hint)
+    elif before != after:
+        what = (
+            f"train_iters is {config.training.train_iters}, but was {theirs('train_iters')} when the checkpoint was "
+            f"saved. This changes the decay: at iteration {iteration} the learning rate jumps from {before:.3g} to "
+            f"{after:.3g}"
+        )
+        about = ("train_iters", "lr_decay_iters", "load")
+        place = config.place("train_iters")
+        yield Problem(what, place, hint, severity="warning", id="checkpoint-lr-jumps", about=about)
+
+
+def other_epochs(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+    """The error of a run that would not end after `train_epochs`, because its first steps had another batch size."""
+    steps, batch = config.training.train_iters, config.batch.train_batch_size
+    iteration = checkpoint_folder.iteration_of(checkpoint) if checkpoint else 0
+    if checkpoint is None or not config.training.train_epochs or not iteration or config.checkpoint.finetune:
+        return
+    before = (checkpoint_folder.configuration(checkpoint) or {}).get("train_batch_size")
+    if isinstance(before, int):
+        right = iteration + max(0, steps * batch - iteration * before) // batch
+        if right != max(iteration, steps):
+            yield _wrong_length(config, iteration, before, right)
+
+
+def _wrong_length(config: Config, iteration: int, before: int, right: int) -> Problem:
+    """Return the error of a wrong number of steps. before: the batch size until now. right: the right number."""
+    epochs, steps, batch = config.training.train_epochs, config.training.train_iters, config.batch.train_batch_size
+    read, wanted = iteration * before, steps * batch
+    samples = read + max(0, steps - iteration) * batch
+    what = (
+        f"train_epochs ({epochs}) is {steps:,} steps with train_batch_size ({batch:,}), but the first {iteration:,} "
+        f"steps, up to the checkpoint to be loaded, had a train_batch_size of {before:,} and read {read:,} samples: "
+        f"the run would read {samples:,} samples instead of {wanted:,}"
+    )
+    hint = (
+        f"set train_batch_size: {before}; or replace train_epochs with train_iters: {right}, with which the remaining "
+        "samples may be drawn in a different order"
+    )
+    about = ("train_epochs", "train_batch_size", "load")
+    return Problem(what, config.place("train_epochs"), hint, id="checkpoint-other-epochs", about=about)
+
+
+def chooses_schedule(config: Config) -> bool:
+    """Return whether the configuration chooses the schedule, or uses one of DeepSpeed's, which only save a step."""
+    options = config.schedule
+    return options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None
+
+
+def _resumes(config: Config, checkpoint: Path) -> bool:
+    """Return whether the run continues the schedule of the checkpoint that it loads."""
+    if config.checkpoint.finetune:
+        return False
+    # An imported model has a schedule, but only a run that takes over the optimizer state needs it.
+    if config.checkpoint.no_load_optim and not checkpoint_folder.iteration_of(checkpoint):
+        return False
+    return trains_the_same_part(config, checkpoint)
+
+
+def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, hint: str) -> Problem:
+    pairs = ", ".join(
+        f"{name} is {config.get(name)} in this configuration and {theirs(name)} in the checkpoint" for name in names
+    )
+    what = f"load ({config.checkpoint.load}): the checkpoint from iteration {iteration} has a different learning rate"
+    what += f" schedule: {pairs}"
+    places = [place for name in names if (place := config.place(name))]
+    first: Place | None = places[0] if places else config.place("load")
+    about = ("load", *names)
+    return Problem(what, first, hint, also=tuple(places[1:]), id="checkpoint-other-lr-schedule", about=about)
+
+
+def _choices(config: Config, theirs: Get, names: Sequence[str], before: str, after: str) -> str:
+    """Return a hint with the parameters that choose the schedule and the learning rates that follow."""
+    decay = (
+        f"set lr_decay_iters: {theirs('lr_decay_iters')} to end the decay where the checkpoint's schedule ends it; or "
+    )
+    only_decay = set(names) <= {"lr_decay_iters"} and config.schedule.lr_decay_fraction is None
+    return (
+        f"{decay * only_decay}set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule "
+        f"(learning rate {before}), or override_lr_scheduler: true to use this configuration's schedule ({after})"
+    )

@@ -1,0 +1,549 @@
+"""Checks of the data and tokenizer files that every rank opens."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import glob
+import itertools
+import os
+import shlex
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from neoxargs.base.problems import MAX_DRAWN, Place, Problem, Problems, listed
+from neoxargs.base.record import replace
+from neoxargs.base.regular_files import is_special, read_regular
+from neoxargs.config.config import Config
+from neoxargs.facts.model import vocabulary_rows
+from neoxargs.facts.vocab import (
+    SAME_VOCABULARY,
+    has_format,
+    ids_of_tokens,
+    vocab_file_hash,
+    vocabulary_hashes,
+    vocabulary_size,
+)
+from neoxargs.files.token_files.checksums import (
+    SAME_TOKENIZER,
+    Extreme,
+    changes,
+    first_beyond,
+    recorded,
+)
+from neoxargs.files.token_files.index import (
+    HEADER,
+    IGNORED,
+    ITEM_SIZES,
+    MAGIC,
+    Tokenised,
+    begins_with_label,
+    first_ids,
+    tokenised_by,
+)
+from neoxargs.files.token_files.sources import REWARDS_HINT, blend, has_misplaced_weight, is_weight
+from neoxargs.files.tokenizer_folder import end_of_document, folder_of
+from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
+from neoxargs.resolve.yaml.nodes import format_node, node_of
+
+#: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
+TOKEN_FILE_SUFFIX = "_text_document"
+SAVE_HINT = "to write the file, run train.py with the base model's configuration and save_base_shapes: true"
+#: Files and folders that are searched at most for one that a pattern matches.
+MAX_SEARCHED = 50_000
+#: The most bytes of a file of shapes or of prompts that are read.
+MAX_READ = 1 << 28
+#: Suffixes of the two files that a token file consists of.
+SUFFIXES = (".bin", ".idx")
+#: More missing token files of one parameter are one problem.
+MANY_MISSING = 3
+STDLIB = "python-stdlib"
+#: Number of token ids at the beginning of a file that are compared with the size of the embedding.
+EXAMINED = 1 << 17
+#: Bytes of token files that a check reads to compare them with their checksums, in a few hundredths of a second.
+READ_AT_MOST = 1 << 24
+
+#: The parameters that name the datasets of the splits; those of the preferred and of the rejected answers begin with
+#: `pos_` and `neg_`.
+TOKEN_FILES = tuple(
+    f"{answer}{split}_{kind}" for answer in ANSWERS for kind in ("data_paths", "label_data_paths") for split in SPLITS
+)
+#: The parameters that name their rewards.
+REWARD_FILES = tuple(f"{split}_reward_data_paths" for split in SPLITS)
+#: The parameters that name training data.
+TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
+LABELS_HINT = "deepy data --chat writes a token file together with its labels"
+#: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
+LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
+VOCABULARY_FILES = {
+    "GPT2BPETokenizer": "a vocab.json (token: id)",
+    "HFTokenizer": "a tokenizer.json",
+    "SPMTokenizer": "a SentencePiece .model file",
+}
+
+
+def missing_files(config: Config) -> list[Problem]:
+    """Return a problem for each file that a parameter names and that is missing or damaged."""
+    return [
+        *_token_files(config),
+        *_texts(config),
+        *_absent_vocabulary(config),
+        *_absent_tasks(config),
+    ]
+
+
+def certainly_missing(certain: Config, broken: frozenset[str]) -> list[Problem]:
+    """Return the same for a configuration with problems, without conclusions from its broken parameters."""
+    read = {*TRAINING_DATA, "tokenizer_type", "vocab_file", "merge_file", "dataset_impl"}
+    return [*missing_files(certain), *([] if read & broken else unnamed_files(certain))]
+
+
+def unnamed_files(config: Config) -> list[Problem]:
+    """Return the data and the tokenizer's files that training needs and that no parameter names."""
+    return [*_nothing_to_train_on(config), *_unnamed_vocabulary(config)]
+
+
+def too_few_rows(config: Config, tokens: int | None = None) -> Iterator[Problem]:
+    """Yield the error of an embedding with fewer rows than the tokenizer has tokens.
+
+    tokens: the size of the vocabulary, by default as far as it is known without the tokenizer.
+    """
+    rows, kind = config.embedding.__dict__.get("padded_vocab_size"), config.tokenizer.tokenizer_type
+    tokens = vocabulary_size(kind, config.tokenizer.vocab_file) if tokens is None else tokens
+    if rows and tokens and rows < tokens:
+        what = f"padded_vocab_size ({rows}) is smaller than the tokenizer's vocabulary ({tokens})"
+        hint = "remove padded_vocab_size; it is then computed from the tokenizer"
+        place, about = config.place("padded_vocab_size"), ("padded_vocab_size", "tokenizer_type")
+        yield Problem(what, place, hint, id="padded-vocab-too-small", about=about)
+
+
+def unreadable_base_shapes(config: Config) -> list[Problem]:
+    """Return the problem of a `base_shapes_file` that muP cannot read."""
+    mup = config.mup
+    try:
+        # A run with `save_base_shapes` writes the file.
+        if mup.use_mup and mup.base_shapes_file and not mup.save_base_shapes:
+            read_base_shapes(mup.base_shapes_file, config.place("base_shapes_file"))
+    except Problems as found:
+        return found.problems
+    return []
+
+
+def read_base_shapes(path: str, place: Place | None = None) -> dict[str, list[int | None]]:
+    """Return weight -> its sizes in the base model, of a file in the format of the package mup; raises Problems."""
+    import yaml
+
+    name, hint = "base_shapes_file", SAVE_HINT
+    try:
+        base = yaml.safe_load(read_regular(path, MAX_READ).decode())
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a YAML file"
+        what = f"{name} ({path}) cannot be read: {reason}"
+        raise Problems(Problem(what, place, hint, id="base-shapes-unreadable", about=(name,))) from None
+    if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
+        what = f"{name} ({path}) must map weight names to lists of sizes"
+        raise Problems(Problem(what, place, hint, id="base-shapes-malformed", about=(name,)))
+    return base
+
+
+def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
+    if not any(config.get(name) for name in TRAINING_DATA) and config.data.dataset_impl != "online":
+        hint = "set data_path: PREFIX for a token file, or text_path: FILE for text that is tokenised on first use"
+        what = "there is no training data: none of data_path, text_path and train_data_paths is set"
+        yield Problem(what, hint=hint, id="no-training-data", about=TRAINING_DATA)
+
+
+def _token_files(config: Config) -> Iterator[Problem]:
+    limit = _limit(config)
+    if not config.data.text_path:
+        yield from _misplaced_weight(config)
+        yield from _datasets(config, "data_path", prefixes(config.get("data_path")), limit)
+    for name in _parameters(config):
+        yield from _datasets(config, name, path_list(config.get(name)), limit)
+
+
+def unread(config: Config) -> dict[str, int]:
+    """Return prefix -> bytes that a run compares with their checksums, or records, and that a check does not read."""
+    limit = _limit(config)
+    found = {prefix: changes(prefix, limit).unread for _, prefix in _named(config) if not _absent(prefix)}
+    return {prefix: size for prefix, size in found.items() if size}
+
+
+def _limit(config: Config) -> int:
+    """Return the size up to which a token file is read completely."""
+    return READ_AT_MOST // (len(list(_named(config))) or 1)
+
+
+def _named(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the parameters that name token files, each with a prefix."""
+    if not config.data.text_path:
+        yield from (("data_path", prefix) for prefix in prefixes(config.get("data_path")))
+    for name in _parameters(config):
+        yield from ((name, prefix) for prefix in path_list(config.get(name)))
+
+
+def _parameters(config: Config) -> tuple[str, ...]:
+    return (*TOKEN_FILES, *(REWARD_FILES if config.post_training.train_impl == "kto" else ()))
+
+
+def _misplaced_weight(config: Config) -> Iterator[Problem]:
+    """Yield an error if some entries of `data_path` have a weight before them and others do not."""
+    if has_misplaced_weight(config.get("data_path") or ()):
+        what = f"data_path ({format_node(node_of(config.get('data_path')), limit=120)}) must have a weight before each "
+        what += "prefix, or no weights"
+        hint = "write [WEIGHT, PREFIX, WEIGHT, PREFIX], such as data_path: [0.7, web, 0.3, books]"
+        yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
+
+
+def _datasets(config: Config, name: str, paths: list[str], limit: int) -> Iterator[Problem]:
+    """Check the token files of a parameter; many that are all missing are one problem."""
+    absent = [prefix for prefix in dict.fromkeys(paths) if len(_absent(prefix)) == len(SUFFIXES)]
+    # To search a folder for each of thousands of files would take minutes.
+    unknown = {prefix for prefix in absent[:MAX_DRAWN] if not _similar_file(prefix)} | {*absent[MAX_DRAWN:]}
+    missing = [prefix for prefix in paths if prefix in unknown]
+    together = len(missing) > MANY_MISSING
+    if together:
+        what = f"{name}: there are no .bin and .idx files for {len(missing)} of {len(paths)} paths: "
+        hint = _missing_file_hint(config, name, "PATH").replace("create it", "create each")
+        place = config.source(name).where
+        yield Problem(what + listed(missing, "and", most=3), place, hint, id="data-file-missing", about=(name,))
+    for prefix in paths:
+        if not (together and prefix in unknown):
+            yield from _token_file(config, name, prefix, limit)
+
+
+def prefixes(data_path: str | list[str | float] | None) -> list[str]:
+    """Return the prefixes of `data_path`, which may have a weight before each."""
+    return [prefix for prefix, _ in blend(data_path or ())]
+
+
+def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
+    absent = _absent(prefix)
+    if not absent:
+        # The record first: it tells which of the two files is damaged.
+        damage = changes(prefix, limit).problems or list(_mismatched(config, name, prefix))
+        damage = [replace(each, where=config.source(name).where, about=(name,)) for each in damage]
+        yield from damage or _other_content(config, name, prefix)
+        return
+    what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
+    hint = _token_file_hint(config, name, prefix, absent)
+    yield Problem(what, config.source(name).where, hint, id="data-file-missing", about=(name,))
+
+
+def _absent(prefix: str) -> list[str]:
+    return [suffix for suffix in SUFFIXES if not os.path.isfile(prefix + suffix)]
+
+
+def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
+    """Compare the sizes of both files with the index, whose last sequence gives the size of the .bin file."""
+    idx, size = Path(prefix + ".idx"), Path(prefix + ".bin").stat().st_size
+    with idx.open("rb") as file:
+        head = file.read(HEADER.size)
+        if not head and not size:
+            return
+        if not head.startswith(MAGIC) or len(head) < HEADER.size:
+            what = f"{name}: {idx} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
+            hint = "the file is incomplete or of another program; copy it again, or tokenise the text again"
+            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
+            return
+        _, _, code, count, ends = HEADER.unpack(head)
+        # Of each sequence a 4-byte length and an 8-byte offset, of each document an 8-byte number.
+        expected = HEADER.size + 12 * count + 8 * ends
+        if idx.stat().st_size < expected:
+            what = (
+                f"{name}: {idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
+            )
+            hint = "the file is incomplete; copy it again, or tokenise the text again"
+            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
+            return
+        if not count or code not in ITEM_SIZES:
+            return
+        # The length and the offset of the last sequence, without reading the index, which may have gigabytes.
+        file.seek(HEADER.size + 4 * (count - 1))
+        (length,) = struct.unpack("<i", file.read(4))
+        file.seek(HEADER.size + 12 * count - 8)
+        (begin,) = struct.unpack("<q", file.read(8))
+    expected = begin + length * ITEM_SIZES[code]
+    if size != expected:
+        what = f"{name}: {prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
+        hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
+        yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
+
+
+def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
+    """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
+    if name in REWARD_FILES:  # not made by a tokenizer
+        return
+    is_label = "_label_" in name
+    if begins_with_label(prefix) and not is_label:
+        what = f"{name}: {prefix} is a label file: it contains {IGNORED}, which is not a token"
+        own = prefix.removesuffix("_label")
+        hint = f"did you mean {own}?" if own != prefix and os.path.exists(f"{own}.bin") else ""
+        yield Problem(what, config.source(name).where, hint, id="labels-as-data", about=(name,))
+        return
+    made_by = None if is_label else tokenised_by(prefix)
+    other = list(_other_tokenizer(config, name, prefix, made_by)) if made_by else []
+    rows = vocabulary_rows(config)
+    if rows and not other and (wrong := first_beyond(prefix, _ids(prefix), rows, IGNORED if is_label else 0, name)):
+        other = [replace(wrong, where=config.source(name).where)]
+    yield from other
+
+
+def _ids(prefix: str) -> tuple[Extreme, Extreme] | None:
+    """Return the smallest and the largest token id of a file as recorded, otherwise those of its beginning."""
+    record = recorded(prefix).get(".bin")
+    if record and record.digest.size == os.path.getsize(prefix + ".bin"):
+        return record.ids
+    ids = list(first_ids(prefix, EXAMINED))
+    low, high = (min(ids), max(ids)) if ids else (0, 0)
+    return (Extreme(low, ids.index(low)), Extreme(high, ids.index(high))) if ids else None
+
+
+def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
+    kind, hint = config.tokenizer.tokenizer_type, SAME_TOKENIZER
+    if made_by.tokenizer_type != kind and not {made_by.tokenizer_type, kind} <= SAME_VOCABULARY:
+        why = f"by {made_by.tokenizer_type}, but tokenizer_type is {kind}"
+        hint = f"set tokenizer_type: {made_by.tokenizer_type}, or tokenise the text again"
+    else:
+        why = _other_vocabulary(config, made_by)
+        yield from () if why else _other_end(config, name, prefix, made_by)
+    if why:
+        what, about = f"{name}: {prefix} was tokenised {why}", (name, "tokenizer_type")
+        yield Problem(what, config.source(name).where, hint, id="data-other-tokenizer", about=about)
+
+
+def _other_end(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
+    """Yield a warning if documents end with another token than that of the tokenizer."""
+    try:
+        end = _end_of_document(config)
+    except Problems:  # reported once, not for each token file
+        return
+    if end is not None and made_by.eod not in (None, end):
+        what = f"{name}: the documents of {prefix} end with token {made_by.eod}, but the tokenizer's end is token {end}"
+        hint = "tokenise the text again, or set vocab_file to the tokenizer that made the file; otherwise the model "
+        hint += "does not learn the end at which generation stops"
+        about = (name, "vocab_file")
+        yield Problem(what, config.source(name).where, hint, severity="warning", id="data-other-end", about=about)
+
+
+def _other_vocabulary(config: Config, made_by: Tokenised) -> str:
+    """Return how the vocabulary of a token file differs from that of the configuration, or ""."""
+    kind, file = config.tokenizer.tokenizer_type, config.tokenizer.vocab_file
+    recorded = made_by.vocab_file_hash if made_by.tokenizer_type == kind else ""
+    if recorded and vocab_file_hash(file) in (recorded, ""):
+        return ""
+    size = vocabulary_size(kind, file)
+    if size is not None and size != made_by.vocab_size:
+        return f"with a vocabulary of {made_by.vocab_size:,} tokens, but the tokenizer's vocabulary has {size:,}"
+    if recorded and vocabulary_hashes(kind, file).vocabulary_hash != made_by.vocabulary_hash:
+        return f"with a different vocabulary than that of vocab_file ({file})"
+    return ""
+
+
+def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:
+    if similar := _similar_file(prefix):
+        return f"did you mean {similar}?"
+    if len(absent) == 1:
+        return f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
+    return _missing_file_hint(config, name, prefix)
+
+
+def _similar_file(prefix: str) -> str:
+    """Return the prefix of an existing token file that was probably meant, or ""."""
+    # Frequent mistakes: a file name in place of the prefix, and the suffix of the tools left out or added.
+    stem = prefix.removesuffix(".bin").removesuffix(".idx")
+    candidates = [stem, prefix + TOKEN_FILE_SUFFIX, prefix.removesuffix(TOKEN_FILE_SUFFIX), *_near(prefix)]
+    return next((candidate for candidate in candidates if candidate != prefix and not _absent(candidate)), "")
+
+
+def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
+    if len(paths := prefix.split()) > 1 and all("/" in path or is_weight(path) for path in paths):
+        return f"to blend datasets, write a list: [{', '.join(paths)}]"
+    if name in REWARD_FILES:
+        return REWARDS_HINT
+    labels = name if name.endswith("_label_data_paths") else name.replace("_data_paths", "_label_data_paths")
+    return LABELS_HINT if labels != "data_path" and config.get(labels) else _creation_hint(config, prefix)
+
+
+def _creation_hint(config: Config, prefix: str) -> str:
+    tokenizer = config.tokenizer
+    named = {"vocab-file": tokenizer.vocab_file, "merge-file": tokenizer.merge_file}
+    flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]
+    command = f"create it with: deepy data TEXT --output-prefix {shlex.quote(prefix)}"
+    return f"{command} --tokenizer-type {tokenizer.tokenizer_type}{''.join(flags)}"
+
+
+def _near(prefix: str) -> Iterable[str]:
+    """Return the prefixes of existing token files that begin with the missing one."""
+    return sorted(path.removesuffix(".idx") for path in glob.glob(glob.escape(prefix) + "*.idx"))
+
+
+def _texts(config: Config) -> Iterator[Problem]:
+    texts = config.data.text_path or []
+    for text in [texts] if isinstance(texts, str) else texts:
+        path, where, about = os.path.expanduser(text), config.source("text_path").where, ("text_path",)
+        if text == STDLIB or os.path.isfile(path) or os.path.isdir(path):
+            continue
+        if is_special(path):
+            what = f"text_path ({text}): this is a pipe or a device, not a regular file"
+            yield Problem(what, where, id="data-file-missing", about=about)
+        elif (found := _has_match(path)) is None:
+            what = f"text_path ({text}): none of the first {MAX_SEARCHED:,} files and folders matches this pattern, "
+            what += "and the others were not searched"
+            hint = "begin the pattern with a folder that contains less"
+            yield Problem(what, where, hint, severity="warning", id="check-skipped", about=about)
+        elif not found:
+            hint = f"set text_path to files, folders, glob patterns, or {STDLIB} (Python's standard library)"
+            what = f"text_path ({text}): there is no such file or folder"
+            yield Problem(what, where, hint, id="data-file-missing", about=about)
+
+
+def _has_match(pattern: str) -> bool | None:
+    """Return whether a file or folder matches a glob pattern; None if that is not known after MAX_SEARCHED entries.
+
+    A pattern can select everything on a machine, whose search would take hours.
+    """
+    try:
+        return any(True for _ in _matches("", Path(pattern).parts, itertools.count()))
+    except (_NotFoundSoon, RecursionError):
+        return None
+
+
+class _NotFoundSoon(Exception):
+    """More files and folders have been searched than MAX_SEARCHED."""
+
+
+def _matches(folder: str, parts: Sequence[str], searched: Iterator[int]) -> Iterator[str]:
+    """Yield the paths in a folder that match the parts of a pattern, as `glob` does."""
+    head, *rest = parts
+    if not glob.has_magic(head):
+        path = os.path.join(folder, head)
+        if os.path.lexists(path):
+            yield from _matches(path, rest, searched) if rest else [path]
+        return
+    if head == "**" and rest:
+        yield from _matches(folder, rest, searched)
+    below = parts if head == "**" and rest else rest
+    for entry in _entries(folder, searched):
+        named = head == "**" or fnmatch.fnmatchcase(entry.name, head)
+        if named and (head.startswith(".") or not entry.name.startswith(".")):
+            if not below:
+                yield entry.path
+            elif entry.is_dir():
+                yield from _matches(entry.path, below, searched)
+
+
+def _entries(folder: str, searched: Iterator[int]) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            if next(searched) >= MAX_SEARCHED:
+                raise _NotFoundSoon
+            yield entry
+
+
+def _vocabulary_parameters(config: Config) -> tuple[str, ...]:
+    kind = config.tokenizer.tokenizer_type
+    if kind == "GPT2BPETokenizer":
+        return ("vocab_file", "merge_file")
+    return ("vocab_file",) if kind in LOCAL_VOCABULARY else ()
+
+
+def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
+    for name in _vocabulary_parameters(config):
+        if not config.get(name):
+            what = f"tokenizer_type ({config.tokenizer.tokenizer_type}) needs {name}"
+            hint = f"set {name}, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
+            about = ("tokenizer_type", name)
+            yield Problem(what, config.source("tokenizer_type").where, hint, id="vocabulary-not-named", about=about)
+
+
+def _absent_vocabulary(config: Config) -> Iterator[Problem]:
+    for name in _vocabulary_parameters(config):
+        path = config.get(name)
+        if path and (is_special(path) or not os.path.exists(path)):
+            absent = "this is a pipe or a device, not a regular file" if is_special(path) else "there is no such file"
+            what = f"{name} ({path}): {absent}"
+            yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))
+        elif path and name == "vocab_file":
+            yield from _other_format(config, path)
+            yield from _unknown_end(config)
+
+
+def _other_format(config: Config, path: str) -> Iterator[Problem]:
+    """Yield the problem of a vocabulary file that the tokenizer cannot read."""
+    kind = config.tokenizer.tokenizer_type
+    if not has_format(kind, path):
+        inside = os.path.join(path, "tokenizer.json")
+        found = "is a folder" if os.path.isdir(path) else "has another format"
+        what = f"vocab_file ({path}) must be {VOCABULARY_FILES[kind]} for tokenizer_type {kind}, but {found}"
+        hint = f"did you mean {inside}?" if os.path.exists(inside) else "set vocab_file to such a file"
+        about = ("vocab_file", "tokenizer_type")
+        yield Problem(what, config.source("vocab_file").where, hint, id="tokenizer-file-unreadable", about=about)
+
+
+def _unknown_end(config: Config) -> Iterator[Problem]:
+    """Yield the problem of a tokenizer's folder whose end token is not in the vocabulary, or that cannot be read."""
+    try:
+        _end_of_document(config)
+    except Problems as problems:
+        where = config.source("vocab_file").where
+        yield from (replace(problem, where=where) for problem in problems.problems)
+
+
+def _end_of_document(config: Config) -> int | None:
+    """Return the id of the end-of-document token; None if it cannot be known without the tokenizer. Raises Problems."""
+    kind, file = config.tokenizer.tokenizer_type, config.tokenizer.vocab_file
+    ids = ids_of_tokens(kind, file)
+    return end_of_document(folder_of(kind, file), ids.get) if ids else None
+
+
+def _absent_tasks(config: Config) -> Iterator[Problem]:
+    folder = config.generation.eval_tasks_path
+    if folder and not os.path.isdir(folder):
+        what = f"eval_tasks_path ({folder}): there is no such folder"
+        hint = "set eval_tasks_path to a folder with task YAML files, or remove it"
+        where = config.source("eval_tasks_path").where
+        yield Problem(what, where, hint, id="evaluation-task-folder-missing", about=("eval_tasks_path",))
+
+
+def unreadable_prompts(config: Config, name: str) -> list[Problem]:
+    """Return the problem of the prompts that are read from the file that a parameter names."""
+    try:
+        if (path := config.get(name)) and is_special(path):
+            what = f"{name} ({path}) is a pipe or a device, not a regular file"
+            raise Problems(Problem(what, config.place(name), id="prompt-file-unreadable", about=(name,)))
+        if path:
+            read_prompts(name, path, config.place(name))
+    except Problems as found:
+        return found.problems
+    return []
+
+
+def empty_lines(config: Config) -> Iterator[Problem]:
+    """Yield the warning of empty lines in `sample_input_file`: after them, the n-th sample is not that of line n."""
+    path = config.generation.sample_input_file or ""
+    try:
+        lines = read_regular(path, MAX_READ).decode().rstrip().splitlines()
+    except (OSError, UnicodeDecodeError):  # a problem of its own, see `unreadable_prompts`
+        return
+    if empty := [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]:
+        numbers = f"empty lines ({listed(empty, 'and', most=3)})"
+        what, about = f"sample_input_file ({path}): {numbers} are skipped, without a sample", ("sample_input_file",)
+        yield Problem(what, config.place(*about), severity="warning", id="prompt-lines-empty", about=about)
+
+
+def read_prompts(name: str, path: str, place: Place | None = None) -> list[str]:
+    """Return the prompts in a file, one per line. name: of the parameter. Raises Problems."""
+    try:
+        lines = read_regular(path, MAX_READ).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"{name} ({path}) cannot be read: {error}"
+        raise Problems(Problem(what, place, id="prompt-file-unreadable", about=(name,))) from error
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
+        hint = "write one prompt per line into this file"
+        raise Problems(
+            Problem(f"{name} ({path}) contains no prompts", place, hint, id="prompt-file-empty", about=(name,))
+        )
+    return prompts

@@ -1,0 +1,156 @@
+"""Check that the folders and files of a run are writable, and that there is space for checkpoints and index files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from neoxargs.base.problems import Problem
+from neoxargs.config.config import Config
+from neoxargs.facts.model import vocabulary_rows
+from neoxargs.facts.optimizer_state import moments
+from neoxargs.facts.trained import trained_parameters
+from neoxargs.hosts.devices import host_memory
+
+#: Index files of the samples: where each begins and its place in the order; in passes over documents, only the latter.
+INDEX_BYTES, PASSES_BYTES = 12, 10
+#: The parameters that name folders that training writes to.
+WRITTEN = ("save", "run_dir", "log_dir", "tensorboard_dir")
+
+
+def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
+    """Yield the problem of a run so long that the index files of its samples fit into neither memory nor disk.
+
+    Rank 0 writes them before the first step. remote: whether that is on another machine, with other memory.
+    """
+    samples, run_dir = config.training.train_iters * config.batch.train_batch_size, config.logging.run_dir
+    size = samples * (INDEX_BYTES if config.data.pack_impl == "packed" else PASSES_BYTES)
+    free = shutil.disk_usage(_nearest_existing(Path(run_dir))).free
+    memory = size if remote else host_memory()
+    # A folder that cannot be written to is an error of its own.
+    if size <= min(free, memory) or _written_index(run_dir) >= size or why_unwritable(Path(run_dir)):
+        return
+    lacks = f"the disk that holds run_dir ({run_dir}) has only {_size(free)} free"
+    lacks = f"this machine has {_size(memory)} of memory" if memory < size else lacks
+    what = f"train_iters ({config.training.train_iters:,}) needs the order of {samples:,} samples, which is computed "
+    what += f"before the first step and takes {_size(size)} of memory and disk, but {lacks}"
+    hint = "set train_iters to the number of steps that the run will make"
+    hint += "" if memory < size else ", or set run_dir to a folder on a disk with more free space"
+    about = ("train_iters", "train_batch_size", "run_dir")
+    yield Problem(what, config.place("train_iters"), hint, id="sample-order-too-large", about=about)
+
+
+def _written_index(run_dir: str) -> int:
+    """Return the size of the index files that earlier runs in this folder have written."""
+    return sum(path.stat().st_size for path in Path(run_dir, "data", "index").glob("*.npy"))
+
+
+def folder_problems(config: Config) -> list[Problem]:
+    """Return the problems of the folders that training writes to: not writable, or no space for the checkpoints."""
+    save, unwritable = config.checkpoint.save, list(unwritable_folders(config, *WRITTEN))
+    if unwritable or not save:
+        return unwritable
+    return list(_too_little_space(config, shutil.disk_usage(_nearest_existing(Path(save))).free))
+
+
+def unwritable_folders(config: Config, *names: str) -> Iterator[Problem]:
+    """Return a problem for each of these parameters whose folder cannot be created or written to."""
+    folders = {config.get(name): name for name in reversed(names)}  # of two parameters with one folder, the first
+    for folder, name in folders.items():
+        if folder and (why := why_unwritable(Path(folder))):
+            what, hint = f"{name} ({folder}): {why}", f"set {name} to a folder that this user can write to"
+            yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
+
+
+def unwritable_file(config: Config, name: str) -> Iterator[Problem]:
+    """Yield the problem of a parameter whose file cannot be created or written to."""
+    if not (named := config.get(name)):
+        return
+    path, why = Path(named), ""
+    if os.path.isdir(path):
+        why = "this is a folder"
+    elif not os.path.exists(path):
+        why = why_unwritable(path)
+    elif not os.access(path, os.W_OK):
+        why = "this user has no permission to write to this file"
+    if why:
+        what, hint = f"{name} ({named}): {why}", f"set {name} to a file that this user can write to"
+        yield Problem(what, config.place(name), hint, id="output-file-unwritable", about=(name,))
+
+
+def why_unwritable(folder: Path) -> str:
+    """Return why an existing or future folder cannot be written to; empty if it can."""
+    parent = _nearest_existing(folder)
+    if not parent.is_dir():
+        return f"{parent} is a file, not a folder"
+    if os.statvfs(parent).f_flag & os.ST_RDONLY:
+        return f"the file system of {parent} is read-only"
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return f"this user has no permission to write to {parent}"
+    if max(len(os.fsencode(part)) for part in folder.absolute().parts) > os.pathconf(parent, "PC_NAME_MAX"):
+        return f"a name in this path is longer than the file system of {parent} allows"
+    # /proc and /sys are writable for root by their permissions, but files cannot be created there
+    if not os.statvfs(parent).f_blocks:
+        return f"files cannot be created in {parent}"
+    return ""
+
+
+def _too_little_space(config: Config, free: int) -> Iterator[Problem]:
+    size = checkpoint_bytes(config)
+    if not size:
+        return
+    # one more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete
+    most, kept = max(1, count_saves(config)), config.checkpoint.keep_last_n_checkpoints
+    together = min(most, kept + 1) if kept else most
+    what = f"save ({config.checkpoint.save}): the disk has {_size(free)} free, but"
+    other = "set save to a folder on a disk with more free space"
+    if size > free:
+        what = f"{what} one checkpoint needs about {_size(size)}"
+        yield Problem(what, config.place("save"), other, id="disk-too-small", about=("save",))
+    elif size * together > free:
+        fits = free // size
+        hint = f"set keep_last_n_checkpoints: {fits - 1}, or {other}" if fits > 1 else other
+        what = f"{what} {together} checkpoints of about {_size(size)} each need {_size(size * together)}"
+        about = ("save", "keep_last_n_checkpoints", "checkpoint_factor")
+        yield Problem(what, config.place("save"), hint, severity="warning", id="disk-too-small-for-all", about=about)
+
+
+def checkpoint_bytes(config: Config) -> int:
+    """Return the size of a checkpoint: weights in compute precision, fp32 master weights and optimizer state.
+
+    The latter two are not saved with `no_save_optim`. 0 if the vocabulary size is not known.
+    """
+    rows = vocabulary_rows(config)
+    if rows is None:
+        return 0
+    half = config.precision.precision != "fp32"
+    states = 0 if config.checkpoint.no_save_optim else 4 * (moments(config) + half)
+    # 4 bytes for each moment, and for the master weights that half precision needs.
+    return trained_parameters(config, rows) * ((2 if half else 4) + states)
+
+
+def count_saves(config: Config) -> int:
+    """Return the number of checkpoints that a complete run writes."""
+    options, steps = config.checkpoint, config.training.train_iters
+    factor = options.checkpoint_factor or 0
+    if options.checkpoint_scale == "log":
+        count, step = 0, 1.0
+        while factor > 1 and step < steps:
+            count, step = count + 1, step * factor
+    else:
+        count = int((steps - 1) // factor) if factor else 0
+    # One more at the end of the run.
+    return count + len(options.extra_save_iters or ()) + 1
+
+
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder itself if it exists, otherwise the nearest parent that does."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
+
+
+def _size(size: int) -> str:
+    number, unit = (size / 1e9, "GB") if size >= 1e9 else (size / 1e6, "MB")
+    return f"{number:.3g} {unit}" if number < 1000 else f"{number:,.0f} {unit}"

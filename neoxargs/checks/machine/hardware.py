@@ -1,0 +1,118 @@
+"""Checks of the hardware: fp16 on a CPU, DeepSpeed ops that must be compiled, features that need a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from neoxargs.base.problems import Problem
+from neoxargs.checks.machine.disk_space import why_unwritable
+from neoxargs.config.config import Config
+from neoxargs.hosts.devices import Device
+from neoxargs.hosts.hosts import Resources
+
+CPU = Path("/proc/cpuinfo")
+#: CPU flags of Linux for the instruction sets, one of which DeepSpeed needs to compute fp16 on a CPU.
+FP16 = ("avx512_fp16", "avx_ne_convert")
+#: optimizer.type -> the op it uses with its states on the device, and with its states offloaded to the CPU.
+#: (Adam on the device is PyTorch's; Lion and Lamb need no op.)
+OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
+        "adagrad": ("", "cpu_adagrad")}  # fmt: skip
+#: Device -> the kind of compiler that torch.compile calls, the environment variable that names it, usual names.
+COMPILERS: dict[Device, tuple[str, str, tuple[str, ...]]] = {
+    "cpu": ("C++", "CXX", ("g++",)), "cuda": ("C", "CC", ("gcc", "clang")),
+}  # fmt: skip
+#: Parameters that DeepSpeed implements for GPUs only. Below ZeRO stage 3 it does not read them.
+GPUS_ONLY = (
+    "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_nontrainable_weights",
+    "zero_optimization.zero_quantized_gradients", "zero_optimization.offload_optimizer.super_offload",
+)  # fmt: skip
+
+
+def fp16_without_support(config: Config, resources: Resources) -> Iterator[Problem]:
+    """fp16 on a CPU without the instructions for it."""
+    if config.precision.precision == "fp16" and resources.device == "cpu" and not resources.remote and _lacks_fp16():
+        place = config.place("precision") or config.place("fp16.enabled")
+        section = " (and fp16: {enabled: false})" if config.is_set("fp16.enabled") else ""
+        hint = f"set precision: fp32 or bfloat16{section}; if the run is for GPUs, check it with deepy check --gpus N"
+        what, about = "this machine's CPU does not support fp16", ("precision", "fp16.enabled")
+        yield Problem(what, place, hint, id="cpu-without-fp16", about=about)
+
+
+def fp32_without_tf32(config: Config, device: Device) -> Iterator[Problem]:
+    """Warn of fp32 on GPUs without TF32 in matrix multiplications, unless `float32_matmul_precision` is set."""
+    name = "float32_matmul_precision"
+    if device == "cuda" and config.precision.precision == "fp32" and not config.is_set(name):
+        what = "precision (fp32): matrix multiplications take about 8 times as long as in TF32, "
+        what += "and 16 times as long as in bf16"
+        hint = f"set precision: bfloat16, or {name}: high (TF32), or {name}: highest to keep fp32 without this warning"
+        place = config.place("precision")
+        yield Problem(what, place, hint, severity="warning", id="fp32-without-tf32", about=("precision", name))
+
+
+def _lacks_fp16() -> bool:
+    """Return whether the CPU has no instructions for fp16; False if that is not known."""
+    try:
+        flags = CPU.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return not any(name in flags for name in FP16)
+
+
+def ops_to_compile(config: Config, device: Device) -> list[str]:
+    """Return the C++ ops of DeepSpeed that training with this configuration loads."""
+    offload = config.offload_optimizer.device
+    on_device, on_cpu = OPS.get((config.optimizer.type or "adam").lower(), ("", ""))
+    optimizer = on_cpu if offload in ("cpu", "nvme") and not config.optimizer_params.torch_adam else on_device
+    nvme = "async_io" if "nvme" in (offload, config.offload_param.device) else ""
+    # DeepSpeed has no other op of these for CPUs (ops/op_builder/cpu).
+    exists = ("cpu_adam", "async_io") if device == "cpu" else (optimizer, nvme)
+    return [op for op in (optimizer, nvme) if op and op in exists]
+
+
+def ops_that_cannot_compile(config: Config, device: Device) -> list[Problem]:
+    """Return a problem for each op whose compiler or library is missing."""
+    needed = ops_to_compile(config, device)
+    if not needed:
+        return []
+    from neoxargs.hosts import compiled_ops
+
+    return list(compiled_ops.uncompilable(needed, os.environ))
+
+
+def layers_that_cannot_compile(config: Config, device: Device) -> Iterator[Problem]:
+    """`compile_layers` without the compiler that torch.compile calls for this kind of device."""
+    kind, variable, usual = COMPILERS[device]
+    # CXX may have arguments: "ccache g++".
+    names = os.environ.get(variable, "").split()[:1] or usual
+    if config.fusion.compile_layers and not any(map(shutil.which, names)):
+        what = f"compile_layers needs a {kind} compiler, which is not installed on this machine"
+        hint = f"install {usual[0]}, set {variable} in the environment to a compiler, or remove compile_layers"
+        place = config.place("compile_layers")
+        yield Problem(what, place, hint, id="layers-cannot-compile", about=("compile_layers",))
+
+
+def nvme_problems(config: Config, device: Device) -> Iterator[Problem]:
+    """Folders for NVMe offloading that cannot be written to, and GPUDirect Storage without GPUs."""
+    for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
+        name = f"zero_optimization.{section}.nvme_path"
+        if options.device == "nvme" and options.nvme_path and (why := why_unwritable(Path(options.nvme_path))):
+            hint = "set nvme_path to a writable folder on the NVMe drive"
+            what = f"{name} ({options.nvme_path}): {why}"
+            yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
+    if config.aio.use_gds and device == "cpu":
+        what = "aio.use_gds (true) needs GPUs, but the ranks run on CPUs"
+        yield Problem(what, config.place("aio.use_gds"), "remove use_gds", id="gpu-only", about=("aio.use_gds",))
+
+
+def gpu_only_kernels(config: Config, device: Device) -> Iterator[Problem]:
+    """Features of ZeRO stage 3 that DeepSpeed implements for GPUs only."""
+    if device == "cuda" or config.zero_optimization.stage != 3:  # a list of stages is for the autotuner
+        return
+    for name in GPUS_ONLY:
+        if config.get(name):
+            what = f"{name} (true) needs GPUs, but the ranks run on CPUs"
+            hint = f"remove {name.rpartition('.')[2]}"
+            yield Problem(what, config.place(name), hint, id="gpu-only", about=(name,))

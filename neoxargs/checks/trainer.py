@@ -1,0 +1,204 @@
+"""Settings that train.py and generate.py do not support, which are reported instead of silently ignored.
+
+This is separate from the rules, because a user's own script may support it. A parameter that the registry declares
+`not built` must keep its default; the tables here list parameters of which only some values are supported. The reasons
+are in the declarations (`refused`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neoxargs.base.problems import Problem, close_matches, listed
+from neoxargs.config.config import Config
+from neoxargs.facts.kinds import RECURRENT
+from neoxargs.facts.layout import NOT_COUNTED, is_counted, layer_pattern, pipeline_layers
+from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.registry import ABSENT, REGISTRY, Parameter, architectures, model, moe
+from neoxargs.registry.plugins import WIDENED
+from neoxargs.resolve.effects.no_effect import no_effect_warnings
+from neoxargs.resolve.rules.model import LAYER_KINDS
+from neoxargs.resolve.rules.synonyms import yaml_form
+
+#: Supported optimizers: ours, those of torch and of DeepSpeed.
+OPTIMIZERS = (
+    "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "Muon", "Adagrad",
+    "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
+    "MuAdam", "MuAdamW", "MuSGD",
+)  # fmt: skip
+#: The last release of DeepSpeed that has the 1-bit optimizers.
+LAST_WITH_ONEBIT = "0.19.6"
+#: Subjects of the registry that generate.py reads like train.py.
+MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
+#: Parameter that only training reads -> supported values.
+TRAINING_VALUES: dict[str, tuple[Any, ...]] = {
+    "optimizer.type": OPTIMIZERS,
+    "optimizer.params.comm_backend_name": ("nccl", "gloo"),
+    "train_impl": ("normal", "dpo", "kto", "rm"),
+    "dataset_impl": ("gpt2", "pairwise"),
+    "checkpoint.writer.type": ("FAST", "PYTHON", "fast", "python"),
+}
+#: Supported kinds of layers. `global` and `flash` compute the same; torch chooses the kernel.
+LAYERS = (
+    "global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer", *RECURRENT,
+)  # fmt: skip
+
+
+def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
+    """Return what train.py does not support (errors), and parameters without effect (warnings).
+
+    training: False for generate.py, which reads only the parameters of the model.
+    """
+    rows = supported_values(training)
+    if training and _writes_unreadable_names(config):
+        rows["checkpoint.writer.type"] = ("PYTHON",)
+    refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
+    problems = [_not_built(config, name, rows[name]) for name in refused]
+    problems += _other_layers(config)
+    if training:
+        problems += [*_onebit_without_deepspeed(config), *_tuned_without_tuner(config), *_muon_on_shards(config)]
+        problems += _counts_no_layer(config)
+    return [*problems, *no_effect_warnings(config, refused)] if training else problems
+
+
+def plugin_value_problems(config: Config) -> Iterator[Problem]:
+    """Yield errors for values that a plugin added to a parameter's choices; only the plugin's script supports them."""
+    for name, values in WIDENED.items():
+        if (value := config.get(name)) in values and name != "launcher":  # a plugin's launcher starts train.py
+            what = f"train.py does not support {name}: {yaml_form(value)}, a value that plugin {values[value]} adds"
+            hint = f"launch the plugin's own script instead of train.py, or set {name} to a built-in value"
+            yield Problem(what, config.place(name), hint, id="not-built", about=(name,))
+
+
+def supported_values(training: bool = True) -> dict[str, tuple[Any, ...]]:
+    """Return parameter -> supported values, for parameters with unsupported values."""
+    defaults = {
+        parameter.name: (parameter.default,)
+        for parameter in REGISTRY.parameters.values()
+        if parameter.effect == "not built" and (training or parameter.group.__module__ in MODEL_SUBJECTS)
+    }
+    return (TRAINING_VALUES if training else {}) | defaults
+
+
+def _writes_unreadable_names(config: Config) -> bool:
+    """Return whether DeepSpeed's fast writer is on and adds `-RANK.RANKS` to the names of files.
+
+    DeepSpeed 0.19.6 does so unless ZeRO stage 3 is used (`optimize_dp_state` in its engine).
+    """
+    section = "checkpoint.writer"
+    is_on = section in config.sections or any(name.startswith(f"{section}.") for name in config.values)
+    return is_on and config.zero_optimization.stage != 3
+
+
+def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
+    """Yield an error for a 1-bit optimizer if the installed DeepSpeed has removed them."""
+    kind = config.optimizer.type or ""
+    if not is_onebit(kind):
+        return
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    try:
+        installed = version("deepspeed")
+    except PackageNotFoundError:
+        return
+    if _numbers(installed) > _numbers(LAST_WITH_ONEBIT):
+        what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, but {installed} is installed"
+        hint = f'run pip install "deepspeed<={LAST_WITH_ONEBIT}"'
+        place = config.place("optimizer.type")
+        yield Problem(what, place, hint, id="onebit-optimizer-needs-older-deepspeed", about=("optimizer.type",))
+
+
+def _muon_on_shards(config: Config) -> Iterator[Problem]:
+    """Yield an error for Muon with tensor parallelism."""
+    kind, ranks = config.optimizer.type or "", config.parallel.model_parallel_size
+    if kind.lower() == "muon" and ranks > 1:
+        what = (
+            f"optimizer.type ({kind}) and model_parallel_size ({ranks}) cannot be combined: Muon makes the update of "
+        )
+        what += "a whole matrix orthogonal, and each tensor parallel rank has only a shard of it"
+        hint = "set model_parallel_size to 1 and use zero_optimization.stage or pipe_parallel_size, or set "
+        hint += "optimizer.type to AdamW"
+        about = ("optimizer.type", "model_parallel_size")
+        yield Problem(what, config.place(about[0]), hint, id="muon-needs-whole-matrices", about=about)
+
+
+def _tuned_without_tuner(config: Config) -> Iterator[Problem]:
+    """Yield an error for autotuning that is not started by the autotuner: DeepSpeed ends such a run early."""
+    if config.autotuning.enabled and not config.runner_extras.autotuning_run:
+        steps = config.autotuning.end_profile_step
+        what = (
+            f"with autotuning.enabled (true), DeepSpeed ends the run after {steps} steps (autotuning.end_profile_step)"
+        )
+        hint = "remove autotuning.enabled, or start the autotuner with autotuning_run: tune"
+        place, about = config.place("autotuning.enabled"), ("autotuning.enabled", "autotuning_run")
+        yield Problem(what, place, hint, id="autotuning-without-tuner", about=about)
+
+
+def _counts_no_layer(config: Config) -> Iterator[Problem]:
+    """Yield an error if `pipe_partition_method: type:…` matches no layer, for example by a class name of GPT-NeoX."""
+    name, method = "pipe_partition_method", config.parallel.pipe_partition_method
+    if not config.parallel.pipe_parallel_size or not layer_pattern(method):
+        return
+    names = dict.fromkeys(layer for layer in pipeline_layers(config) if layer != NOT_COUNTED)
+    if not any(is_counted(layer, method) for layer in names):
+        what = f"{name} ({method}) matches no layer of the pipeline: {listed(list(names), 'and')}"
+        yield Problem(what, config.place(name), f"set {name} to type:transformer", id="no-layer-counted", about=(name,))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`0.19.6+cpu` as (0, 19, 6)."""
+    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
+
+
+def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
+    value = config.get(name)
+    if isinstance(value, str) and value:
+        return value.lower() in [choice.lower() for choice in values if isinstance(choice, str)]
+    return value in (ABSENT, None, "") or value in values
+
+
+def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
+    if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
+        what = f"optimizer.type ({config.get(name)}) is not a known optimizer"
+        return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
+    value = config.get(name)
+    what = f"{name} ({yaml_form(value)}) is not supported by train.py"
+    if why := reason(REGISTRY.parameters[name], value):
+        what += f": {why}"
+    return Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))
+
+
+def reason(parameter: Parameter, value: object) -> str:
+    """Return why train.py does not support a value; for a list, the reasons of its entries joined by `;`."""
+    if isinstance(parameter.refused, str):
+        return parameter.refused
+    by_value = {name.lower(): why for name, why in parameter.refused.items()}
+    values = value if isinstance(value, list) else [value]
+    return "; ".join(dict.fromkeys(by_value.get(str(each).lower(), by_value.get("", "")) for each in values))
+
+
+def _meant(kind: str) -> str:
+    """Return `did you mean Adam?` for a misspelt optimizer, else ""."""
+    names = {name.lower(): name for name in OPTIMIZERS}
+    likely = [] if kind.lower() in names else close_matches(kind.lower(), names)
+    return f"did you mean {' or '.join(names[name] for name in likely)}?" if likely else ""
+
+
+def _instead(name: str, values: tuple[Any, ...]) -> str:
+    """Return the hint: the supported values, or remove the parameter and what to write instead."""
+    choices = [yaml_form(value) for value in values if value is not None]
+    if not choices or choices == [yaml_form(REGISTRY.parameters[name].default)]:
+        instead = REGISTRY.parameters[name].instead
+        return f"remove {name}; {instead}" if instead else f"remove {name}"
+    return f"set {name} to {listed(choices)}"
+
+
+def _other_layers(config: Config) -> Iterator[Problem]:
+    kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check reports unknown ones
+    other = sorted(kinds - set(LAYERS))
+    if other:
+        name, hint = "attention_config", f"use {listed(LAYERS)}"
+        what = f"attention_config has layer types that train.py does not support: {listed(other, 'and')}; "
+        what += reason(REGISTRY.parameters[name], other)
+        yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

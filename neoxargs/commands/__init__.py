@@ -1,0 +1,1 @@
+"""Commands that start nothing: check, checkpoints, diff, explain, docs."""

@@ -1,0 +1,108 @@
+"""`deepy check`: print all problems of a configuration, or `ok` and a summary of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from neoxargs.base.problems import Problem, Problems, listed, report
+from neoxargs.base.programs import Script
+from neoxargs.base.regular_files import is_special
+from neoxargs.base.request import Request
+from neoxargs.base.shipped import SHIPPED
+from neoxargs.base.text import format_bytes
+from neoxargs.checks import all as preflight
+from neoxargs.checks.data.files import READ_AT_MOST, unread
+from neoxargs.checks.machine.packages import can_train_here
+from neoxargs.hosts.launchers import launcher_named
+from neoxargs.launch.stages import resolve_launch
+from neoxargs.resolve.yaml.read import read_files
+from neoxargs.runs import summary
+from neoxargs.runs.run_spec import RunSpec
+
+#: The script that configurations are checked for.
+TRAIN = Script(str(SHIPPED / "train.py"), "train")
+OF_ANOTHER_PROGRAM = "file-of-another-program"
+
+
+def run(request: Request) -> int:
+    """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code."""
+    spec, problems = find_problems(request)
+    failed = any(problem.severity == "error" for problem in problems)
+    if failed and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
+        problems = [*problems, *_migrate_suggestion(request)]
+    if request.as_json:
+        not_checked = list(unchecked(spec, request)) if spec else []
+        print(json.dumps(_to_json(spec, problems, not failed) | {"unchecked": not_checked}, indent=2))
+        return int(failed)
+    if problems:
+        report(problems)
+    if spec and not failed:
+        print("\n".join(["ok", *summary.brief_lines(spec)]))
+        if left_out := list(unchecked(spec, request)):
+            print(f"{'unchecked'.ljust(summary.LABEL)}{', '.join(left_out)}")
+    return int(failed)
+
+
+def _migrate_suggestion(request: Request) -> list[Problem]:
+    """Return a warning if the only file is one that `deepy migrate` converts, such as a DeepSpeed JSON."""
+    from neoxargs.migrate.sources import source_of  # imported late, to keep a check without errors fast
+
+    if any(map(is_special, request.files)):  # a pipe, which can be read only once
+        return []
+    try:
+        text, *others = read_files(request.files, request.directory)
+    except Problems:
+        return []
+    source = source_of(text)
+    if others or source.edits_in_place or not text.text.strip():
+        return []
+    what, hint = f"{request.files[0]} looks like {source.describes}", f"run `deepy migrate {text.name}` to convert it"
+    return [Problem(what, hint=hint, severity="warning", id=OF_ANOTHER_PROGRAM)]
+
+
+def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
+    """Return the resolved run (None if it cannot be resolved) and all errors and warnings.
+
+    With `--gpus`, the run is for another machine, so missing files and programs are only warnings.
+    """
+    try:
+        spec = resolve_launch(TRAIN, request, checking=True)
+    except Problems as stop:
+        return None, stop.problems
+    subjects: set[preflight.Subject] = {*preflight.HERE}
+    lenient: set[preflight.Subject] = {"program"}  # the script may become one that a plugin's values are for
+    if request.gpus is not None:
+        subjects -= {"trainer", "folders"}
+        lenient |= {"files", "machine", "command"}
+    elif not can_train_here():
+        subjects -= {"trainer"}
+    return spec, [*spec.warnings, *preflight.problems(spec, TRAIN.program, subjects, lenient)]
+
+
+def unchecked(spec: RunSpec, request: Request) -> Iterator[str]:
+    """Yield what a launch of this run checks and this command does not, each with how to check it."""
+    config, resources = spec.config, spec.resources
+    if resources.device == "cuda":
+        yield "memory (deepy plan)"
+    if resources.remote and launcher_named(config.runner.launcher).by_ssh and not config.runner.no_ssh_check:
+        yield "other hosts (deepy train.py ... --check-hosts)"
+    if request.gpus is not None:
+        yield "folders that the run writes to"
+    elif not (resources.remote or can_train_here()):
+        yield "packages of the trainer (torch is not installed)"
+    left = unread(config)
+    if sum(left.values()) > READ_AT_MOST:
+        size, names = format_bytes(sum(left.values())), listed(list(left), "and", most=3)
+        how = "train.py compares them while it trains; deepy data --verify"
+        yield f"the contents of {size} of token files, {names} ({how})"
+    locks = (Path(folder, "run.lock") for folder in (config.logging.run_dir, config.checkpoint.save) if folder)
+    if lock := next(filter(Path.exists, locks), None):
+        yield f"whether the run that wrote {lock} has ended"
+
+
+def _to_json(spec: RunSpec | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
+    return answer | (summary.to_json(spec) if spec else {})

@@ -1,0 +1,385 @@
+"""`deepy checkpoints FOLDER`: list the checkpoints of a run, verify their checksums, and remove old ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neoxargs.base.problems import Place, Problem, Problems, report, similar_folders
+from neoxargs.base.text import format_bytes, format_duration
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.neox_checkpoint import pickles
+from neoxargs.files.neox_checkpoint.consistency import findings
+from neoxargs.files.neox_checkpoint.contents import Contents
+from neoxargs.files.neox_checkpoint.files import Files, files_of, neox_checkpoints
+from neoxargs.processes.run_lock import lock_folder
+from neoxargs.registry import REGISTRY
+
+DESCRIPTION = "List the checkpoints of a run, verify their checksums, or remove old ones."
+#: What a checkpoint's layout is made of.
+SIZES = {"tp": "model_parallel_size", "pp": "pipe_parallel_size"}
+
+#: Returns what is wrong with a checkpoint.
+Examine = Callable[[Path], str]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A checkpoint in the list."""
+
+    folder: Path
+    written: float
+    size: int
+    layout: str
+    content: str
+    """Adapters or a soft prompt, and the model that they belong to; empty for a full model."""
+    damage: str
+    latest: bool
+    recorded: str
+    """What files.json records for each file: `checksum`, `size`, or `nothing` if it has no record."""
+    verified: bool
+    """Whether checksums were compared."""
+
+    @property
+    def iteration(self) -> int:
+        files = _neox_files(self.folder)  # GPT-NeoX's published folders have other names
+        return (files.iteration or 0) if files else checkpoint_folder.iteration_of(self.folder)
+
+    @property
+    def state(self) -> str:
+        known = {"checksum": "verified" if self.verified else "complete", "size": "complete", "nothing": "not recorded"}
+        state = f"damaged: {self.damage}" if self.damage else known[self.recorded]
+        content = f"; {self.content}" if self.content else ""
+        return state + (", latest" if self.latest else "") + content
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "iteration": self.iteration, "folder": str(self.folder), "written": round(self.written), "bytes": self.size,
+            "layout": self.layout, "content": self.content, "damage": self.damage, "latest": self.latest,
+            "recorded": self.recorded, "verified": self.verified,
+        }  # fmt: skip
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="the folder with the checkpoints: the value of `save`")
+    parser.add_argument("--verify", action="store_true", help="read all files and verify their checksums")
+    parser.add_argument(
+        "--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation before --prune removes checkpoints"
+    )
+
+
+def run(options: Namespace) -> int:
+    """Print the list and return the exit code: 1 if a checkpoint is damaged."""
+    root = Path(options.folder)
+    folders = checkpoint_folder.checkpoints(root) or neox_checkpoints(root)
+    if not folders:
+        raise Problems(_none_in(root))
+    if options.prune is not None:
+        return _prune(root, options)
+    with _progress(folders if options.verify else []) as verify:
+        listed = [examine(folder, verify if options.verify else checkpoint_folder.damage) for folder in folders]
+    damaged = any(row.damage for row in listed)
+    if options.json:
+        rows = [row.to_json() for row in listed]
+        for row, folder in zip(rows, folders, strict=True):
+            if contents := _contents(folder):
+                row["tensors"] = contents
+        _print_json(root, not damaged, checkpoints=rows)
+    else:
+        print("\n".join([*table(listed, time.time()), *_leftovers(root), *_tensors(folders)]))
+        _print_warnings(root)
+    return int(damaged)
+
+
+def _none_in(root: Path) -> Problem:
+    """Return the problem of a path without checkpoints: it does not exist, is a file, or has none."""
+    hint = "pass the folder that the run saves to: the value of `save` in the run's configuration"
+    if os.path.isdir(root):
+        what = "there is no checkpoint in this folder"
+        if root in checkpoint_folder.checkpoints(root.parent):
+            what, hint = "this is one checkpoint, not the folder that contains the checkpoints", f"pass {root.parent}"
+    elif os.path.exists(root):
+        what = "this is a file, not a folder with checkpoints"
+    else:
+        what, hint = "there is no such folder", similar_folders(str(root)) or hint
+    return Problem(f"{root}: {what}", hint=hint, id="checkpoint-missing")
+
+
+def _print_json(root: Path, ok: bool, **found: object) -> None:
+    problems = [problem.to_json() for problem in _warnings(root)]
+    print(json.dumps({"ok": ok, "problems": problems, **found}, indent=2))
+
+
+def _print_warnings(root: Path) -> None:
+    if problems := _warnings(root):
+        report(problems)
+
+
+def _warnings(root: Path) -> list[Problem]:
+    name = checkpoint_folder.missing_latest(root)
+    if not name:
+        return []
+    place = Place(str(root / checkpoint_folder.LATEST), 0, 0)
+    found = checkpoint_folder.newest(root)
+    hint = f"a run that loads from this folder continues from {found.name}" if found else ""
+    what = f"this file names the checkpoint {name}, which is not in this folder"
+    return [Problem(what, place, hint, severity="warning", id="latest-checkpoint-missing")]
+
+
+def examine(folder: Path, find_damage: Examine) -> Listed:
+    """Return the row of a checkpoint."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return Listed(
+        folder=folder,
+        written=checkpoint_folder.written(folder) / 1e9,
+        size=sum(file.stat().st_size for file in files),
+        layout=_layout(folder),
+        content=_content(folder),
+        damage=find_damage(folder) or _inconsistency(folder),
+        latest=checkpoint_folder.latest(folder.parent) == folder.name,
+        recorded=(recorded := _recorded(folder)),
+        verified=recorded == "checksum" and find_damage is not checkpoint_folder.damage,
+    )
+
+
+def table(listed: Sequence[Listed], now: float) -> list[str]:
+    """Return the lines of the list."""
+    rows = [("iteration", "age", "size", "layout", "state")]
+    rows += [
+        (str(row.iteration), format_duration(max(0, now - row.written)), format_bytes(row.size), row.layout, row.state)
+        for row in listed
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].rjust(widths[0]), *map(str.ljust, row[1:], widths[1:])]).rstrip() for row in rows
+    ]  # fmt: skip
+
+
+@dataclass
+class Choice:
+    """The checkpoints to keep and to remove; damage: what is wrong with some of them."""
+
+    kept: list[Path] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
+    damage: dict[Path, str] = field(default_factory=dict)
+
+    def reason(self, folder: Path) -> str:
+        """Return why a checkpoint is removed."""
+        if folder in self.damage:
+            return f"damaged: {self.damage[folder]}"
+        latest = self.kept[0]  # unless `latest` names no checkpoint: then no iteration is higher
+        is_later = checkpoint_folder.iteration_of(folder) > checkpoint_folder.iteration_of(latest)
+        return f"later than {latest.name}, which `latest` names" if is_later else "older"
+
+    def kept_line(self) -> str:
+        """Return the names of the checkpoints to keep."""
+        return ", ".join(
+            folder.name + (f" (latest, damaged: {self.damage[folder]})" if folder in self.damage else "")
+            for folder in self.kept
+        )
+
+
+def choose(root: Path, keep: int, verify: Examine) -> Choice:
+    """Choose the `keep` newest undamaged checkpoints to keep, and also the one that `latest` names.
+
+    Checkpoints are verified, the newest first, until there are enough to keep.
+    """
+    choice, latest, undamaged = Choice(), checkpoint_folder.latest(root), 0
+    for folder in checkpoint_folder.newest_first(root):
+        is_needed = undamaged < keep
+        if is_needed and (damage := verify(folder)):
+            choice.damage[folder] = damage
+        elif is_needed:
+            undamaged += 1
+        stays = folder.name == latest or (is_needed and folder not in choice.damage)
+        (choice.kept if stays else choice.removed).append(folder)
+    return choice
+
+
+def _prune(root: Path, options: Namespace) -> int:
+    if options.prune < 1:
+        hint = "write --prune 1 to keep the newest undamaged checkpoint"
+        raise Problems(Problem(f"--prune ({options.prune}) would remove every checkpoint", hint=hint, id="prune-all"))
+    # A run that saves would remove, as leftovers, what is being removed here.
+    with lock_folder(root, os.environ):
+        return _prune_locked(root, options)
+
+
+def _prune_locked(root: Path, options: Namespace) -> int:
+    with _progress(checkpoint_folder.checkpoints(root)) as verify:
+        choice = choose(root, options.prune, verify)
+    if all(folder in choice.damage for folder in choice.kept):
+        what = f"{root}: every checkpoint is damaged, so --prune removes none of them"
+        raise Problems(Problem(what, hint="use --verify to see what is damaged", id="checkpoint-all-damaged"))
+    sizes = {folder: examine(folder, checkpoint_folder.damage).size for folder in choice.removed}
+    if not options.json:
+        for folder, size in sizes.items():
+            only_link = f"; only this link to {folder.readlink()} is removed" if folder.is_symlink() else ""
+            print(f"{folder}  {format_bytes(size)}  {choice.reason(folder)}{only_link}")
+        print(f"to keep: {choice.kept_line()}")
+        _print_warnings(root)
+    if choice.removed and not options.yes:
+        total = len(choice.removed) + len(choice.kept)
+        what = f"remove {len(choice.removed)} of {total} checkpoints ({format_bytes(sum(sizes.values()))})"
+        _confirm(what, can_ask=sys.stdin.isatty() and not options.json)
+    for folder in choice.removed:
+        try:
+            checkpoint_folder.remove(folder)
+        except OSError as error:
+            hint = "run this command as a user that can write to this folder"
+            problem = Problem(f"{folder} cannot be removed: {error}", hint=hint, id="folder-not-writable")
+            raise Problems(problem) from error
+    if options.json:
+        gone = [{"folder": str(folder), "reason": choice.reason(folder)} for folder in choice.removed]
+        _print_json(root, True, removed=gone, kept=[str(folder) for folder in choice.kept])
+    else:
+        print(f"removed: {len(choice.removed)}; kept: {len(choice.kept)}")
+    return 0
+
+
+def _confirm(what: str, can_ask: bool) -> None:
+    """Ask on the terminal; raise Problems if that is not possible, or if the answer is not yes."""
+    if not can_ask:
+        hint = "add --yes to remove them without being asked for confirmation"
+        raise Problems(Problem(f"--prune would {what}", hint=hint, id="prune-needs-yes"))
+    if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Problems(Problem("--prune removed nothing, because the answer was not y", id="prune-declined"))
+
+
+@contextmanager
+def _progress(folders: Sequence[Path]) -> Iterator[Examine]:
+    """Yield a function that verifies a checkpoint and advances a progress bar, if standard error is a terminal."""
+    if not folders or not sys.stderr.isatty():
+        yield checkpoint_folder.verify
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(
+            "verifying", total=sum(examine(folder, checkpoint_folder.damage).size for folder in folders)
+        )
+
+        def verify(folder: Path) -> str:
+            bar.update(task, description=folder.name)
+            return checkpoint_folder.verify(folder, advance=lambda size: bar.advance(task, size))
+
+        yield verify
+
+
+def _layout(folder: Path) -> str:
+    if files := _neox_files(folder):
+        partitioned = f", optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
+        return f"GPT-NeoX, tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}{partitioned}"
+    values = checkpoint_folder.configuration(folder)
+    if values is None:
+        return "not recorded"
+    sizes = [f"{word}{values.get(name, REGISTRY.parameters[name].default)}" for word, name in SIZES.items()]
+    stage = values.get("zero_optimization", {}).get("stage")
+    ranks = values.get("world_size")
+    return ", ".join([" ".join(sizes), *([f"ZeRO-{stage}"] if stage else []), *([_ranks(ranks)] if ranks else [])])
+
+
+def _neox_files(folder: Path) -> Files | None:
+    """Return the files of a GPT-NeoX checkpoint; None for deepy's and other programs'."""
+    files = files_of(folder)
+    try:
+        # Other programs' files have the same names, but other weights.
+        return files if files and (files.by_layer or Contents(files).layers) else None
+    except Problems:
+        return None
+
+
+def _inconsistency(folder: Path) -> str:
+    """Return what is wrong with the files of a GPT-NeoX checkpoint; "" for others."""
+    files = _neox_files(folder)
+    if files is None:
+        return ""
+    if missing := list(files.missing()):
+        return f"{missing[0]} is missing"
+    for file in files.all():
+        try:
+            pickles.read(file)
+        except Problems:
+            return f"{file.name} cannot be read, or was saved under another name"
+    try:
+        return "; ".join(findings(Contents(files)))
+    except Problems:
+        return "its files do not belong together"
+
+
+def _contents(folder: Path) -> list[dict[str, Any]]:
+    """Return the tensors of a GPT-NeoX checkpoint, of the first tensor parallel rank; empty for deepy's, or damage."""
+    files = files_of(folder)
+    try:
+        layers = Contents(files).layers if files and not [*files.missing()] else {}
+    except Problems:
+        return []
+    return [
+        {"layer": number, "name": name, "shape": list(refs[0].shape), "dtype": refs[0].dtype, "ranks": len(refs)}
+        for number, names in layers.items()
+        for name, refs in names.items()
+    ]
+
+
+def _tensors(folders: Sequence[Path]) -> list[str]:
+    """Return the lines that list the tensors of the newest of GPT-NeoX's checkpoints; equal layers share a line."""
+    last = next((folder for folder in reversed(folders) if files_of(folder)), None)
+    by_layer: dict[int, list[str]] = {}
+    for each in _contents(last) if last else []:
+        ranks = f" on each of {each['ranks']} ranks" if each["ranks"] > 1 else ""
+        shape = " x ".join(map(str, each["shape"]))
+        by_layer.setdefault(each["layer"], []).append(f"{each['name']}  {shape} {each['dtype']}{ranks}")
+    lines, shown = [f"tensors in {last.name}:"] if last and by_layer else [], list(by_layer.items())
+    for position, (number, tensors) in enumerate(shown):
+        if position and shown[position - 1][1] == tensors:
+            continue
+        end = next((other for other, more in reversed(shown) if more == tensors), number)
+        lines.append(f"  layer {number}" if end == number else f"  layers {number} to {end}, each")
+        lines += [f"    {line}" for line in tensors]
+    return lines
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank" + "s" * (count != 1)
+
+
+def _content(folder: Path) -> str:
+    """Return what a checkpoint contains if that is not a full model."""
+    base = checkpoint_folder.recorded_base(folder)
+    if base is None:
+        return ""
+    lora = (checkpoint_folder.configuration(folder) or {}).get("lora", {})
+    kind = f"adapters of rank {lora['rank']}" if lora.get("rank") else "a soft prompt"
+    return f"{kind} for {base.folder or 'a model with random weights'}"
+
+
+def _recorded(folder: Path) -> str:
+    if _neox_files(folder):
+        return "checksum"  # torch.save's, in each file
+    try:
+        found = checkpoint_folder.digests(folder).values()
+    except ValueError:
+        return "nothing"
+    return "nothing" if not found else "size" if any(digest.crc32 is None for digest in found) else "checksum"
+
+
+def _leftovers(root: Path) -> list[str]:
+    """Return a line for each checkpoint that is being written or removed, or that a killed run left."""
+    return [
+        f"{path.name}: being {'written' if path.name.startswith(checkpoint_folder.WRITING) else 'removed'} now, or "
+        "left over from a killed run"
+        for path in sorted([*root.glob(f"{checkpoint_folder.WRITING}*"), *root.glob(f"{checkpoint_folder.REMOVING}*")])
+    ]

@@ -1,0 +1,1 @@
+"""`deepy diff`: how two runs differ, and whether that changes the result."""

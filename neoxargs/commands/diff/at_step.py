@@ -1,0 +1,77 @@
+"""`--at STEP`: the learning rate, the tokens seen, the batch and the data mixture of both runs at a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from neoxargs.base.text import format_count
+from neoxargs.commands.diff.side import Side
+from neoxargs.facts.lr_schedule import LearningRateCurve
+from neoxargs.resolve.rules.data import path_list
+
+#: Label -> returns the text of a side at a step, which counts from 1 as in the log.
+Row = Callable[[Side, int], str]
+
+
+def rows(a: Side, b: Side, step: int) -> list[tuple[str, str, str]]:
+    """Return label and both texts of each quantity."""
+    return [(label, text(a, step), text(b, step)) for label, text in ROWS.items()]
+
+
+def _learning_rate(side: Side, step: int) -> str:
+    if side.get("scheduler.type"):
+        return f"set by DeepSpeed's {side.get('scheduler.type')}"
+    if step > side.get("train_iters"):
+        return f"the run ends at step {side.get('train_iters')}"
+    # Steps count from 1 here, and iterations from 0.
+    return f"{LearningRateCurve.of(side.get).rate(step - 1):.6g}"
+
+
+def _tokens(side: Side, step: int) -> str:
+    return format_count(min(step, side.get("train_iters")) * _samples_per_step(side) * side.get("seq_length"))
+
+
+def _batch(side: Side, step: int) -> str:
+    samples = _samples_per_step(side)
+    return f"{samples:,} samples, {format_count(samples * side.get('seq_length'))} tokens"
+
+
+def _mixture(side: Side, step: int) -> str:
+    if side.get("weight_by_num_documents"):
+        return "weighted by the number of documents"
+    shares = list(_weights(side))
+    total = sum(weight for _, weight in shares)
+    if len(shares) < 2 or not total:
+        return ", ".join(path for path, _ in shares) or "not set"
+    return ", ".join(f"{path} {100 * weight / total:.3g} %" for path, weight in shares)
+
+
+def _weights(side: Side) -> Iterator[tuple[str, float]]:
+    """Yield every training dataset and its weight."""
+    blended = side.get("data_path")
+    if isinstance(blended, list) and len(blended) > 1:
+        yield from _pairs(blended)
+        return
+    sources = [side.get(name) for name in ("train_data_paths", "data_path", "text_path")]
+    paths: str | list[str] = next(filter(None, sources), [])
+    weights = side.get("train_data_weights") if side.get("train_data_paths") else None
+    names = path_list(paths)
+    yield from zip(names, weights or [1.0] * len(names), strict=True)
+
+
+def _pairs(blended: Sequence[str | float]) -> Iterator[tuple[str, float]]:
+    # Weights and paths alternate, as in Megatron.
+    for weight, path in zip(blended[::2], blended[1::2], strict=True):
+        yield str(path), float(weight)
+
+
+def _samples_per_step(side: Side) -> int:
+    return int(side.get("train_batch_size"))
+
+
+ROWS: dict[str, Row] = {
+    "learning rate": _learning_rate,
+    "tokens seen": _tokens,
+    "batch": _batch,
+    "data": _mixture,
+}

@@ -1,0 +1,104 @@
+"""The comparison as text: a verdict, then the differences by what they can do."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from neoxargs.commands.diff.differences import Difference, first_names, spellings
+from neoxargs.commands.diff.side import Side, short_json
+from neoxargs.commands.diff.weights import WeightComparison
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve.compare.impact import IMPACTS, Impact, kind_of
+
+HEADINGS: dict[Impact, str] = {
+    "result": "can change the result",
+    "rounding": "can change rounding only",
+    "nothing": "cannot change training",
+    "unread": "without effect in these runs",
+}
+
+
+def section(heading: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a heading and aligned rows."""
+    yield f"\n{heading}:"
+    yield from rows_of(rows)
+
+
+def rows_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield aligned rows."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
+
+
+def lines(a: Side, b: Side, found: Sequence[Difference], weights: WeightComparison | None = None) -> Iterator[str]:
+    """Yield the lines of the comparison."""
+    yield from (f"{letter}  {described(side)}" for letter, side in (("A", a), ("B", b)))
+    yield f"=> {verdict(a, b, found, weights)}"
+    for impact, heading in HEADINGS.items():
+        of_impact = [each for each in found if each.impact == impact]
+        if of_impact and impact == "unread":
+            yield f"\n{heading}: {', '.join(each.name for each in of_impact)}"
+        elif of_impact:
+            yield f"\n{heading}: {len(of_impact)}"
+            yield from _table(of_impact)
+    hidden = [not_compared(side) for side in (a, b)]
+    if hidden[0] and hidden[0] == hidden[1]:
+        yield f"\nrecorded in neither A nor B: {first_names(hidden[0])}"
+        return
+    for side, names in zip((a, b), hidden, strict=True):
+        if names:
+            yield f"\nnot recorded in {side.name}: {first_names(names)}"
+
+
+def not_compared(side: Side) -> list[str]:
+    """Return the parameters with an effect on training that are missing from a run's record."""
+    names = (name for name in REGISTRY.parameters if name in side.unknown and side.has_sources)
+    return [name for name in names if IMPACTS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
+
+
+def verdict(a: Side, b: Side, found: Sequence[Difference], weights: WeightComparison | None = None) -> str:
+    """Return what all differences together can do, in a sentence."""
+    if not found and a.checkpoint and b.checkpoint:
+        if weights is None:
+            return "the same configuration"
+        return f"the same configuration and {'the same' if weights.same else 'different'} weights"
+    impacts = {each.impact for each in found}
+    if "result" in impacts:
+        return "the differences can change the result"
+    if "rounding" in impacts:
+        return "the differences cannot change the result, except by rounding"
+    if "nothing" in impacts:
+        return "the differences cannot change training"
+    spelled = spellings(a, b) if a.has_sources and b.has_sources else ""
+    return f"the same run{f', written differently: {spelled}' if spelled else ''}"
+
+
+def described(side: Side) -> str:
+    """Return the name of a side, what it is, and for how many ranks."""
+    dialect = f"{side.config.dialect.name}, " if side.config.dialect else ""
+    return f"{side.name}  ({side.kind}, {dialect}{side.ranks} rank{'s' * (side.ranks > 1)})"
+
+
+def _table(found: Sequence[Difference]) -> Iterator[str]:
+    """Yield a row for each difference: kind, name, both values, and where they come from."""
+    rows = [(each.kind, each.name, *map(short_json, each.values)) for each in found]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, each in zip(rows, found, strict=True):
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {cells}  {_sources(*each.sources)}"
+        if each.note:
+            yield f"  {' ' * widths[0]}  ({each.note})"
+
+
+def _sources(a: str, b: str) -> str:
+    return f"both: {_short(a)}" if a == b else f"A: {_short(a)}; B: {_short(b)}"
+
+
+def _short(source: str, limit: int = 60) -> str:
+    """Return a source in one line, without the current folder and without the end of a long reason."""
+    source = " ".join(source.split()).replace(os.getcwd() + os.sep, "")
+    is_reason = source.startswith("derived")
+    return textwrap.shorten(source, limit, placeholder=" …") if is_reason else source

@@ -1,0 +1,1 @@
+"""`deepy docs`: the generated pages and files."""

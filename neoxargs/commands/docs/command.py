@@ -1,0 +1,81 @@
+"""`deepy docs`: write the generated files; `--check` and a test report the stale ones.
+
+`FILES` lists them. docs/effects.md is not one of them: the tests write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.base.shipped import IMPORT_ROOT as ROOT
+from neoxargs.base.shipped import IS_CHECKOUT
+from neoxargs.base.write_files import write_all
+from neoxargs.commands.docs import groups, guides, parameters, schema
+from neoxargs.resolve import Text
+
+
+class Generated(NamedTuple):
+    """A generated file, or a page with generated parts."""
+
+    path: str
+    """Relative to the root of the repository."""
+    text: Callable[[], str]
+    """Returns the up-to-date content."""
+    for_users: bool = False
+    """Whether `-o DIR` writes this file too, for users of plugins or of an installed deepy."""
+
+
+FILES = (
+    Generated("docs/parameters.md", parameters.page, for_users=True),
+    Generated("docs/neoxargs.schema.json", schema.schema_text, for_users=True),
+    Generated("neoxargs/config/groups.py", groups.source),
+    *(Generated(f"docs/{name}.md", partial(guides.page, ROOT, name)) for name in guides.PAGES),
+)
+
+
+def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
+    """Write the stale generated files and return their paths. check: do not write.
+
+    directory: write the files for users there, instead of all files to the repository. Raises Problems if a file
+    cannot be written.
+    """
+    if directory is None and not IS_CHECKOUT:
+        what = "deepy docs updates files in a checkout of deepy, but deepy is running from an installed package"
+        hint = "add -o DIR to write the files to another folder"
+        raise Problems([Problem(what, hint=hint, id="docs-need-output-folder")])
+    stale = list(_stale(directory))
+    if stale and not check:
+        _make_folder(Path(directory or ROOT))
+        write_all([Text(_absolute(path, directory), text) for path, text in stale])
+    return [path for path, _ in stale]
+
+
+def _stale(directory: str | None) -> Iterator[Text]:
+    files = [file for file in FILES if file.for_users or directory is None]
+    with ThreadPoolExecutor() as pool:  # guides spend their time in subprocesses
+        texts = pool.map(lambda file: file.text(), files)
+        for file, text in zip(files, texts, strict=True):
+            path = file.path if directory is None else str(Path(directory) / Path(file.path).name)
+            if _content(Path(_absolute(path, directory))) != text:
+                yield Text(path, text)
+
+
+def _absolute(path: str, directory: str | None) -> str:
+    return path if directory is not None else str(ROOT / path)
+
+
+def _content(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _make_folder(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"this folder cannot be created: {(error.strerror or str(error)).lower()}"
+        raise Problems([Problem(what, Place(str(directory), 0, 0), id="output-folder-unwritable")]) from None

@@ -1,0 +1,1 @@
+"""`deepy explain`: parameters, problems and their sources."""

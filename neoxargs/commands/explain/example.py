@@ -1,0 +1,64 @@
+"""Run `deepy check` on the example of a problem, together with the smallest model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from neoxargs.base.problems import Problem
+from neoxargs.base.request import Request
+from neoxargs.commands.check import find_problems
+from neoxargs.commands.explain.catalogue.entry import Example
+
+NAME, MODEL = "my.yml", "model.yml"
+#: The smallest complete configuration.
+SMALLEST_MODEL = {
+    "dialect": "neox-2026",
+    "num_layers": "4",
+    "hidden_size": "64",
+    "num_attention_heads": "4",
+    "seq_length": "32",
+    "max_position_embeddings": "32",
+    "train_iters": "100",
+    "train_micro_batch_size_per_gpu": "2",
+    "text_path": "python-stdlib",
+    "tokenizer_type": "CharLevelTokenizer",
+    "float32_matmul_precision": "highest",  # or every example would have a warning about fp32
+}
+#: Parameter -> pattern of the parameters that replace it when the example sets one of them.
+ALTERNATIVES = {"text_path": r"text_path|data_path|\w+_data_paths", "train_iters": "train_iters|train_epochs"}
+
+
+def check_example(example: Example) -> list[Problem]:
+    """Return the problems that `deepy check` reports for an example."""
+    with TemporaryDirectory() as folder, _working_in(folder):
+        for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text, encoding="utf-8")
+        _, problems = find_problems(Request([NAME, MODEL], example.overrides, gpus=example.gpus))
+    return problems
+
+
+def _smallest(example: Example) -> str:
+    """Return the YAML of the smallest model, without the parameters that the example sets or excludes."""
+    lines: Sequence[str] = [
+        f"{name}: {value}"
+        for name, value in SMALLEST_MODEL.items()
+        if name not in example.without and not re.search(rf"^({ALTERNATIVES.get(name, name)}):", example.config, re.M)
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@contextmanager
+def _working_in(folder: str) -> Iterator[None]:
+    """Change the working directory, because problems name files by their relative paths."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

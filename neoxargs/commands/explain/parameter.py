@@ -1,0 +1,116 @@
+"""Describe a parameter: meaning, type, default, receivers and, with files, its value and the source of the value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from neoxargs.base.problems import listed
+from neoxargs.commands.docs.parameters import (
+    default_words,
+    destination_words,
+    neox_dates,
+    refusal_words,
+)
+from neoxargs.commands.explain import keyword_search
+from neoxargs.commands.explain.destinations import destinations
+from neoxargs.commands.explain.render import rows
+from neoxargs.config.config import Config
+from neoxargs.migrate.deepspeed.auto import AUTO_VALUES
+from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
+from neoxargs.resolve.provenance import json_words, origin, reasons
+from neoxargs.resolve.rules import DERIVATIONS
+from neoxargs.resolve.values.describe_type import describe_type
+
+ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}
+#: Effect in the registry -> text of the row `affects`, where the registry's word alone is not clear.
+EFFECTS = {
+    "launcher": "which processes are started, and how",
+    "layout": "which rank holds which part of the model",
+    "engine": "the behaviour of DeepSpeed's engine",
+    "schedule": "the learning rate schedule",
+    "memory": "the memory that training needs",
+    "log": "what is logged",
+    "run": "how the run proceeds",
+    "config": "only the parameters that are derived from this one",
+    "not built": "nothing: train.py accepts only the default",
+}
+
+
+def to_json(parameter: Parameter, asked: str, config: Config | None) -> dict[str, Any]:
+    """Return the description for `--json`; `asked` is the name on the command line, possibly an alias."""
+    described = dict(_described(parameter, asked, config))
+    if config is not None:
+        tree = described["source"]
+        described |= {"source": tree.why, "from": [read.to_json() for read in tree.inputs]}
+    return {"name": parameter.name, **described}
+
+
+def to_text(parameter: Parameter, asked: str, config: Config | None) -> str:
+    """Return the description as lines of text; `asked` is the name on the command line, possibly an alias."""
+    described = {label: value for label, value in _described(parameter, asked, config) if label != "sent as" or value}
+    return "\n".join([parameter.name, *rows(described, config)])
+
+
+def _described(parameter: Parameter, asked: str, config: Config | None) -> Iterator[tuple[str, Any]]:
+    if asked != parameter.name and not parameter.name.endswith(f".{asked}"):
+        spelling = "another spelling of" if REGISTRY.find(asked) else "another program's name for"
+        yield "alias", f"{asked} is {spelling} {parameter.name}"
+        if others := keyword_search.names_ending_in(asked):
+            yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
+    yield "meaning", parameter.description
+    yield "type", describe_type(parameter.type)
+    # The words of the table in docs/parameters.md, without its Markdown.
+    yield "default", default_words(parameter, "; ").replace("`", "").replace("*", "")
+    reason = parameter.no_effect_reason.replace("`", "")
+    yield "affects", f"nothing: {reason}" if reason else EFFECTS.get(parameter.effect, parameter.effect)
+    yield from _refusal(parameter)
+    yield "origin", _origin(parameter)
+    if asked_years := neox_dates(asked if REGISTRY.find(asked) else parameter.name):
+        yield "in GPT-NeoX", asked_years
+    if parameter.replaced_by:
+        replacements = ((_yaml_words(new), json_words(old)) for old, new in parameter.replaced_by.items() if new)
+        yield "replaced by", "; ".join(f"{new} (for {old})" for new, old in replacements)
+    yield "sent to", destination_words(parameter).replace("`", "") or "no other program"
+    if parameter.aliases:
+        yield "old names", ", ".join(parameter.aliases)
+    if config is None or config.source(parameter.name).kind != "derived":
+        yield from (("derived", sentence) for sentence in reasons(parameter.name))
+    yield from _relations(parameter.name)
+    if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
+        yield (
+            "auto",
+            f"{AUTO_VALUES[parameter.name].why}; `deepy migrate` replaces auto with this value if it is known",
+        )
+    if config is not None:
+        value = config.get(parameter.name)
+        yield "value", None if value is ABSENT else value
+        yield "source", origin(parameter.name, config)
+        yield "sent as", destinations(parameter, config)
+
+
+def _origin(parameter: Parameter) -> str:
+    """Return what a parameter comes from: a plugin, deepy itself, or the systems whose names it belongs to."""
+    if plugin := plugins.DECLARED.get(parameter.name):
+        return f"plugin {plugin}"
+    return "deepy" if parameter.ours else ", ".join(ORIGINS[origin] for origin in parameter.origins)
+
+
+def _refusal(parameter: Parameter) -> Iterator[tuple[str, str]]:
+    """Yield why train.py refuses values, and what to write instead."""
+    if refused := refusal_words(parameter):
+        yield "refused", refused.replace("`", "")
+    if parameter.instead:
+        yield "instead", parameter.instead
+
+
+def _yaml_words(new: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name}: {json_words(value)}" for name, value in new.items())
+
+
+def _relations(name: str) -> Iterator[tuple[str, str]]:
+    """Yield a row with the parameters that are derived from this one."""
+    readers = [rule for rule in DERIVATIONS if name in rule.inputs and name not in rule.results]
+    results = [result for rule in readers for result in rule.results]
+    if results:
+        yield "determines", ", ".join(dict.fromkeys(results))

@@ -1,0 +1,37 @@
+"""Format the description of a parameter as lines: a label, then its text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from neoxargs.base.text import protect_names, wrap
+from neoxargs.config.config import Config
+from neoxargs.resolve.provenance import Origin
+
+WIDTH = 96
+LABEL = 14
+
+
+def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator[str]:
+    """Yield the lines of all rows; text is wrapped, but never inside the path of a configuration file."""
+    for label, value in described.items():
+        texts = [protect_names(text, config) for text in _texts(value)]
+        lines = [line for text in texts for line in wrap(text, WIDTH - LABEL, _indent(text))] or [""]
+        yield f"  {label.ljust(LABEL)}{lines[0]}"
+        yield from (" " * (LABEL + 2) + line for line in lines[1:])
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, Origin):
+        return [value.why, *value.lines("  ")]
+    if isinstance(value, list) and value and all(isinstance(item, str) and ": " in item for item in value):
+        return value
+    return [value if isinstance(value, str) else json.dumps(value, default=str)]
+
+
+def _indent(text: str) -> str:
+    """Return the indentation of continuation lines: two columns deeper than an indented line of a tree."""
+    own = text[: len(text) - len(text.lstrip())]
+    return own + "  " * bool(own)

@@ -1,0 +1,1 @@
+"""One configuration: typed groups, and each value with its source."""

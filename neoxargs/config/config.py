@@ -1,0 +1,80 @@
+"""The complete configuration: typed groups, and the source of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from neoxargs.base.problems import Place, Problem
+from neoxargs.config.dialect import Dialect
+from neoxargs.config.groups import Groups
+from neoxargs.config.value import DEFAULT, Source, Value
+from neoxargs.registry import REGISTRY, Parameter, normal
+
+
+class Config(Groups):
+    """The complete configuration of a run; every parameter has a value.
+
+    `config.shape.num_layers` for code that reads a parameter, `config.get(name)` for code that walks the registry,
+    `config.source(name)` for code that explains.
+
+    values: by registry name, every parameter that differs from its registry default or has another source.
+    sections: sections present in the files, including empty ones (`fp16: {}`).
+    warnings: problems that do not prevent a start.
+    dialect: the GPT-NeoX version whose defaults apply (None on a rank, which receives resolved values).
+    broken: parameters whose value is unknown because of a problem; not empty only in `Unresolved.certain`.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        sections: frozenset[str] = frozenset(),
+        warnings: Sequence[Problem] = (),
+        dialect: Dialect | None = None,
+        broken: frozenset[str] = frozenset(),
+    ) -> None:
+        self.values = dict(values)
+        self.sections = sections
+        self.warnings = list(warnings)
+        self.dialect = dialect
+        self.broken = broken
+        self.auto: frozenset[str] = frozenset()
+        """Parameters set to `auto`, for `deepy explain`."""
+        # `values` includes the defaults of the dialect; a parameter that is not in it has the registry's.
+        for group in REGISTRY.groups:
+            members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
+            setattr(self, group.key(), group(**members))
+
+    def get(self, name: str) -> Any:
+        """Return the value of a parameter by its dotted registry name, with `-` or `_`.
+
+        ABSENT if it is derived and no rule supplies it. Raises KeyError if there is no such parameter.
+        """
+        present = self.values.get(normal(name))
+        return present.value if present else REGISTRY.parameters[normal(name)].default
+
+    def source(self, name: str) -> Source:
+        """Return the source of a parameter's value; DEFAULT also for a name that is not a parameter."""
+        present = self.values.get(normal(name))
+        return present.source if present else DEFAULT
+
+    def place(self, name: str) -> Place | None:
+        """Return the place of the value or of one that it derives from; None if the user set neither."""
+        # `seen`: synonyms derive from each other.
+        waiting, seen = [name], set[str]()
+        while waiting:
+            source = self.source(waiting.pop())
+            if source.where:
+                return source.where
+            waiting += [read for read in source.inputs if read not in seen]
+            seen.update(source.inputs)
+        return None
+
+    def is_set(self, name: str) -> bool:
+        """True if the user set this parameter."""
+        return self.source(name).set_by_user
+
+    def items(self) -> Iterator[tuple[Parameter, Value]]:
+        """Yield every parameter in registry order, with its value and source."""
+        for name, parameter in REGISTRY.parameters.items():
+            yield parameter, self.values.get(name) or Value(parameter.default, DEFAULT)

@@ -1,0 +1,85 @@
+"""Code that `deepy export` and `deepy import` share: the output folder, digests, exit codes, names of files.
+
+An exported folder has a files.json with the size and the checksum of every other file, in the form of checkpoints.
+`deepy import` compares them; other programs ignore the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.checksums import Digest, digest_of
+from neoxargs.processes import interrupts
+
+#: The YAML file that `deepy import` writes.
+YAML = "model.yml"
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder to write to. It is renamed to `folder` at the end, and removed after an exception.
+
+    Raises Problems if `folder` exists or cannot be written.
+    """
+    if folder.exists():
+        what = f"--to ({folder}) already exists"
+        hint = "choose a different folder, or remove this one"
+        raise Problems(Problem(what, hint=hint, id="output-folder-exists"))
+    part = folder.with_name(f".writing-{folder.name}")
+    try:
+        if part.exists():  # left by a killed run
+            shutil.rmtree(part)
+        part.mkdir(parents=True)
+        yield part
+        part.rename(folder)
+    except OSError as error:
+        raise Problems(
+            Problem(f"--to ({folder}) cannot be written: {error.strerror or error}", id="output-folder-unwritable")
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def write_digests(folder: Path, known: Mapping[str, Digest] | None = None) -> None:
+    """Write files.json. known: digests that were computed while the files were written."""
+    files = {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
+    digests = {name: (known or {}).get(name) or digest_of(file) for name, file in files.items()}
+    checkpoint_folder.write_digests(folder, digests)
+
+
+def require_undamaged(folder: Path) -> None:
+    """Raise Problems unless every file is as it was exported; folders of other programs have no digests."""
+    if (folder / checkpoint_folder.FILES).exists() and (damage := checkpoint_folder.verify(folder)):
+        what = f"{folder} is not as it was exported: {damage}"
+        hint = f"export the model again; or, if you changed the folder on purpose, remove its {checkpoint_folder.FILES}"
+        raise Problems(Problem(what, hint=hint, id="huggingface-folder-damaged"))
+
+
+def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
+    """Run `work`; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"  # otherwise DeepSpeed warns that it found no accelerator
+    try:
+        interrupts.accept()
+        work(options)
+    except Problems as problems:
+        print(problems, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        return interrupts.report(stop=stop)
+    return 0
+
+
+def weight_name(module: str, kind: str) -> str:
+    """Return the name of a module's weight or bias in our checkpoints. kind: `weight` or `bias`."""
+    return f"{module}.{'table' if (module, kind) == ('positions', 'weight') else kind}"

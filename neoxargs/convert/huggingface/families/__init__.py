@@ -1,0 +1,1 @@
+"""A module per family of models of Hugging Face."""

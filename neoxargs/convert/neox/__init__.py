@@ -1,0 +1,1 @@
+"""Checkpoints in GPT-NeoX's format."""

@@ -1,0 +1,119 @@
+"""Read what Hugging Face stores in a tokenizer's folder for chats: special tokens by name, and chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neoxargs.base.problems import Problem, Problems, did_you_mean, listed
+from neoxargs.data.chat.builtin import BUILT_IN
+from neoxargs.data.chat.template import TemplateSource
+from neoxargs.data.encode import Recipe
+from neoxargs.files.tokenizer_folder import (
+    CONFIG,
+    MORE_TEMPLATES,
+    TEMPLATE,
+    TOKENS,
+    folder_of,
+    read_json,
+    special_tokens,
+)
+
+
+@dataclass
+class ChatSettings:
+    """Special tokens and templates of a tokenizer."""
+
+    special: dict[str, str] = field(default_factory=dict)
+    """Name of a special token, such as `eos_token` -> its text."""
+    templates: dict[str, TemplateSource] = field(default_factory=dict)
+    """Name -> template; `default` is the one without a name."""
+    names_end: bool = False
+    """Whether the folder has an `eos_token`, which may be null."""
+
+
+def files(tokenizer: Recipe) -> list[Path]:
+    """Return the files of the tokenizer's folder on which the result depends."""
+    folder = folder_of(tokenizer.tokenizer_type, tokenizer.vocab_file)
+    if folder is None:
+        return []
+    candidates = [
+        folder / CONFIG,
+        folder / TOKENS,
+        folder / TEMPLATE,
+        *sorted((folder / MORE_TEMPLATES).glob("*.jinja")),
+    ]
+    return [file for file in candidates if file.is_file()]
+
+
+def read(tokenizer: Recipe) -> ChatSettings:
+    """Return what the folder of the tokenizer's `vocab_file` says about chats; raise Problems if a file is damaged."""
+    special = special_tokens(folder_of(tokenizer.tokenizer_type, tokenizer.vocab_file))
+    settings = ChatSettings(dict(special.texts), names_end=special.names_end)
+    for file in files(tokenizer):
+        if file.suffix == ".jinja":
+            name = "default" if file.name == TEMPLATE else file.stem
+            settings.templates[name] = TemplateSource(_text(file), str(file))
+            continue
+        # chat_template.jinja comes later in `files` and replaces this one, as in transformers.
+        settings.templates |= _templates(read_json(file).get("chat_template"), file)
+    return settings
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problems(Problem(f"{file} cannot be read: {error}", id="chat-template-unreadable")) from error
+
+
+def _templates(value: Any, file: Path) -> dict[str, TemplateSource]:
+    """Return the templates under `chat_template`: one text, or a list of texts with names."""
+    if isinstance(value, str):
+        return {"default": TemplateSource(value, str(file), 0)}
+    named = value if isinstance(value, list) else []
+    return {
+        entry["name"]: TemplateSource(entry["template"], str(file), 0)
+        for entry in named
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
+    }
+
+
+def choose(settings: ChatSettings, requested: str | None) -> dict[str, TemplateSource]:
+    """Return the template to use as `default`, and as `tool_use` another one for conversations with tools, if any.
+
+    requested: a file, the name of a template in the tokenizer's folder, or a built-in name; None for the tokenizer's.
+    Raises Problems if there is no such template.
+    """
+    if requested is None:
+        return _tokenizer_templates(settings)
+    if Path(requested).is_file():
+        return {"default": TemplateSource(_text(Path(requested)), requested)}
+    if requested in settings.templates:
+        return {"default": settings.templates[requested]}
+    if requested in BUILT_IN:
+        return {"default": TemplateSource(BUILT_IN[requested], requested)}
+    known = [*settings.templates, *BUILT_IN]
+    what = f"--chat-template ({requested}) is neither a file nor the name of a template"
+    hint = did_you_mean(requested, known) or _use_one_of(known)
+    raise Problems(Problem(what, hint=hint, id="chat-template-unknown"))
+
+
+def _tokenizer_templates(settings: ChatSettings) -> dict[str, TemplateSource]:
+    if "default" in settings.templates:
+        return {name: source for name, source in settings.templates.items() if name in ("default", "tool_use")}
+    if settings.templates:
+        what = (
+            f"the tokenizer has the chat templates {listed(settings.templates, 'and')}, but none of them is the default"
+        )
+        hint = f"choose one, for example: --chat-template {next(iter(settings.templates))}"
+    else:
+        what = "the tokenizer has no chat template"
+        hint = f"set --chat-template to a Jinja file, or to one of deepy's own templates: {', '.join(BUILT_IN)}"
+    raise Problems(Problem(what, hint=hint, id="chat-template-missing"))
+
+
+def _use_one_of(names: Iterable[str]) -> str:
+    return f"use a file, or one of {', '.join(names)}"

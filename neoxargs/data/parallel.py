@@ -1,0 +1,98 @@
+"""Work on the documents of many files in several processes; the results are in the order of the documents.
+
+Workers are started by a fork server, because a fork of a process in which torch or another library runs threads may
+hang. They import neither torch nor Megatron, so starting one takes 0.1 s.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
+from typing import Any, TypeVar
+
+from neoxargs.data.text import MIB, Raw
+from neoxargs.processes import interrupts
+from neoxargs.processes.workers import obey_the_parent_only
+
+Result = TypeVar("Result")
+
+#: Limits of a chunk, the unit of work of a worker: large enough to hide the cost of the transfer between processes,
+#: small enough to balance the load.
+CHUNK_BYTES, CHUNK_DOCUMENTS = MIB, 2048
+#: With fewer bytes of text per worker, starting one takes longer than it saves.
+MIN_BYTES_PER_WORKER = 4 * MIB
+
+
+@dataclass
+class _Chunk:
+    raws: list[Raw] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, raw: Raw) -> None:
+        self.raws.append(raw)
+        # A piece of a plain file is read by the worker, which then has so many bytes.
+        self.size += raw.size if raw.line is None else len(raw.line)
+
+    @property
+    def full(self) -> bool:
+        return self.size >= CHUNK_BYTES or len(self.raws) >= CHUNK_DOCUMENTS
+
+
+def chunks(raws: Iterable[Raw]) -> Iterator[list[Raw]]:
+    """Yield documents in chunks, the units of work."""
+    chunk = _Chunk()
+    for raw in raws:
+        chunk.add(raw)
+        if chunk.full:
+            yield chunk.raws
+            chunk = _Chunk()
+    if chunk.raws:
+        yield chunk.raws
+
+
+def worker_count(total_bytes: int, requested: int | None) -> int:
+    """Return the requested number of workers, or else one per core but at least 4 MiB of text for each."""
+    return requested or max(1, min(len(os.sched_getaffinity(0)), total_bytes // MIN_BYTES_PER_WORKER))
+
+
+def in_parallel(
+    units: Iterator[list[Raw]],
+    start: Callable[..., None],
+    arguments: tuple[Any, ...],
+    work: Callable[[list[Raw]], Result],
+    workers: int,
+) -> Iterator[Result]:
+    """Yield the results of `work` in order; at most 3 chunks per worker are in flight, however large the text is.
+
+    start: prepares a worker, with `arguments`; both functions are imported by name in the worker.
+    """
+    context = multiprocessing.get_context("forkserver")
+    resource_tracker.ensure_running()  # its start would end the delay of Ctrl-C
+    # Or the server and every worker would print a traceback of their own. Workers begin with SIGTERM delayed, because
+    # the threads that numpy starts when it is imported have the mask of that time (see `obey_the_parent_only`).
+    with interrupts.ignored_by_children(), interrupts.delayed({signal.SIGTERM}):
+        forkserver.ensure_running()
+    waiting: deque[Future[Result]] = deque()
+    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(start, arguments)) as pool:
+        try:
+            for unit in units:
+                waiting.append(pool.submit(work, unit))
+                if len(waiting) >= 3 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            # Without waiting for chunks that have not begun, if the reader of the results stops.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """Prepare a worker."""
+    obey_the_parent_only()
+    start(*arguments)

@@ -1,0 +1,40 @@
+"""The kinds of layers in `attention_config`: attention with a feed-forward network, or a recurrent layer.
+
+Recurrent layers carry a state from token to token, and replace attention and feed-forward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.config.config import Config
+
+#: Kind of a recurrent layer -> the class name of its block. DeepSpeed's pipeline counts layers by class name: with
+#: `transformer` in all of them, the default of `pipe_partition_method` counts layers of every kind.
+RECURRENT = {"mamba": "MambaTransformerBlock", "rwkv": "RwkvTransformerBlock"}
+#: Class name of the block of all other kinds.
+ATTENTION_BLOCK = "TransformerBlock"
+
+
+def layer_kind(config: Config, layer: int) -> str:
+    """Return the layer's kind in `attention_config`."""
+    given = "attention_config" in config.values
+    return str(config.attention.attention_config[layer]) if given else "global"
+
+
+def has_attention(config: Config, layer: int) -> bool:
+    """Whether a layer consists of attention and a feed-forward network."""
+    return layer_kind(config, layer) not in RECURRENT
+
+
+def attention_layers(config: Config) -> list[int]:
+    """Return the layers that have attention."""
+    if "attention_config" not in config.values:
+        return list(range(config.shape.num_layers))
+    return [layer for layer, kind in enumerate(config.attention.attention_config) if kind not in RECURRENT]
+
+
+def block_name(config: Config, layer: int) -> str:
+    """Return the class name of a layer's block, which `pipe_partition_method: type:…` matches."""
+    return RECURRENT.get(layer_kind(config, layer), ATTENTION_BLOCK)

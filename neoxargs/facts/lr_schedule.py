@@ -1,0 +1,79 @@
+"""The learning rate as a function of the iteration, as GPT-NeoX and Megatron define it.
+
+Iteration n, counted from 0, runs with `rate(n)`. GPT-NeoX's warm-up started at a rate of 0, with which the first update
+changes no weight, until May 2026 (`warmup_from_zero`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from neoxargs.base.record import Record
+
+#: Returns the value of a parameter in a run: `Config.get`.
+Get = Callable[[str], Any]
+#: The parameters that define the curve of a resumed run; `warmup_from_zero` concerns the first iteration only.
+PARAMETERS = ("lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters")
+
+
+class LearningRateCurve(Record):
+    """Warm-up to `lr`, then decay until `decay_iters`.
+
+    The formulas are those of GPT-NeoX (`megatron/learning_rates.py`, 2024); the cosine is Loshchilov and Hutter's
+    (https://arxiv.org/abs/1608.03983). After `decay_iters` the cosine stays at `min_lr`, whereas GPT-NeoX's increases
+    again.
+    """
+
+    style: str
+    lr: float
+    min_lr: float
+    warmup_iters: float
+    decay_iters: int
+    from_zero: bool = True
+    """Whether the warm-up starts at a rate of 0; if not, the first iteration has the same rate as the second."""
+
+    @classmethod
+    def of(cls, get: Get) -> LearningRateCurve:
+        """Return the curve of a run's parameters."""
+        decay_iters = get("lr_decay_iters")
+        warmup_iters, from_zero = get("warmup") * decay_iters, get("warmup_from_zero")
+        return cls(get("lr_decay_style"), get("lr"), get("min_lr"), warmup_iters, decay_iters, from_zero)
+
+    def rate(self, iteration: int) -> float:
+        """Return the learning rate of an iteration, counted from 0."""
+        if iteration <= self.warmup_iters and self.warmup_iters > 0:
+            # GPT-NeoX exceeds lr in the first iteration of a warm-up that is shorter than one iteration.
+            return self.lr * min(1.0, max(iteration, 0 if self.from_zero else 1) / self.warmup_iters)
+        # Not 0, for a run that consists of its warm-up.
+        span = max(self.decay_iters - self.warmup_iters, 1e-9)
+        return max(_DECAYS[self.style](self, (iteration - self.warmup_iters) / span), self.min_lr)
+
+
+def _cosine(curve: LearningRateCurve, progress: float) -> float:
+    return curve.min_lr + (curve.lr - curve.min_lr) / 2 * (math.cos(math.pi * min(progress, 1)) + 1)
+
+
+#: 0.693 = ln 2, as in GPT-NeoX: the exponential style halves the rate over the decay.
+_DECAYS: dict[str, Callable[[LearningRateCurve, float], float]] = {
+    "constant": lambda curve, progress: curve.lr,
+    "linear": lambda curve, progress: curve.lr * (1 - progress),
+    "cosine": _cosine,
+    "exponential": lambda curve, progress: curve.lr * math.exp(-0.693 * progress),
+}
+
+
+def differing(ours: Get, theirs: Get) -> list[str]:
+    """Return the parameters in which the curves of two runs differ.
+
+    `lr_decay_iters` is not among them if both runs derive it from `train_iters` in the same way.
+    """
+    names = [name for name in PARAMETERS if ours(name) != theirs(name)]
+    follow = _follows_train_iters(ours) and _follows_train_iters(theirs)
+    same_share = ours("lr_decay_fraction") == theirs("lr_decay_fraction")
+    return [name for name in names if name != "lr_decay_iters"] if follow and same_share else names
+
+
+def _follows_train_iters(get: Get) -> bool:
+    return get("lr_decay_fraction") is not None or get("lr_decay_iters") == get("train_iters")

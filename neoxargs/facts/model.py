@@ -1,0 +1,249 @@
+"""Parameters and floating point operations of the GPT that a configuration describes, computed without building it.
+
+A test compares the counts with the modules that `train/model` builds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neoxargs.facts.kinds import attention_layers, has_attention, layer_kind
+from neoxargs.facts.mamba import MAMBA
+from neoxargs.facts.recurrent import Recurrence
+from neoxargs.facts.rwkv import RWKV
+from neoxargs.facts.vocab import padded_vocab_size, vocabulary_size
+from neoxargs.registry.model import Attention, Mlp, Norm, Shape
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.config.config import Config
+
+#: Activations that multiply two projections, gate and value.
+GATED = ("geglu", "geglu_tanh", "reglu", "swiglu", "bilinear", "glu")
+
+#: Kind of a recurrent layer -> its sizes.
+RECURRENCES: dict[str, Recurrence] = {"mamba": MAMBA, "rwkv": RWKV}
+
+#: The epsilons of Transformer Engine's LayerNormMLP in GPT-NeoX.
+TE_EPSILONS = {"layernorm_epsilon": 1e-5, "rms_norm_epsilon": 1e-8, "rms_norm_epsilon_under_root": True}
+
+
+#: The name of the head of a reward model, which has one output and replaces the output layer.
+REWARD_HEAD = "rm_linear"
+
+
+def is_reward_model(config: Config) -> bool:
+    """Whether the model has a reward in place of the probabilities of tokens."""
+    return config.post_training.train_impl == "rm"
+
+
+def has_own_output(config: Config) -> bool:
+    """Whether the output layer has a weight of its own, which it does not share with the embedding."""
+    return config.embedding.no_weight_tying or is_reward_model(config)
+
+
+def output_rows(config: Config, rows: int) -> int:
+    """Return the rows of the output layer. rows: of the embedding."""
+    return 1 if is_reward_model(config) else rows
+
+
+def weights_of_layers(shape: Shape) -> list[int]:
+    """Return for each layer the index of the weights that it uses: 0, 1, 2, ... unless layers share weights."""
+    unique, depth = shape.num_unique_layers or shape.num_layers, shape.num_layers
+    spaced = shape.param_sharing_style == "spaced"
+    return [layer * unique // depth if spaced else layer % unique for layer in range(depth)]
+
+
+def mlp_width(shape: Shape, mlp: Mlp) -> int:
+    """Return the number of features between the two matrices of the MLP.
+
+    GPT-NeoX defines the intermediate_size of a gated MLP as the total width of its three matrices; gate and value have
+    a third of it each. With `exact_mlp_width`, intermediate_size is the width.
+    """
+    if shape.exact_mlp_width:
+        return shape.intermediate_size
+    size, unit = shape.intermediate_size, shape.mlp_multiple_of
+    # Rounded in this order by GPT-NeoX: first 2/3, then half of it for each of gate and value, then up to a multiple.
+    width = int(size * 2 / 3) // 2 if mlp.activation in GATED else size
+    return -(-width // unit) * unit
+
+
+def has_experts(config: Config, layer: int) -> bool:
+    """Whether the feed-forward of a layer is a mixture of experts."""
+    chosen = config.moe.moe_num_experts > 1 and layer % config.moe.moe_expert_interval == 0
+    return chosen and has_attention(config, layer)
+
+
+def layers_with_experts(config: Config) -> list[int]:
+    """Return the layers whose feed-forward is a mixture of experts."""
+    if config.moe.moe_num_experts <= 1:  # a search of layouts calls this very often
+        return []
+    return [layer for layer in range(config.shape.num_layers) if has_experts(config, layer)]
+
+
+def head_dim(shape: Shape) -> int:
+    """Return the width of a head's query, key and value."""
+    return shape.head_dim or shape.hidden_size // shape.num_attention_heads
+
+
+def attention_width(shape: Shape) -> int:
+    """Return the width of the queries of all heads, and of what they read: as wide as the residual stream or not."""
+    return shape.num_attention_heads * head_dim(shape)
+
+
+def vocabulary_rows(config: Config) -> int | None:
+    """Return the rows of the embedding including padding, or None if they cannot be known without the tokenizer."""
+    given: int | None = config.embedding.__dict__.get("padded_vocab_size")  # no default: absent if it is not set
+    if given:
+        return given
+    size = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
+    return None if size is None else rows_for(size, config)
+
+
+def rows_for(tokens: int, config: Config) -> int:
+    """Return the rows of the embedding including padding. tokens: size of the tokenizer's vocabulary."""
+    given: int | None = config.embedding.__dict__.get("padded_vocab_size")
+    padding = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+    return given or padded_vocab_size(tokens, *padding)
+
+
+def parameters(config: Config, rows: int, active: bool = False) -> int:
+    """Return the trainable parameters of the model over all ranks; tied and shared weights count once.
+
+    rows: of the embedding, as returned by `vocabulary_rows`. active: count only those experts that process a token.
+    """
+    shape, embedding = config.shape, config.embedding
+    # In rows of hidden_size numbers, by which the sum is multiplied at the end.
+    tables = rows + (output_rows(config, rows) if has_own_output(config) else 0)
+    if embedding.pos_emb == "learned":
+        tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
+    used = weights_of_layers(shape)
+    first_uses = [used.index(index) for index in set(used)]
+    if config.soft_prompt.enabled:
+        tables += config.soft_prompt.num_tokens
+    relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
+    inside = sum(matrices_of_layer(config, layer, active) + _vectors_of_layer(config, layer) for layer in first_uses)
+    return tables * shape.hidden_size + relative + norm_size(config) + inside
+
+
+def flops_per_token(config: Config, rows: int) -> float:
+    """Return the floating point operations of forward and backward pass per token, without recomputation.
+
+    6 x parameters of the matrix products (4 x if they are frozen; adapters are not counted) + 12 x layers x heads x
+    head dimension x sequence for the two products of attention (Chowdhery et al. 2022, "PaLM", appendix B). As in
+    Megatron, attention is counted as if it were not causal. A recurrence counts three times, once for the forward pass.
+    """
+    shape, attention = config.shape, attention_layers(config)
+    in_layers = sum(matrices_of_layer(config, layer, active=True) for layer in range(shape.num_layers))
+    matrices = in_layers + output_rows(config, rows) * shape.hidden_size
+    # 2 in the forward pass, 2 for the gradients of the inputs, and 2 for those of the weights, which a frozen model
+    # lacks.
+    frozen = config.lora.rank or config.soft_prompt.enabled
+    scores = 12.0 * len(attention) * attention_width(shape) * shape.seq_length
+    recurrent = [layer_kind(config, layer) for layer in set(range(shape.num_layers)) - set(attention)]
+    recurrences = 3.0 * sum(RECURRENCES[kind].operations(config) for kind in recurrent)
+    return (4.0 if frozen else 6.0) * matrices + scores + recurrences
+
+
+def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
+    """Return the matrix elements of one layer: query, key, value, output, and those of the feed-forward.
+
+    active: count only those experts that process a token.
+    """
+    if not has_attention(config, layer):
+        return RECURRENCES[layer_kind(config, layer)].matrices(config)
+    hidden = config.shape.hidden_size
+    attention = hidden * (qkv_rows(config) + attention_width(config.shape))
+    network = hidden * (mlp_rows(config) + mlp_width(config.shape, config.mlp))
+    if not has_experts(config, layer):
+        return attention + network
+    moe, dense = config.moe, has_dense_network(config)
+    networks = (moe.moe_top_k if active else moe.moe_num_experts) + moe.moe_num_shared_experts + dense
+    # The router has a row for each expert.
+    return attention + networks * network + hidden * (moe.moe_num_experts + 2 * dense)
+
+
+def has_dense_network(config: Config) -> bool:
+    """Whether the layers with experts have a dense network in parallel, with two rows that weigh both."""
+    return config.moe.moe_type == "deepspeed" and config.moe.moe_use_residual
+
+
+def _vectors_of_layer(config: Config, layer: int) -> int:
+    """Return the elements of one layer's norms and biases, and whatever else is not the matrix of a product."""
+    if not has_attention(config, layer):
+        recurrence = RECURRENCES[layer_kind(config, layer)]
+        return recurrence.others(config) + recurrence.norms(config) * norm_size(config)
+    return _biases(config, layer) + norms_of_block(config) * norm_size(config) + head_norms_size(config)
+
+
+def _biases(config: Config, layer: int) -> int:
+    hidden = config.shape.hidden_size
+    attention = qkv_rows(config) if has_qkv_bias(config.attention) else 0
+    attention += hidden if config.attention.use_bias_in_attn_linear else 0
+    mlp = mlp_rows(config) + hidden if config.mlp.use_bias_in_mlp else 0
+    if has_experts(config, layer):
+        return attention + (mlp + 2 if has_dense_network(config) else 0)
+    return attention + mlp
+
+
+def has_qkv_bias(attention: Attention) -> bool:
+    """Return whether the projection to queries, keys and values has a bias."""
+    return attention.use_bias_in_attn_linear or attention.add_qkv_bias
+
+
+def layer_window(attention: Attention, layer: int) -> int:
+    """Return how many tokens before itself a token sees in this layer, counted from 0; 0 if it sees all of them."""
+    full = attention.window_attn_skip_freq
+    has_window = full[layer] if isinstance(full, list) else full is None or (layer + 1) % full
+    return (attention.sliding_window_width or 0) if has_window else 0
+
+
+def mlp_rows(config: Config) -> int:
+    """Return the rows of the MLP's first matrix."""
+    return mlp_width(config.shape, config.mlp) * (2 if config.mlp.activation in GATED else 1)
+
+
+def qkv_rows(config: Config) -> int:
+    """Return the rows of the fused projection to queries, keys and values."""
+    shape = config.shape
+    return head_dim(shape) * (shape.num_attention_heads + 2 * shape.num_kv_heads)
+
+
+def norm_size(config: Config, width: int | None = None) -> int:
+    """Return the parameters of one norm; `width` is the normalised dimension, by default hidden_size."""
+    width = width or config.shape.hidden_size
+    sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": width}
+    return sizes.get(config.norm.norm, width * (2 if config.norm.use_bias_in_norms else 1))
+
+
+def head_norms_size(config: Config) -> int:
+    """Return the parameters of a layer's norms of queries and keys."""
+    if not config.norm.use_qk_layernorm:
+        return 0
+    shape, width = config.shape, head_dim(config.shape)
+    if config.norm.qk_layernorm_scope == "all_heads":
+        return width * (shape.num_attention_heads + shape.num_kv_heads)
+    return 2 * norm_size(config, width)
+
+
+def norms_before(norm: Norm) -> bool:
+    """Return whether norms normalise what attention and MLP read."""
+    return norm.norm_placement in ("before", "both")
+
+
+def norms_after(norm: Norm) -> bool:
+    """Return whether norms normalise what attention and MLP add to the residual stream."""
+    return norm.norm_placement in ("after", "both")
+
+
+def mlp_norm_options(config: Config) -> Norm:
+    """Return the options of the norm before the MLP; that of Transformer Engine's LayerNormMLP has fixed epsilons."""
+    if not config.transformer_engine.te_layernorm_mlp:
+        return config.norm
+    return Norm(**vars(config.norm) | TE_EPSILONS)
+
+
+def norms_of_block(config: Config) -> int:
+    """Return the number of norms per layer with attention; with gpt_j_tied, attention and MLP share one."""
+    if config.attention.gpt_j_residual and config.attention.gpt_j_tied:
+        return 1
+    return 2 * norms_before(config.norm) + 2 * norms_after(config.norm)

@@ -1,0 +1,40 @@
+"""How weights and operations of a kind of recurrent layer are declared. RECURRENCES in model.py lists the kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
+    from neoxargs.config.config import Config
+
+
+class Tensor(NamedTuple):
+    """A weight tensor of a recurrent layer."""
+
+    name: str
+    """Name within the layer, such as `mixer.in_proj.weight`."""
+    numel: int
+    sharded: bool = True
+    """Whether it is sharded across the tensor parallel ranks."""
+    multiplies: bool = False
+    """Whether it is the matrix of a matrix product."""
+
+
+class Recurrence(NamedTuple):
+    """What the counts need to know of a kind of recurrent layer."""
+
+    tensors: Callable[[Config], list[Tensor]]
+    """The layer's weights, except norms of the model's kind."""
+    norms: Callable[[Config], int]
+    """Number of norms of the model's kind, over the residual stream."""
+    operations: Callable[[Config], int]
+    """Floating point operations of the forward pass per token, besides products with weight matrices."""
+
+    def matrices(self, config: Config) -> int:
+        """Return the number of elements of the matrices of matrix products."""
+        return sum(tensor.numel for tensor in self.tensors(config) if tensor.multiplies)
+
+    def others(self, config: Config) -> int:
+        """Return the number of elements of the other weights, except norms of the model's kind."""
+        return sum(tensor.numel for tensor in self.tensors(config) if not tensor.multiplies)

@@ -1,0 +1,1 @@
+"""Folders of checkpoints: which are complete, and the digests of their files."""

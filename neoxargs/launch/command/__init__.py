@@ -1,0 +1,1 @@
+"""The command that a launcher runs."""

@@ -1,0 +1,1 @@
+"""From the finished checks to running ranks: preparation, start, restarts."""

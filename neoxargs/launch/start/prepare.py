@@ -1,0 +1,143 @@
+"""Steps that run once before the ranks start: record the configuration, tokenise text, load tasks, compile C++ ops."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from neoxargs.base.files import replace_text
+from neoxargs.checks.machine.hardware import ops_to_compile
+from neoxargs.config.config import Config
+from neoxargs.config.value import Source, Value
+from neoxargs.hosts.hosts import Resources
+from neoxargs.processes import interrupts
+from neoxargs.registry import ABSENT
+from neoxargs.resolve import Text
+
+#: Larger texts of configuration files are not sent to the ranks, because an argument may have at most 128 KiB.
+MAX_FILES_BYTES = 32_000
+#: Prints a line about the run.
+Say = Callable[[str], None]
+LAUNCHED = Source("derived", text="set by deepy when the run was launched")
+#: The file in `run_dir` with all values of the run and their sources.
+RECORD_FILE = "config.json"
+
+
+def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
+    """Compile the ops that every rank of this machine would compile otherwise; remote ranks compile their own."""
+    if not resources.remote:
+        from neoxargs.hosts import compiled_ops
+
+        compiled_ops.compile_missing(ops_to_compile(config, resources.device), environ, say)
+
+
+def with_launch(config: Config, script: str, texts: Sequence[Text], commit: str | None = None) -> Config:
+    """Add the values that GPT-NeoX's launcher adds: the script, the texts of the configuration files, the commit."""
+    additions: dict[str, object] = {"user_script": script, "git_hash": commit}
+    files = {os.path.basename(text.name): text.text for text in texts}
+    if len(json.dumps(files)) < MAX_FILES_BYTES:  # the encoded size: JSON writes a non-ASCII character as 6 bytes
+        additions["config_files"] = files  # GPT-NeoX's checkpoints contain them
+    for name, value in additions.items():
+        if value and not config.is_set(name):
+            config = with_value(config, name, value, LAUNCHED)
+    return config
+
+
+def git_hash() -> str | None:
+    """Return the commit of the working directory; None outside a git repository."""
+    import subprocess
+
+    try:
+        # GPT-NeoX's own command. The limit is for repositories on slow file systems.
+        command = ["git", "describe", "--always"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def with_text(config: Config) -> Config:
+    """Derive `data_path`, the prefix of the token file that is created, if only `text_path` is set."""
+    if not config.data.text_path or config.data.data_path:
+        return config
+    source = Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
+    return with_value(config, "data_path", token_cache(config), source)
+
+
+def token_cache(config: Config) -> str:
+    """Return the prefix of the token file that is created from `text_path`."""
+    return str(Path(config.logging.run_dir, "data", "text"))
+
+
+def with_value(config: Config, name: str, value: object, source: Source) -> Config:
+    """Return the configuration with one more value."""
+    return Config({**config.values, name: Value(value, source)}, config.sections, config.warnings, config.dialect)
+
+
+def tokenise(config: Config, environ: Mapping[str, str]) -> int:
+    """Create the token file of `text_path` if it does not exist; returns the exit code."""
+    command = data_command(config)
+    return _run(command, environ) if command else 0
+
+
+def load_tasks(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> int:
+    """Load the tasks that training runs, with their data; returns the exit code, 1 if there is no such task."""
+    options = config.generation
+    if not options.eval_tasks or not options.eval_tasks_interval or resources.remote:
+        return 0
+    say(f"loading the tasks {', '.join(options.eval_tasks)}")
+    folder = [f"--folder={options.eval_tasks_path}"] if options.eval_tasks_path else []
+    command = [sys.executable, "-m", "neoxargs.train.evaluation.lm_eval_tasks", *folder, "--", *options.eval_tasks]
+    return _run(command, environ)
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a step in a process of its own and return its exit code."""
+    import subprocess
+
+    process = None
+    try:
+        with interrupts.ignored_by_children():  # the step is ended by the SIGTERM below, and only deepy reports Ctrl-C
+            # It inherits the locks of the run, by which the next run knows that this one has not ended.
+            process = subprocess.Popen(command, env=dict(environ), close_fds=False)
+        return process.wait()
+    except BaseException:  # Ctrl-C, SIGTERM: let it end its own processes and remove incomplete files
+        if process:
+            process.terminate()
+            process.wait()
+        raise
+
+
+def data_command(config: Config) -> list[str]:
+    """Return the command that tokenises `text_path`; empty if it is not set."""
+    texts, tokenizer = config.data.text_path, config.tokenizer
+    if not texts:
+        return []
+    options = {"tokenizer-type": tokenizer.tokenizer_type, "vocab-file": tokenizer.vocab_file,
+               "merge-file": tokenizer.merge_file, "output-prefix": config.data.data_path}  # fmt: skip
+    command = [sys.executable, "-m", "neoxargs.data.build", "--if-missing"]
+    command += [f"--{option}={value}" for option, value in options.items() if value]
+    # A name that begins with `-` would be an option.
+    names = [f"./{text}" if text.startswith("-") else text for text in ([texts] if isinstance(texts, str) else texts)]
+    return [*command, "--text-path", *names]
+
+
+def recorded_values(config: Config) -> dict[str, dict[str, object]]:
+    """Return parameter -> its value and source."""
+    return {
+        parameter.name: {"value": value.value, "source": str(value.source)}
+        for parameter, value in config.items()
+        if value.value is not ABSENT
+    }
+
+
+def write_record(config: Config) -> Path:
+    """Write all values with their sources to `RECORD_FILE`, one per line, and return its path."""
+    lines = [f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in recorded_values(config).items()]
+    path = Path(config.logging.run_dir, RECORD_FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    return path

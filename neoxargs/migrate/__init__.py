@@ -1,0 +1,1 @@
+"""Configurations of other programs to YAML (`deepy migrate`)."""

@@ -1,0 +1,1 @@
+"""DeepSpeed's JSON, and files of programs that embed it."""

@@ -1,0 +1,138 @@
+"""The YAML of Hugging Face's Accelerate, whose section `deepspeed_config` has DeepSpeed's settings by other names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.migrate.deepspeed.convert import convert_version
+from neoxargs.migrate.deepspeed.lenient_json import Block
+from neoxargs.migrate.deepspeed.versions import chosen, versions
+from neoxargs.migrate.result import Result
+from neoxargs.migrate.source import Options, Source
+from neoxargs.resolve import Text
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
+from neoxargs.resolve.yaml.read import parse
+
+SECTION = "deepspeed_config"
+#: Key of Accelerate -> parameter.
+PARAMETERS = {
+    "main_process_ip": "master_addr",
+    "main_process_port": "master_port",
+    "num_machines": "num_nodes",
+    f"{SECTION}.gradient_accumulation_steps": "gradient_accumulation_steps",
+    f"{SECTION}.gradient_clipping": "gradient_clipping",
+    f"{SECTION}.zero_stage": "zero_optimization.stage",
+    f"{SECTION}.offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    f"{SECTION}.offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    f"{SECTION}.offload_param_device": "zero_optimization.offload_param.device",
+    f"{SECTION}.offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    f"{SECTION}.zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    f"{SECTION}.deepspeed_hostfile": "hostfile",
+    f"{SECTION}.deepspeed_inclusion_filter": "include",
+    f"{SECTION}.deepspeed_exclusion_filter": "exclude",
+}
+#: Value of `mixed_precision` -> the section that turns it on.
+PRECISIONS = {"bf16": "bf16.enabled", "fp16": "fp16.enabled"}
+FILE = "deepspeed_config_file"
+KIND = "distributed_type"
+
+
+class Accelerate(Source):
+    """The configuration of `accelerate launch`, which is refused unless it is for DeepSpeed."""
+
+    name = "accelerate"
+    describes = "an Accelerate YAML"
+    options = frozenset({"--deepspeed"})
+
+    def recognises(self, text: Text) -> bool:
+        if not text.name.endswith((".yml", ".yaml")) or not re.search(f"^({SECTION}|{KIND}):", text.text, re.M):
+            return False
+        try:
+            tree = parse(text)
+            return isinstance(_value(tree, SECTION), Mapping) or _other_kind(tree) is not None
+        except Problems:  # NeoX reports why the file cannot be read
+            return False
+
+    def converts(self, texts: Sequence[Text], options: Options) -> Result:
+        (text,) = texts
+        tree = parse(text)
+        if not isinstance(_value(tree, SECTION), Mapping) and (kind := _other_kind(tree)):
+            what = f"{KIND} is {kind.text}, expected DEEPSPEED: deepy trains only with DeepSpeed"
+            hint = "configure Accelerate for DeepSpeed and migrate that file; ZeRO stage 3 shards a model as FSDP does"
+            raise Problems([Problem(what, kind.place, hint, id="migrate-accelerate-without-deepspeed")])
+        entries = list(_entries(tree))
+        read = [_setting(key, entry, tree) for key, entry in entries]
+        settings = [setting for setting in read if setting]
+        left_out = [(key, entry) for (key, entry), setting in zip(entries, read, strict=True) if not setting]
+        block = Block(_nested(settings, tree.place), warnings=list(_warnings(left_out)))
+        is_whole = all(key != f"{SECTION}.{FILE}" for key, _ in entries)
+        version = chosen(versions([block]), None, text.name)
+        return convert_version(version, text.name, options.deepspeed, is_whole=is_whole)
+
+
+def _value(tree: Mapping, key: str) -> Node | None:
+    return next((entry.value for entry in tree.entries if entry.key == key), None)
+
+
+def _other_kind(tree: Mapping) -> Scalar | None:
+    """Return the kind of parallelism if it is not DeepSpeed's."""
+    kind = _value(tree, KIND)
+    return kind if isinstance(kind, Scalar) and kind.text.upper() != "DEEPSPEED" else None
+
+
+def _entries(tree: Mapping, path: str = "") -> Iterator[tuple[str, Entry]]:
+    """Yield every setting with its dotted key, except empty ones."""
+    for entry in tree.entries:
+        if entry.key == SECTION and isinstance(entry.value, Mapping):
+            yield from _entries(entry.value, f"{SECTION}.")
+        elif entry.value.to_python() not in (None, {}, []):
+            yield path + entry.key, entry
+
+
+def _setting(key: str, entry: Entry, tree: Mapping) -> tuple[str, Entry] | None:
+    """Return the parameter of a setting and an entry with its value; None if there is none."""
+    if key in PARAMETERS:
+        return PARAMETERS[key], entry
+    if not isinstance(entry.value, Scalar):
+        return None
+    if key == "mixed_precision" and entry.value.text in PRECISIONS:
+        return PRECISIONS[entry.value.text], entry._replace(value=entry.value._replace(value=True, text="true"))
+    machines = _value(tree, "num_machines")
+    count = machines.value if isinstance(machines, Scalar) else 1
+    total = entry.value.value
+    # Accelerate counts the processes of all machines, deepy the GPUs of one.
+    if key == "num_processes" and isinstance(count, int) and isinstance(total, int) and count and total % count == 0:
+        each = total // count
+        return "num_gpus", entry._replace(value=entry.value._replace(value=each, text=str(each)))
+    return None
+
+
+def _nested(settings: Sequence[tuple[str, Entry]], place: Place) -> Mapping:
+    """Return a tree with the sections of dotted names."""
+    tree = Mapping([], place)
+    for name, entry in settings:
+        *sections, last = name.split(".")
+        inner = tree
+        for section in sections:
+            found = _value(inner, section)
+            if not isinstance(found, Mapping):
+                found = Mapping([], entry.place)
+                inner.entries.append(Entry(section, found, entry.place))
+            inner = found
+        inner.entries.append(entry._replace(key=last))
+    return tree
+
+
+def _warnings(left_out: Sequence[tuple[str, Entry]]) -> Iterator[Problem]:
+    """Yield a warning for a DeepSpeed JSON that the file names, and one for all settings without an equivalent."""
+    for key, entry in left_out:
+        if key == f"{SECTION}.{FILE}" and isinstance(entry.value, Scalar):
+            what = f"{key} names {entry.value.text}, which is not converted together with this file"
+            hint = f"migrate {entry.value.text} too, and pass both new files to every deepy command"
+            yield Problem(what, entry.place, hint, severity="warning", id="migrate-key-left-out")
+    rest = [key for key, _ in left_out if not key.endswith(f".{FILE}")]
+    if rest:
+        what = f"these settings have no equivalent in deepy and are left out: {', '.join(rest)}"
+        yield Problem(what, left_out[0][1].place, severity="warning", id="migrate-key-left-out")

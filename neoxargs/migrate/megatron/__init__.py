@@ -1,0 +1,1 @@
+"""Scripts that start Megatron-LM and its descendants."""

@@ -1,0 +1,377 @@
+"""Megatron-LM flags whose parameter has to be computed, mostly from other flags: one function each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from neoxargs.migrate.megatron import experts
+from neoxargs.migrate.megatron.list_expressions import list_of
+from neoxargs.migrate.megatron.reading import Option, Reading
+from neoxargs.resolve.keys.other_programs import value_advice
+from neoxargs.resolve.yaml.nodes import read_plain
+from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, TOKENIZERS
+
+#: Value of --position-embedding-type for rotary embeddings with scaled frequencies.
+YARN = "yarn"
+#: Tokenizer of Megatron-LM or a fork -> the one that reads the same files.
+SIMILAR_TOKENIZERS = {
+    "Llama2Tokenizer": "SPMTokenizer", "GPTSentencePieceTokenizer": "SPMTokenizer",
+    "HFTokenizer": "HFTokenizer", "Llama3Tokenizer": "HFTokenizer", "AutoTokenizer": "HFTokenizer",
+}  # fmt: skip
+
+
+def pipeline(reading: Reading, option: Option) -> None:
+    # A single stage is no pipeline: pipe_parallel_size stays 0, DeepSpeed's plain engine.
+    if option.text != "1" and "no-pipeline-parallel" not in reading.options:
+        reading.set_from(option, "pipe_parallel_size")
+
+
+def deepspeeds_file(reading: Reading, option: Option) -> None:
+    why = "the script does not contain DeepSpeed's JSON, which configures precision, ZeRO and the optimizer"
+    reading.leave_out_with_note(option, why, "migrate the JSON too, and pass both new files to every deepy command")
+
+
+def ffn_width(reading: Reading, option: Option) -> None:
+    width = reading.number(option.name)
+    if experts.width(reading) is not None:
+        return  # --moe-ffn-hidden-size replaces it in every layer
+    if reading.is_gated and width and width > 0:
+        reading.set_width(width, option.text)
+    else:
+        reading.set_from(option, "intermediate_size")
+
+
+def swiglu(reading: Reading, option: Option) -> None:
+    """Set the activation, and Megatron-LM's default width for it: 8/3 of the hidden size, a multiple of 64."""
+    reading.set("activation", "swiglu")
+    _default_width(reading, "--swiglu")
+
+
+def glu_activation(reading: Reading, option: Option) -> None:
+    """Set a gated activation of BigScience's and others' forks, whose default width is 4 times the hidden size."""
+    names = {"swiglu": "swiglu", "geglu": "geglu", "reglu": "reglu", "liglu": "bilinear"}
+    if option.text not in names:
+        return reading.leave_out(option)
+    reading.set("activation", names[option.text])
+    _default_width(reading, "--glu-activation")
+
+
+def _default_width(reading: Reading, flag: str) -> None:
+    width = reading.default_width
+    if width > 0 and "ffn-hidden-size" not in reading.options and experts.width(reading) is None:
+        reading.set_width(width, f"{width}, Megatron-LM's default for {flag}")
+
+
+def key_value_heads(reading: Reading, option: Option) -> None:
+    """Read `multihead` or `multiquery`, in which all query heads share one key and value head."""
+    if option.text == "multiquery":  # `multihead` is the default
+        reading.set("num_kv_heads", 1)
+
+
+def query_groups(reading: Reading, option: Option) -> None:
+    """Read --num-query-groups, which has an effect only with --group-query-attention."""
+    groups = reading.options.get("num-query-groups")
+    if "group-query-attention" not in reading.options:
+        reading.leave_out(option, "it has no effect without --group-query-attention")
+    elif groups is None:
+        why = "without --num-query-groups, Megatron-LM has one group until 2025, and as many as heads since"
+        reading.leave_to_write(option, "num_kv_heads", "set num_kv_heads in the new file, for example to 1", why)
+    elif option.name == "num-query-groups":
+        reading.set_from(option, "num_kv_heads")
+
+
+def no_gelu_fusion(reading: Reading, option: Option) -> None:
+    """Turn the fusion off, unless its other meaning holds: GELU approximated by tanh."""
+    if "openai-gelu" not in reading.options:
+        reading.set("bias_gelu_fusion", False)
+
+
+def epsilon(reading: Reading, option: Option) -> None:
+    rms = "normalization" in reading.options and reading.options["normalization"].text.lower() == "rmsnorm"
+    is_rms = rms or "use-rms-norm" in reading.options
+    reading.set_from(option, "rms_norm_epsilon" if is_rms else "layernorm_epsilon")
+
+
+def xavier(reading: Reading, option: Option) -> None:
+    reading.set("init_method", "xavier_uniform")
+    reading.set("output_layer_init_method", "xavier_uniform")
+
+
+def window(reading: Reading, option: Option) -> None:
+    """Read `W,0`, a window of W tokens before each token; -1 means no limit."""
+    sides = [read_plain(side.strip(" ()")) for side in ",".join(word.text for word in option.values).split(",")]
+    if len(sides) == 2 and isinstance(sides[0], int) and sides[0] > 0 and sides[1] in (0, -1):
+        reading.set("sliding_window_width", sides[0])
+    elif sides[:1] != [-1]:
+        why = "sliding_window_width counts only earlier tokens"
+        reading.leave_out_with_note(option, why, "use --window-size W,0")
+
+
+def window_layers(reading: Reading, option: Option) -> None:
+    """Read which layers have the window: a number, or a list with a 1 for each layer that has it."""
+    layers = list_of(" ".join(word.text for word in option.values))
+    reading.set_from(option, "window_attn_skip_freq", layers)
+
+
+def positions(choose: Callable[[Reading, Option], None]) -> Callable[[Reading, Option], None]:
+    """Set pos_emb; `yarn` is rotary with scaled frequencies."""
+
+    def read(reading: Reading, option: Option) -> None:
+        if option.text != YARN:
+            return choose(reading, option)
+        reading.set("pos_emb", "rotary")
+        reading.set("rope_scaling.rope_type", YARN)
+        factor = reading.number("rotary-scaling-factor")
+        if factor is None:
+            hint = "set factor in the rope_scaling section of the new file"
+            return reading.leave_to_write(option, "rope_scaling.factor", hint, "--rotary-scaling-factor is missing")
+        reading.set("rope_scaling.factor", float(factor))
+
+    return read
+
+
+def yarn_factor(reading: Reading, option: Option) -> None:
+    """Report a factor that `positions` does not read."""
+    kind = reading.options.get("position-embedding-type")
+    if kind is None or kind.text != YARN:
+        _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+
+
+def llama3_factor(reading: Reading, option: Option) -> None:
+    """Report a factor that `llama3` does not read."""
+    if "use-rope-scaling" not in reading.options:
+        _leave_out_factor(reading, option, "--use-rope-scaling")
+
+
+def _leave_out_factor(reading: Reading, option: Option, used_by: str) -> None:
+    hint = "set the rope_scaling section in the new file if the positions are to be scaled"
+    reading.leave_out(option, f"it has no effect without {used_by}", hint)
+
+
+def llama3(reading: Reading, option: Option) -> None:
+    reading.set("rope_scaling.rope_type", "llama3")
+    reading.set("rope_scaling.factor", float(reading.number("rope-scaling-factor") or 8.0))  # Megatron-LM's default
+    reading.set("rope_scaling.original_max_position_embeddings", LLAMA3_CONTEXT, "Megatron-LM's constant")
+
+
+def interpolation(reading: Reading, option: Option) -> None:
+    reading.set("rope_scaling.rope_type", "linear")
+    reading.set_from(option, "rope_scaling.factor")
+
+
+def expert_layers(reading: Reading, option: Option) -> None:
+    """Read the interval between layers with experts: a number, or a list with a 1 for each layer that has them."""
+    layers = list_of(" ".join(word.text for word in option.values))
+    if layers is None:
+        reading.set_from(option, "moe_expert_interval")
+        return
+    interval = next((n for n in range(1, len(layers) + 1) if layers == _every(n, len(layers))), None)
+    if interval and reading.number("num-layers") in (None, len(layers)):
+        reading.set("moe_expert_interval", interval, option.text)
+    else:
+        why = "moe_expert_interval puts experts in every N-th layer, starting with the first"
+        hint = "set moe_expert_interval in the new file to the interval that best approximates this list"
+        reading.leave_to_write(option, "moe_expert_interval", hint, why)
+
+
+def balance(reading: Reading, option: Option) -> None:
+    """Read the weight of the load-balancing loss; a list has one for each kind of loss."""
+    if len(option.values) == 1:
+        reading.set_from(option, "moe_aux_loss_coeff")
+    else:
+        hint = "set moe_aux_loss_coeff in the new file to the weight of aux_loss"
+        reading.leave_to_write(option, "moe_aux_loss_coeff", hint, "train.py has only one kind of load-balancing loss")
+
+
+def _every(interval: int, layers: int) -> list[int]:
+    return [int(layer % interval == 0) for layer in range(layers)]
+
+
+def fp16(reading: Reading, option: Option) -> None:
+    """Set the precision, and Megatron-LM's initial loss scale unless a flag or DeepSpeed's JSON sets it."""
+    reading.set("precision", "fp16")
+    if not reading.options.keys() & {"loss-scale", "initial-loss-scale", "deepspeed-config"}:
+        reading.set("fp16.initial_scale_power", 32, "Megatron-LM's default")
+
+
+def no_bias(reading: Reading, option: Option) -> None:
+    reading.set("use_bias_in_mlp", False)
+    reading.set("use_bias_in_attn_linear", False)
+
+
+def no_softmax_fusion(reading: Reading, option: Option) -> None:
+    reading.set("scaled_upper_triang_masked_softmax_fusion", False)
+    reading.set("scaled_masked_softmax_fusion", False)
+
+
+def scaling(key: str) -> Callable[[Reading, Option], None]:
+    """Set a key of the fp16 section; without fp16 the flag has no effect."""
+    return lambda reading, option: reading.set_from(option, f"fp16.{key}") if "fp16" in reading.options else None
+
+
+def initial_scale(reading: Reading, option: Option) -> None:
+    scale = reading.number(option.name)
+    if "fp16" not in reading.options:
+        return
+    if scale and math.log2(scale).is_integer():
+        reading.set("fp16.initial_scale_power", int(math.log2(scale)))
+    else:
+        why = "DeepSpeed's initial loss scale must be a power of two"
+        reading.leave_out_with_note(option, why, "set fp16.initial_scale_power in the new file")
+
+
+def optimizer(reading: Reading, option: Option) -> None:
+    kinds = {"adam": "Adam", "sgd": "SGD", "lion": "Lion", "muon": "Muon"}
+    if option.text not in {*kinds} & {*OPTIMIZERS}:
+        reading.leave_out(option)
+    elif "optimizer.type" not in reading.settings:  # --optimizer-cpu-offload may have set it
+        reading.set("optimizer.type", kinds[option.text])
+
+
+def cpu_offload(reading: Reading, option: Option) -> None:
+    uses_torch = "use-torch-optimizer-for-cpu-offload" in reading.options
+    reading.set("optimizer.type", "cpu_torch_adam" if uses_torch else "cpu_adam")
+
+
+def betas(kind: str, defaults: tuple[float, float]) -> Callable[[Reading, Option], None]:
+    """Set both betas, if the flags are those of the chosen optimizer."""
+
+    def read(reading: Reading, option: Option) -> None:
+        if reading.chosen_optimizer == kind:
+            given = [reading.number(f"{kind}-beta{number}") for number in (1, 2)]
+            betas = [default if beta is None else beta for beta, default in zip(given, defaults, strict=True)]
+            reading.set_from(option, "optimizer.params.betas", betas)
+
+    return read
+
+
+def momentum(kind: str) -> Callable[[Reading, Option], None]:
+    def read(reading: Reading, option: Option) -> None:
+        if reading.chosen_optimizer == kind:
+            reading.set_from(option, "optimizer.params.momentum")
+
+    return read
+
+
+def recompute(reading: Reading, option: Option) -> None:
+    if option.text == "full":
+        reading.set("checkpoint_activations", True)
+    else:
+        selective_recompute(reading, option)
+
+
+def selective_recompute(reading: Reading, option: Option) -> None:
+    reading.leave_out(option, "deepy's fused attention does not store attention scores, so none are recomputed")
+
+
+def method(reading: Reading, option: Option) -> None:
+    if option.text != "uniform":
+        reading.leave_out(option, "only uniform recomputation is supported")
+    else:
+        reading.set("checkpoint_activations", True)
+
+
+def paths(part: str) -> Callable[[Reading, Option], None]:
+    """Read token files, or weights and token files alternately: `0.3 one 0.7 other`."""
+
+    def read(reading: Reading, option: Option) -> None:
+        words = [word.text for word in option.values]
+        weights = [read_plain(word) for word in words[::2]]
+        if len(words) > 1 and len(words) % 2 == 0 and all(isinstance(w, int | float) for w in weights):
+            reading.set(f"{part}_data_weights", [float(weight) for weight in weights])
+            words = words[1::2]
+        reading.set(f"{part}_data_paths", words)
+
+    return read
+
+
+def data(reading: Reading, option: Option) -> None:
+    words = [word.text for word in option.values]
+    reading.set("data_path", words[0] if len(words) == 1 else [_weight_or_path(word) for word in words])
+
+
+def _weight_or_path(word: str) -> Any:
+    value = read_plain(word)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else word
+
+
+def tokenizer(reading: Reading, option: Option) -> None:
+    ours = {theirs: our for our, theirs in reversed(TOKENIZERS.items())} | {"PretrainedFromHF": "HFTokenizer"}
+    name = ours.get(option.text)
+    if option.text == "NullTokenizer" and reading.number("vocab-size") != 256:
+        hint = "in the new file, set tokenizer_type and vocab_file as when the data was tokenised"
+        why = "deepy takes the vocabulary size from the tokenizer"
+        reading.leave_to_write(option, "tokenizer_type", hint, why)
+    elif name is None:
+        similar = SIMILAR_TOKENIZERS.get(option.text)
+        types = f"tokenizer_type: {similar}" if similar else f"tokenizer_type to one of {', '.join(TOKENIZERS)}"
+        hint = f"set {types} in the new file"
+        reading.leave_to_write(option, "tokenizer_type", hint, "deepy has no tokenizer of this name")
+    else:
+        reading.set("tokenizer_type", name)
+
+
+def tokenizer_file(reading: Reading, option: Option) -> None:
+    """Read the tokenizer's file from the flag that this type of tokenizer reads, if several flags name one."""
+    kind = reading.text("tokenizer-type")
+    own = "tokenizer-model"
+    if kind == "PretrainedFromHF" or (not kind and own not in reading.options):
+        own = "tokenizer-name-or-path"
+    elif kind in ("", "GPT2BPETokenizer") or kind.startswith("BertWordPiece"):
+        own = "vocab-file"
+    if own in reading.options and own != option.name:
+        reading.leave_out(option, f"{kind or 'the tokenizer'} reads --{own}")
+    elif option.name == "tokenizer-name-or-path" and not kind:
+        reading.leave_out_with_note(option, "--tokenizer-type is missing")
+    else:
+        reading.set_from(option, "vocab_file")
+
+
+def vocabulary(reading: Reading, option: Option) -> None:
+    if "tokenizer-type" not in reading.options or reading.options["tokenizer-type"].text != "NullTokenizer":
+        reading.leave_out(option, "the tokenizer determines the vocabulary size")
+
+
+def evaluation(reading: Reading, option: Option) -> None:
+    """Read the number of batches; -1 is for --full-validation, and means no evaluation without it."""
+    if option.text != "-1":
+        reading.set_from(option, "eval_iters")
+    elif "full-validation" in reading.options:
+        reading.leave_out(option, "deepy evaluates a fixed number of batches", "set eval_iters in the new file")
+    else:
+        reading.set("eval_iters", 0, "-1, without --full-validation")
+
+
+def save_interval(reading: Reading, option: Option) -> None:
+    if option.text != "0":
+        reading.set_from(option, "checkpoint_factor")
+    else:
+        reading.leave_out(option, "without checkpoint_factor, no checkpoints are saved during training")
+
+
+def exit_interval(reading: Reading, option: Option) -> None:
+    if option.text != "0":  # 0 means never, as without the flag
+        reading.set_from(option, "exit_interval")
+
+
+def decay_style(reading: Reading, option: Option) -> None:
+    # A style that is not implemented is left out, because another schedule would silently replace it.
+    if why := value_advice("lr_decay_style", option.text):
+        reading.leave_to_write(option, "lr_decay_style", why)
+    else:
+        reading.set_from(option, "lr_decay_style")
+
+
+def tracked(name: str) -> Callable[[Reading, Option], None]:
+    def read(reading: Reading, option: Option) -> None:
+        reading.set("use_wandb", True)
+        reading.set_from(option, name)
+
+    return read
+
+
+def one_only(reading: Reading, option: Option) -> None:
+    if option.text != "1":
+        reading.leave_out(option)

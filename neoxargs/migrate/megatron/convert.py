@@ -1,0 +1,320 @@
+"""Convert a Megatron-LM script or command line to YAML, the inverse of `--emit megatron`.
+
+flags.py has the parameter of each flag, unsupported_flags.py the reason where there is none. Megatron-LM's default is
+written out if its flag is missing and the dialect has another default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from neoxargs.base.problems import Place, Problem, Problems, close_matches, sentence
+from neoxargs.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
+from neoxargs.migrate.megatron.flags import (
+    SPECIAL,
+    by_flag,
+    is_read,
+    is_switch,
+    parameters_of,
+    read_flag,
+)
+from neoxargs.migrate.megatron.heredoc import heredoc_settings
+from neoxargs.migrate.megatron.launcher import (
+    index_of_program,
+    is_of_gpt,
+    kind_of_program,
+    note_hostfile,
+    read_launcher,
+)
+from neoxargs.migrate.megatron.open_values import (
+    leave_further_flags,
+    leave_placeholder,
+    unset_variables,
+    without_remarks,
+)
+from neoxargs.migrate.megatron.reading import OLD_NAMES, Option, Reading, options_of
+from neoxargs.migrate.megatron.slurm import Job, read_job
+from neoxargs.migrate.megatron.unsupported_flags import is_listed, reason
+from neoxargs.migrate.result import Result, new_file
+from neoxargs.migrate.shell.script import Script, read_script
+from neoxargs.migrate.shell.values import Word
+from neoxargs.migrate.source import CURRENT_DIALECT
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Text
+from neoxargs.resolve.yaml.write import yaml_text
+
+#: Megatron-LM's defaults that differ from this dialect's.
+DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
+#: (flag, value) -> further defaults that differ if the flag has that value.
+DEFAULTS_WITH: dict[tuple[str, str], dict[str, Any]] = {
+    ("normalization", "RMSNorm"): {"rms_norm_epsilon": 1e-5},
+    ("optimizer", "sgd"): {"optimizer.params.momentum": 0.9},
+    ("optimizer", "lion"): {"optimizer.params.betas": [0.95, 0.98]},
+    ("optimizer", "muon"): {"optimizer.params.momentum": 0.9},
+}
+#: Fusions that Megatron-LM has on by default in every model.
+FUSIONS = (
+    "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion", "bias_gelu_fusion",
+    "bias_dropout_fusion",
+)  # fmt: skip
+
+
+def convert_script(
+    text: Text,
+    given: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    choose: int | None = None,
+) -> Result:
+    """Convert the script's command that has the most flags.
+
+    given: values of script variables. environ: environment variables for those that neither `given` nor the script
+    sets. choose: which configuration of a DeepSpeed JSON in the script to read, counted from 1.
+    Raises Problems if there is no Megatron-LM command, or if a flag has a wrong value.
+    """
+    job = Job(text)
+    chosen, given = given or {}, {**job.variables, **(given or {})}
+    script = read_script(text, given)
+    from_environ = {name: value for name, value in (environ or {}).items() if name in script.unset}
+    # Read again, because these variables can decide branches and contain flags.
+    if from_environ:
+        script = read_script(text, {**from_environ, **given})
+    notes = list[Problem]()
+    command = max(script.commands, key=_flag_count, default=[])
+    # Some scripts print the command that they submit elsewhere.
+    if not _flag_count(command):
+        command = max(script.printed, key=_flag_count, default=[])
+    if not _flag_count(command) and script.variable_flags:
+        notes.append(_flags_of_variables(text))
+        command = script.variable_flags
+    if not _flag_count(command):
+        raise Problems([_no_command(text)])
+    program = _program(command)
+    if program and not is_of_gpt(program.text) and (kind := kind_of_program(program.text)):
+        raise Problems([_other_program(program, kind)])
+    reading = _read(command, script, job, choose)
+    if any(problem.severity == "error" for problem in reading.problems):
+        raise Problems(reading.problems)
+    others = _other_models(script.commands, command)
+    if others:
+        reading.to_do.append(f"TODO: {sentence(others[0])} (line {command[0].place.line}).")
+    if program and not is_of_gpt(program.text):
+        reading.to_do.append(f"TODO: compare with {program.text}, whose model, data and loss are not known.")
+        notes.append(_unknown_program(program))
+    head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
+    notes += [
+        *(_from_environment(name, text) for name in sorted(from_environ)),
+        *_without_effect(chosen, script, text),
+    ]
+    not_continued = _not_continued(script, command)
+    head += [f"TODO: {sentence(problem)} (line {problem.where.line})." for problem in not_continued if problem.where]
+    problems = [*notes, *others, *not_continued, *reading.problems]
+    text_of_file = f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n"
+    return new_file(text_of_file, problems=problems, to_do=head[1:])
+
+
+def _flag_count(words: Sequence[Word]) -> int:
+    return sum(word.text.startswith("--") for word in words)
+
+
+# -- the flags of the command ----------------------------------------------------------------------------------------
+
+
+def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None) -> Reading:
+    """Read all flags of a command, those of the launcher before the program first."""
+    program = index_of_program([word.text for word in command])
+    reading = Reading(options_of(command[program + 1 :]))
+    before = takewhile(lambda word: not word.text.startswith("--"), command[program + 1 :] if program >= 0 else ())
+    leave_further_flags(reading, [*before], script.unset)
+    launcher = read_launcher(reading, command[: max(program, 0)])
+    if "fp16" in reading.options and "bf16" in reading.options:
+        what, hint = "--fp16 and --bf16 exclude each other, and Megatron-LM refuses them together", "remove one of them"
+        place = reading.options["bf16"].place
+        reading.problems.append(Problem(what, place, hint, (reading.options["fp16"].place,), id="migrate-flag-value"))
+    # before the other flags, some of which turn a fusion off
+    reading.set_defaults(dict.fromkeys(FUSIONS, True), "Megatron-LM")
+    config = reading.options.get("deepspeed-config")
+    json = script.documents.get(config.text) if config else None
+    options = [option for option in reading.options.values() if option is not config or json is None]
+    for option in sorted(options, key=lambda option: option.name == "train-tokens"):  # it can override the others
+        _read_option(reading, option)
+    if json:
+        _read_json(reading, json, choose)
+    elif choose is not None:
+        what, hint = "--choose applies only to a script that writes a DeepSpeed JSON", "remove --choose"
+        reading.problems.append(Problem(what, hint=hint, id="migrate-option-not-applicable"))
+    reading.set_defaults(_defaults(reading), "Megatron-LM")
+    reading.set_defaults(
+        expert_defaults(reading), "Megatron-DeepSpeed" if is_megatron_deepspeed(reading) else "Megatron-LM"
+    )
+    if "train_iters" not in {*reading.settings, *reading.to_write}:
+        reading.to_do.append("TODO: set train_iters, which the script does not set.")
+    read_job(reading, job)
+    note_hostfile(reading)
+    read = [option for option in options if is_read(option.name) or "$" in option.name]
+    if "launcher" in reading.settings:  # srun finds the rendezvous address itself
+        launcher = [option for option in launcher if option.name != "master-addr"]
+    reading.problems += unset_variables([*launcher, *read], script.unset)
+    return reading
+
+
+def _read_option(reading: Reading, option: Option) -> None:
+    if not is_read(option.name) and "$" not in option.name:
+        _leave_unread(reading, option)
+    elif not option.is_known:
+        _leave_unknown_value(reading, option)
+    elif option.name == "deepspeed-config":
+        read_flag(reading, option)
+    else:
+        _read_value(reading, without_remarks(reading, option))
+
+
+def _leave_unknown_value(reading: Reading, option: Option) -> None:
+    names = parameters_of(option.name)
+    for name in names:
+        reading.note_to_write(option, name)
+    if not names:
+        reading.to_do.append(f"TODO: set the parameter for {option}; the script does not contain the value.")
+
+
+def _read_value(reading: Reading, option: Option) -> None:
+    if option.is_placeholder:
+        leave_placeholder(reading, option, parameters_of(option.name))
+    elif not option.values and not is_switch(option.name):
+        what, hint = f"--{option.name} has no value", "add a value, or remove the flag"
+        names = tuple(parameters_of(option.name))
+        reading.problems.append(Problem(what, option.place, hint, id="migrate-flag-without-value", about=names))
+    else:
+        read_flag(reading, option)
+
+
+def _leave_unread(reading: Reading, option: Option) -> None:
+    """Warn why a flag has no counterpart, or suggest the flag it may be a misspelling of."""
+    flags = {*SPECIAL, *(flag.lstrip("!") for flag in by_flag())}
+    # A pattern such as `log-*` also matches a misspelling of a flag that is read.
+    if reason(option.name) and (is_listed(option.name) or not close_matches(option.name, flags, alike=0.93)):
+        reading.leave_out(option)
+        return
+    other_names = {*OLD_NAMES, *(name.replace("_", "-") for name in REGISTRY.parameters if "." not in name)}
+    similar = [*close_matches(option.name, other_names, most=1, alike=0.9), *close_matches(option.name, flags)]
+    # A flag that the command has as well is a candidate only if it is very similar.
+    meant = [
+        flag
+        for flag in dict.fromkeys(similar)
+        if flag not in reading.options or close_matches(option.name, [flag], alike=0.85)
+    ]
+    hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
+    what = f"{option} is not a Megatron-LM flag (as of 2026) and is left out"
+    reading.note_left_out(option, "it is not a Megatron-LM flag")
+    reading.warn("migrate-unknown-flag", what, option.place, hint)
+
+
+def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
+    """Add the settings of DeepSpeed's JSON, which override the flags because DeepSpeed reads the JSON only."""
+    settings, places, problems = heredoc_settings(text, choose)
+    reading.problems += problems
+    for name, setting in settings.items():
+        flag = reading.settings.get(name)
+        if flag and flag.value != setting.value:
+            what = (
+                f"{name} is {flag.value} in the flags and {setting.value} in DeepSpeed's JSON, which takes precedence"
+            )
+            hint = f"if the flag's value is right, set {name} in the new file"
+            reading.warn("migrate-flag-and-json-differ", what, places.get(name), hint, [name])
+        reading.settings[name] = setting
+
+
+def _defaults(reading: Reading) -> dict[str, Any]:
+    """Return Megatron-LM's defaults that differ from this dialect's, given these flags."""
+    defaults = dict(DEFAULTS)
+    for (flag, value), settings in DEFAULTS_WITH.items():
+        if flag in reading.options and reading.options[flag].text.lower() == value.lower():
+            defaults |= settings
+    positions = reading.settings.get("pos_emb")
+    return defaults | ({"rope_fusion": True} if positions and positions.value == "rotary" else {})
+
+
+def _program(command: Sequence[Word]) -> Word | None:
+    """Return the program of a command; None for a file that contains only flags."""
+    index = index_of_program([word.text for word in command])
+    return command[index] if index >= 0 else None
+
+
+# -- problems --------------------------------------------------------------------------------------------------------
+
+
+def _other_program(program: Word, kind: str) -> Problem:
+    what = f"{program.text} {kind}, and deepy trains GPTs"
+    hint = "migrate a script that starts pretrain_gpt.py"
+    return Problem(what, program.place, hint, id="migrate-other-program")
+
+
+def _unknown_program(program: Word) -> Problem:
+    what = f"{program.text} is not a program of Megatron-LM that trains a GPT; its flags are read as if it were"
+    hint = "compare the program's model, data and loss with those of pretrain_gpt.py"
+    return Problem(what, program.place, hint, severity="warning", id="migrate-other-program")
+
+
+def _no_command(text: Text) -> Problem:
+    what = "this file contains no Megatron-LM command"
+    hint = "migrate a file that contains a command with flags such as --num-layers 24"
+    return Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-command")
+
+
+def _flags_of_variables(text: Text) -> Problem:
+    what = "no command in this file has Megatron-LM flags, so the flags are read from the file's shell variables"
+    return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables")
+
+
+def _from_environment(name: str, text: Text) -> Problem:
+    what = f"the value of ${name} is taken from the environment"
+    hint = f"add --var {name}=VALUE to use a different value"
+    return Problem(what, Place(text.name, 0, 0), hint, severity="warning", id="migrate-variable-from-environment")
+
+
+def _without_effect(chosen: Mapping[str, str], script: Script, text: Text) -> Iterator[Problem]:
+    """Warn about each `--var` that the script overwrites or does not contain."""
+    for name, value in chosen.items():
+        what, where = f"--var {name}={value} has no effect: ", Place(text.name, 0, 0)
+        if name in script.overwritten:
+            what, where = f"{what}the script itself sets {name}", script.overwritten[name]
+        elif re.search(rf"\b{re.escape(name)}\b", text.text):
+            continue
+        else:
+            what += f"the script has no variable {name}"
+        hint = f"remove --var {name}={value}, or change the script"
+        yield Problem(what, where, hint, severity="warning", id="migrate-variable-without-effect")
+
+
+def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:
+    """Warn about other commands that describe a model. Commands with the same flags, as after `echo`, do not count."""
+    others = [words for words in commands if "num-layers" in options_of(words) and _values(words) != _values(chosen)]
+    if not others:
+        return []
+    what = f"{len(others) + 1} commands describe a model; only this command is read, because it has the most flags"
+    also = tuple(words[0].place for words in others)
+    hint = "to convert another command, copy it into a separate script and migrate that script"
+    return [Problem(what, chosen[0].place, hint, also, "warning", id="migrate-several-commands")]
+
+
+def _not_continued(script: Script, chosen: Sequence[Word]) -> list[Problem]:
+    """Warn about lines of flags that are commands of their own, because the line above does not continue."""
+    return [
+        Problem(
+            f"{words[0].text} starts a separate command, so its flags are left out",
+            words[0].place,
+            "end the line above with a `\\` and no space after it, or, if that line is a comment, delete the line; "
+            "then migrate again",
+            severity="warning",
+            id="migrate-line-not-continued",
+        )
+        for words in script.flag_lines
+        if words is not chosen
+    ]
+
+
+def _values(words: Sequence[Word]) -> dict[str, list[str]]:
+    return {name: [word.text for word in option.values] for name, option in options_of(words).items()}

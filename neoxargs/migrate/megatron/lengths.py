@@ -1,0 +1,72 @@
+"""Flags that count iterations, samples or tokens: the length of the run, of the learning rate decay, of the warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from neoxargs.migrate.megatron.reading import Option, Reading
+
+
+def length(name: str) -> Callable[[Reading, Option], None]:
+    """Convert a number of samples or tokens to iterations, rounded down as Megatron-LM does.
+
+    `--rampup-batch-size` is ignored, so the same samples take fewer iterations than in Megatron-LM.
+    """
+
+    def read(reading: Reading, option: Option) -> None:
+        unit = option.name.rpartition("-")[2]
+        total, size = reading.number(option.name), _units_per_iteration(reading, unit)
+        if not (total and size and 0 < size <= total):
+            by = "global batch size" if unit == "samples" else "(global batch size x sequence length)"
+            reading.leave_to_write(option, name, f"set {name} in the new file to {unit} / {by}")
+            return
+        rounding = ", rounded down" if total % size else ""
+        ramp = ", ignoring --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
+        reading.set(name, int(total // size), f"{option.text} {unit} / {size:.12g}{rounding}{ramp}")
+
+    return read
+
+
+def train_tokens(reading: Reading, option: Option) -> None:
+    """Read the number of tokens after which Megatron-DeepSpeed stops, even if --train-samples is larger."""
+    total = reading.number(option.name)
+    others = [_converted(reading, reading.number(f"train-{unit}"), unit, "tokens") for unit in ("iters", "samples")]
+    if total and any(other and other <= total for other in others):
+        return  # the other limit is reached first
+    length("train_iters")(reading, option)
+
+
+def _units_per_iteration(reading: Reading, unit: str) -> float | None:
+    """Return how many iterations, samples or tokens one iteration has; None if a size is unknown."""
+    batch, tokens = reading.number("global-batch-size"), reading.number("seq-length")
+    return {"iters": 1, "samples": batch, "tokens": batch and tokens and batch * tokens}[unit]
+
+
+def _converted(reading: Reading, number: float | None, unit: str, to: str) -> float | None:
+    if number is None or unit == to:
+        return number
+    size, other = _units_per_iteration(reading, unit), _units_per_iteration(reading, to)
+    return number / size * other if size and other else None
+
+
+def warmup(reading: Reading, option: Option) -> None:
+    unit = option.name.rpartition("-")[2]
+    given, (until, from_unit) = reading.number(option.name), _end_of_decay(reading, unit)
+    total = _converted(reading, until, from_unit, unit)
+    words = "iterations" if unit == "iters" else unit
+    if given == 0:
+        reading.set("warmup", 0.0)
+    elif given is not None and total:
+        reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")
+    else:
+        hint = "set warmup in the new file to (warm-up iterations / lr_decay_iters, which is train_iters by default)"
+        reading.leave_to_write(option, "warmup", hint, "" if total else f"the total number of {words} is unknown")
+
+
+def _end_of_decay(reading: Reading, unit: str) -> tuple[float | None, str]:
+    """Return the length of the learning rate decay, or of the run if it is not set, and its unit."""
+    for prefix in ("lr-decay", "train"):
+        for each in dict.fromkeys((unit, "tokens", "samples", "iters")):
+            if number := reading.number(f"{prefix}-{each}"):
+                return number, each
+    return None, unit

@@ -1,0 +1,1 @@
+"""GPT-NeoX's YAML of any year."""

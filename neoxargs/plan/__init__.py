@@ -1,0 +1,1 @@
+"""A run to its memory and time (`deepy plan`)."""

@@ -1,0 +1,1 @@
+"""Changes that make a run fit, or faster."""

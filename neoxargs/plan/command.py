@@ -1,0 +1,84 @@
+"""`deepy plan`: where each rank runs, its memory in each phase and an estimate of speed; nothing is started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+
+from neoxargs.base.charts.html_page import BEGINNING
+from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.write_files import require_replaceable, write_all
+from neoxargs.plan.advice.faster import suggest_faster
+from neoxargs.plan.advice.smaller import Suggestion, suggest_changes
+from neoxargs.plan.estimate import Plan, make_plan
+from neoxargs.plan.given.options import PlanOptions, options_of
+from neoxargs.plan.given.placement import on_hosts
+from neoxargs.plan.given.target import choose_device, choose_target
+from neoxargs.resolve import Text
+from neoxargs.runs.run_spec import RunSpec, resolve_run
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `deepy plan` with its parsed command line and return the exit code."""
+    if arguments.search or arguments.fewest:
+        from neoxargs.plan.search.command import SearchOptions, run_search
+
+        search = SearchOptions(arguments.fewest, arguments.left_out, arguments.write, arguments.html)
+        return run_search(options_of(arguments), search)
+    _refuse_search_options(arguments)
+    return print_plan(options_of(arguments), arguments.html)
+
+
+def _refuse_search_options(arguments: argparse.Namespace) -> None:
+    given = {"--write": arguments.write is not None, "--left-out": arguments.left_out}
+    unused = [
+        Problem(f"{name} requires --search or --fewest", hint="add --search", id="search-option-without-search")
+        for name in given
+        if given[name]
+    ]
+    if unused:
+        raise Problems(unused)
+
+
+def print_plan(options: PlanOptions, page: str | None = None) -> int:
+    """Print the plan and return the exit code: 1 if the run does not fit, else 0. Raises Problems.
+
+    page: the path of an HTML file to write as well.
+    """
+    require_replaceable(page, BEGINNING)
+    plan, suggestions = plan_and_suggest(options)
+    if page:
+        from neoxargs.plan.output.html import to_html
+
+        write_all([Text(page, to_html(plan, suggestions, options.files))])
+    if options.as_json:
+        from neoxargs.plan.output.json import to_json
+
+        print(json.dumps(to_json(plan, suggestions), indent=1))
+    else:
+        from neoxargs.plan.output.text import to_text
+
+        if plan.warnings:
+            report(plan.warnings, end="\n\n")
+        print(to_text(plan, suggestions))
+    return int(not plan.fits)
+
+
+def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
+    """Return the plan, and changes with which the run would fit or, if it fits, would be faster. Raises Problems."""
+    spec = _resolve(options, [])
+    plan = make_plan(spec, choose_target(options, spec))
+    suggest = suggest_faster if plan.fits else suggest_changes
+    if plan.fits and not plan.has_verdict:
+        return plan, []
+    return plan, suggest(plan, lambda changes: _resolve(options, changes))
+
+
+def _resolve(options: PlanOptions, changes: Sequence[str]) -> RunSpec:
+    spec = resolve_run(options.with_overrides(changes), os.environ)
+    kind, resources = choose_device(options, spec).kind, spec.resources
+    if options.gpus or kind != resources.device:
+        return on_hosts(spec, kind, options.per_host)
+    return spec

@@ -1,0 +1,144 @@
+"""Computes the plan of a configuration for one kind of device. Pure arithmetic: it does not inspect the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.facts.layout import Layout
+from neoxargs.facts.model import vocabulary_rows
+from neoxargs.facts.vocab import padded_vocab_size
+from neoxargs.plan.given.assumptions import VOCABULARY
+from neoxargs.plan.given.devices import ASSUMED_DEVICE, DEVICES, unknown_device
+from neoxargs.plan.given.target import Target
+from neoxargs.plan.memory.breakdown import RankMemory, rank_memory
+from neoxargs.plan.memory.stages import Stage, parameters_by_part, pipeline_stages
+from neoxargs.plan.time.speed import Speed, estimate_speed
+from neoxargs.runs.run_spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Placement, memory and speed of one run on one kind of device."""
+
+    spec: RunSpec
+    target: Target
+    vocab_rows: int
+    """Rows of the padded vocabulary."""
+    vocab_assumed: bool
+    """Whether `vocab_rows` is computed from GPT-2's vocabulary, because the size of the tokenizer's is unknown."""
+    parts: dict[str, int]
+    """Part of the model -> number of parameters."""
+    stage_memory: list[RankMemory]
+    """Memory of a rank of each pipeline stage; all ranks of a stage hold the same."""
+    speed: Speed
+
+    @property
+    def config(self) -> Config:
+        return self.spec.config
+
+    @property
+    def warnings(self) -> list[Problem]:
+        """All warnings about the configuration, the resources and the device."""
+        return [*self.spec.warnings, *self.target.warnings(self.config)]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.config)
+
+    @property
+    def fullest(self) -> RankMemory:
+        """The rank of the stage with the highest peak."""
+        return max(self.stage_memory, key=lambda rank: rank.peak)
+
+    @property
+    def usable(self) -> int | None:
+        """Bytes of a device that a rank may use; None if the device's memory is unknown."""
+        memory = self.target.device.memory
+        return None if memory is None else int(memory * self.target.assumed.usable)
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Number of ranks on the host with the most ranks."""
+        return max(map(len, self.spec.resources.hosts.values()))
+
+    @property
+    def host_peak(self) -> int:
+        """Bytes on a host all of whose ranks belong to the stage with the highest host peak.
+
+        On a CPU, device memory is host memory.
+        """
+        if self.target.device.kind == "cpu":
+            return self.ranks_per_host * self.fullest.peak
+        return self.ranks_per_host * max(rank.host_peak for rank in self.stage_memory)
+
+    @property
+    def host_memory(self) -> int:
+        return self.target.host_memory or self.target.assumed.bytes_of("host_memory") * self.ranks_per_host
+
+    @property
+    def usable_host_memory(self) -> int:
+        """Bytes of a host's memory that its ranks may use."""
+        return int(self.host_memory * self.target.assumed.host_usable)
+
+    @property
+    def device_fits(self) -> bool:
+        return self.usable is None or self.fullest.peak <= self.usable
+
+    @property
+    def host_fits(self) -> bool:
+        """Whether the host memory suffices; True where it is assumed rather than given or measured."""
+        return self.target.host_memory is None or self.host_peak <= self.usable_host_memory
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether there is a known memory size to compare the plan with."""
+        on_host = self.target.device.kind == "cpu" and self.target.host_memory is not None
+        return self.usable is not None or on_host
+
+    @property
+    def fits(self) -> bool:
+        return self.device_fits and self.host_fits
+
+    @property
+    def assumed_limit_exceeded(self) -> int | None:
+        """Usable bytes of ASSUMED_DEVICE if no device is named and ASSUMED_DEVICE could not hold the run, else None."""
+        usable = int((DEVICES[ASSUMED_DEVICE].memory or 0) * self.target.assumed.usable)
+        return usable if self.target.device == unknown_device() and self.fullest.peak > usable else None
+
+    @property
+    def overflows_in(self) -> str | None:
+        """The first phase in which a rank of the stage with the highest peak runs out of memory; None if none does."""
+        if self.usable is None or self.device_fits:
+            return None
+        phases = self.fullest.phases
+        return next(phase for phase in phases if self.fullest.total(phase) > self.usable)
+
+
+def make_plan(spec: RunSpec, target: Target) -> Plan:
+    """Return the plan of `spec` on `target`. Raises Problems if the configuration is of several runs."""
+    config = spec.config
+    _check_single_run(config)
+    known_rows = vocabulary_rows(config)
+    rows = known_rows or _assumed_rows(config)
+    stages: list[Stage] = pipeline_stages(config, rows)
+    memory = [rank_memory(config, stage, target.device.kind, target.zero_init, target.assumed) for stage in stages]
+    # Of the host with the most ranks, whose memory is the tightest.
+    ranks_per_host = max(map(len, spec.resources.hosts.values()))
+    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, target.assumed)
+    return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
+
+
+def _assumed_rows(config: Config) -> int:
+    divisor, ranks = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+    return padded_vocab_size(VOCABULARY, divisor, ranks)
+
+
+def _check_single_run(config: Config) -> None:
+    name = "zero_optimization.stage"
+    stages = config.get(name)
+    if isinstance(stages, list):
+        what = f"{name} ({stages}) is a list of values for the autotuner; a plan needs a single value"
+        hint = f"add --set {name}={stages[0] if stages else 0}"
+        raise Problems([Problem(what, config.place(name), hint, id="plan-of-several-runs", about=(name,))])

@@ -1,0 +1,1 @@
+"""What a plan assumes: devices, hosts, placement of ranks, rates."""

@@ -1,0 +1,117 @@
+"""The options of `deepy plan`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from neoxargs.base.options import gpu_count
+from neoxargs.base.request import Request
+from neoxargs.plan.given.assumptions import list_assumptions
+from neoxargs.plan.given.devices import DEVICES, NETWORKS
+from neoxargs.plan.given.placement import GPUS_PER_HOST
+
+DESCRIPTION = (
+    "Show where each rank runs, how much memory it needs in each phase, and the estimated speed. Starts nothing."
+)
+
+
+class PlanOptions(Request):
+    """The configuration to plan, and the devices and hosts to plan it for."""
+
+    per_host: int = GPUS_PER_HOST
+    device: str | None = None
+    gpu_memory: float | None = None
+    """Memory of one device, in GiB."""
+    host_memory: float | None = None
+    """Memory of one host, in GiB."""
+    built_whole: bool = False
+    """Whether the script builds its model outside deepspeed.zero.Init, so that ZeRO-3 partitions it afterwards."""
+    attention: str = "fused"
+    network: float | None = None
+    """Bytes per second to other hosts, per GPU."""
+    assume: Sequence[str] = ()
+    """`KEY=VALUE` strings that replace assumptions."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--device", metavar="NAME", help=f"plan for this device: {', '.join(DEVICES)}")
+    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory per device, in GiB")
+    add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory per host, in GiB")
+    per_host = f"set the number of GPUs per host, used with --gpus (default: {GPUS_PER_HOST})"
+    add("--per-host", metavar="N", type=gpu_count, default=GPUS_PER_HOST, help=per_host)
+    add(
+        "--built-whole",
+        action="store_true",
+        help="plan for a script that builds its ZeRO-3 model outside deepspeed.zero.Init",
+    )
+    unfused = (
+        "fused: attention scores are not stored (default); unfused: all scores are stored, as in programs from "
+        "2021 or on old GPUs"
+    )
+    add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
+    networks = f"set the network between hosts, by name or in Gb/s per GPU: {', '.join(NETWORKS)}"
+    add("--network", metavar="NAME", type=_network, help=networks)
+    add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption (repeatable)")
+    listing = "list all assumptions with their sources, and exit"
+    add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
+    add("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
+    add_search_arguments(parser.add_argument_group("search").add_argument)
+
+
+def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
+    add("--search", action="store_true", help="plan every layout; list the best trade-offs between speed and memory")
+    fewest = "try parts of a host, then whole hosts, up to --gpus (default: 1024 GPUs), until a layout fits in memory"
+    add("--fewest", action="store_true", help=fewest)
+    add("--write", metavar="FILE", help="write the fastest layout to FILE as YAML")
+    add("--left-out", action="store_true", help="list the layouts that were left out, with the reasons")
+
+
+class ListAssumptions(argparse.Action):
+    """Print the assumptions and exit, as --version does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(list_assumptions())
+        parser.exit()
+
+
+def options_of(arguments: argparse.Namespace) -> PlanOptions:
+    return PlanOptions(
+        files=arguments.files,
+        overrides=arguments.set,
+        directory=arguments.conf_dir,
+        gpus=arguments.gpus,
+        as_json=arguments.json,
+        per_host=arguments.per_host,
+        device=arguments.device,
+        gpu_memory=arguments.gpu_memory,
+        host_memory=arguments.host_memory,
+        built_whole=arguments.built_whole,
+        attention=arguments.attention,
+        network=arguments.network,
+        assume=arguments.assume,
+    )
+
+
+def _network(text: str) -> float:
+    """Return bytes per second of a network given by name or in Gb/s."""
+    if text.lower() in NETWORKS:
+        return NETWORKS[text.lower()]
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(NETWORKS)}, or a rate in Gb/s, got {text!r}")
+    return rate * 1e9 / 8
+
+
+def _gibibytes(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a size in GiB, got {text!r}")
+    return amount

@@ -1,0 +1,69 @@
+"""Host, slot and parallel coordinates of every rank; ranks fill hosts in the order of the hostfile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from neoxargs.base.record import replace
+from neoxargs.facts.layout import Layout
+from neoxargs.hosts.hosts import Resources
+from neoxargs.runs.run_spec import RunSpec
+
+#: Default of --per-host.
+GPUS_PER_HOST = 8
+
+
+class RankPlacement(NamedTuple):
+    """Host, slot and coordinates (tensor, pipe, data) of one rank."""
+
+    rank: int
+    host: str
+    slot: int
+    tensor: int
+    pipe: int
+    data: int
+
+
+def rank_placements(resources: Resources, layout: Layout) -> Iterator[RankPlacement]:
+    """Yield all ranks in order: tensor parallel rank innermost, then data parallel, pipeline stage outermost."""
+    slots = ((host, slot) for host, numbers in resources.hosts.items() for slot in numbers)
+    for rank, (host, slot) in enumerate(slots):
+        rest, tensor = divmod(rank, layout.tensor)
+        pipe, data = divmod(rest, layout.data)
+        yield RankPlacement(rank, host, slot, tensor, pipe, data)
+
+
+def on_hosts(spec: RunSpec, device: Literal["cuda", "cpu"], per_host: int) -> RunSpec:
+    """Return a run on devices of this kind, with `per_host` of them in each host."""
+    return replace(spec, resources=group_into_hosts(replace(spec.resources, device=device), per_host))
+
+
+def group_into_hosts(resources: Resources, per_host: int) -> Resources:
+    """Distribute the GPUs of --gpus over hosts with `per_host` each; the last host gets the remainder."""
+    count = resources.gpus
+    names = [f"host{index}" for index in range(-(-count // per_host))]
+    hosts = {name: list(range(min(per_host, count - index * per_host))) for index, name in enumerate(names)}
+    return replace(resources, hosts=hosts, remote=len(hosts) > 1)
+
+
+def hosts_of_stages(resources: Resources, layout: Layout) -> list[list[str]]:
+    """Return the hosts of each pipeline stage, in rank order."""
+    by_stage = groupby(rank_placements(resources, layout), key=lambda placement: placement.pipe)
+    return [list(dict.fromkeys(placement.host for placement in members)) for _, members in by_stage]
+
+
+def tensor_groups_cross_hosts(resources: Resources, layout: Layout) -> bool:
+    """Whether a tensor parallel group spans hosts."""
+    # A group is cut if a host begins in its middle.
+    starts, first = set[int](), 0
+    for slots in resources.hosts.values():
+        starts.add(first)
+        first += len(slots)
+    return any(start % layout.tensor for start in starts)
+
+
+def host_range(hosts: Sequence[str]) -> str:
+    """Return `node0`, `node0, node1`, or the first and the last of more hosts with their number."""
+    return ", ".join(hosts) if len(hosts) <= 2 else f"{hosts[0]} ... {hosts[-1]} ({len(hosts)})"

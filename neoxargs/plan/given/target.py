@@ -1,0 +1,94 @@
+"""The device and host for which a plan is made: a named device, this machine's CPU, or a GPU of unknown memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from neoxargs.base.problems import Problem
+from neoxargs.base.text import GIB
+from neoxargs.config.config import Config
+from neoxargs.hosts.devices import host_memory
+from neoxargs.plan.given.assumptions import DEFAULT, Assumptions, with_changes
+from neoxargs.plan.given.devices import DEVICES, Device, find_device, unknown_device
+from neoxargs.plan.given.options import PlanOptions
+from neoxargs.runs.run_spec import RunSpec
+from neoxargs.runs.summary import MAX_GPUS_PER_MACHINE
+
+#: The first generation of GPUs whose tensor cores multiply matrices in bf16: A100.
+BF16_GENERATION = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of device and its host."""
+
+    device: Device
+    host_memory: int | None = None
+    """Memory of one host, in bytes; if None, an amount per device is assumed."""
+    zero_init: bool = True
+    """Whether a ZeRO-3 model is partitioned while it is built, as in our train.py, rather than afterwards."""
+    assumed: Assumptions = DEFAULT
+    named: str = ""
+    """The value of --device; empty if it is not given."""
+
+    def warnings(self, config: Config) -> list[Problem]:
+        """Return warnings about a configuration on this device."""
+        if self.device.generation >= BF16_GENERATION:
+            from neoxargs.checks.machine.hardware import fp32_without_tf32
+
+            return list(fp32_without_tf32(config, self.device.kind))
+        if config.precision.precision != "bfloat16":
+            return []
+        what = (
+            f"{self.device.name} has no tensor cores for bf16, so with precision bfloat16, the run will be far slower "
+            "than planned"
+        )
+        hint = "set precision to fp16 to reach the planned speed"
+        return [Problem(what, config.place("precision"), hint, id="no-bf16-tensor-cores").as_warning()]
+
+
+def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
+    """Return the device and host to plan for. Raises Problems if the named device is unknown."""
+    device = choose_device(options, spec)
+    host_memory = int(options.host_memory * GIB) if options.host_memory else _local_memory(options, device)
+    if options.gpu_memory:
+        device = replace(device, memory=int(options.gpu_memory * GIB))
+    if options.network:
+        device = replace(device, network=options.network)
+    return Target(device, host_memory, not options.built_whole, assumptions_of(options), options.device or "")
+
+
+def assumptions_of(options: PlanOptions) -> Assumptions:
+    """Return the assumptions. Raises Problems for a key that is not an assumption."""
+    unfused = ["unfused_attention=1"] if options.attention == "unfused" else []
+    return with_changes([*unfused, *options.assume])
+
+
+def choose_device(options: PlanOptions, spec: RunSpec) -> Device:
+    """Return the named device; else this machine's CPU if it has no GPU and the run suits one; else an unknown GPU."""
+    if options.device:
+        return find_device(options.device)
+    if spec.resources.device == "cpu" and options.gpu_memory is None and not _meant_for_gpus(spec):
+        return _cpu(spec.resources.gpus)
+    return unknown_device()
+
+
+def _meant_for_gpus(spec: RunSpec) -> bool:
+    """Whether the run is in 16 bits, or has more ranks than a machine has GPUs or this one has cores."""
+    most_ranks = max(MAX_GPUS_PER_MACHINE, os.cpu_count() or 1)
+    return spec.config.precision.precision != "fp32" or spec.resources.gpus > most_ranks
+
+
+def _local_memory(options: PlanOptions, device: Device) -> int | None:
+    """Bytes of this machine's memory if the plan is for its CPU, else None."""
+    if options.device or device.kind != "cpu":
+        return None
+    return host_memory()
+
+
+def _cpu(ranks: int) -> Device:
+    """Return the share of this machine's CPU that one rank gets: one core, or less with more ranks than cores."""
+    # DEVICES["CPU"] has the rates of one core.
+    share, core = min(1.0, (os.cpu_count() or 1) / ranks), DEVICES["CPU"]
+    return replace(core, half=core.half * share, single=core.single * share)

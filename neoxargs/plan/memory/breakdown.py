@@ -1,0 +1,228 @@
+"""Memory of a rank on its device and host, by phase of a step and by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neoxargs.config.config import Config
+from neoxargs.facts.layout import Layout
+from neoxargs.facts.trained import is_frozen
+from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
+from neoxargs.plan.memory import activations, states
+from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.stages import Stage
+from neoxargs.plan.memory.states import ModelStates
+
+#: Phases of a run, in the order of time.
+PHASES = ("construction", "forward", "backward", "step", "evaluation", "saving")
+#: Parts of device memory that a run needs, in the order of the output.
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "fragmentation", "overhead")
+#: Parts that are no tensors. torch's allocator gives cached blocks back when memory runs out, but not what is lost
+#: between tensors; the overhead lies outside of it.
+FRAGMENTATION, CACHED, OVERHEAD = "fragmentation", "cached", "overhead"
+#: Parts whose tensors come and go.
+TRANSIENT = ("activations", "logits", "buffers")
+
+#: A program whose loss may process more logits than this at once computes all of them together.
+LOGITS_OF_ANY_RUN = 1e14
+
+#: Part -> bytes.
+Bytes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Memory of a rank of one pipeline stage."""
+
+    stage: Stage
+    phases: dict[str, Bytes]
+    """Bytes on the device, by phase and part."""
+    host: Bytes
+    """Bytes in host memory, by part."""
+
+    @property
+    def peak(self) -> int:
+        return max(map(self.total, PHASES))
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase with the highest total; of equals the first."""
+        return max(PHASES, key=self.total)
+
+    def total(self, phase: str) -> int:
+        """Bytes that a phase needs: everything but blocks that are cached although no tensor needs them."""
+        return self._without(self.phases[phase], CACHED)
+
+    @property
+    def allocated(self) -> int:
+        """Peak bytes of tensors: torch.cuda.max_memory_allocated."""
+        return max(self._without(parts, FRAGMENTATION, CACHED, OVERHEAD) for parts in self.phases.values())
+
+    @property
+    def reserved(self) -> int:
+        """Peak bytes that torch's allocator holds: torch.cuda.max_memory_reserved."""
+        return max(self._without(parts, OVERHEAD) for parts in self.phases.values())
+
+    @property
+    def occupied(self) -> int:
+        """Peak bytes that nvidia-smi shows on a device that is large enough."""
+        return max(self._without(parts) for parts in self.phases.values())
+
+    def _without(self, parts: Bytes, *left_out: str) -> int:
+        return sum(size for part, size in parts.items() if part not in left_out)
+
+    @property
+    def host_peak(self) -> int:
+        """Bytes in host memory at the peak: memory for construction is freed before training."""
+        running = sum(size for part, size in self.host.items() if part not in ("construction", "processes"))
+        return max(self.host["construction"], running) + self.host["processes"]
+
+
+def rank_memory(
+    config: Config, stage: Stage, kind: str, zero_init: bool = True, assumed: Assumptions = DEFAULT
+) -> RankMemory:
+    """Return the memory of a rank of `stage`. kind: "cuda" or "cpu". zero_init: see Target."""
+    held, sizes = ModelStates(config, stage, zero_init, assumed), ActivationSizes(config, kind, assumed)
+    phases = {
+        "construction": _construction(held, zero_init),
+        "forward": _forward(held, sizes),
+        "backward": _backward(held, sizes),
+        "step": _step(held),
+        "evaluation": _evaluation(held, sizes),
+        "saving": _steady(held),
+    }
+    for parts in phases.values():
+        _add_what_is_no_tensor(parts, config, kind, assumed)
+    if kind == "cpu":  # there, host memory is the memory of the device
+        for phase in PHASES[1:]:
+            phases[phase]["buffers"] = phases[phase].get("buffers", 0) + states.saved_copies(held)
+    return RankMemory(stage, phases, _host(held, sizes, zero_init))
+
+
+def _add_what_is_no_tensor(parts: Bytes, config: Config, kind: str, assumed: Assumptions) -> None:
+    if kind == "cuda":
+        parts["buffers"] = parts.get("buffers", 0) + assumed.bytes_of("workspace")
+    tensors, transient = sum(parts.values()), sum(parts.get(part, 0) for part in TRANSIENT)
+    parts[FRAGMENTATION] = int(assumed.fragmentation * transient)
+    parts[CACHED] = int(assumed.cached_blocks * tensors)
+    parts[OVERHEAD] = _overhead(config, kind, assumed)
+
+
+def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
+    """Return phase -> bytes of the loss, which processes a slice of the tokens at a time (train/kernels).
+
+    A slice holds fp32 logits, the 16-bit logits that they are copied from or their 16-bit gradient, and its part of the
+    output weight's gradient. Until the backward pass begins, gradients of the hidden states and, in fp32, of the output
+    weight are kept, unless that is frozen. A program that computes all logits at once keeps those instead. Both are
+    gone when the backward pass reaches the layers. Bounded logits (`final_logit_softcapping`) need their slope in fp32.
+    """
+    table = stage.parts.get("output", stage.parts.get("embedding", 0)) if stage.last else 0
+    if not table:
+        return {"forward": 0, "evaluation": 0}
+    rows = table // sizes.config.shape.hidden_size
+    most = sizes.assumed.most_logits(sizes.kind)
+    at_once, in_half = min(sizes.tokens, max(1, most // rows)), sizes.number_size == HALF
+    processed = int(at_once * rows * (sizes.assumed.logit_bytes if in_half else SINGLE))
+    of_weight = 0 if is_frozen(sizes.config) else table * (SINGLE + (HALF if in_half else 0))
+    kept = 0 if most > LOGITS_OF_ANY_RUN else sizes.hidden + of_weight
+    slope = SINGLE * at_once * rows if sizes.config.embedding.final_logit_softcapping else 0
+    return {"forward": processed + slope + kept, "evaluation": processed}
+
+
+def _construction(held: ModelStates, zero_init: bool) -> Bytes:
+    device, _ = states.construction_peak(held, zero_init)
+    # the peak is either during construction, or after it, when optimizer state has been allocated
+    ready = states.weights(held) + states.optimizer_state(held)
+    if ready >= device:
+        return {"weights": states.weights(held), "optimizer": states.optimizer_state(held)}
+    return {"weights": device}
+
+
+def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
+    """The forward pass of the last micro batch in flight, which needs most in its last layer or in the loss."""
+    stored = _stored(sizes, held.stage)
+    layer = {"activations": stored + activations.at_the_end_of_a_layer(sizes, held.stage), "logits": 0}
+    loss = {
+        "activations": stored + activations.at_the_loss(sizes, held.stage),
+        "logits": logits(sizes, held.stage)["forward"],
+    }
+    # Whichever needs more of the two: they are at different times.
+    buffers = {"buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes)}
+    return _steady(held) | max(loss, layer, key=lambda parts: sum(parts.values())) | buffers
+
+
+def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
+    stage = held.stage
+    moving = activations.recomputed(sizes, stage) + activations.transient(sizes, stage)
+    moving += activations.kept_output(sizes, stage)
+    # the pipeline engine reduces gradients after its last backward pass
+    buckets = 0 if held.pipelined else states.buckets(held)
+    return _steady(held) | {
+        "activations": _stored(sizes, stage) + moving,
+        "buffers": states.gathered_weights(held) + buckets + _pipe_buffers(held, sizes),
+    }
+
+
+def _step(held: ModelStates) -> Bytes:
+    """The optimizer step; stage 3 keeps its bucket, a pipeline reduces gradients here before it updates weights."""
+    kept = states.buckets(held) if held.zero_stage in (0, 3) else 0
+    reduced = states.buckets(held) if held.pipelined else 0
+    return _steady(held) | {"buffers": max(reduced, kept + states.step_buffers(held))}
+
+
+def _evaluation(held: ModelStates, sizes: ActivationSizes) -> Bytes:
+    """Evaluation keeps no activations but those of the layer that is computed, and no gradients of the loss."""
+    gathered = states.gathered_weights(held) + _pipe_buffers(held, sizes)
+    return _steady(held) | {
+        "activations": max(activations.blocks(sizes, held.stage.layers), default=0),
+        "logits": logits(sizes, held.stage)["evaluation"],
+        "buffers": gathered,
+    }
+
+
+def _steady(held: ModelStates) -> Bytes:
+    """Model states, with gradients in the forward pass too: they exist from the first micro batch on.
+
+    A checkpoint is saved from them: torch.save copies one tensor at a time to host memory.
+    """
+    return {
+        "weights": states.weights(held),
+        "gradients": states.gradients(held),
+        "optimizer": states.optimizer_state(held),
+    }
+
+
+def _stored(sizes: ActivationSizes, stage: Stage) -> int:
+    return activations.micro_batches_in_flight(sizes.config, stage) * activations.stored(sizes, stage)
+
+
+def _pipe_buffers(held: ModelStates, sizes: ActivationSizes) -> int:
+    """Bytes of the outputs kept for the next stage, of the gradient received from it and of the one to send back."""
+    before, after = not held.stage.first, not held.stage.last
+    return (before + after + after * activations.micro_batches_in_flight(held.config, held.stage)) * sizes.hidden
+
+
+def _overhead(config: Config, kind: str, assumed: Assumptions) -> int:
+    if kind == "cpu":
+        return assumed.bytes_of("process")
+    layout = Layout.of(config)
+    # process groups that communicate: tensor, pipeline and data parallel, and the group of all ranks; and the data
+    # parallel ranks that divide the experts, and those that have the same ones
+    divided = config.parallel.moe_expert_parallel_size
+    of_experts = (divided, layout.data // divided) if divided > 1 else ()
+    groups = sum(size > 1 for size in (layout.tensor, layout.pipe, layout.data, layout.ranks, *of_experts))
+    buffers: int = groups * assumed.bytes_of("group_buffers")
+    return assumed.bytes_of("context") + buffers
+
+
+def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
+    recompute = held.config.recompute
+    in_cpu = recompute.checkpoint_activations is True and recompute.checkpoint_in_cpu
+    return {
+        "construction": states.construction_peak(held, zero_init)[1],
+        "offloaded": states.host_memory(held),
+        "pinned": states.pinned_memory(held),
+        "checkpoints": len(held.stage.layers) * sizes.hidden // sizes.tensor if in_cpu else 0,
+        "saving": states.saved_copies(held),
+        "processes": held.assumed.bytes_of("process"),
+    }

@@ -1,0 +1,156 @@
+"""Sizes of the weights of the model, and of their shards on a tensor parallel rank.
+
+The tensors are those of `train/model`; a test compares them one by one. Sharding follows Shoeybi et al. 2019
+(arXiv:1909.08053): in each pair of matrices the first is sharded by outputs and the second by inputs; the bias of the
+second and all norms are replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neoxargs.config.config import Config
+from neoxargs.facts.kinds import has_attention, layer_kind
+from neoxargs.facts.lora import Target, targets
+from neoxargs.facts.model import (
+    RECURRENCES,
+    attention_width,
+    has_dense_network,
+    has_experts,
+    has_qkv_bias,
+    head_norms_size,
+    is_reward_model,
+    mlp_rows,
+    mlp_width,
+    norm_size,
+    norms_of_block,
+    output_rows,
+    qkv_rows,
+    weights_of_layers,
+)
+
+#: Part of the model: the experts of which each token is processed by some.
+EXPERTS = "experts"
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight tensor, or several of one part of the model taken together."""
+
+    part: str
+    numel: int
+    """Number of elements before tensor parallel sharding."""
+    sharded: bool = True
+    """Whether it is sharded among the tensor parallel ranks, or replicated on each."""
+
+    def on_rank(self, tensor: int, expert: int = 1) -> int:
+        """Elements on each of `tensor` tensor parallel ranks. `expert` data parallel ranks share the experts."""
+        return (self.numel // tensor if self.sharded else self.numel) // (expert if self.part == EXPERTS else 1)
+
+
+def block(config: Config, layer: int) -> list[Weight]:
+    """Return the weights of one transformer layer."""
+    if not has_attention(config, layer):
+        recurrence = RECURRENCES[layer_kind(config, layer)]
+        inside = [Weight("recurrent", tensor.numel, tensor.sharded) for tensor in recurrence.tensors(config)]
+        return [*inside, *[norm(config)] * recurrence.norms(config)]
+    feed_forward = _experts(config) if has_experts(config, layer) else _mlp(config)
+    return [*_attention(config), *feed_forward, *_norms(config)]
+
+
+def blocks(config: Config, layers: range) -> list[Weight]:
+    """Return the weights of consecutive layers; those that layers share only once."""
+    used = weights_of_layers(config.shape)
+    first_uses = sorted({used.index(index) for index in used[layers.start : layers.stop]})
+    return [weight for layer in first_uses for weight in block(config, layer)]
+
+
+def token_table(config: Config, rows: int) -> Weight:
+    return Weight("embedding", rows * config.shape.hidden_size)
+
+
+def output_layer(config: Config, rows: int) -> Weight:
+    """Return the matrix of the output layer, or the head of a reward model, which is replicated."""
+    rewards = is_reward_model(config)
+    return Weight("output", output_rows(config, rows) * config.shape.hidden_size, sharded=not rewards)
+
+
+def position_table(config: Config) -> list[Weight]:
+    """Return the table of learned position embeddings, which is replicated, or []."""
+    if config.embedding.pos_emb != "learned":
+        return []
+    rows = config.shape.max_position_embeddings + config.embedding.opt_pos_emb_offset
+    return [Weight("positions", rows * config.shape.hidden_size, sharded=False)]
+
+
+def relative_table(config: Config) -> list[Weight]:
+    """Return the bias table of `rpe` (buckets, heads), which all layers share, or []."""
+    if config.embedding.pos_emb != "rpe":
+        return []
+    return [Weight("positions", config.embedding.rpe_num_buckets * config.shape.num_attention_heads)]
+
+
+def norm(config: Config) -> Weight:
+    """Return a norm over the residual stream: of a layer, or the one after the last layer."""
+    return Weight("norms", norm_size(config), sharded=False)
+
+
+def beside_frozen_model(config: Config, layers: range, first: bool) -> list[Weight]:
+    """Return what is trained beside a frozen model: adapters of consecutive layers, or on the first stage a prompt."""
+    if config.soft_prompt.enabled:
+        size = config.soft_prompt.num_tokens * config.shape.hidden_size
+        return [Weight("soft prompt", size, sharded=False)] if first else []
+    rank = config.lora.rank
+    return [weight for target in targets(config) for weight in _adapters(target, rank)] * len(layers)
+
+
+def _adapters(target: Target, rank: int) -> Iterator[Weight]:
+    for adapter in target.adapted:
+        yield Weight("adapters", rank * target.inputs, sharded=target.cuts_inputs)
+        yield Weight("adapters", target.rows(adapter) * rank, sharded=not target.cuts_inputs)
+
+
+def _attention(config: Config) -> Iterator[Weight]:
+    biased = (has_qkv_bias(config.attention), config.attention.use_bias_in_attn_linear)
+    return _pair("attention", qkv_rows(config), attention_width(config.shape), config.shape.hidden_size, biased)
+
+
+def _mlp(config: Config) -> Iterator[Weight]:
+    width = mlp_width(config.shape, config.mlp)
+    biased = config.mlp.use_bias_in_mlp
+    return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, (biased, biased))
+
+
+def _experts(config: Config) -> Iterator[Weight]:
+    moe, hidden, width = config.moe, config.shape.hidden_size, mlp_width(config.shape, config.mlp)
+    yield Weight("router", moe.moe_num_experts * hidden, sharded=False)
+    # In both ways of dividing the experts among the tensor parallel ranks, each holds an equal part of the elements.
+    yield Weight(EXPERTS, moe.moe_num_experts * mlp_rows(config) * hidden)
+    yield Weight(EXPERTS, moe.moe_num_experts * hidden * width)
+    if moe.moe_num_shared_experts:
+        shared = moe.moe_num_shared_experts
+        yield from _pair("feed-forward", shared * mlp_rows(config), shared * width, hidden, biased=(False, False))
+    if has_dense_network(config):
+        yield from _mlp(config)
+        yield Weight("router", 2 * hidden, sharded=False)
+        yield Weight("router", 2, sharded=False)
+
+
+def _pair(part: str, rows: int, inner: int, hidden: int, biased: tuple[bool, bool]) -> Iterator[Weight]:
+    """Yield two linear layers: hidden -> rows, sharded by outputs, and inner -> hidden, sharded by inputs.
+
+    biased: whether each of them has a bias.
+    """
+    yield Weight(part, rows * hidden)
+    yield Weight(part, hidden * inner)
+    if biased[0]:
+        yield Weight(part, rows)
+    if biased[1]:
+        yield Weight(part, hidden, sharded=False)
+
+
+def _norms(config: Config) -> list[Weight]:
+    sharded = config.norm.qk_layernorm_scope == "all_heads"
+    in_attention = [Weight("norms", head_norms_size(config), sharded)] if config.norm.use_qk_layernorm else []
+    return [norm(config)] * norms_of_block(config) + in_attention

@@ -1,0 +1,109 @@
+"""The plan as one self-contained HTML page: charts in CSS and SVG, with a light and a dark colour scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from neoxargs.base.charts.html_page import html_page
+from neoxargs.base.text import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_percent,
+)
+from neoxargs.plan.advice.smaller import Suggestion
+from neoxargs.plan.estimate import Plan
+from neoxargs.plan.output.style import STYLE
+from neoxargs.plan.output.svg import MAX_LABELLED, memory_chart, ranks_chart, stages_chart, step_chart
+from neoxargs.plan.output.wording import (
+    NOTHING_FITS,
+    assumption_notes,
+    describe_effect,
+    ranks_per_host,
+    verdict,
+)
+from neoxargs.runs import summary
+
+
+def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str]) -> str:
+    """Return the whole document. files: the configuration files, which its header names."""
+    title = f"{format_count(sum(plan.parts.values()))} parameters on {plan.layout.ranks} x {plan.target.device.name}"
+    sections = "\n".join(_sections(plan, suggestions))
+    content = f"""
+<main>
+<header>
+<p class="files">{escape(", ".join(files))}</p>
+<h1>{escape(title)}</h1>
+<p class="verdict {_verdict_class(plan)}"><b>{_verdict_word(plan)}</b> {escape(_verdict_rest(plan))}</p>
+</header>
+{_cards(plan)}
+{sections}
+</main>
+"""
+    return html_page(title, STYLE, content)
+
+
+def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
+    if suggestions or not plan.fits:
+        order = "in order of step time" if len(suggestions) > 1 else ""
+        title = "Changes that would speed up training" if plan.fits else "Changes that would make the run fit"
+        yield _section(title, order, _suggestions(suggestions))
+    fullest = plan.fullest
+    where = f"of stage {fullest.stage.index}, which has the highest peak, " if len(plan.stage_memory) > 1 else ""
+    yield _section("Memory", f"per rank {where}in each phase", memory_chart(plan))
+    yield _section("Stages", "peak memory per rank in each pipeline stage", stages_chart(plan))
+    layout = f"tensor {plan.layout.tensor} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
+    labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""
+    legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group{labels}"
+    yield _section("Ranks", legend, ranks_chart(plan))
+    yield _section("Step time", f"about {format_duration(plan.speed.step)}", step_chart(plan))
+    yield _section("Batch", "", f'<p class="equation">{escape(summary.batch_equation(plan.config))}</p>')
+    yield _section("Assumptions", "", _list(assumption_notes(plan)))
+
+
+def _section(title: str, subtitle: str, body: str) -> str:
+    beside = f"<span>{escape(subtitle)}</span>" if subtitle else ""
+    return f"<section><h2>{title}{beside}</h2>{body}</section>"
+
+
+def _verdict_class(plan: Plan) -> str:
+    return "overflow" if not plan.fits else "fits" if plan.has_verdict else "unknown"
+
+
+def _verdict_word(plan: Plan) -> str:
+    return {"unknown": "no verdict", "fits": "fits", "overflow": "does not fit"}[_verdict_class(plan)]
+
+
+def _verdict_rest(plan: Plan) -> str:
+    return verdict(plan).removeprefix("fits: ").removeprefix("does not fit: ").removeprefix("no verdict: ")
+
+
+def _cards(plan: Plan) -> str:
+    speed, peak = plan.speed, plan.fullest.peak
+    share = f"{format_percent(peak, plan.usable)} of the usable memory" if plan.usable else "per rank"
+    cards = [
+        ("peak memory", format_bytes(peak), share),
+        ("host memory", format_bytes(plan.host_peak), f"host with {ranks_per_host(plan)}"),
+        ("speed", f"{format_number(speed.tflops_per_device)} TFLOP/s",
+         f"per device; {speed.tokens_per_second:,.0f} tokens/s"),
+        ("training", format_duration(speed.total), f"{speed.train_iters:,} steps"),
+    ]  # fmt: skip
+    boxes = (f"<div><span>{label}</span><b>{value}</b><small>{note}</small></div>" for label, value, note in cards)
+    return f'<div class="cards">{"".join(boxes)}</div>'
+
+
+def _suggestions(suggestions: Sequence[Suggestion]) -> str:
+    if not suggestions:
+        return f"<p>{NOTHING_FITS.capitalize()}.</p>"
+    return "".join(_suggestion(suggestion) for suggestion in suggestions)
+
+
+def _suggestion(suggestion: Suggestion) -> str:
+    lines = "\n".join(f"--set {override}" for override in suggestion.overrides)
+    return f'<div class="suggestion"><pre>{escape(lines)}</pre><p>{describe_effect(suggestion)}</p></div>'
+
+
+def _list(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"

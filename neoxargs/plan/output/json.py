@@ -1,0 +1,56 @@
+"""The plan as JSON, what `deepy plan --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from neoxargs.plan.advice.smaller import Suggestion
+from neoxargs.plan.estimate import Plan
+from neoxargs.plan.given.placement import rank_placements
+from neoxargs.plan.memory import experts
+from neoxargs.plan.memory.breakdown import RankMemory
+from neoxargs.plan.output.wording import assumption_notes
+from neoxargs.plan.time.speed import Speed, bubble_share
+from neoxargs.runs import summary
+
+
+def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
+    """Return the plan. Sizes in bytes, times in seconds; placements: [host, slot, tensor, pipe, data] of each rank."""
+    return {
+        "ok": plan.fits,
+        "problems": [problem.to_json() for problem in plan.warnings],
+        "fits": plan.fits if plan.has_verdict else None,
+        "overflows_in": plan.overflows_in,
+        "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
+        **summary.to_json(plan.spec),
+        "parts": plan.parts,
+        "experts_on_rank": experts.held(plan.config) if experts.share(plan.config) else 0,
+        "parameters": sum(plan.parts.values()),
+        "vocabulary_rows": plan.vocab_rows,
+        "stages": [_stage(rank) for rank in plan.stage_memory],
+        "host": {"peak": plan.host_peak, "memory": plan.target.host_memory},
+        "speed": _speed(plan.speed) | {"bubble_share": bubble_share(plan.config)},
+        "suggestions": [_suggestion(suggestion) for suggestion in suggestions],
+        "assumptions": assumption_notes(plan),
+        "assumed": asdict(plan.target.assumed),
+        "placements": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
+    }
+
+
+def _stage(rank: RankMemory) -> dict[str, Any]:
+    stage = rank.stage
+    held = {name: getattr(rank, name) for name in ("phases", "allocated", "reserved", "occupied", "host")}
+    sizes = {"parameters": stage.parameters, "parts": stage.parts}
+    at_peak = {"peak": rank.peak, "peak_phase": rank.peak_phase}
+    return {"stage": stage.index, "layers": list(stage.layers), **sizes, **at_peak, **held}
+
+
+def _speed(speed: Speed) -> dict[str, Any]:
+    derived = ("step", "total", "tokens_per_second", "tflops_per_device")
+    return asdict(speed) | {name: getattr(speed, name) for name in derived}
+
+
+def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
+    return {"set": dict(suggestion.changes), "peak": suggestion.plan.fullest.peak, "cost": suggestion.cost}

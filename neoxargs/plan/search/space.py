@@ -1,0 +1,110 @@
+"""The layouts that a search tries: how a number of devices and a global batch can be divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from neoxargs.config.config import Config
+from neoxargs.plan.advice.smaller import Changes
+
+MICRO = "train_micro_batch_size_per_gpu"
+#: Values of `checkpoint_activations`, from the least memory to the least work.
+RECOMPUTE: tuple[bool | str, ...] = (True, "selective", False)
+#: The largest micro batch size that is tried.
+LARGEST_MICRO_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Division:
+    """How ranks divide a model and its states. pipe: 0 means no pipeline engine."""
+
+    tensor: int
+    pipe: int
+    data: int
+    zero: int
+    sequence_parallel: bool = False
+    offload: bool = False
+    """Optimizer state in host memory."""
+    expert: int = 1
+    """Number of data parallel ranks among which the experts of a layer are divided."""
+
+    def changes(self) -> Changes:
+        """Return the overrides that select this division."""
+        experts = {"moe_expert_parallel_size": self.expert} if self.expert > 1 else {}
+        return {
+            **experts,
+            "model_parallel_size": self.tensor,
+            "pipe_parallel_size": self.pipe,
+            "sequence_parallel": self.sequence_parallel,
+            "zero_optimization.stage": self.zero,
+            "zero_optimization.offload_optimizer.device": "cpu" if self.offload else "none",
+        }
+
+    def __str__(self) -> str:
+        parts = [f"tensor {self.tensor}"] if self.tensor > 1 else []
+        parts += [f"pipeline {self.pipe}"] if self.pipe else []
+        parts += [f"data {self.data}", *([f"expert {self.expert}"] if self.expert > 1 else []), f"ZeRO-{self.zero}"]
+        parts += ["sequence parallel"] if self.sequence_parallel else []
+        return ", ".join([*parts, "optimizer on the host"] if self.offload else parts)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A division with its micro batches and what is recomputed."""
+
+    division: Division
+    micro: int
+    steps: int
+    """Number of micro batches per rank in each training step."""
+    recompute: bool | str
+
+    def changes(self) -> Changes:
+        """Return the overrides that select this layout."""
+        return {
+            **self.division.changes(),
+            MICRO: self.micro,
+            "gradient_accumulation_steps": self.steps,
+            "checkpoint_activations": self.recompute,
+        }
+
+    def __str__(self) -> str:
+        recomputed = {True: ", recomputation", "selective": ", selective recomputation", False: ""}[self.recompute]
+        return f"{self.division}, micro batch {self.micro}, accumulation {self.steps}{recomputed}"
+
+
+def divisions(config: Config, devices: int, per_host: int, offload: bool = False) -> Iterator[Division]:
+    """Yield all divisions of a number of devices; tensor parallel ranks are on one host.
+
+    The pipeline engine excludes ZeRO-2 and 3; offloading needs them here, where they save the most host memory.
+    """
+    for tensor in _divisors(devices, per_host):
+        # Without the divisor 1: a pipeline of one stage is the plain engine with fewer ZeRO stages.
+        for pipe in (0, *_divisors(devices // tensor, config.shape.num_layers)[1:]):
+            data = devices // tensor // max(pipe, 1)
+            stages = (2, 3) if offload else (0, 1, 2, 3) if data > 1 and not pipe else (0, 1) if data > 1 else (0,)
+            if offload and pipe:
+                continue
+            for stage, expert in product(stages, _expert_sizes(config, data)):
+                # With tensor parallelism always sequence parallel, which sends as many bytes and saves memory
+                # (arXiv:2205.05198).
+                yield Division(tensor, pipe, data, stage, tensor > 1, offload, expert)
+
+
+def _expert_sizes(config: Config, data: int) -> list[int]:
+    """Return the numbers of data parallel ranks among which the experts of a layer can be divided equally."""
+    experts = config.moe.moe_num_experts
+    return [size for size in _divisors(data, experts) if experts % size == 0]
+
+
+def micro_batches(division: Division, samples: int) -> list[tuple[int, int]]:
+    """Return the micro batch sizes with their accumulation steps, smallest first. samples: of the global batch."""
+    if samples % division.data:
+        return []
+    each = samples // division.data
+    return [(size, each // size) for size in _divisors(each, LARGEST_MICRO_BATCH) if size & (size - 1) == 0]
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [size for size in range(1, min(number, most) + 1) if number % size == 0]

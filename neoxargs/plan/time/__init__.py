@@ -1,0 +1,1 @@
+"""Time of a step: operations, memory traffic, communication."""

@@ -1,0 +1,274 @@
+"""Estimates the step time and its components from data sheets; nothing is measured.
+
+Sources: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's operations; Narayanan et al. 2021
+(arXiv:2104.04473, sections 2.2 and 3.2) for the pipeline bubble and communication volumes; Rajbhandari et al. 2020
+(arXiv:1910.02054, section 7) for those of ZeRO. The time of kernels is in roofline.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from neoxargs.config.config import Config
+from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.kinds import has_attention, layer_kind
+from neoxargs.facts.layout import Layout
+from neoxargs.facts.model import flops_per_token
+from neoxargs.plan.given.assumptions import DEFAULT, SINGLE, Assumptions
+from neoxargs.plan.given.devices import Device
+from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.activations import selectively_recomputed
+from neoxargs.plan.memory.stages import Stage
+from neoxargs.plan.memory.states import ModelStates, optimizer_bytes_per_parameter
+from neoxargs.plan.time.communication import (
+    Messages,
+    Operator,
+    bytes_sent,
+    expert_messages,
+    pipeline_messages,
+    tensor_messages,
+)
+from neoxargs.plan.time.roofline import layer_time, loss_time
+
+
+@dataclass(frozen=True)
+class CommunicationVolume:
+    """Bytes that a rank of the largest stage sends in one step."""
+
+    tensor: int
+    pipe: int
+    """Activations sent to the next stage, and gradients sent to the one before."""
+    data: int
+    experts: int
+    """Tokens sent to the ranks of their experts, and outputs sent back."""
+    host: int
+    """Between device and host memory, for offloading."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of one step by component, and the sizes that they were computed from."""
+
+    flops_per_token: float
+    compute: float
+    bubble: float
+    tensor: float
+    pipe: float
+    data: float
+    experts: float
+    optimizer: float
+    volume: CommunicationVolume
+    tokens: int
+    """Tokens in one step, over all ranks."""
+    ranks: int
+    train_iters: int
+
+    @property
+    def step(self) -> float:
+        communication = self.tensor + self.pipe + self.data + self.experts
+        return self.compute + self.bubble + communication + self.optimizer
+
+    @property
+    def tflops_per_device(self) -> float:
+        """Model FLOP/s per device in units of 1e12; recomputation is not counted."""
+        return self.flops_per_token * self.tokens / self.step / self.ranks / 1e12
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.step
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole training run, without evaluation and checkpointing."""
+        return self.step * self.train_iters
+
+
+def estimate_speed(
+    config: Config, rows: int, stages: list[Stage], device: Device, slots: int, assumed: Assumptions = DEFAULT
+) -> Speed:
+    """Return the estimated speed. rows: of the padded vocabulary. slots: devices per host.
+
+    Groups that span hosts communicate over the network.
+    """
+    layout, sizes = Layout.of(config), ActivationSizes(config, device.kind, assumed)
+    batches = config.batch.gradient_accumulation_steps
+    times = [_stage_time(config, rows, stage, sizes, device) for stage in stages]
+    # the others wait for the slowest stage; a micro batch passes all of them
+    compute, fill = batches * max(times), sum(times) - max(times)
+    collectives = [tensor_messages(sizes, stage, rows) for stage in stages]
+    exchanges = [expert_messages(sizes, stage) for stage in stages]
+    sent, states = _communication_volume(sizes, stages, collectives, exchanges), _largest(config, stages, assumed)
+    links = _Links(device, slots, layout, assumed)
+    tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
+    divided = config.parallel.moe_expert_parallel_size
+    exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
+    return Speed(
+        flops_per_token=flops_per_token(config, rows),
+        compute=compute,
+        bubble=fill + (tensor + exchanging) * (layout.pipe - 1) / batches,
+        tensor=tensor,
+        pipe=batches * _bytes(pipeline_messages(sizes, stages[0]), "send", "recv") / links.pipe,
+        data=_exposed(states, sent.data / links.data + _waits(states, batches, assumed), batches, compute),
+        experts=exchanging,
+        optimizer=_optimizer(states, device, sent, assumed),
+        volume=sent,
+        tokens=sequences_per_batch(config) * config.shape.seq_length,
+        ranks=layout.ranks,
+        train_iters=config.training.train_iters,
+    )
+
+
+def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:
+    """Seconds of one micro batch on a rank of this stage, forward and backward."""
+    kinds = Counter(layer_kind(config, layer) for layer in stage.layers)
+    first = {layer_kind(config, layer): layer for layer in reversed(stage.layers)}
+    layers = sum(count * _layer_time(first[kind], sizes, device) for kind, count in kinds.items())
+    return layers + (loss_time(sizes, rows // sizes.tensor, device).total if stage.last else 0.0)
+
+
+def _layer_time(layer: int, sizes: ActivationSizes, device: Device) -> float:
+    """Seconds of a layer, forward and backward, recomputation included."""
+    forward, both = layer_time(sizes, device, layer)
+    return both.total + _recomputation(forward.total, layer, sizes, device)
+
+
+def _recomputation(forward: float, layer: int, sizes: ActivationSizes, device: Device) -> float:
+    """Seconds of recomputing a layer: its forward pass (Chen et al. 2016, arXiv:1604.06174).
+
+    Selective recomputation reads and writes as much as it computes again.
+    """
+    chosen = sizes.config.recompute.checkpoint_activations
+    if chosen is True:
+        return forward
+    if not has_attention(sizes.config, layer):
+        return 0.0
+    return 2 * selectively_recomputed(sizes) / (device.bandwidth * sizes.assumed.bandwidth) if chosen else 0.0
+
+
+@dataclass(frozen=True)
+class _Links:
+    """Rates of collectives: bytes per second in one direction, per rank."""
+
+    device: Device
+    slots: int
+    layout: Layout
+    assumed: Assumptions
+
+    @property
+    def tensor(self) -> float:
+        return self._rate(self.layout.tensor, self.layout.tensor)
+
+    @property
+    def data(self) -> float:
+        return self._rate(self.layout.tensor * self.layout.data, self.slots // self.layout.tensor)
+
+    def experts(self, ranks: int) -> float:
+        """The rate of the exchange between the replicas among which the experts are divided."""
+        return self._rate(self.layout.tensor * ranks, self.slots // self.layout.tensor)
+
+    @property
+    def pipe(self) -> float:
+        """A stage sends to the next one's rank of the same position."""
+        return self._rate(self.layout.ranks, 1)
+
+    def _rate(self, span: int, together: int) -> float:
+        """The rate of a group whose ranks are within `span` consecutive ranks, `together` of them on a host.
+
+        A ring that crosses hosts enters and leaves each host once, and NCCL makes one through each port.
+        """
+        inside = self.device.neighbours
+        if span > self.slots:
+            inside = min(inside, self.device.network * max(1, min(together, self.slots)))
+        return inside * self.assumed.link
+
+
+def _time(messages: Messages, ranks: int, rate: float, assumed: Assumptions) -> float:
+    """Seconds of the collectives of one micro batch among this number of ranks."""
+    return bytes_sent(messages, ranks) / rate + messages.total() * assumed.latency
+
+
+def _bytes(messages: Messages, *operators: Operator) -> int:
+    """Bytes of the messages with one of these operators."""
+    return sum(size * count for (operator, size), count in messages.items() if operator in operators)
+
+
+def _waits(states: ModelStates, batches: int, assumed: Assumptions) -> float:
+    """Seconds that stages 1 and 2 wait for messages to start: one for each bucket of gradients that is reduced."""
+    if states.zero_stage not in (1, 2) or states.data_ranks == 1:
+        return 0.0
+    buckets = -(-states.trained // max(1, states.config.zero_optimization.reduce_bucket_size))
+    return buckets * (batches if states.zero_stage == 2 else 1) * assumed.latency
+
+
+def _exposed(states: ModelStates, seconds: float, batches: int, compute: float) -> float:
+    """Seconds of communicating weights and gradients that computation does not hide.
+
+    ZeRO-3 fetches weights and reduces gradients during every micro batch. Stages 1 and 2 reduce, with `overlap_comm`,
+    during the backward pass, two thirds of the computation, of the last or of every micro batch; they gather weights
+    after the step. A pipeline does not overlap.
+    """
+    options, share = states.config.zero_optimization, states.assumed.overlap
+    if states.zero_stage == 3:
+        return max(0.0, seconds - share * compute) if options.overlap_comm is not False else seconds
+    if not options.overlap_comm or states.pipelined or states.zero_stage == 0:
+        return seconds
+    reduced = batches if states.zero_stage == 2 else 1
+    gathering = seconds / (reduced + 1)
+    hidden = share * compute * 2 / 3 * reduced / batches
+    return gathering + max(0.0, seconds - gathering - hidden)
+
+
+def bubble_share(config: Config) -> float:
+    """Return the share of a step that a stage waits: (p - 1) / (m + p - 1), with p stages and m micro batches."""
+    pipe, batches = Layout.of(config).pipe, config.batch.gradient_accumulation_steps
+    return (pipe - 1) / (batches + pipe - 1)
+
+
+def _communication_volume(
+    sizes: ActivationSizes, stages: list[Stage], collectives: list[Messages], exchanges: list[Messages]
+) -> CommunicationVolume:
+    """Return the volumes of a step. collectives, exchanges: those of a micro batch in tensor and in expert groups."""
+    batches, states = sizes.config.batch.gradient_accumulation_steps, _largest(sizes.config, stages, sizes.assumed)
+    divided = sizes.config.parallel.moe_expert_parallel_size
+    return CommunicationVolume(
+        tensor=int(batches * max(bytes_sent(messages, sizes.tensor) for messages in collectives)),
+        pipe=batches * max(_bytes(pipeline_messages(sizes, stage), "send") for stage in stages),
+        data=_data_volume(states, batches),
+        experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
+        host=_host_volume(states),
+    )
+
+
+def _data_volume(states: ModelStates, batches: int) -> int:
+    """Return the bytes of reducing gradients and gathering weights.
+
+    Twice the model per step; ZeRO-2 reduces gradients for every micro batch, ZeRO-3 sends the model three times for
+    each.
+    """
+    sent = sum(parameters * (ranks - 1) / ranks for parameters, ranks in states.partitioned_over)
+    model = sent * states.number_size
+    if states.zero_stage == 3:
+        return int(3 * model * batches)
+    return int(model * ((batches if states.zero_stage == 2 else 1) + 1))
+
+
+def _host_volume(states: ModelStates) -> int:
+    if not states.offloaded:
+        return 0
+    return states.partition * (SINGLE + states.number_size)  # gradients in fp32 to the host, and weights back
+
+
+def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, assumed: Assumptions) -> float:
+    if states.offloaded:
+        read_and_written = 2 * states.partition * (optimizer_bytes_per_parameter(states) + SINGLE)
+        swapped = read_and_written if states.on_disk else 0
+        moved = sent.host / (assumed.host_link * 1e9) + swapped / (assumed.disk_link * 1e9)
+        return moved + states.partition / assumed.cpu_adam
+    # Plain SGD without master weights reads weight and gradient, and writes the weight.
+    traffic = assumed.step_traffic if optimizer_bytes_per_parameter(states) else 3 * states.number_size
+    return states.partition * traffic / (device.bandwidth * assumed.bandwidth)
+
+
+def _largest(config: Config, stages: list[Stage], assumed: Assumptions) -> ModelStates:
+    return ModelStates(config, max(stages, key=lambda stage: stage.parameters), assumed=assumed)

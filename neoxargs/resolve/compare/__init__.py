@@ -1,0 +1,1 @@
+"""How two configurations differ, and what a difference changes."""

@@ -1,0 +1,117 @@
+"""What a run depends on besides its configuration: code, packages, hardware, and the content of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from neoxargs.hosts.devices import installed_devices
+from neoxargs.checks.data.files import TOKEN_FILES, prefixes
+from neoxargs.checks.machine.packages import installed_versions
+from neoxargs.launch.start.prepare import git_hash
+from neoxargs.registry import plugins
+from neoxargs.config.config import Config
+from neoxargs.resolve.rules.data import path_list
+
+#: The packages that compute something for a run, by their names with `_` for `-`.
+PACKAGES = ("torch", "deepspeed", "megatron_core", "numpy", "triton", "tokenizers", "sentencepiece", "tiktoken")
+PACKAGE = Path(__file__).resolve().parent.parent
+#: Larger files are not read completely: only SAMPLES blocks of SAMPLE bytes, the first and the last among them.
+WHOLE_BYTES, SAMPLES, SAMPLE = 1 << 24, 16, 1 << 20
+#: The same limit for index files, which say where each document is.
+WHOLE_INDEX_BYTES = 1 << 28
+
+Section = dict[str, Any]
+
+
+def environment(config: Config, script: str) -> dict[str, Section]:
+    """Return everything that a run of this script depends on, as it is here and now."""
+    return {"code": code(script), "packages": packages(), "hardware": hardware(), "files": files(config)}
+
+
+def code(script: str) -> Section:
+    """Return digests of the package and of the script, the commit of the current folder, and the plugins."""
+    found = {"neoxargs": package_digest(), "commit": git_hash(), "plugins": list(plugins.LOADED)}
+    return {**found, "script": _of_file(Path(script))["sha256"] if os.path.isfile(script) else None}
+
+
+def package_digest() -> str:
+    """Return the digest of all modules and data files of this package."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.suffix in (".py", ".json", ".cpp", ".h") and path.is_file():
+            digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def packages() -> Section:
+    """Return the versions of Python and of the packages that are installed."""
+    versions = installed_versions()
+    present = {name: versions[name] for name in PACKAGES if name in versions}
+    return {"python": platform.python_version(), **present}
+
+
+def hardware() -> Section:
+    """Return the processors of this machine, without starting a program."""
+    gpus = [text.strip() for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+            for text in re.findall(r"Model:(.*)", _text(path))]  # fmt: skip
+    driver = re.search(r"Kernel Module\s+([\d.]+)", _text(Path("/proc/driver/nvidia/version")))
+    processor = re.search(r"model name\s*:(.*)", _text(Path("/proc/cpuinfo")))
+    return {
+        "machine": platform.machine(), "processor": processor[1].strip() if processor else None,
+        "cores": os.cpu_count(), "gpus": gpus or installed_devices(), "driver": driver[1] if driver else None,
+    }  # fmt: skip
+
+
+def files(config: Config) -> Section:
+    """Return parameter -> path, size and digest of each file that it names and that exists."""
+    found: Section = {}
+    for name, path in _named_files(config):
+        if os.path.isfile(path):
+            found.setdefault(name, []).append({"path": path, **_of_file(Path(path))})
+    return found
+
+
+def _named_files(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the files of tokens and of the tokenizer. Raw text is represented by the tokens made from it."""
+    tokens = [("data_path", prefix) for prefix in prefixes(config.get("data_path"))]
+    tokens += [(name, prefix) for name in TOKEN_FILES for prefix in path_list(config.get(name))]
+    for name, prefix in tokens:
+        yield from ((name, prefix + suffix) for suffix in (".idx", ".bin"))
+    for name in ("vocab_file", "merge_file"):
+        if path := config.get(name):
+            yield name, path
+
+
+def _of_file(path: Path) -> Section:
+    """Return size and digest of a file; `sampled` says that only a part of it was read."""
+    size = path.stat().st_size
+    whole = size <= (WHOLE_INDEX_BYTES if path.suffix == ".idx" else WHOLE_BYTES)
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        for block in _blocks(file) if whole else _sample(file, size):
+            digest.update(block)
+    return {"bytes": size, "sha256": digest.hexdigest(), **({} if whole else {"sampled": True})}
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(SAMPLE):
+        yield block
+
+
+def _sample(file: IO[bytes], size: int) -> Iterator[bytes]:
+    for number in range(SAMPLES):
+        file.seek((size - SAMPLE) * number // (SAMPLES - 1))
+        yield file.read(SAMPLE)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,209 @@
+"""The run as command line flags for NVIDIA Megatron-LM (`--emit megatron`).
+
+Most parameters have one flag, which the registry declares. This module translates the others: values with other names,
+and settings with several flags. Settings that Megatron-LM does not support raise Problems.
+Source: Megatron-LM's argument parser (megatron/training/arguments.py, 2026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from neoxargs.base.problems import Problems
+from neoxargs.config.config import Config
+from neoxargs.config.value import Value
+from neoxargs.facts.layout import stages
+from neoxargs.facts.model import mlp_width
+from neoxargs.registry import ABSENT, Parameter
+from neoxargs.targets.megatron_tables import (
+    LION,
+    NORMS,
+    OPTIMIZERS,
+    POSITIONS,
+    TOKENIZERS,
+    TRANSLATED,
+)
+from neoxargs.targets.megatron_unsupported import unsupported
+
+Words = Iterator[str]
+
+
+def megatron_flags(config: Config) -> list[str]:
+    """Return the flags; raises Problems with every setting that Megatron-LM does not support and the run needs."""
+    problems = unsupported(config)
+    if problems:
+        raise Problems(problems)
+    words = [word for p, value in config.items() for word in _plain(p, value)]
+    words += [word for translate in TRANSLATIONS for word in translate(config)]
+    return words
+
+
+# -- one parameter, one flag -----------------------------------------------------------------------------------------
+
+
+def _plain(parameter: Parameter, value: Value) -> Words:
+    if not parameter.megatron or parameter.name in TRANSLATED or parameter.replaced_by or value.value in (None, ABSENT):
+        return
+    # `!name`: Megatron-LM has only a flag that turns the setting off.
+    if parameter.megatron.startswith("!"):
+        if not value.value:
+            yield f"--{parameter.megatron[1:]}"
+    elif value.source.set_by_user or value.value != parameter.receiver_default:
+        yield from _flag(parameter.megatron, value.value)
+
+
+def _flag(name: str, value: Any) -> Words:
+    if isinstance(value, bool):
+        if value:
+            yield f"--{name}"
+        return
+    yield f"--{name}"
+    yield from (str(item) for item in (value if isinstance(value, list) else [value]))
+
+
+# -- settings with other names or several flags ------------------------------------------------------------------------
+
+
+def _layout(config: Config) -> Words:
+    yield from _flag("tensor-model-parallel-size", config.parallel.model_parallel_size)
+    yield from _flag("pipeline-model-parallel-size", stages(config.parallel.pipe_parallel_size))
+    # Megatron-LM's distributed optimizer is ZeRO 1; stages 2 and 3 need its own FSDP.
+    stage = config.zero_optimization.stage
+    if stage == 1:
+        yield "--use-distributed-optimizer"
+    elif stage > 1:
+        yield "--use-megatron-fsdp"
+        yield from _flag("data-parallel-sharding-strategy", "optim_grads" if stage == 2 else "optim_grads_params")
+
+
+def _shape(config: Config) -> Words:
+    shape = config.shape
+    yield from _flag("ffn-hidden-size", mlp_width(config.shape, config.mlp))
+    if shape.num_kv_heads != shape.num_attention_heads:
+        yield "--group-query-attention"
+        yield from _flag("num-query-groups", shape.num_kv_heads)
+    yield from _flag("position-embedding-type", POSITIONS[config.embedding.pos_emb])
+    yield from _flag("normalization", NORMS[config.norm.norm])
+    rms = NORMS[config.norm.norm] == "RMSNorm"
+    yield from _flag("norm-epsilon", config.norm.rms_norm_epsilon if rms else config.norm.layernorm_epsilon)
+    yield from _flag("swiglu", config.mlp.activation == "swiglu")
+    yield from _flag("disable-bias-linear", not config.mlp.use_bias_in_mlp)
+    yield from _flag("init-method-xavier-uniform", config.init.init_method == "xavier_uniform")
+    if config.attention.sliding_window_width:
+        # Tokens to the left and to the right; causal attention has none to the right.
+        yield from _flag("window-size", f"{config.attention.sliding_window_width},0")
+    if config.attention.window_attn_skip_freq is not None:
+        yield from _flag("window-attn-skip-freq", str(config.attention.window_attn_skip_freq).replace(" ", ""))
+    fusion = config.fusion
+    if not (fusion.scaled_upper_triang_masked_softmax_fusion or fusion.scaled_masked_softmax_fusion):
+        yield "--no-masked-softmax-fusion"
+    if not fusion.bias_gelu_fusion:
+        yield "--no-bias-swiglu-fusion" if config.mlp.activation == "swiglu" else "--no-bias-gelu-fusion"
+
+
+def _rope(config: Config) -> Words:
+    options = config.rope_scaling
+    if options.rope_type == "linear":
+        yield from _flag("rotary-seq-len-interpolation-factor", f"{options.factor:g}")
+    elif options.rope_type == "llama3":
+        yield "--use-rope-scaling"
+        yield from _flag("rope-scaling-factor", options.factor)
+
+
+def _experts(config: Config) -> Words:
+    if config.moe.moe_num_experts > 1:
+        yield from _flag("num-experts", config.moe.moe_num_experts)
+        yield from _flag("moe-layer-freq", config.moe.moe_expert_interval)
+        yield from _flag("moe-router-topk", config.moe.moe_top_k)
+        if config.moe.moe_router_type == "sinkhorn":
+            yield from _flag("moe-router-load-balancing-type", "sinkhorn")
+        elif not config.moe.moe_normalize_expert_weights:
+            yield "--moe-router-pre-softmax"
+        if config.parallel.moe_expert_parallel_size > 1:
+            yield from _flag("expert-model-parallel-size", config.parallel.moe_expert_parallel_size)
+
+
+def _precision(config: Config) -> Words:
+    section = config.fp16
+    if config.precision.precision == "bfloat16":
+        yield "--bf16"
+    if config.precision.precision != "fp16":
+        return
+    yield "--fp16"
+    if section.loss_scale:
+        yield from _flag("loss-scale", section.loss_scale)
+    else:
+        yield from _flag("initial-loss-scale", 2**section.initial_scale_power)
+        yield from _flag("min-loss-scale", section.min_loss_scale)
+        yield from _flag("loss-scale-window", section.loss_scale_window)
+        yield from _flag("hysteresis", section.hysteresis)
+
+
+def _optimizer(config: Config) -> Words:
+    kind = (config.optimizer.type or "adam").lower()
+    yield from _flag("optimizer", OPTIMIZERS[kind])
+    yield from _flag("optimizer-cpu-offload", kind.startswith("cpu") or config.offload_optimizer.device == "cpu")
+    yield from _flag("use-torch-optimizer-for-cpu-offload", kind == "cpu_torch_adam")
+    if kind == "sgd":
+        # Megatron-LM's default is 0.9.
+        yield from _flag("sgd-momentum", config.optimizer_params.momentum or 0.0)
+    betas = config.optimizer_params.betas or (LION if kind == "lion" else ())
+    for number, beta in enumerate(betas, 1):
+        yield from _flag(f"{'lion' if kind == 'lion' else 'adam'}-beta{number}", beta)
+    # Always sent, because Megatron-LM clips at 1.0 by default.
+    yield from _flag("clip-grad", config.gradients.gradient_clipping)
+
+
+def _recompute(config: Config) -> Words:
+    recompute = config.recompute
+    if recompute.checkpoint_activations == "selective":  # of ours, Megatron-LM recomputes the norms
+        yield from ("--recompute-granularity", "selective", "--recompute-modules", "layernorm")
+    elif recompute.checkpoint_activations:
+        yield from ("--recompute-granularity", "full", "--recompute-method", "uniform")
+        yield from _flag("recompute-num-layers", recompute.checkpoint_num_layers)
+        shared = recompute.partition_activations and config.parallel.model_parallel_size > 1
+        yield from _flag("distribute-saved-activations", shared)
+
+
+def _data(config: Config) -> Words:
+    data = config.data
+    sources = {
+        "train-data-path": (data.train_data_paths, data.train_data_weights),
+        "valid-data-path": (data.valid_data_paths, data.valid_data_weights),
+        "test-data-path": (data.test_data_paths, data.test_data_weights),
+    }
+    for name, (paths, weights) in sources.items():
+        if paths:
+            paths = paths.split(",") if isinstance(paths, str) else paths
+            pairs = zip(weights or [1.0] * len(paths), paths, strict=True)
+            yield from _flag(name, [word for pair in pairs for word in pair])
+    if not data.train_data_paths:  # Megatron-LM does not accept `split` together with separate data sets
+        split = data.split if isinstance(data.split, str) else ",".join(map(str, data.split))
+        yield from _flag("split", split.replace(" ", "").replace("/", ","))
+
+
+def _tokenizer(config: Config) -> Words:
+    tokenizer = config.tokenizer
+    name = TOKENIZERS[tokenizer.tokenizer_type]
+    yield from _flag("tokenizer-type", name)
+    if name == "GPT2BPETokenizer":
+        yield from _flag("vocab-file", tokenizer.vocab_file) if tokenizer.vocab_file else ()
+        yield from _flag("merge-file", tokenizer.merge_file) if tokenizer.merge_file else ()
+    elif name == "NullTokenizer":  # token ids as in the file; the id after the last one ends a document
+        yield from _flag("vocab-size", 256)
+    elif tokenizer.vocab_file:
+        yield from _flag("tokenizer-model", tokenizer.vocab_file)
+
+
+def _reports(config: Config) -> Words:
+    yield from _flag("log-num-zeros-in-grad", config.logging.log_grad_pct_zeros)
+    if config.wandb.use_wandb:
+        names = {"project": config.wandb.wandb_project, "exp-name": config.wandb.wandb_run_name}
+        names["entity"] = config.wandb.wandb_team
+        yield from (word for key, value in names.items() if value for word in _flag(f"wandb-{key}", value))
+
+
+TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
+    _layout, _shape, _rope, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
+)  # fmt: skip

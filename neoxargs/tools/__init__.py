@@ -1,1 +1,0 @@
-"""The commands that start no ranks: check, explain, plan, migrate, docs. Only the command line imports this package."""

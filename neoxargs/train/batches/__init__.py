@@ -1,0 +1,1 @@
+"""Batches of token files, in GPT-NeoX's order or others."""

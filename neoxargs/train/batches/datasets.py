@@ -1,0 +1,382 @@
+"""Data sets of samples from token files, in GPT-NeoX's order (samples/gpt_neox.py) or megatron-core's (`sample_order`).
+
+Rank 0 (or the first rank of every machine, without a shared file system) writes index files that say which tokens make
+which sample; the other ranks read them. megatron-core is imported inside functions, because importing it warns about
+packages that this trainer does not use.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed
+
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.data.tokenizer import Tokenizer
+from neoxargs.facts.model import rows_for
+from neoxargs.facts.trained import prompt_length
+from neoxargs.files.token_files import rewards
+from neoxargs.files.token_files import writer as indexed
+from neoxargs.files.token_files.packing import joined_samples
+from neoxargs.files.token_files.sources import (
+    PARTS,
+    Part,
+    Source,
+    files_of,
+    labelled,
+    reward_files,
+    sources,
+)
+from neoxargs.registry.data import Data
+from neoxargs.registry.training import Training
+from neoxargs.train.batches.comparison import Comparison
+from neoxargs.train.batches.loader import Loader, Samples
+from neoxargs.train.batches.references import References
+from neoxargs.train.batches.samples import gpt_neox, megatron_core, whole_documents
+from neoxargs.train.batches.samples.pairs import Pairs
+from neoxargs.train.batches.samples.passes import in_passes
+from neoxargs.train.batches.samples.rated import Rated
+from neoxargs.train.batches.token_file_checks import require_token_files
+from neoxargs.train.process.mesh import Mesh
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Everything that determines how a source is cut into samples."""
+
+    data: Data
+    seq_length: int
+    seed: int
+    eod: int
+    """Id of the end-of-document token."""
+    vocab_size: int
+    rows: int
+    """Rows of the embedding, which no token id may exceed."""
+    cache: Path
+    """Folder of the index files."""
+    epochs: int | None = None
+    """Number of passes over the training data (`train_epochs`); None to draw a given number of samples instead."""
+    prompt: int = 0
+    """Number of positions at the beginning of every sample that a soft prompt occupies."""
+    files: dict[str, Any] = field(default_factory=dict)
+    """Prefix -> open token file."""
+    references: References = field(default_factory=References)
+    """The reference model's log-probabilities in preference training."""
+
+
+def build_datasets(
+    config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank: int = 0, parts: Sequence[Part] = PARTS
+) -> Loader:
+    """Build the train, validation and test data of the run, or only some of them. Collective: every rank calls it.
+
+    local_rank: this rank's number on its machine.
+    Raises Problems if a token file is missing, damaged or made with another vocabulary, or the train split is empty.
+    """
+    training, cache = config.training, Path(config.logging.run_dir, "data", "index")
+    rows = rows_for(tokenizer.vocab_size, config)
+    prompt = prompt_length(config.soft_prompt)
+    sampling = Sampling(
+        config.data,
+        config.shape.seq_length,
+        training.seed,
+        tokenizer.eod,
+        tokenizer.vocab_size,
+        rows,
+        cache,
+        training.train_epochs,
+        prompt,
+    )
+    needed = {
+        # 0 for parts that are not asked for: their data sets become None.
+        part: count * config.batch.train_batch_size if part in parts else 0
+        for part, count in needed_batches(training, config.data.repeat_eval_samples).items()
+    }
+    chosen = sources(config.data, config.post_training)
+    require_token_files(chosen, tokenizer.vocab_size)
+    comparison = Comparison(files_of(chosen), labelled(chosen), reward_files(chosen), rows)
+    if _is_first(None if config.data.use_shared_fs else local_rank):
+        comparison.start()
+    built = first_rank_first(
+        None if config.data.use_shared_fs else local_rank,
+        lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
+    )
+    _refuse_empty(built, chosen, needed, sampling)
+    # Once for each text: a file can be a source of several parts.
+    for left_out in dict.fromkeys(text for part in PARTS if built[part] for text in _left_out(chosen[part], sampling)):
+        _warn(left_out)
+    evaluated = training.eval_iters * config.batch.train_batch_size
+    return Loader(
+        built,
+        mesh,
+        config.batch.train_micro_batch_size_per_gpu,
+        config.data.num_workers,
+        samples_per_evaluation=0 if config.data.repeat_eval_samples else evaluated,
+        drops_last=config.data.sample_order == "gpt-neox",
+        prompt=prompt,
+        references=sampling.references,
+        comparison=comparison,
+    )
+
+
+def _is_first(local_rank: int | None) -> bool:
+    """Return whether this rank writes or reads files for the others; see `first_rank_first`."""
+    if not torch.distributed.is_initialized():
+        return True
+    return (torch.distributed.get_rank() if local_rank is None else local_rank) == 0
+
+
+def needed_batches(training: Training, repeat_eval_samples: bool) -> dict[Part, int]:
+    """Return how many batches of each split a run reads: as many for evaluation as GPT-NeoX prepares.
+
+    The number decides how often the documents are repeated, and so the order of the samples.
+    """
+    repeats = repeat_eval_samples or not training.eval_interval
+    # + 1: the evaluation after training, which need not fall on an interval.
+    evaluations = 1 if repeats else training.train_iters // training.eval_interval + 1
+    return {
+        "train": training.train_iters, "validation": evaluations * training.eval_iters, "test": training.eval_iters
+    }  # fmt: skip
+
+
+def _refuse_empty(
+    parts: Mapping[Part, Samples | None],
+    chosen: Mapping[Part, list[Source]],
+    needed: Mapping[Part, int],
+    sampling: Sampling,
+) -> None:
+    """Raise Problems if the train split is empty; warn if a split that would be evaluated is empty."""
+    for part in PARTS:
+        if parts[part] is not None or not needed[part]:
+            continue
+        names = ", ".join(source.prefix for source in chosen[part])
+        why = "; ".join(_left_out(chosen[part], sampling)) or "there are too few documents"
+        what = (
+            f"{names}: the {part} split is empty, because {why}" if names else f"there is no data for the {part} split"
+        )
+        if part == "train":
+            hint = "add documents, or set a different split" if names else "set data_path"
+            raise Problems(Problem(what, hint=hint, id="data-part-empty", about=("data_path", "split")))
+        if names:
+            _warn(what)
+
+
+def _warn(what: str) -> None:
+    """Print a warning on rank 0."""
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        print(f"warning: {what}", flush=True)
+
+
+def _left_out(chosen: Sequence[Source], sampling: Sampling) -> Iterator[str]:
+    """Yield, for each source of which documents are left out, how many and why."""
+    if sampling.data.pack_impl == "packed":
+        return
+    for source in chosen:
+        if not tokens_in(source, sampling):
+            continue
+        one_pass = _one_pass(source, sampling)
+        too_long, untrained = one_pass.left_out
+        reasons = [
+            f"{too_long:,} longer than {one_pass.packing.window:,} tokens (allow_chopped: false)" if too_long else "",
+            f"{untrained:,} without a trained token" if untrained else "",
+        ]
+        if any(reasons):
+            total, why = _documents_in(source, sampling), " and ".join(filter(None, reasons))
+            yield f"{too_long + untrained:,} of {total:,} documents in {source.prefix} are left out: {why}"
+
+
+def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampling) -> Samples | None:
+    """Return a data set of at least `samples` samples, blended if there are several sources.
+
+    None if `samples` is 0 or all sources are empty.
+    """
+    filled = [source for source in chosen if _has_samples(source, sampling)] if samples else []
+    present = [source for source in filled if source.weight != 0]
+    if not present:
+        return None
+    if sampling.epochs and part == "train":
+        return _in_epochs(filled, sampling.epochs, sampling)
+    if sampling.data.sample_order == "gpt-neox":
+        # With the sources of weight 0: their samples count in the size of GPT-NeoX's blend.
+        return _in_gpt_neox_order(filled, samples, sampling)
+    if len(present) == 1:
+        single: Samples = _gpt_dataset(present[0], part, samples, sampling)
+        return single
+    weights = _normalized(_weights(present, sampling))
+    surplus = _settings(sampling, present).mid_level_dataset_surplus
+    # The blend may draw one sample more from a source than its share, hence + 1.
+    # Rounded up twice, as in megatron-core's own builder.
+    sizes = [int(np.ceil(np.ceil(samples * weight) * (1 + surplus))) + 1 for weight in weights]
+    built = [_gpt_dataset(s, part, size, sampling) for s, size in zip(present, sizes, strict=True)]
+    blended: Samples = megatron_core.blended(built, weights, samples, _settings(sampling, present))
+    return blended
+
+
+def _in_gpt_neox_order(filled: Sequence[Source], samples: int, sampling: Sampling) -> Samples:
+    """Return the samples of sources that have tokens. A list of paths with one entry is a blend in GPT-NeoX, too."""
+    build = [partial(_source_samples, source, sampling) for source in filled]
+    if len(filled) == 1 and filled[0].weight is None:
+        return build[0](samples)
+    identity = [_identity(source) for source in filled]
+    settings = [sampling.seq_length, sampling.seed]
+    return gpt_neox.blend_samples(build, _weights(filled, sampling), samples, [identity, settings], sampling.cache)
+
+
+def _in_epochs(filled: Sequence[Source], epochs: int, sampling: Sampling) -> Samples:
+    """Return the samples of all sources, each as often as there are epochs."""
+    built = [_one_epoch(source, sampling) for source in filled]
+    return in_passes(built, epochs * sum(map(len, built)), sampling.seed, sampling.cache)
+
+
+def _one_epoch(source: Source, sampling: Sampling) -> Samples:
+    if sampling.data.pack_impl != "packed":
+        return _one_pass(source, sampling)
+    return _source_samples(source, sampling, joined_samples(tokens_in(source, sampling), sampling.seq_length))
+
+
+def _source_samples(source: Source, sampling: Sampling, samples: int) -> Samples:
+    if sampling.data.pack_impl != "packed":
+        return in_passes([_one_pass(source, sampling)], samples, sampling.seed, sampling.cache)
+    built = gpt_neox.source_samples(
+        _file(source.prefix, sampling), _sequences(source, sampling), samples, sampling.seq_length, sampling.seed,
+        _identity(source), sampling.cache, _masked_token(sampling),
+    )  # fmt: skip
+    return replace(built, labels=_labels(source, sampling))
+
+
+def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSamples | Pairs | Rated:
+    """Return the samples of whole documents of a source, of its pairs or of its rated documents, each once."""
+    data = sampling.data
+    assert data.pack_impl != "packed"
+    packing = whole_documents.Packing(
+        data.pack_impl, sampling.seq_length, sampling.seed, data.allow_chopped, sampling.prompt, _masked_token(sampling)
+    )
+    chosen = whole_documents.document_samples(
+        _file(source.prefix, sampling), _labels(source, sampling), source, packing, _identity(source), sampling.cache
+    )
+    if source.rewards is not None:
+        found = rewards.read(source.rewards, len(chosen.file.sequence_lengths))
+        # `require_token_files` has refused others.
+        assert not isinstance(found, str)
+        return Rated.of(chosen, found, sampling.references)
+    if source.rejected is None:
+        return chosen
+    files = _file(source.rejected.prefix, sampling), _labels(source.rejected, sampling)
+    # The same documents of the other file.
+    return Pairs.of(chosen, replace(chosen, file=files[0], labels=files[1]), sampling.references)
+
+
+def _has_samples(source: Source, sampling: Sampling) -> bool:
+    tokens = tokens_in(source, sampling)
+    if sampling.data.pack_impl == "packed":
+        return (joined_samples(tokens, sampling.seq_length) if sampling.epochs else tokens) > 0
+    return tokens > 0 and len(_one_pass(source, sampling)) > 0
+
+
+def _masked_token(sampling: Sampling) -> int | None:
+    """Return the token that does not count toward the loss as an input."""
+    return sampling.eod if sampling.data.eod_mask_loss else None
+
+
+def _labels(source: Source, sampling: Sampling) -> Any:
+    return None if source.labels is None else _file(source.labels, sampling, is_label=True)
+
+
+def _weights(present: Sequence[Source], sampling: Sampling) -> list[float]:
+    if sampling.data.weight_by_num_documents:
+        counts = [_documents_in(source, sampling) for source in present]
+        return gpt_neox.document_weights(counts, sampling.data.weighted_sampler_alpha)
+    return [float(tokens_in(source, sampling)) if source.weight is None else float(source.weight) for source in present]
+
+
+def _normalized(weights: list[float]) -> list[float]:
+    return [weight / sum(weights) for weight in weights]
+
+
+def tokens_in(source: Source, sampling: Sampling) -> int:
+    """Number of tokens of a source."""
+    lengths = _file(source.prefix, sampling).sequence_lengths
+    return int(lengths[_sequences(source, sampling)].sum(dtype=np.int64))
+
+
+def _documents_in(source: Source, sampling: Sampling) -> int:
+    """Number of sequences of a source, which GPT-NeoX counts as documents."""
+    sequences = _sequences(source, sampling)
+    return int(sequences.stop - sequences.start)
+
+
+def _sequences(source: Source, sampling: Sampling) -> slice:
+    return source.share.sequences(len(_file(source.prefix, sampling).sequence_lengths))
+
+
+def _gpt_dataset(source: Source, part: Part, samples: int, sampling: Sampling) -> Any:
+    settings = _settings(sampling, [source])
+    sequences = _sequences(source, sampling)
+    return megatron_core.gpt_dataset(_file(source.prefix, sampling), source.prefix, sequences, samples, part, settings)
+
+
+def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
+    """Return megatron-core's configuration of a data set."""
+    identity = {source.prefix: _identity(source) for source in chosen}
+    tokenizer = SimpleNamespace(eod=sampling.eod, vocab_size=sampling.vocab_size, unique_identifiers=identity)
+    return megatron_core.settings(sampling.data, sampling.seed, sampling.seq_length, tokenizer, sampling.cache)
+
+
+def _identity(source: Source) -> list[Any]:
+    """Return what the sequences of a source depend on, for the names of index files."""
+    labels = [str(Path(source.labels).absolute()), *_size_and_time(source.labels)] if source.labels else []
+    rejected = _identity(source.rejected) if source.rejected else []
+    return [str(Path(source.prefix).absolute()), *source.share, *_size_and_time(source.prefix), *labels, *rejected]
+
+
+def _size_and_time(prefix: str) -> tuple[int, int]:
+    """Size and modification time of the index; they change when a token file is rebuilt under the same name."""
+    status = indexed.paths(Path(prefix))[1].stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _file(prefix: str, sampling: Sampling, is_label: bool = False) -> Any:
+    """Return the open token file."""
+    if prefix not in sampling.files:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from neoxargs.train.batches.samples.checked_file import CheckedFile
+        mmap = sampling.data.data_impl in ("infer", "mmap")
+        sampling.files[prefix] = CheckedFile(prefix, mmap, sampling.rows, is_label)
+        if sampling.data.mmap_warmup:
+            _read_through(indexed.paths(Path(prefix))[0])
+    return sampling.files[prefix]
+
+
+def _read_through(path: Path) -> None:
+    """Read a file once, which brings it into the page cache."""
+    with open(path, "rb", buffering=0) as stream:
+        while stream.read(1 << 24):
+            pass
+
+
+def first_rank_first(local_rank: int | None, build: Callable[[], T]) -> T:
+    """Return `build()` on every rank, where one rank writes the files that the others then read. Collective.
+
+    local_rank: if given, the first rank of each machine writes; otherwise global rank 0 does.
+    """
+    if not torch.distributed.is_initialized():
+        with megatron_core.as_only_rank():
+            return build()
+    try:
+        if _is_first(local_rank):
+            with megatron_core.as_only_rank():
+                return build()
+    finally:  # after a failure too: the other ranks then fail in the same way instead of hanging in the barrier
+        torch.distributed.barrier()
+    return build()

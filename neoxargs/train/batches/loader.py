@@ -1,0 +1,186 @@
+"""Micro batches from data sets, in an order that depends only on the number of consumed samples.
+
+The samples of a global batch are the same on every layout: in each micro step, data parallel ranks take adjacent
+ranges of samples. A run resumed from its sample count therefore sees the same data on any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.files.token_files.sources import Part
+from neoxargs.processes.workers import end_workers_at_exit, obey_the_parent_only
+from neoxargs.train.batches.comparison import Comparison
+from neoxargs.train.batches.references import References
+from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.model.soft_prompt.prompt import make_room
+from neoxargs.train.process.mesh import Axis, Mesh
+from neoxargs.train.process.setup import on_gpu
+
+
+class Batch(NamedTuple):
+    """A micro batch: the pair of inputs and labels that DeepSpeed's pipeline engine expects."""
+
+    tokens: Tensor
+    """(batch, seq), int64"""
+    labels: Tensor
+    """(batch, seq), int64: the next token of each position, IGNORED where the loss mask is 0."""
+    starts: Tensor | None = None
+    """(batch, seq), int64: the position at which each token's document begins; None if documents are not separated."""
+    reference: Tensor | None = None
+    """(batch): the reference model's log-probability of each sequence, in preference training. Of pairs, the chosen
+    answers come first, followed by the rejected ones in the same order."""
+    rewards: Tensor | None = None
+    """(batch): the reward of each sequence, for KTO."""
+
+
+class Samples(Protocol):
+    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq), and perhaps `starts`, as in `Batch`.
+
+    A preference pair has them as (2, seq), and `reference` (2). A rated answer also has `reference` and `rewards`, ().
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Micro batches of the train, validation and test splits. A split without data is None."""
+
+    parts: Mapping[Part, Samples | None]
+    mesh: Mesh
+    micro_batch: int
+    workers: int = 0
+    """Number of processes that read ahead during training; 0 reads in this process."""
+    samples_per_evaluation: int = 0
+    """Number of samples per evaluation, if each continues where the last one ended; 0 if all use the same samples."""
+    drops_last: bool = False
+    """Start over after the last micro batch that is full on all ranks, as GPT-NeoX does, not after the last sample."""
+    prompt: int = 0
+    """Number of positions at the beginning of every sample that a soft prompt occupies."""
+    references: References = field(default_factory=References)
+    """The reference model's log-probabilities in preference training."""
+    comparison: Comparison = field(default_factory=Comparison)
+    """Compares the token files with their checksums meanwhile."""
+
+    def train(self, consumed: int) -> Iterator[Batch] | None:
+        """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
+        return self._batches("train", consumed, self.workers)
+
+    def held_out(self, part: Literal["validation", "test"], evaluation: int = 0) -> Iterator[Batch] | None:
+        """Return the micro batches of an evaluation. evaluation: how many came before it since the run began."""
+        return self._batches(part, evaluation * self.samples_per_evaluation, workers=0)
+
+    def has(self, part: Part) -> bool:
+        """Whether the split has data; equal on every rank."""
+        return self.parts.get(part) is not None
+
+    def _batches(self, part: Part, consumed: int, workers: int) -> Iterator[Batch] | None:
+        samples = self.parts.get(part)
+        if samples is None or not reads_data(self.mesh):
+            return None
+        found = batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
+        if not self.prompt:
+            return found
+        return (Batch(*make_room(batch.tokens, batch.labels, self.prompt), *batch[2:]) for batch in found)
+
+
+def reads_data(mesh: Mesh) -> bool:
+    """Whether this rank reads data: the first pipeline stage needs the tokens, the last one the labels."""
+    return mesh.pipe.rank in (0, mesh.pipe.size - 1)
+
+
+def batches(
+    samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0, drops_last: bool = False
+) -> Iterator[Batch]:
+    """Yield this rank's micro batches endlessly; after the last sample, start over with the first."""
+    step, length = micro_batch * data.size, len(samples)
+    # A smaller data set is kept whole, because nothing would be left of it.
+    if drops_last and length > step:
+        length -= length % step
+    indices = sample_indices(length, consumed, data, micro_batch)
+    if workers == 0:
+        return (collate([samples[index] for index in chosen]) for chosen in indices)
+    end_workers_at_exit()
+    loader = iter(
+        DataLoader(
+            _OrProblems(samples),
+            batch_sampler=_Endless(indices),
+            num_workers=workers,
+            collate_fn=_collate_or_problems,
+            worker_init_fn=_start_worker,
+            pin_memory=on_gpu(),
+            # Without a generator, DataLoader draws from the default one, and dropout masks would differ after resuming.
+            generator=torch.Generator(),
+        )
+    )
+    return (_without_problems(batch) for batch in loader)
+
+
+class _Refused(NamedTuple):
+    """What a worker process returns in place of a batch; torch raises exceptions of workers with other arguments."""
+
+    problems: list[Problem]
+
+
+class _OrProblems(torch.utils.data.Dataset[Any]):
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __getitems__(self, indices: list[int]) -> list[Mapping[str, Tensor]] | _Refused:
+        try:
+            return [self.samples[index] for index in indices]
+        except Problems as problems:
+            return _Refused(problems.problems)
+
+
+def _collate_or_problems(samples: list[Mapping[str, Tensor]] | _Refused) -> Batch | _Refused:
+    return samples if isinstance(samples, _Refused) else collate(samples)
+
+
+def _without_problems(batch: Batch | _Refused) -> Batch:
+    if isinstance(batch, _Refused):
+        raise Problems(batch.problems)
+    return batch
+
+
+def _start_worker(worker: int) -> None:
+    obey_the_parent_only()
+
+
+def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> Iterator[list[int]]:
+    """Yield the sample indices of each micro batch of this data parallel rank."""
+    start = consumed + data.rank * micro_batch
+    while True:
+        yield [(start + offset) % length for offset in range(micro_batch)]
+        start += data.size * micro_batch
+
+
+def collate(samples: list[Mapping[str, Tensor]]) -> Batch:
+    """Stack samples, each (seq), to a micro batch (batch, seq); of pairs, (2, seq), first all chosen answers."""
+    rows = {name: torch.stack([sample[name] for sample in samples]) for name in _FIELDS if name in samples[0]}
+    if rows["tokens"].dim() == 3:
+        rows = {name: values.transpose(0, 1).flatten(0, 1) for name, values in rows.items()}
+    labels = rows["labels"].masked_fill_(rows["loss_mask"] == 0, IGNORED)
+    return Batch(rows["tokens"], labels, rows.get("starts"), rows.get("reference"), rows.get("rewards"))
+
+
+_FIELDS = ("tokens", "labels", "loss_mask", "starts", "reference", "rewards")
+
+
+class _Endless(torch.utils.data.Sampler[Any]):
+    """An endless iterator as the sampler that DataLoader requires."""
+
+    def __init__(self, indices: Iterator[list[int]]) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.indices

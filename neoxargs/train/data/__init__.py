@@ -1,1 +1,0 @@
-"""Text to token files (`build`), token files to batches (`datasets`)."""

@@ -1,9 +1,0 @@
-"""Conversion between checkpoints and Hugging Face folders: `deepy export` and `deepy import`.
-
-Needs neither transformers nor a process group. families/ has a file per family, with the table of corresponding keys
-and weights.
-"""
-
-from neoxargs.train.huggingface.families import FAMILIES
-
-__all__ = ["FAMILIES"]

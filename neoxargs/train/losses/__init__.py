@@ -1,0 +1,1 @@
+"""Losses: cross entropy, preferences, rewards, and means over ranks."""

@@ -1,0 +1,70 @@
+"""Losses that layers add to the cross entropy, on any pipeline stage, without communication between stages.
+
+The loss of a step is the cross entropy plus weight x term, summed over layers and averaged over micro batches. The
+gradient of a term is a constant, so that the layer itself starts the term's backward pass when that of its output
+arrives there (as Megatron-LM does). A term's value is recorded there too: once, also if the layer is recomputed, and
+only in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neoxargs.train.losses.means import Means
+
+
+class Term(NamedTuple):
+    """A scalar that a layer adds to the loss."""
+
+    value: Tensor
+    weight: float
+    """Factor of the value in the loss; with 0, the value is only reported."""
+
+
+class AddedLosses:
+    """The terms of one step, by name. The layers of a model share one.
+
+    terms: as the names of `Means`.
+    """
+
+    def __init__(self, terms: Collection[str] = ()) -> None:
+        self.means = Means(terms)
+        #: The gradient with which the backward pass of a micro batch begins: loss scale / gradient accumulation steps.
+        self.gradient = 1.0
+
+    def add(self, x: Tensor, terms: Mapping[str, Term]) -> Tensor:
+        """Return x, the layer's output, of any shape. Its backward pass begins that of the terms, each ()."""
+        # In fp32: sums over micro batches lose digits in 16 bits.
+        values = torch.stack([term.value.float() for term in terms.values()])
+        weights = [term.weight for term in terms.values()]
+        return _Add.apply(x, values, weights, list(terms), self)  # type: ignore[no-untyped-call, no-any-return]
+
+    def begin_step(self, loss_scale: float, micro_batches: int) -> None:
+        """Forget the last step. loss_scale: the factor on the loss in the coming backward passes."""
+        self.gradient = loss_scale / micro_batches
+        self.means.clear()
+
+    def record(self, names: Sequence[str], values: Tensor) -> None:
+        """Add the terms of one layer and micro batch to the means of the step. values: (names)."""
+        for name, value in zip(names, values, strict=True):
+            self.means.add(name, value, torch.ones_like(value))
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, weights: list[float], names: list[str], to: AddedLosses) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.weights, ctx.names, ctx.to = weights, names, to
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (values,) = ctx.saved_tensors
+        # In the backward pass, which runs once per layer and micro batch, also where the forward pass is repeated.
+        ctx.to.record(ctx.names, values)
+        # autograd multiplies this with what produced the values: as if the terms had been added to the loss itself.
+        return gradient, values.new_tensor(ctx.weights) * ctx.to.gradient, None, None, None

@@ -1,0 +1,69 @@
+"""The loss of KTO (Ethayarajh et al. 2024, arXiv:2402.01306, equations 7 and 8), with GPT-NeoX's baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Targets
+from neoxargs.train.losses.means import Means
+
+#: What is reported of every step and evaluation, by GPT-NeoX's names. Log-probabilities are sums over an answer, in
+#: nats: means over all answers, over the desirable (`pos`) and over the undesirable ones (`neg`). `kl` is the mean of
+#: policy - reference over the tokens; `policy_rewards` that of beta x reward x (policy - reference) over the answers,
+#: and `reward_acc` the share of the rated answers for which this is positive.
+MEASURES = (
+    "ref_logp", "policy_logp", "pos_ref_logp", "neg_ref_logp", "pos_policy_logp", "neg_policy_logp", "kl", "reward_acc",
+    "policy_rewards",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KtoLoss(Loss):
+    """weight x (1 - sigmoid(beta x reward x (log-ratio - baseline))), the mean over the answers.
+
+    The log-ratio of an answer is the log-probability of its labels under the model minus that under the reference
+    model. The weight is that of desirable answers (reward > 0) or of undesirable ones (reward < 0).
+
+    Each half of the micro batch has as its baseline the mean of the positive log-ratios of the other half, which is no
+    part of the gradient. So has GPT-NeoX; the paper estimates the divergence between the two models from mismatched
+    prompts and answers, which takes a second pass.
+
+    Targets that are labels only have no rewards; for these, it is the cross entropy.
+    """
+
+    beta: float = 0.1
+    weights: tuple[float, float] = (1.0, 1.0)
+    """Of desirable and of undesirable answers."""
+    measures: Means = field(default_factory=Means)
+
+    def __call__(self, readout: Readout, targets: Targets) -> Tensor:
+        """targets: labels (batch, seq), reference log-probabilities and rewards, both (batch); batch is even."""
+        if isinstance(targets, Tensor):
+            return super().__call__(readout, targets)
+        labels, reference, rewards = targets
+        policy = self.log_probabilities(readout, labels).sum(1)
+        ratios = policy - reference
+        ours = self.beta * rewards * (ratios - baseline(ratios))
+        desirable, undesirable = self.weights
+        weights = desirable * (rewards > 0) + undesirable * (rewards < 0)
+        self._measure(policy.detach(), reference, rewards, (labels != IGNORED).sum(1))
+        return (weights * torch.sigmoid(-ours)).mean()
+
+    def _measure(self, policy: Tensor, reference: Tensor, rewards: Tensor, tokens: Tensor) -> None:
+        """All: (batch). tokens: number of trained tokens of each answer."""
+        ratios, good, bad = policy - reference, rewards > 0, rewards < 0
+        agreement = self.beta * rewards * ratios
+        values = (
+            (reference, None), (policy, None), (reference, good), (reference, bad), (policy, good), (policy, bad),
+            (ratios / tokens.clamp(min=1), tokens), ((agreement > 0) * 1.0, good | bad), (agreement, None),
+        )  # fmt: skip
+        self.measures.add_samples(dict(zip(MEASURES, values, strict=True)))
+
+
+def baseline(ratios: Tensor) -> Tensor:
+    """Return for each log-ratio (batch) the mean of the positive ones of the other half of the micro batch."""
+    first, second = ratios.detach().clamp(min=0).chunk(2)
+    return torch.cat((second.mean().expand_as(first), first.mean().expand_as(second)))

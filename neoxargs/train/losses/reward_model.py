@@ -1,0 +1,52 @@
+"""Reward models: a head with one output in place of the output layer, and a loss that compares two answers.
+
+The reward of an answer is the head's output at its last trained label: the position before the token of that label. The
+files of `deepy data --chat --for-rm` have one such label, so that the reward is read at the first end token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Targets
+from neoxargs.train.losses.means import Means
+from neoxargs.train.parallel.communicate import gather_replicated
+
+#: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs of the two rewards and of
+#: their difference, and the share of the pairs in which it is positive.
+MEASURES = ("pos_values", "neg_values", "margin", "accuracy")
+
+
+@dataclass(frozen=True)
+class RewardLoss(Loss):
+    """-log sigmoid(reward of the chosen - reward of the rejected answer) + z x (sum of both squared), the mean over the
+    pairs (Bradley-Terry).
+
+    Every tensor parallel rank has the full head and computes the same. Targets without reference log-probabilities are
+    no pairs; for these, it is the mean reward.
+    """
+
+    measures: Means = field(default_factory=Means)
+
+    def __call__(self, readout: Readout, targets: Targets) -> Tensor:
+        """readout and labels: first all chosen answers, then the rejected ones. targets: labels (2 x pairs, seq), and
+        reference log-probabilities, which do not matter."""
+        if isinstance(targets, Tensor):
+            return self.rewards(readout, targets).mean()
+        chosen, rejected = self.rewards(readout, targets[0]).chunk(2)
+        values = chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0
+        self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
+        penalty = self.z * (chosen.square() + rejected.square()).mean()
+        return penalty - F.logsigmoid(chosen - rejected).mean()
+
+    def rewards(self, readout: Readout, labels: Tensor) -> Tensor:
+        """Return the reward of each answer (batch), fp32. readout: its weight is (1, hidden)."""
+        hidden = gather_replicated(readout.hidden, self.shards)
+        positions = torch.arange(labels.shape[1], device=labels.device)
+        last = (positions * (labels != IGNORED)).amax(1)
+        read = hidden[torch.arange(len(last), device=last.device), last]  # (batch, hidden)
+        return F.linear(read.float(), readout.weight.float()).squeeze(-1)

@@ -1,0 +1,167 @@
+"""A layer's feed-forward as a mixture of experts.
+
+The experts' matrices are stacked: (experts, outputs, inputs). Tensor parallel ranks divide the experts among them, or
+with `enable_expert_tensor_parallelism` every expert's width. Both ways each rank has all tokens and computes a summand
+of each token's output, so that a layer communicates as much as a dense one: one sum over the ranks.
+
+With `moe_expert_parallel_size`, data parallel ranks divide the experts of their tensor parallel rank among them. They
+have different tokens, which they send to each other (exchange.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.config.config import Config
+from neoxargs.facts.model import GATED, has_dense_network, layers_with_experts, mlp_width
+from neoxargs.train.model.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose
+from neoxargs.train.model.mlp import FeedForward, activation
+from neoxargs.train.ops.dispatch import (
+    Assignments,
+    assign,
+    capacity,
+    grouped_product,
+    part,
+    weighted_sums,
+)
+from neoxargs.train.parallel.communicate import (
+    copy_to_ranks,
+    gather,
+    gather_replicated,
+    leave_region,
+    sum_gradients,
+)
+from neoxargs.train.parallel.exchange import Exchange
+from neoxargs.train.parallel.init import Initializer, initializer, stacked, zeros
+from neoxargs.train.parallel.layers import Make
+
+
+class Experts(nn.Module):
+    """Mixture of experts: (batch, seq, hidden) -> (batch, seq, hidden). The experts have no biases."""
+
+    def __init__(self, config: Config, make: Make) -> None:
+        super().__init__()
+        self.options = config.moe
+        self.tensor, self.shards, self.partial, self.losses = make.tensor, make.shards, make.partial, make.losses
+        method = initializer(config.init.init_method, config.init, config.shape)
+        self.router = Router(self.options, config.shape.hidden_size, method, make.at("router"))
+        self.experts = Networks(config, make.at("experts"))
+        width = self.options.moe_num_shared_experts * mlp_width(config.shape, config.mlp)
+        #: Experts of all tokens, as one feed-forward network; its summands join those of the others.
+        summands = replace(make, partial=True)
+        self.shared = FeedForward(config, summands.at("shared"), width, bias=False) if width else None
+        residual = has_dense_network(config)
+        self.residual = Residual(config, summands.at("residual"), method) if residual else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of the experts' outputs, or this rank's summand of it if `make.partial`.
+
+        With sequence parallelism, x and the output are shards, (batch, seq / ranks, hidden).
+        """
+        logits = self.router(x)
+        choice = choose(logits, self.options, self.training)
+        # Each rank has only some of the experts, so its gradient of x is a summand.
+        whole = gather(x, self.shards) if self.shards.size > 1 else copy_to_ranks(x, self.tensor)
+        tokens = whole.flatten(0, -2)
+        # Each rank's experts have gradients for the weights of their own outputs only.
+        choice = choice._replace(weights=copy_to_ranks(choice.weights, self.tensor))
+        # From the tokens of one micro batch on one data parallel rank.
+        limit = capacity(self.options, len(tokens), self.training)
+        assignments = part(assign(choice, self.options.moe_num_experts, limit), self.experts.local)
+        y = self.experts(tokens, assignments).view_as(whole)
+        if self.shared is not None:
+            # From x, not `whole`: its first layer gathers the sequence, or sums the gradient, itself.
+            y = y + self.shared(x)
+        if self.residual is not None:
+            y = self.residual(x, y)
+        y = y if self.partial else leave_region(y, self.tensor, self.shards)
+        # Also the first pass of reentrant checkpointing, which has no graph: the terms are added when the layer is
+        # recomputed.
+        if not torch.is_grad_enabled():
+            return y
+        return self.losses.add(y, added_losses(logits, choice.experts, self.options))
+
+
+class Networks(nn.Module):
+    """The networks of this rank's experts, or this rank's share of the width of all experts."""
+
+    def __init__(self, config: Config, make: Make) -> None:
+        super().__init__()
+        count, narrow, wide = config.moe.moe_num_experts, config.shape.hidden_size, mlp_width(config.shape, config.mlp)
+        by_width = config.moe.enable_expert_tensor_parallelism
+        size = count if by_width else count // make.tensor.size
+        first = 0 if by_width else make.tensor.rank * size
+        #: The experts of this tensor parallel rank, which the expert parallel ranks divide among them.
+        self.local = range(first, first + size)
+        self.axis = make.expert
+        parts = 2 if config.mlp.activation in GATED else 1
+        method_in = initializer(config.init.init_method, config.init, config.shape)
+        method_out = initializer(config.init.output_layer_init_method, config.init, config.shape)
+        # Split by experts: dimension 0 in one part. By width: of the first matrix the outputs, of the second the
+        # inputs.
+        first_split, second_split = ((1, parts), (2, 1)) if by_width else ((0, 1), (0, 1))
+        self.dense_h_to_4h = Matrices(make.at("dense_h_to_4h"), (count, parts * wide, narrow), method_in, first_split)
+        self.dense_4h_to_h = Matrices(make.at("dense_4h_to_h"), (count, narrow, wide), method_out, second_split)
+        self.recompute = make.recompute
+        self.activation: Callable[[Tensor], Tensor] = activation(
+            config.mlp.activation, config.fusion.bias_gelu_fusion, config.fusion.onnx_safe, make.recompute
+        )
+
+    def forward(self, tokens: Tensor, assignments: Assignments) -> Tensor:
+        """Return the weighted sums of the experts' outputs: (tokens, hidden) -> (tokens, hidden)."""
+        rows = tokens.index_select(0, assignments.tokens)
+        if self.axis.size == 1:
+            y = self._outputs(rows, assignments.counts)
+        else:
+            exchange = Exchange(assignments.counts, self.axis)
+            y = exchange.back(self._outputs(exchange.there(rows), exchange.counts))
+        return weighted_sums(y, assignments, len(tokens))
+
+    def _outputs(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Return the experts' outputs for rows that are sorted by expert, both (pairs, hidden)."""
+        wide = self.dense_h_to_4h(rows, counts)
+        return self.dense_4h_to_h(self.recompute(self.activation, wide), counts)  # type: ignore[no-any-return]
+
+
+class Matrices(nn.Module):
+    """One matrix of each expert: (experts, outputs, inputs). split: (dimension, parts), as of `Make.parameter`."""
+
+    def __init__(self, make: Make, shape: tuple[int, int, int], method: Initializer, split: tuple[int, int]) -> None:
+        super().__init__()
+        self.weight = make.parameter("weight", shape, stacked(method), *split, by_expert=True)
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """(pairs, inputs), sorted by expert, with `counts` pairs of each -> (pairs, outputs)"""
+        return grouped_product(rows, self.weight, counts)
+
+
+class Residual(nn.Module):
+    """A dense network in parallel to the experts: y = c0 x experts + c1 x dense, c a softmax of a linear layer.
+
+    Residual-MoE of Rajbhandari et al. 2022, "DeepSpeed-MoE" (arXiv:2201.05596, section 4.1.1).
+    """
+
+    def __init__(self, config: Config, make: Make, method: Initializer) -> None:
+        super().__init__()
+        self.tensor, self.shards = make.tensor, make.shards
+        self.dense = FeedForward(config, make.at("dense"))
+        self.weight = make.parameter("weight", (2, config.shape.hidden_size), method)
+        self.bias = make.parameter("bias", (2,), zeros)
+        sum_gradients([self.weight, self.bias], self.shards)
+
+    def forward(self, x: Tensor, experts: Tensor) -> Tensor:
+        """Return this rank's summand of y, from the layer's input x and its summand of the experts' output."""
+        shares = gather_replicated(F.linear(x, self.weight, self.bias).softmax(-1), self.shards)
+        # Each rank multiplies its summands with the shares, so their gradients are summed.
+        shares = copy_to_ranks(shares, self.tensor)  # (batch, seq, 2)
+        return experts * shares[..., :1] + self.dense(x) * shares[..., 1:]  # type: ignore[no-any-return]
+
+
+def terms(config: Config) -> tuple[str, ...]:
+    """Return the names of the terms that the layers add to the loss."""
+    return (BALANCE, Z, LOAD) if layers_with_experts(config) else ()

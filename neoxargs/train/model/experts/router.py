@@ -1,0 +1,104 @@
+"""The router of a mixture of experts: the experts of each token, their weights, and the losses that balance them.
+
+Everything is computed in fp32, from all tokens of the micro batch and equally on every tensor parallel rank.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.registry.moe import Moe
+from neoxargs.train.losses.added_losses import Term
+from neoxargs.train.parallel.communicate import gather_replicated, sum_gradients
+from neoxargs.train.parallel.init import Initializer
+from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.tensor_rng import different_on_each_rank
+
+#: Names of the terms of the loss, as they are logged.
+BALANCE, Z, LOAD = "moe/load_balancing_loss", "moe/z_loss", "moe/max_load"
+#: Iterations of Sinkhorn's algorithm. GPT-NeoX stops after one (or, until May 2026, three), megatron-core mostly after
+#: two, because their stopping criterion shrinks with the number of tokens; the loads are then far from balanced.
+ROUNDS = 10
+
+
+class Choice(NamedTuple):
+    """The experts of each token, and the weights of their outputs, both (tokens, top_k)."""
+
+    experts: Tensor
+    weights: Tensor
+
+
+class Router(nn.Module):
+    """Scores of the experts for each token: (batch, seq, hidden) -> fp32 logits (tokens, experts).
+
+    With sequence parallelism the input is a shard, and the logits are those of all tokens.
+    """
+
+    def __init__(self, options: Moe, hidden: int, method: Initializer, make: Make) -> None:
+        super().__init__()
+        self.jitter, self.shards = options.moe_jitter_eps or 0.0, make.shards
+        self.weight = make.parameter("weight", (options.moe_num_experts, hidden), method)
+        sum_gradients([self.weight], self.shards)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # As in Switch Transformers (section 2.4): the softmax over experts is sensitive to rounding.
+        x = x.float()
+        if self.training and self.jitter:
+            with different_on_each_rank(self.shards, x.device):
+                x = x * torch.empty_like(x).uniform_(1 - self.jitter, 1 + self.jitter)
+        return gather_replicated(F.linear(x, self.weight.float()), self.shards).flatten(0, -2)
+
+
+def choose(logits: Tensor, options: Moe, training: bool) -> Choice:
+    """Choose each token's experts from the logits (tokens, experts).
+
+    topk: the experts with the highest probabilities, which are the weights. sinkhorn: the same, but in training the
+    experts are those of the balanced assignment that is closest to the logits; with one expert per token its weight is
+    a sigmoid, so that the weight has a gradient from the expert's own logit.
+    """
+    count = options.moe_top_k
+    balanced = options.moe_router_type == "sinkhorn"
+    scores = torch.sigmoid(logits) if balanced and count == 1 else logits.softmax(-1)
+    # No gradient: the balanced assignment only chooses the experts; the weights are taken from `scores`.
+    ranked = sinkhorn(logits.detach()) if balanced and training else scores
+    experts = ranked.topk(count, dim=-1).indices
+    weights = scores.gather(-1, experts)
+    if options.moe_normalize_expert_weights:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return Choice(experts, weights)
+
+
+def sinkhorn(logits: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """Scale the rows and columns of exp(logits) (tokens, experts) until rows have equal sums and columns, too.
+
+    Sinkhorn & Knopp 1967; for routing, Clark et al. 2022 (arXiv:2202.01169, appendix B). All entries sum to 1.
+    """
+    tokens, experts = logits.shape
+    costs = (logits - logits.amax(-1, keepdim=True)).exp()  # a factor on a row does not change the result
+    columns = costs.new_ones(experts)
+    for _ in range(rounds):
+        rows = 1 / (tokens * (costs @ columns)).clamp(min=1e-30)
+        columns = 1 / (experts * (rows @ costs)).clamp(min=1e-30)
+    return rows[:, None] * costs * columns
+
+
+def added_losses(logits: Tensor, experts: Tensor, options: Moe) -> dict[str, Term]:
+    """Return the terms of the loss: load balance and z, and for the log the load of the fullest expert.
+
+    load balance: experts x sum over experts of (share of the assignments x mean probability), 1 if balanced (Fedus et
+    al. 2021, "Switch Transformers", arXiv:2101.03961, equation 4). z: mean of log(sum exp logits)^2 (Zoph et al. 2022,
+    "ST-MoE", arXiv:2202.08906, equation 5). The load is relative to the even share.
+    """
+    count = options.moe_num_experts
+    # Counts have no gradient; that of `balance` flows through the mean probabilities.
+    shares = torch.bincount(experts.flatten(), minlength=count) / experts.numel()
+    balance = count * (shares * logits.softmax(-1).mean(0)).sum()
+    return {
+        BALANCE: Term(balance, options.moe_aux_loss_coeff),
+        Z: Term(logits.logsumexp(-1).square().mean(), options.moe_z_loss_coeff),
+        LOAD: Term(shares.max() * count, 0.0),
+    }

@@ -1,0 +1,159 @@
+"""Adapters beside the tensor parallel layers of a frozen model (LoRA, Hu et al. 2021, arXiv:2106.09685).
+
+An adapter adds scale x B A x to what a layer computes from x. Beside a column layer, A is the same on every rank and B
+is sliced like the layer's outputs; beside a row layer, A is sliced like its inputs and B is the same on every rank.
+Between A and B there are only `rank` numbers per token, so the sum over the ranks is made there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.config.config import Config
+from neoxargs.facts.lora import ALL, Target, scale, targets
+from neoxargs.registry.lora import Lora
+from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
+from neoxargs.train.model.pipeline import stage_layers
+from neoxargs.train.parallel.communicate import copy_to_ranks, gather, leave_region, sum_gradients
+from neoxargs.train.parallel.init import Initializer, zeros
+from neoxargs.train.parallel.layers import ColumnLinear, Make, RowLinear
+from neoxargs.train.parallel.tensor_rng import different_on_each_rank
+
+#: Name of the module with a layer's adapters.
+MODULE = "lora"
+
+
+class Adapter(nn.Module):
+    """One pair of matrices: A (rank, inputs) and B (rows, rank)."""
+
+    def __init__(self, options: Lora, target: Target, name: str, make: Make) -> None:
+        super().__init__()
+        down, up = (1, None) if target.cuts_inputs else (None, 0)
+        self.A = make.parameter("A", (options.rank, target.inputs), _initializer(options, target), split=down)
+        size, slices = (target.rows(name), options.rank), target.slices(name)
+        self.B = make.parameter("B", size, zeros, split=up, parts=slices)
+
+
+class ColumnAdapter(Adapter):
+    """An adapter beside a column layer: (…, inputs) -> (…, rows / ranks)."""
+
+    def __init__(self, options: Lora, target: Target, name: str, make: Make) -> None:
+        super().__init__(options, target, name, make)
+        self.dropout, self.tensor, self.shards = options.dropout, make.tensor, make.shards
+        sum_gradients([self.A], self.shards)  # each rank applies it to its shard of the sequence
+
+    def forward(self, x: Tensor, factor: float) -> Tensor:
+        if self.training and self.dropout:
+            with different_on_each_rank(self.shards, x.device):
+                x = F.dropout(x, self.dropout)
+        # Scaled here, where there are only `rank` numbers per token.
+        narrow = F.linear(x, self.A) * factor  # (…, rank)
+        # As in the column layer itself: see ColumnLinear.forward.
+        narrow = gather(narrow, self.shards) if self.shards.size > 1 else copy_to_ranks(narrow, self.tensor)
+        return F.linear(narrow, self.B)
+
+
+class RowAdapter(Adapter):
+    """An adapter beside a row layer: (…, inputs / ranks) -> (…, rows), or this rank's summand if `make.partial`."""
+
+    def __init__(self, options: Lora, target: Target, name: str, make: Make) -> None:
+        super().__init__(options, target, name, make)
+        self.dropout, self.tensor, self.shards = options.dropout, make.tensor, make.shards
+        self.partial = make.partial
+        # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
+        sum_gradients([self.B], self.tensor if self.partial else self.shards)
+
+    def forward(self, x: Tensor, factor: float) -> Tensor:
+        if self.training and self.dropout:
+            # x is a slice of the inputs, other elements on each rank.
+            with different_on_each_rank(self.tensor, x.device):
+                x = F.dropout(x, self.dropout)
+        narrow = F.linear(x, self.A)  # (…, rank), one summand of it on each rank
+        if not self.partial and self.tensor.size > 1:
+            narrow = leave_region(narrow, self.tensor, self.shards)
+        return F.linear(narrow * factor, self.B)
+
+
+class Adapters(nn.Module):
+    """The adapters of one layer; returns what is added to its output."""
+
+    def __init__(self, config: Config, target: Target, make: Make) -> None:
+        super().__init__()
+        self.target, self.scale, self.ranks = target, scale(config), make.tensor.size
+        kind = RowAdapter if target.cuts_inputs else ColumnAdapter
+        for name in target.adapted:
+            self.add_module(name, kind(config.lora, target, name, make.at(name)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs), both as the layer has them on this rank."""
+        deltas = {name: adapter(x, self.scale) for name, adapter in self.named_children()}
+        return assembled(self.target, deltas, self.ranks)
+
+
+def assembled(target: Target, deltas: Mapping[str, Tensor], ranks: int = 1) -> Tensor:
+    """Return what is added to a layer's output (…, rows / ranks), from the outputs of its adapters; 0 without one."""
+    if ALL in deltas:
+        return deltas[ALL]
+    like = next(iter(deltas.values()))
+    groups = max(1, target.groups // ranks)  # those of this rank; a gated projection is sliced part by part
+    blocks = []
+    for name, rows in target.parts:
+        width = rows * target.groups // ranks // groups
+        shape = (*like.shape[:-1], groups, width)
+        blocks.append(deltas[name].view(shape) if name in deltas else like.new_zeros(shape))
+    return torch.cat(blocks, dim=-1).flatten(-2)
+
+
+def attach(module: nn.Module, config: Config, make: Make) -> None:
+    """Add the adapters that the configuration asks for to the layers of a model, or of a pipeline stage."""
+    by_name = {target.module: target for target in targets(config)}
+    # A list first: attaching adds modules, which the iteration must not meet.
+    for name, layer in list(_parallel_layers(module)) if by_name else ():
+        target = by_name.get(re.sub(r"^layers\.\d+\.", "", name))
+        if target is not None:
+            within = replace(make.at(f"{name}.{MODULE}"), partial=getattr(layer, "partial", False))
+            layer.lora = Adapters(config, target, within)
+
+
+@contextmanager
+def disabled(module: nn.Module) -> Iterator[None]:
+    """Let the model compute within this as if it had no adapters."""
+    found = [(layer, layer.scale) for layer in module.modules() if isinstance(layer, Adapters)]
+    for layer, _ in found:
+        layer.scale = 0.0
+    yield
+    for layer, factor in found:
+        layer.scale = factor
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a weight belongs to an adapter."""
+    return f".{MODULE}." in name
+
+
+def _parallel_layers(module: nn.Module) -> Iterator[tuple[str, ColumnLinear | RowLinear]]:
+    """Yield the column and row layers by their names in `GPT`."""
+    parts: Iterable[tuple[str, nn.Module]] = [("", module)]
+    if is_pipeline_module(module):
+        parts = [(f"{path}.", layer) for path, layer, _ in stage_layers(module)]
+    for path, part in parts:
+        for name, layer in part.named_modules():
+            if isinstance(layer, ColumnLinear | RowLinear):
+                yield path + name, layer
+
+
+def _initializer(options: Lora, target: Target) -> Initializer:
+    """Return the distribution of A's initial values, that of peft."""
+    if options.init == "gaussian":
+        return lambda tensor, generator: tensor.normal_(0.0, 1 / options.rank, generator=generator)
+    # kaiming_uniform with a = sqrt(5), written out.
+    bound = 1 / math.sqrt(target.inputs)
+    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)

@@ -1,0 +1,169 @@
+"""Mamba layers (Gu and Dao 2023, arXiv:2312.00752): a gated, recurrent mixer in place of attention and feed-forward.
+
+Names and shapes of the weights are those of GPT-NeoX and of mamba-ssm. Tensor parallel ranks divide the inner channels.
+Each token's step sizes, input vector and output vector are computed from the channels of all ranks, as in a model on
+one rank; in GPT-NeoX, each rank uses its own channels only, so that the function depends on the number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.config.config import Config
+from neoxargs.facts.mamba import STATE, TAPS, has_scan_bias, packed_width, step_rank
+from neoxargs.facts.model import norms_after, norms_before
+from neoxargs.train.model.bias import RelativeBias
+from neoxargs.train.model.cache import Cache
+from neoxargs.train.model.documents import LayerInput, masks_documents, pack, unpack
+from neoxargs.train.model.norm import norm
+from neoxargs.train.ops.fused import DropoutAdd
+from neoxargs.train.ops.scan import Inputs, selective_scan
+from neoxargs.train.parallel.communicate import copy_to_ranks
+from neoxargs.train.parallel.init import Initializer, initializer
+from neoxargs.train.parallel.layers import Make
+
+#: Range of the initial step sizes, which are distributed evenly on a logarithmic scale.
+STEPS = (1e-3, 1e-1)
+
+
+class MambaTransformerBlock(nn.Module):
+    """The mixer with a residual connection: (batch, seq, hidden) -> (batch, seq, hidden)."""
+
+    def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
+        super().__init__()
+        self.recompute, rate = make.recompute, config.regularization.hidden_dropout
+        self.norm = _norm(config, make, norms_before(config.norm))
+        self.mixer = Mixer(config, make.at("mixer"))
+        self.output_norm = _norm(config, make, norms_after(config.norm))
+        self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
+        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, make.shards)
+
+    def forward(self, inputs: LayerInput) -> LayerInput:
+        hidden, starts = unpack(inputs)
+        with self.recompute.layer():
+            normed = hidden if self.norm is None else self.recompute(self.norm, hidden)
+            update = self.mixer(normed, starts)
+            update = update if self.output_norm is None else self.recompute(self.output_norm, update)
+            return pack(self.add(update, normed if self.post_norm_residual else hidden), starts)
+
+
+def _norm(config: Config, make: Make, is_there: bool) -> nn.Module | None:
+    return norm(config.shape.hidden_size, config.norm, make.shards) if is_there else None
+
+
+class Mixer(nn.Module):
+    """Projection, convolution, selective scan, gate and projection: (batch, seq, hidden) -> (batch, seq, hidden).
+
+    With sequence parallelism both are (batch, seq / ranks, hidden).
+    """
+
+    def __init__(self, config: Config, make: Make) -> None:
+        super().__init__()
+        self.tensor, self.recompute = make.tensor, make.recompute
+        self.resets = masks_documents(config.data)
+        hidden, inner, init = config.shape.hidden_size, config.mamba.mamba_inner_size, config.init
+        bias = config.mamba.mamba_use_bias_in_linears
+        init_in = initializer(init.init_method, init, config.shape)
+        init_out = initializer(init.output_layer_init_method, init, config.shape)
+        self.widths = (step_rank(config), STATE, STATE)
+        # Two parts: each rank gets the inputs of its channels and their gates.
+        self.in_proj = make.column("in_proj", hidden, 2 * inner, init_in, bias, parts=2)
+        self.conv1d = Convolution(config, make.at("conv1d"))
+        # The whole sequence leaves it, which the scan needs.
+        whole = replace(make, sequence_parallel=False)
+        self.x_proj = whole.row("x_proj", inner, packed_width(config), init_in, has_scan_bias(config))
+        self.dt_proj = StepSizes(config, make.at("dt_proj"))
+        self.A_log = make.parameter("A_log", (inner, STATE), _one_to_n, split=0)
+        self.A_log.no_weight_decay = True  # type: ignore[attr-defined]
+        self.D = make.parameter("D", (inner,), _ones, split=0)
+        self.out_proj = make.row("out_proj", inner, hidden, init_out, bias)
+        #: Set during text generation only.
+        self.cache: Cache | None = None
+
+    def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
+        """starts: (batch, seq), the position where each token's document begins; None if no layer needs it."""
+        x, gate = self.in_proj(hidden).chunk(2, dim=-1)
+        starts = starts if self.resets else None
+        window, state = (None, None) if self.cache is None else self.cache.state() or (None, None)
+        x, window = self.conv1d(x, starts, window)
+        y, state = selective_scan(self._scan_inputs(self.recompute(F.silu, x), starts), state)
+        if self.cache is not None:
+            self.cache.keep((self.cache.last(window, TAPS - 1), state))
+        return self.out_proj(y * self.recompute(F.silu, gate))  # type: ignore[no-any-return]
+
+    def _scan_inputs(self, x: Tensor, starts: Tensor | None) -> Inputs:
+        # Every rank uses all of it for its own channels, so the gradients are summed.
+        packed = copy_to_ranks(self.x_proj(x), self.tensor)
+        narrow, into, out = packed.split(self.widths, dim=-1)  # type: ignore[no-untyped-call]
+        steps = self.dt_proj(narrow)
+        padding = None if self.cache is None else self.cache.padding(steps.shape[1])
+        if padding is not None:
+            steps = steps.masked_fill(padding.unsqueeze(-1), -torch.inf)  # a step of size 0 leaves the state as it is
+        resets = None if starts is None else starts == torch.arange(x.shape[1], device=x.device)
+        return Inputs(x, steps, into, out, -torch.exp(self.A_log.float()), self.D.float(), resets)
+
+
+class Convolution(nn.Module):
+    """Causal convolution over time, each channel by itself."""
+
+    def __init__(self, config: Config, make: Make) -> None:
+        super().__init__()
+        inner, method = config.mamba.mamba_inner_size, _uniform(TAPS**-0.5)  # torch's default for nn.Conv1d
+        self.weight = make.parameter("weight", (inner, 1, TAPS), method, split=0)
+        biased = config.mamba.mamba_use_bias_in_conv
+        self.bias = make.parameter("bias", (inner,), method, split=0) if biased else None
+
+    def forward(self, x: Tensor, starts: Tensor | None = None, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the output (batch, seq, channels), and the inputs with those of the tokens before.
+
+        before: inputs of the TAPS - 1 tokens before; None for zeros. Documents see only their own tokens.
+        """
+        padded = F.pad(x, (0, 0, TAPS - 1, 0)) if before is None else torch.cat((before, x), 1)
+        weight, length = self.weight[:, 0], x.shape[1]
+        y = x * weight[:, -1] if self.bias is None else torch.addcmul(self.bias, x, weight[:, -1])
+        for back in range(1, TAPS):
+            first = TAPS - 1 - back
+            earlier = padded[:, first : first + length]
+            if starts is not None:
+                other = torch.arange(length, device=x.device) - back < starts
+                earlier = earlier.masked_fill(other.unsqueeze(-1), 0)
+            y = torch.addcmul(y, earlier, weight[:, first])
+        return y, padded
+
+
+class StepSizes(nn.Module):
+    """Linear layer from the bottleneck to the step size of each channel, before softplus, in fp32."""
+
+    def __init__(self, config: Config, make: Make) -> None:
+        super().__init__()
+        rank, inner = step_rank(config), config.mamba.mamba_inner_size
+        self.weight = make.parameter("weight", (inner, rank), _uniform(rank**-0.5), split=0)
+        self.bias = make.parameter("bias", (inner,), _step_sizes, split=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight).float() + self.bias.float()
+
+
+def _uniform(bound: float) -> Initializer:
+    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)
+
+
+def _one_to_n(tensor: Tensor, _: torch.Generator) -> Tensor:
+    """Set every row to the logarithms of 1 to N."""
+    return tensor.copy_(torch.arange(1, tensor.shape[1] + 1, dtype=tensor.dtype, device=tensor.device).log())
+
+
+def _ones(tensor: Tensor, _: torch.Generator) -> Tensor:
+    return tensor.fill_(1)
+
+
+def _step_sizes(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw step sizes and apply the inverse of softplus."""
+    low, high = map(math.log, STEPS)
+    steps = tensor.uniform_(low, high, generator=generator).exp_()
+    return steps.copy_(steps + torch.log(-torch.expm1(-steps)))

@@ -1,0 +1,208 @@
+"""RWKV-6 "Finch" layers (Peng et al. 2024, arXiv:2404.05892): time mixing, then channel mixing.
+
+Names and shapes of the weights, and their initial values, are GPT-NeoX's. GPT-NeoX runs the recurrence over the samples
+of a batch, by a transposed input; here it runs over the tokens of each sample. As in GPT-NeoX, the first layer of the
+model normalises its input with `ln1`, where the authors' code has another norm, and the kind and epsilon of the norms
+do not depend on `norm`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.config.config import Config
+from neoxargs.facts.rwkv import DECAY_RANK, MIXING_RANK, rwkv_widths
+from neoxargs.train.model.cache import Cache
+from neoxargs.train.model.documents import LayerInput, masks_documents, pack, unpack
+from neoxargs.train.ops.from_inputs import from_inputs
+from neoxargs.train.ops.wkv import wkv
+from neoxargs.train.parallel.init import Initializer
+from neoxargs.train.parallel.layers import Make
+
+#: Epsilon of the norm of each head's output: 1e-5 x 8^2, because the authors divide that output by 8.
+HEAD_EPSILON = 64e-5
+
+
+class RwkvTransformerBlock(nn.Module):
+    """Time mixing and channel mixing, each with a residual connection: (batch, seq, hidden), the same shape."""
+
+    def __init__(self, config: Config, make: Make, layer: int = 0, _: object = None) -> None:
+        super().__init__()
+        hidden = config.shape.hidden_size
+        self.is_first = layer == 0
+        self.masks_documents = masks_documents(config.data)
+        self.ln1, self.ln2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.att = TimeMixing(config, make.at("att"), layer)
+        self.ffn = ChannelMixing(config, make.at("ffn"), layer)
+        self.dropout = nn.Dropout(config.regularization.hidden_dropout)
+
+    def forward(self, inputs: LayerInput) -> LayerInput:
+        hidden, starts = unpack(inputs)
+        within = starts if self.masks_documents else None
+        if self.is_first:
+            hidden = self.ln1(hidden)
+        hidden = hidden + self.dropout(self.att(self.ln1(hidden), within))
+        return pack(hidden + self.dropout(self.ffn(self.ln2(hidden), within)), starts)
+
+
+class TimeMixing(nn.Module):
+    """Linear attention whose decays depend on the token: (batch, seq, hidden) -> (batch, seq, hidden)."""
+
+    def __init__(self, config: Config, make: Make, layer: int) -> None:
+        super().__init__()
+        hidden, self.heads = config.shape.hidden_size, config.shape.num_attention_heads
+        width = rwkv_widths(config)[0]
+        depth = Depth.of(config, layer)
+        self.time_maa_x, self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g = (
+            make.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing(power, shift))
+            for name, power, shift in zip("xwkvrg", (1, 1, 1, 1, 0.5, 0.5), (0, 0, 0, 0.3, 0, 0), strict=True)
+        )
+        self.time_maa_w1 = make.parameter("time_maa_w1", (hidden, 5 * MIXING_RANK), _uniform(1e-4))
+        self.time_maa_w2 = make.parameter("time_maa_w2", (5, MIXING_RANK, hidden), _uniform(1e-4))
+        self.time_decay = make.parameter("time_decay", (1, 1, width), depth.decay)
+        self.time_decay_w1 = make.parameter("time_decay_w1", (hidden, DECAY_RANK), _uniform(1e-4))
+        self.time_decay_w2 = make.parameter("time_decay_w2", (DECAY_RANK, width), _uniform(1e-4))
+        self.time_faaaa = make.parameter("time_faaaa", (self.heads, width // self.heads), depth.bonus)
+        self.receptance, self.key, self.value, self.gate = (
+            make.column(name, hidden, width, _linear(hidden), bias=False)
+            for name in ("receptance", "key", "value", "gate")
+        )
+        self.output = make.row("output", width, hidden, _linear(width), bias=False)
+        self.ln_x = nn.GroupNorm(self.heads, width, eps=HEAD_EPSILON)
+        #: Set during text generation only.
+        self.cache: Cache | None = None
+
+    def forward(self, x: Tensor, starts: Tensor | None = None) -> Tensor:
+        """starts: (batch, seq), where each token's document begins, if documents must not read each other."""
+        last, state = _recalled(self.cache, 2)
+        factors = self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g
+        matrices = self.time_maa_w1, self.time_maa_w2
+        mixed = from_inputs(_mixed, x, shifted(x, last, starts), self.time_maa_x, *matrices, *factors)
+        xw, xk, xv, xr, xg = mixed.unbind()
+        w = self.time_decay + torch.tanh(xw @ self.time_decay_w1) @ self.time_decay_w2
+        y, after = self._wkv(self.receptance(xr), self.key(xk), self.value(xv), w, state, starts)
+        if self.cache is not None:
+            self.cache.keep((self.cache.last(F.pad(x, (0, 0, 1, 0)), 1), after))
+        normed = self.ln_x(y.to(x.dtype).flatten(0, 1).flatten(1)).view(*x.shape[:2], -1)
+        return self.output(normed * F.silu(self.gate(xg)))  # type: ignore[no-any-return]
+
+    def _wkv(
+        self, r: Tensor, k: Tensor, v: Tensor, w: Tensor, state: Tensor | None, starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Call `wkv` for vectors of all heads, (batch, seq, width)."""
+        r, k, v, w = (x.view(*x.shape[:2], self.heads, -1) for x in (r, k, v, w))
+        if state is None:
+            state = r.new_zeros(len(r), self.heads, r.shape[-1], r.shape[-1], dtype=torch.float32)
+        padding = None if self.cache is None else self.cache.padding(r.shape[1])
+        if padding is not None:  # it neither adds to the state nor decays it
+            k, w = k.masked_fill(padding[..., None, None], 0), w.masked_fill(padding[..., None, None], -torch.inf)
+        return wkv(r, k, v, w, self.time_faaaa, state, starts)
+
+
+def _mixed(x: Tensor, previous: Tensor, first: Tensor, w1: Tensor, w2: Tensor, *factors: Tensor) -> Tensor:
+    """Interpolate between each token and the one before it: (batch, seq, hidden) -> (5, batch, seq, hidden).
+
+    How far depends on the token: two matrices of low rank add to each of the five learned factors.
+    """
+    change = previous - x
+    low = torch.tanh((x + change * first) @ w1).view(*x.shape[:2], 5, -1).movedim(-2, 0)  # (5, batch, seq, rank)
+    return x + change * (torch.stack(factors) + low @ w2.unsqueeze(1))
+
+
+class ChannelMixing(nn.Module):
+    """Feed-forward layer that also reads the previous token: (batch, seq, hidden) -> (batch, seq, hidden)."""
+
+    def __init__(self, config: Config, make: Make, layer: int) -> None:
+        super().__init__()
+        hidden, width = config.shape.hidden_size, rwkv_widths(config)[1]
+        depth = Depth.of(config, layer)
+        self.time_maa_k, self.time_maa_r = (
+            make.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing()) for name in "kr"
+        )
+        self.key = make.column("key", hidden, width, _linear(hidden), bias=False)
+        self.receptance = make.column("receptance", hidden, hidden, _linear(hidden), bias=False)
+        self.value = make.row("value", width, hidden, _linear(width), bias=False)
+        #: Set during text generation only.
+        self.cache: Cache | None = None
+
+    def forward(self, x: Tensor, starts: Tensor | None = None) -> Tensor:
+        """starts: as for `TimeMixing`."""
+        (last,) = _recalled(self.cache, 1)
+        change = shifted(x, last, starts) - x
+        if self.cache is not None:
+            self.cache.keep((self.cache.last(F.pad(x, (0, 0, 1, 0)), 1),))
+        key = F.relu(self.key(x + change * self.time_maa_k)).square()
+        return torch.sigmoid(self.receptance(x + change * self.time_maa_r)) * self.value(key)  # type: ignore[no-any-return]
+
+
+def _recalled(cache: Cache | None, count: int) -> tuple[Tensor | None, ...]:
+    """Return the tensors that a module stored in the pass before, or None `count` times."""
+    past = None if cache is None else cache.state()
+    return past or (None,) * count
+
+
+def shifted(x: Tensor, last: Tensor | None, starts: Tensor | None) -> Tensor:
+    """Return for each token the one before it in its document, or zeros: (batch, seq, hidden), the same shape.
+
+    last: (batch, 1, hidden), what is before the first token of this pass; None for zeros.
+    """
+    previous = F.pad(x, (0, 0, 1, -1)) if last is None else torch.cat((last, x[:, :-1]), dim=1)
+    if starts is None:
+        return previous
+    begins = starts == torch.arange(x.shape[1], device=x.device)
+    return previous.masked_fill(begins.unsqueeze(-1), 0)
+
+
+class Depth(NamedTuple):
+    """The initial values that depend on a layer's place in the model, from 0 to 1.
+
+    They are computed in place: deepspeed.zero.Init gives new tensors the type of the model.
+    """
+
+    place: float
+    """layer / (layers - 1)."""
+    remaining: float
+    """1 - layer / layers."""
+
+    @staticmethod
+    def of(config: Config, layer: int) -> Depth:
+        layers = config.shape.num_layers
+        return Depth(layer / max(layers - 1, 1), 1 - layer / layers)
+
+    def mixing(self, power: float = 1, shift: float = 0) -> Initializer:
+        """Return how far channels are mixed with the previous token: the first channels and layers the most."""
+
+        def fill(tensor: Tensor, _: torch.Generator) -> Tensor:
+            kept = _ramp(tensor).div_(tensor.numel()).pow_(self.remaining * power).add_(shift * self.place)
+            return kept.neg_().add_(1)
+
+        return fill
+
+    def decay(self, tensor: Tensor, _: torch.Generator) -> Tensor:
+        """Fill with w from -6 (slow) in the first channel to -1 (fast) in the last, over all heads."""
+        return _ramp(tensor).div_(tensor.numel() - 1).pow_(0.7 + 1.3 * self.place).mul_(5).sub_(6)
+
+    def bonus(self, tensor: Tensor, _: torch.Generator) -> Tensor:
+        """Fill with the weight of the current token: falling over the channels, plus -0.1, 0 and 0.1 in turn."""
+        flat = tensor.view(-1)
+        zigzag = _ramp(flat.clone()).add_(1).remainder_(3).sub_(1).mul_(0.1)
+        _ramp(flat).div_(1 - len(flat)).add_(1).mul_(self.place).add_(zigzag)
+        return tensor
+
+
+def _ramp(tensor: Tensor) -> Tensor:
+    """Fill the last dimension with 0, 1, 2, …"""
+    return tensor.fill_(1).cumsum_(-1).sub_(1)
+
+
+def _uniform(bound: float) -> Initializer:
+    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)
+
+
+def _linear(inputs: int) -> Initializer:
+    """The initial values of torch's nn.Linear."""
+    return _uniform(inputs**-0.5)

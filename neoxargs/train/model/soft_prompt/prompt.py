@@ -1,0 +1,58 @@
+"""Soft prompt tuning (Lester et al. 2021, arXiv:2104.08691): trained embeddings before the text, in a frozen model.
+
+The first `num_tokens` positions of every sample belong to the prompt. The text is moved there to the right, and tokens
+that then have no place are cut off; the layers and their masks therefore know nothing of the prompt. Positions of the
+prompt hold token 0, whose embedding the prompt replaces, and have no labels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from neoxargs.registry.architectures import SoftPrompt
+from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.parallel.layers import Make
+
+#: Name of the prompt's weight in the module that holds it, and in the model.
+WEIGHT = "soft_prompt"
+NAME = f"positions.{WEIGHT}"
+#: The token at the positions of the prompt.
+PLACEHOLDER = 0
+
+
+def prompt(options: SoftPrompt, hidden_size: int, make: Make) -> nn.Parameter | None:
+    """Return the prompt (num_tokens, hidden) with random initial values; None without a prompt."""
+    if not options.enabled:
+        return None
+
+    def uniform(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        return tensor.uniform_(-options.init_range, options.init_range, generator=generator)
+
+    return make.parameter(WEIGHT, (options.num_tokens, hidden_size), uniform)
+
+
+def insert(prompt: Tensor, hidden: Tensor, first: int) -> Tensor:
+    """Replace the embeddings at the positions of the prompt.
+
+    prompt: (num_tokens, hidden). hidden: (batch, seq, hidden), of the positions from `first` on.
+    """
+    own = prompt[first : first + hidden.shape[1]].to(hidden.dtype)
+    # Also if none of the positions is the prompt's: every sequence parallel rank takes part in the backward pass.
+    return torch.cat((own.expand(len(hidden), -1, -1), hidden[:, len(own) :]), dim=1)
+
+
+def make_room(tokens: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Move tokens and labels (batch, seq) to the right by the length of the prompt, and cut off as many at the end."""
+    if not count:
+        return tokens, labels
+    front = tokens.new_zeros(len(tokens), count)
+    return (
+        torch.cat((front + PLACEHOLDER, tokens[:, :-count]), dim=1),
+        torch.cat((front + IGNORED, labels[:, :-count]), dim=1),
+    )
+
+
+def is_prompt(name: str) -> bool:
+    """Whether a weight is the prompt, by its name in any module."""
+    return name.endswith(WEIGHT)

@@ -1,0 +1,140 @@
+"""Sorting tokens by expert, and the products of each expert's tokens with its matrix.
+
+Experts have as many tokens as chose them: the rows of a product are those of all experts, one expert after the other
+(Gale et al. 2022, "MegaBlocks", arXiv:2211.15841). No token is dropped and nothing is padded, unless there is a
+capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neoxargs.registry.moe import Moe
+from neoxargs.train.model.experts.router import Choice
+
+
+class Assignments(NamedTuple):
+    """The pairs of a token and an expert that process it, sorted by expert."""
+
+    tokens: Tensor
+    """(pairs): the index of the token."""
+    weights: Tensor
+    """(pairs): the weight of the expert's output."""
+    counts: Tensor
+    """(experts): the number of pairs of each expert."""
+
+
+def assign(choice: Choice, count: int, capacity: int | None = None) -> Assignments:
+    """Sort a choice by expert. count: number of experts.
+
+    capacity: pairs that an expert processes; those with the lowest weights are left out. None: all.
+    """
+    experts, weights = choice.experts.flatten(), choice.weights.flatten()
+    counts = torch.bincount(experts, minlength=count)
+    if capacity is None:
+        # Stable: the pairs of an expert stay in the order of the tokens, so that results do not depend on the sort.
+        order = experts.argsort(stable=True)
+    else:
+        # Sorted by weight first and then, stably, by expert: each expert's pairs are in descending order of weight.
+        order = weights.detach().argsort(descending=True, stable=True)
+        order = order[experts[order].argsort(stable=True)]
+        sorted_experts = experts[order]
+        # The place of each pair within its expert: 0 is the one with the highest weight.
+        place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[sorted_experts]
+        order, counts = order[place < capacity], counts.clamp(max=capacity)
+    # Pairs are numbered token by token, `top_k` each.
+    return Assignments(order // choice.experts.shape[1], weights.index_select(0, order), counts)
+
+
+def part(assignments: Assignments, experts: range) -> Assignments:
+    """Return the assignments to some consecutive experts."""
+    tokens, weights, counts = assignments
+    # No slicing, for which int() below would wait for the GPU.
+    if len(experts) == len(counts):
+        return assignments
+    first, size = int(counts[: experts.start].sum()), int(counts[experts.start : experts.stop].sum())
+    here = slice(first, first + size)
+    return Assignments(tokens[here], weights[here], counts[experts.start : experts.stop])
+
+
+def capacity(options: Moe, tokens: int, training: bool) -> int | None:
+    """Return how many tokens an expert processes at most, for a micro batch of `tokens`; None if it is unlimited."""
+    if not options.moe_token_dropping:
+        return None
+    factor = options.moe_train_capacity_factor if training else options.moe_eval_capacity_factor
+    share = tokens * options.moe_top_k / options.moe_num_experts
+    return max(math.ceil(share * factor), options.moe_min_capacity)
+
+
+def grouped_product(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    """Multiply each expert's rows with its matrix: rows (pairs, inputs), weight (experts, outputs, inputs)."""
+    if _has_grouped_kernel(rows, weight):
+        # The kernel takes where each expert's rows end, as int32 on the device; the host need not know the counts.
+        ends = counts.cumsum(0, dtype=torch.int32)
+        return torch._grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+    # The loop on the host needs the counts, for which a GPU is waited for.
+    return _Loop.apply(rows, weight, counts.tolist())  # type: ignore[no-untyped-call, no-any-return]
+
+
+def weighted_sums(outputs: Tensor, assignments: Assignments, tokens: int) -> Tensor:
+    """Return each token's sum of weight x output over its experts: (pairs, hidden) -> (tokens, hidden)."""
+    return _WeightedSums.apply(outputs, assignments.weights, assignments.tokens, tokens)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _WeightedSums(torch.autograd.Function):
+    """`index_add` of weighted rows, without storing these rows as torch's does."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, weights: Tensor, index: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(outputs, weights, index)
+        weighted = outputs * weights.to(outputs.dtype).unsqueeze(1)
+        return outputs.new_zeros(tokens, outputs.shape[1]).index_add_(0, index, weighted)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        outputs, weights, index = ctx.saved_tensors
+        of_rows = gradient.index_select(0, index)
+        of_weights = (of_rows * outputs).sum(1, dtype=weights.dtype)
+        return of_rows.mul_(weights.to(of_rows.dtype).unsqueeze(1)), of_weights, None, None
+
+
+def _has_grouped_kernel(rows: Tensor, weight: Tensor) -> bool:
+    """Whether torch computes these products in one kernel: in bf16 on Hopper and later, with aligned rows."""
+    if not rows.is_cuda or rows.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16 or not len(rows):
+        return False
+    aligned = all(size % 8 == 0 for size in weight.shape[1:])  # rows of whole 16 bytes
+    return aligned and hasattr(torch, "_grouped_mm") and torch.cuda.get_device_capability(rows.device) >= (9, 0)
+
+
+class _Loop(torch.autograd.Function):
+    """One product per expert. Gradients of the matrices are written in place, not stacked."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, counts: list[int]) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        ctx.counts = counts
+        output = rows.new_empty(len(rows), weight.shape[1])
+        for expert, here in _slices(counts):
+            torch.mm(rows[here], weight[expert].t(), out=output[here])
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, weight = ctx.saved_tensors
+        row_gradient, weight_gradient = torch.empty_like(rows), torch.zeros_like(weight)
+        for expert, here in _slices(ctx.counts):
+            torch.mm(gradient[here], weight[expert], out=row_gradient[here])
+            torch.mm(gradient[here].t(), rows[here], out=weight_gradient[expert])
+        return row_gradient, weight_gradient, None
+
+
+def _slices(counts: list[int]) -> list[tuple[int, slice]]:
+    """Return the experts that have rows, each with its rows."""
+    ends = torch.tensor(counts).cumsum(0).tolist()
+    return [
+        (expert, slice(end - size, end)) for expert, (size, end) in enumerate(zip(counts, ends, strict=True)) if size
+    ]

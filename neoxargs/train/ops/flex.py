@@ -1,0 +1,156 @@
+"""Masked attention on GPUs with torch's flex_attention: sparsity patterns, windows, documents, ALiBi, bounded scores.
+
+It compiles one kernel, which computes mask and bias from the positions, never stores them or the scores, and skips
+blocks of tokens that do not attend to each other. It has no dropout, and needs a head dimension that is a power of two.
+T5's relative position bias, which has a gradient, stays a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neoxargs.train.ops.fused import should_compile
+from neoxargs.train.ops.sdpa import has_flash_kernel
+from neoxargs.train.ops.sparsity import Pattern, local_layout
+from neoxargs.train.ops.tables import Tables
+from neoxargs.train.process.mesh import ALONE, Axis
+
+#: Batch element, head, row and column -> whether the row's token attends to the column's.
+Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The earlier tokens that each token attends to, and the bias on the scores, as far as positions determine them."""
+
+    pattern: Pattern | None = None
+    window: int = 0
+    """Number of preceding tokens that each token attends to; 0 means all."""
+    slopes: tuple[float, ...] = ()
+    """ALiBi's slope of each head of this rank: a score is lowered by slope x distance."""
+    axis: Axis = ALONE
+    """The tensor parallel ranks, among which the pattern's heads are divided."""
+    softcap: float = 0.0
+    """The bound on scores (`attn_logit_softcapping`); 0 means none."""
+
+
+def is_supported(query: Tensor, dropout: float) -> bool:
+    """Whether flex_attention can compute this; otherwise a mask is made for torch's ordinary attention."""
+    width = query.shape[-1]
+    # Narrower and wider heads, and GPUs before the A100, have no tested block sizes.
+    tested = 16 <= width <= 256 and width & (width - 1) == 0
+    return query.is_cuda and tested and not dropout and should_compile("cuda") and has_flash_kernel(query.device)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, rule: Rule, starts: Tensor | None, tables: Tables) -> Tensor:
+    """Attend as the rule says: (batch, heads / tensor ranks, seq, head_dim) of each -> the query's shape.
+
+    starts: (batch, seq), the position where each token's document begins; None if attention crosses documents.
+    """
+    context: Tensor = _kernel(query.is_cuda)(
+        query,
+        key,
+        value,
+        score_mod=_score_change(rule, query.device, tables),
+        block_mask=_block_mask(rule, query.shape[2], query.device, starts, tables),
+        enable_gqa=key.shape[1] < query.shape[1],
+    )
+    return context
+
+
+@cache
+def _kernel(compiled: bool) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # Compiled on GPUs only: uncompiled, as in tests on a CPU, it stores all scores.
+    return torch.compile(flex_attention) if compiled else flex_attention
+
+
+def _score_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
+    """Return the function of scores that bounds them or adds ALiBi's bias; None if they stay as they are."""
+    lower = _alibi_change(rule, device, tables) if rule.slopes else None
+    if not rule.softcap:
+        return lower
+    bound = rule.softcap
+
+    def change(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        score = bound * torch.tanh(score / bound)
+        return lower(score, batch, head, row, column) if lower else score
+
+    return change
+
+
+def _alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
+    slopes = tables.get(("slopes", device), lambda: torch.tensor(rule.slopes, device=device))
+
+    def lower(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return score - slopes[head] * (row - column)
+
+    return lower
+
+
+def _block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
+    """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
+    key = ("block mask", rule, seq, device)
+    if starts is None:
+        return tables.get(key, lambda: _built_block_mask(rule, seq, device, None, tables))
+    return tables.derived(key, starts, lambda: _built_block_mask(rule, seq, device, starts, tables))
+
+
+def _built_block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
+    from torch.nn.attention.flex_attention import and_masks, create_block_mask
+
+    conditions: list[Attends] = [_is_before]
+    heads = None
+    if rule.pattern:
+        blocks = tables.get(("layout", rule.pattern, device), lambda: _layout(rule, device))
+        conditions.append(_is_in_layout(blocks, rule.pattern.block))
+        # None: the mask does not depend on the head, and is stored once.
+        heads = len(blocks) if len(blocks) > 1 else None
+    if rule.window:
+        conditions.append(_is_in_window(rule.window))
+    if starts is not None:
+        conditions.append(_is_in_document(starts))
+    batch = None if starts is None else len(starts)
+    return create_block_mask(and_masks(*conditions), batch, heads, seq, seq, device=str(device))
+
+
+def _layout(rule: Rule, device: torch.device) -> Tensor:
+    assert rule.pattern
+    return local_layout(rule.pattern, rule.axis).to(device)
+
+
+# torch.compile needs functions that close over tensors and numbers only.
+
+
+def _is_before(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    return row >= column
+
+
+def _is_in_layout(blocks: Tensor, size: int) -> Attends:
+    per_head = len(blocks) > 1
+
+    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return blocks[head if per_head else 0, row // size, column // size]
+
+    return attends
+
+
+def _is_in_window(width: int) -> Attends:
+    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return row - column <= width
+
+    return attends
+
+
+def _is_in_document(starts: Tensor) -> Attends:
+    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return starts[batch, row] == starts[batch, column]
+
+    return attends

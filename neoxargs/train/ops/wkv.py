@@ -1,0 +1,106 @@
+"""WKV, the linear attention of RWKV-6 (Peng et al. 2024, arXiv:2404.05892), computed in chunks of time.
+
+Each head has a state S (key width, value width), and decays d_t = exp(-exp(w_t)):
+
+    y_t = r_t (S_{t-1} + diag(u) k_t v_t^T)        S_t = diag(d_t) S_{t-1} + k_t v_t^T
+
+Inside a chunk, y is a product of matrices, as in attention: token t reads k_s v_s^T decayed by d_{s+1} ... d_{t-1}. As
+a quotient of two cumulative products, that decay would be 0 / 0 where tokens are forgotten fast. Here it is the
+exponential of a sum of log decays, which is never positive. Those of all pairs of a chunk are in memory at once. Only
+the state before each segment of several chunks is stored; the backward pass computes one segment at a time anew.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from neoxargs.facts.rwkv import CHUNK, SEGMENT
+from neoxargs.train.ops.from_inputs import from_inputs
+
+#: Larger w are cut to this one, whose decay, 2e-9, is 0 beside 1 in fp32. Sums of the log decays stay precise.
+LARGEST_W = 3.0
+
+
+def wkv(
+    r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor, starts: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return y (batch, seq, heads, width) and the state after the last token, both in fp32.
+
+    r, k, v, w: (batch, seq, heads, width). u: (heads, width). state: (batch, heads, width, width), before the first
+    token. starts: (batch, seq), where each token's document begins, if no token may read those of another document.
+    """
+    if starts is None:
+        starts = torch.full(r.shape[:2], -1, device=r.device)  # one document, which began before the first token
+    sizes = _segments(r.shape[1])
+    outputs = []
+    # Split, not sliced: the backward pass of each slice would fill a tensor as long as the sequence.
+    for number, parts in enumerate(zip(*(torch.split(x, sizes, dim=1) for x in (r, k, v, w, starts)), strict=True)):
+        segment = partial(_segment, parts[-1] - sum(sizes[:number]))
+        y, state = from_inputs(segment, *parts[:-1], u, state)
+        outputs.append(y)
+    return torch.cat(outputs, dim=1), state
+
+
+def _segments(seq: int) -> list[int]:
+    """Return the lengths of the segments: each a multiple of CHUNK, but for the last one, which may be shorter."""
+    rest, last = seq % SEGMENT, seq % CHUNK
+    return [size for size in (*[SEGMENT] * (seq // SEGMENT), rest - last, last) if size]
+
+
+class _Visible(NamedTuple):
+    """Which tokens and states belong to the same document, as masks for a segment in chunks."""
+
+    pairs: Tensor
+    """(…, size of t, size of s): token t reads token s."""
+    state: Tensor
+    """(…, size, 1): token t reads the state before the chunk."""
+    end: Tensor
+    """(…, size, 1): the state after the chunk includes token s."""
+    across: Tensor
+    """(…, 1, 1): the state after the chunk includes the state before it."""
+
+
+def _visible(starts: Tensor) -> _Visible:
+    """Compare the starts of documents, (batch, 1, chunks, size, 1), which are positions in the segment."""
+    chunks, size = starts.shape[2:4]
+    earlier = torch.ones(size, size, dtype=torch.bool, device=starts.device).tril(-1)
+    first = torch.arange(chunks, device=starts.device)[:, None, None] * size
+    last = starts[..., -1:, :]
+    return _Visible(earlier & (starts == starts.mT), starts < first, starts == last, last < first)
+
+
+def _segment(
+    starts: Tensor, r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`wkv` of one segment: all chunks at once, except for the states between them."""
+    visible = _visible(_chunks(starts[..., None, None]))
+    with torch.autocast(r.device.type, enabled=False):
+        r, k, v, w = (_chunks(x.float()) for x in (r, k, v, w))
+        log_decay = -w.clamp(max=LARGEST_W).exp()
+        through = log_decay.cumsum(-2)  # from the start of the chunk through this token
+        before = F.pad(through[..., :-1, :], (0, 0, 1, 0))  # ... through the token before it
+        whole = through[..., -1:, :]
+        pairs = _decay(before.unsqueeze(-2) - through.unsqueeze(-3), visible.pairs.unsqueeze(-1))
+        scores = (r.unsqueeze(-2) * k.unsqueeze(-3) * pairs).sum(-1)  # (…, size of t, size of s)
+        scores = scores + (r * u.float()[:, None, None] * k).sum(-1).diag_embed()
+        added = (k * _decay(whole - through, visible.end)).mT @ v
+        states = [state.float()]
+        for kept, new in zip(_decay(whole, visible.across).mT.unbind(2), added.unbind(2), strict=True):
+            states.append(kept * states[-1] + new)
+        y = scores @ v + r * _decay(before, visible.state) @ torch.stack(states[:-1], 2)
+    return y.permute(0, 2, 3, 1, 4).flatten(1, 2), states[-1]
+
+
+def _decay(exponent: Tensor, visible: Tensor) -> Tensor:
+    # Masked before the exponential, which would overflow for pairs in the wrong order.
+    return exponent.masked_fill(~visible, -torch.inf).exp()
+
+
+def _chunks(x: Tensor) -> Tensor:
+    """(batch, seq, heads, width) -> (batch, heads, chunks, size, width)."""
+    return x.view(len(x), -1, min(CHUNK, x.shape[1]), *x.shape[2:]).permute(0, 3, 1, 2, 4)

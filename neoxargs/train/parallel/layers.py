@@ -1,0 +1,287 @@
+"""Tensor parallel layers. Modules get them from a `Make`, so that model code stays free of parallelism.
+
+Column layers hold a slice of the outputs, row layers a slice of the inputs. A column layer, an element-wise function
+and a row layer together cost one all-reduce in the forward and one in the backward pass (Shoeybi et al. 2019,
+arXiv:1909.08053). megatron-core's layers are not used, because they add the bias in a second pass, draw initial values
+by rank, return tuples, and put an empty extra state into every checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.train.losses.added_losses import AddedLosses
+from neoxargs.train.losses.means import Means
+from neoxargs.train.ops.selective import Selective
+from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.communicate import (
+    copy_and_multiply,
+    gather_and_multiply,
+    leave_region,
+    sum_gradients,
+)
+from neoxargs.train.parallel.init import CPU, Initializer, initial_values, zeros
+from neoxargs.train.parallel.widths import Widths
+from neoxargs.train.process.mesh import ALONE, Axis
+
+
+class TensorShard(NamedTuple):
+    """The slice of a weight that this rank holds: number `rank` of `size` along `dimension` of each of the `parts`."""
+
+    dimension: int
+    parts: int
+    rank: int
+    size: int
+
+
+def shards_of(weight: nn.Parameter) -> list[TensorShard]:
+    """Return the slice of a weight for this tensor parallel rank, then that within it for the expert parallel rank."""
+    found = (getattr(weight, name, None) for name in ("tensor_shard", "expert_shard"))
+    return [shard for shard in found if shard is not None]
+
+
+def unsharded_shape(weight: Any) -> list[int]:
+    """Return the shape of a weight before ZeRO-3, tensor and expert parallelism divide it."""
+    # `ds_shape`: DeepSpeed's record of a parameter's shape before ZeRO-3 partitions it.
+    shape = list(getattr(weight, "ds_shape", weight.shape))
+    for shard in shards_of(weight):
+        shape[shard.dimension] *= shard.size
+    return shape
+
+
+@dataclass(frozen=True)
+class Make:
+    """Factory of parameters and layers for one tensor parallel rank.
+
+    `make.at("mlp")` is the factory for parameters named `mlp.…`. The name determines the initial values.
+    """
+
+    seed: int = 1234
+    tensor: Axis = ALONE
+    device: torch.device = CPU
+    """Device on which initial values are drawn."""
+    place: torch.device | None = None
+    """Device of the parameters; None: torch's default device, which deepspeed.zero.Init changes."""
+    dtype: torch.dtype | None = None
+    """Type of the parameters, to which their fp32 initial values are cast; None: torch's default type."""
+    sequence_parallel: bool = False
+    expert: Axis = ALONE
+    """The data parallel ranks that divide the experts of a layer among them."""
+    widths: Widths | None = None
+    """With muP, the shapes of the base model, from which the scale of each weight's initial values follows."""
+    partial: bool = False
+    """Row layers return only this rank's part of the sum; the caller sums over the ranks."""
+    path: str = ""
+    tables: Tables = field(default_factory=Tables, compare=False)
+    """Masks and other tensors that are not weights, shared by the layers made here."""
+    recompute: Selective = field(default_factory=Selective, compare=False)
+    """Calls the functions whose outputs are recomputed with selective recomputation."""
+    losses: AddedLosses = field(default_factory=AddedLosses, compare=False)
+    """The terms that the layers made here add to the loss."""
+    measures: Means = field(default_factory=Means, compare=False)
+    """What the loss measures besides its value."""
+
+    def at(self, name: str) -> Make:
+        return replace(self, path=self._full_name(name))
+
+    @property
+    def shards(self) -> Axis:
+        """The ranks that shard the sequence between parallel regions; `ALONE` without sequence parallelism."""
+        return self.tensor if self.sequence_parallel else ALONE
+
+    def parameter(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        method: Initializer,
+        split: int | None = None,
+        parts: int = 1,
+        by_expert: bool = False,
+    ) -> nn.Parameter:
+        """Return this rank's slice along dimension `split` of a parameter of the unsharded `shape`.
+
+        The slice has an equal share of each of `parts` equal parts along that dimension (a gate and its value, for
+        example). `split` None: every tensor parallel rank holds the full parameter. by_expert: the first dimension is
+        that of the experts, and the slice is sliced again along it, for the expert parallel ranks.
+
+        The parameter is created with its initial value. deepspeed.zero.Init (ZeRO-3) partitions a module's parameters
+        when the module's constructor returns. Values drawn later would be written into tensors of size 0, without an
+        error; a model left at zeros has no gradient, and its loss stays at ln(vocabulary).
+        """
+        # Has the device and dtype of new tensors, which deepspeed.zero.Init and torch.device() set.
+        like = torch.empty(0, device=self.place, dtype=self.dtype)
+        # Every rank draws the full weight and keeps its slice, so that the values do not depend on the layout.
+        full = initial_values(shape, method, self.seed, self._full_name(name), self.device)
+        if self.widths is not None:
+            full *= self.widths.std_factor(self._full_name(name), shape)
+        local = full if split is None else torch.cat([self._slice(x, split) for x in full.chunk(parts, split)], split)
+        by_expert = by_expert and self.expert.size > 1
+        if by_expert:
+            local = local.chunk(self.expert.size)[self.expert.rank]
+        # A copy: a slice would keep the full weight in memory, and torch's fused AdamW misreads non-contiguous weights.
+        parameter = nn.Parameter(local.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
+        # DeepSpeed and Megatron count gradients of parameters without this mark once in the norm, not once per rank.
+        parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
+        if split is not None:
+            # Kept for checkpoints and exports, which join the slices.
+            tensor_shard = TensorShard(split, parts, self.tensor.rank, self.tensor.size)
+            parameter.tensor_shard = tensor_shard  # type: ignore[attr-defined]
+        if by_expert:
+            expert_shard = TensorShard(0, 1, self.expert.rank, self.expert.size)
+            parameter.expert_shard = expert_shard  # type: ignore[attr-defined]
+        return parameter
+
+    def column(
+        self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True, parts: int = 1
+    ) -> ColumnLinear:
+        """Return a layer with this rank's share of `outputs`; its parameters are `name.weight` and `name.bias`."""
+        return ColumnLinear(inputs, outputs, method, bias, self.at(name), parts)
+
+    def row(self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True) -> RowLinear:
+        return RowLinear(inputs, outputs, method, bias, self.at(name))
+
+    def _slice(self, full: Tensor, split: int) -> Tensor:
+        return full.chunk(self.tensor.size, split)[self.tensor.rank]
+
+    def _full_name(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+class Shapes(Make):
+    """Factory of parameters on the meta device, which have a shape but no values."""
+
+    def parameter(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        method: Initializer,
+        split: int | None = None,
+        parts: int = 1,
+        by_expert: bool = False,
+    ) -> nn.Parameter:
+        sizes = [size // (self.tensor.size if d == split else 1) for d, size in enumerate(shape)]
+        if by_expert:
+            sizes[0] //= self.expert.size
+        return nn.Parameter(torch.empty(sizes, device="meta"))
+
+
+class ColumnLinear(nn.Module):
+    """Linear layer whose outputs are partitioned: (…, inputs), equal on every rank -> (…, outputs / ranks).
+
+    The output has an equal share of each of `parts`. With sequence parallelism the input is a shard:
+    (batch, seq / ranks, inputs) -> (batch, seq, outputs / ranks).
+    """
+
+    def __init__(self, inputs: int, outputs: int, method: Initializer, bias: bool, make: Make, parts: int = 1) -> None:
+        super().__init__()
+        self.tensor, self.shards = make.tensor, make.shards
+        self.weight = make.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
+        self.bias = make.parameter("bias", (outputs,), zeros, split=0, parts=parts) if bias else None
+        #: Returns what adapters add to the output; None without adapters.
+        self.lora: nn.Module | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The gather replaces the copy: with sequence parallelism x is different on each rank.
+        multiply, axis = (
+            (gather_and_multiply, self.shards) if self.shards.size > 1 else (copy_and_multiply, self.tensor)
+        )
+        y = multiply(x, self.weight, self.bias, axis)
+        return y if self.lora is None else y + self.lora(x)
+
+
+class RowLinear(nn.Module):
+    """Linear layer whose inputs are partitioned: (…, inputs / ranks) -> (…, outputs), equal on every rank.
+
+    With sequence parallelism the output is a shard, (batch, seq / ranks, outputs). With `make.partial` it is one
+    summand, that of this rank.
+    """
+
+    def __init__(self, inputs: int, outputs: int, method: Initializer, bias: bool, make: Make) -> None:
+        super().__init__()
+        self.tensor, self.shards = make.tensor, make.shards
+        self.weight = make.parameter("weight", (outputs, inputs), method, split=1)
+        self.bias = make.parameter("bias", (outputs,), zeros) if bias else None
+        self.partial = make.partial
+        # Each rank adds the bias to its shard of the sequence only, so its gradient is partial.
+        if self.bias is not None and not self.partial:
+            sum_gradients([self.bias], self.shards)
+        #: Returns what adapters add to the output; None without adapters.
+        self.lora: nn.Module | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self._multiplied(x)
+        return y if self.lora is None else y + self.lora(x)
+
+    def _multiplied(self, x: Tensor) -> Tensor:
+        if self.tensor.size == 1:
+            return F.linear(x, self.weight, self.bias)
+        y = F.linear(x, self.weight)
+        if self.partial:
+            return y if self.bias is None else y + _bias_summand(self.bias, self.tensor.size)
+        y = leave_region(y, self.tensor, self.shards)
+        return y if self.bias is None else y + self.bias  # after the sum, so that it counts once
+
+
+def _bias_summand(bias: Tensor, ranks: int) -> Tensor:
+    """Return bias / ranks, with the gradient of the full bias, because every rank gets the gradient of the sum."""
+    return bias.detach() / ranks + (bias - bias.detach())
+
+
+class VocabEmbedding(nn.Module):
+    """Embedding whose rows are partitioned: tokens (…) -> (…, hidden), or a shard with sequence parallelism.
+
+    Each rank looks up the tokens whose rows it holds; the sum over the ranks is the result.
+    """
+
+    def __init__(self, rows: int, hidden: int, method: Initializer, make: Make) -> None:
+        super().__init__()
+        self.tensor, self.shards = make.tensor, make.shards
+        self.weight = make.parameter("weight", (rows, hidden), method, split=0)
+        #: Add to the weight's gradient row by row (see _AddRows). Valid only if nothing reads or reduces that gradient
+        #: before all micro batches of a step have been added.
+        self.adds_rows = False
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.tensor.size == 1:
+            return self._look_up(tokens)
+        rows = self.weight.shape[0]
+        # Tokens as row numbers of this rank's slice.
+        local = tokens - self.tensor.rank * rows
+        elsewhere = (local < 0) | (local >= rows)
+        # Row 0 stands for tokens of other ranks; its vectors are set to 0 below, and so are their gradients.
+        vectors = self._look_up(local.masked_fill(elsewhere, 0))
+        return leave_region(vectors.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.shards)
+
+    def _look_up(self, tokens: Tensor) -> Tensor:
+        if self.adds_rows and self.weight.grad is not None and torch.is_grad_enabled():
+            return _AddRows.apply(self.weight, tokens)  # type: ignore[no-untyped-call, no-any-return]
+        return F.embedding(tokens, self.weight)
+
+
+class _AddRows(torch.autograd.Function):
+    """`F.embedding` that adds only the rows it read to an existing gradient (all micro batches but the first).
+
+    The gradient that F.embedding allocates is as large as the table and nearly all zeros. Filling and adding it took a
+    third of the time of a pipeline's first stage of two layers (50,304 rows of 256, one CPU core, 8 micro batches of
+    256 tokens). The result is equal to the last bit, because the gradients of each row are summed first.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: nn.Parameter, tokens: Tensor) -> Tensor:
+        # On ctx, not with save_for_backward: `backward` writes to the weight's `grad`, not to its values.
+        ctx.weight, ctx.tokens = weight, tokens
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        rows, index = ctx.tokens.flatten().unique(return_inverse=True)
+        sums = gradient.new_zeros(len(rows), gradient.shape[-1]).index_add_(0, index, gradient.flatten(0, -2))
+        with torch.no_grad():
+            ctx.weight.grad.index_add_(0, rows, sums)
+        # None for the weight: its gradient has been added already.
+        return None, None

@@ -1,1 +1,0 @@
-"""Preference training: a model learns which answers to a prompt are better than others."""

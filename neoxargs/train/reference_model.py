@@ -1,0 +1,181 @@
+"""The reference model's log-probabilities of all answers that a run reads.
+
+The reference model is the model before its first step. Its log-probabilities are computed with the training engine
+before that step, so no second model takes up memory, and every layout that can train can compute them. Where a resumed
+run reads further answers, the weights from before the first step are loaded once more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch.distributed as dist
+
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.files.checkpoints.folder import recorded_base
+from neoxargs.processes.watch import Progress
+from neoxargs.train.batches.loader import Batch, Loader, Samples, collate, reads_data
+from neoxargs.train.batches.references import References, Table
+from neoxargs.train.batches.samples.gpt_neox import BlendSamples
+from neoxargs.train.batches.samples.pairs import Pairs
+from neoxargs.train.batches.samples.rated import Rated
+from neoxargs.train.checkpoint.references import Recorded, read
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.generation.logprobs import Scorer
+from neoxargs.train.generation.paused import paused
+from neoxargs.train.model.lora import adapters
+from neoxargs.train.process.mesh import Mesh
+
+#: The values of `train_impl` that compare with a reference model.
+NEEDED_BY = ("dpo", "kto")
+#: Seconds between two lines about the progress.
+INTERVAL = 30.0
+
+
+def prepare(
+    config: Config, built: Pipelined | Plain, data: Loader, mesh: Mesh, saver: Checkpoints, progress: Progress
+) -> None:
+    """Fill the tables of the data, from the checkpoint that the run continues or else with the model. Collective.
+
+    Raises Problems if a sample is new and the model before the first step cannot be restored.
+    """
+    recorded = read(saver.last) if saver.last else Recorded({}, saver.initial)
+    saver.initial = recorded.initial
+    options = config.post_training
+    if options.train_impl == "dpo" and options.dpo_reference_free:
+        data.references.ignore()
+        saver.references = References()  # not those, which are no model's
+    else:
+        data.references.restore(recorded.tables)
+        saver.references = data.references
+    if samples := missing(data):
+        reference = Reference(built, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
+        with _reference_model(config, built, saver, samples):
+            reference.compute(samples)
+
+
+@contextmanager
+def _reference_model(
+    config: Config, built: Pipelined | Plain, saver: Checkpoints, samples: list[Unscored]
+) -> Iterator[None]:
+    """Let the engine have the weights from before the first step within this; raise Problems if they are lost."""
+    has_adapters = saver.initial and saver.initial.folder and recorded_base(saver.initial.folder) is not None
+    if saver.last is None:
+        yield
+    elif config.lora.rank and not has_adapters:
+        with adapters.disabled(built.deepspeed.module):  # they had no effect before the first step
+            yield
+    elif saver.initial:
+        saver.load_initial_weights(saver.initial)
+        yield
+        saver.load()
+    else:
+        raise Problems(_random(saver.last, counted(samples)))
+
+
+def _random(checkpoint: Path, samples: str) -> Problem:
+    what = f"load ({checkpoint}): the checkpoint contains no reference log-probabilities of {samples} of this "
+    what += "run's data, and the reference model cannot be restored, because it had random weights"
+    hint = "use the data and train_iters of the run that wrote the checkpoint, or set finetune: true to start a new "
+    hint += "run, with the loaded model as its reference model"
+    about = ("load", "train_iters", "finetune")
+    return Problem(what, hint=hint, id="reference-model-lost", about=about)
+
+
+class Unscored(NamedTuple):
+    """A sample of the data, and where its log-probabilities belong."""
+
+    samples: Pairs | Rated
+    number: int
+    """Its index in `samples`."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What is equal for two samples of the same documents."""
+        return id(self.samples.references), self.samples.document(self.number)
+
+    @property
+    def entry(self) -> Table:
+        """(answers), a view."""
+        entry: Table = self.samples.references[self.samples.document(self.number)]
+        return entry
+
+
+def counted(samples: list[Unscored]) -> str:
+    """Return the number of samples, in words."""
+    return f"{len(samples):,} {'pairs' if isinstance(samples[0].samples, Pairs) else 'answers'}"
+
+
+class Reference:
+    """Computes the log-probabilities. Collective: every rank makes the same calls."""
+
+    def __init__(self, built: Pipelined | Plain, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
+        self.built, self.mesh, self.micro_batch, self.progress = built, mesh, micro_batch, progress
+        self.scorer = Scorer(built, mesh, micro_batch)
+
+    def compute(self, samples: list[Unscored]) -> None:
+        """Compute the log-probabilities of these samples, on all data parallel ranks together."""
+        at_once = self.micro_batch * self.mesh.data.size * self.scorer.in_flight
+        total = counted(samples)
+        _say(f"computing the reference log-probabilities of {total}")
+        said = time.monotonic()
+        with paused(self.built):
+            for start in range(0, len(samples), at_once):
+                self.progress.long(f"the reference model on sample {start + 1} of {len(samples)}")
+                self._compute(samples[start : start + at_once])
+                if time.monotonic() - said > INTERVAL:
+                    said = time.monotonic()
+                    _say(f"reference log-probabilities: {min(start + at_once, len(samples)):,} of {total}")
+
+    def _compute(self, samples: list[Unscored]) -> None:
+        # Full micro batches on every rank: the last sample again where there are too few.
+        step = self.micro_batch * self.mesh.data.size
+        padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
+        starts = range(self.mesh.data.rank * self.micro_batch, len(padded), step)
+        micro_batches = [padded[start : start + self.micro_batch] for start in starts]
+        batches = self._batches(micro_batches) if reads_data(self.mesh) else None
+        scored = self.scorer.run(batches, len(micro_batches))
+        # (micro batch, answers)
+        own = [scores.logs.double().sum(1).view(-1, self.micro_batch).T.float() for scores in scored]
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, [*zip(starts, own, strict=True)] if self.scorer.reports else [])
+        for start, values in chain.from_iterable(found):
+            for sample, value in zip(padded[start:], values, strict=False):
+                sample.entry[:] = value.numpy()
+
+    def _batches(self, micro_batches: list[list[Unscored]]) -> Iterator[Batch]:
+        for chosen in micro_batches:
+            yield collate([sample.samples[sample.number] for sample in chosen])
+
+
+def _say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def missing(data: Loader) -> list[Unscored]:
+    """Return every sample of the run's data without log-probabilities, once."""
+    found: dict[tuple[int, int], Unscored] = {}
+    for samples in data.parts.values():
+        for index in range(len(samples) if samples is not None else 0):
+            assert samples is not None
+            sample = _origin(samples, index)
+            if np.isnan(sample.entry).any():
+                found.setdefault(sample.place, sample)
+    return list(found.values())
+
+
+def _origin(samples: Samples, index: int) -> Unscored:
+    """Return the sample that is one of a blend, or of several passes."""
+    while isinstance(samples, BlendSamples):
+        samples, index = samples.locate(index)
+    assert isinstance(samples, Pairs | Rated)
+    return Unscored(samples, index)

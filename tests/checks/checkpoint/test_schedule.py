@@ -1,0 +1,108 @@
+"""The learning rate schedule of a resumed run is checked before its start; complete runs: tests/train/checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.base.problems import Problem
+from neoxargs.checks.checkpoint.model import loaded_checkpoint
+from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.resolve import Text, complete, draft
+from tests.support import smallest
+
+SAVED = {"lr": 6e-4, "warmup": 0.01, "train_iters": 10, "lr_decay_iters": 10}
+
+
+def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
+    """Of the smallest run of 20 iterations that continues a checkpoint of iteration 10 with these values."""
+    checkpoint = folder / "global_step10"
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "config.json").write_text(json.dumps(SAVED | saved))
+    yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_iters: 20')}lr: 6.0e-4\nload: {folder}\n{text}"
+    config = complete(draft([Text("my.yml", yaml)]), 1)
+    return list(other_schedule(config, loaded_checkpoint(config)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "expected"),
+    [
+        (2, 2, ""),
+        (1, 2, "read 10 samples: the run would read 30 samples instead of 40"),
+        (4, 3, "read 40 samples: the run would read 80 samples instead of 60"),
+        (4, 2, "read 40 samples: the run would read 60 samples instead of 40"),
+        (2, 1, ""),  # all was read before
+        (4, 1, ""),
+    ],
+)
+def test_epochs_after_steps_with_another_batch_size(batch: int, epochs: int, expected: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "global_step10"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text(json.dumps({"train_batch_size": batch}))
+    yaml = f"{smallest.YAML.replace('train_iters: 10', f'train_epochs: {epochs}')}load: {tmp_path}\n"
+    config = complete(draft([Text("my.yml", yaml)]), 1, samples_per_epoch=20)
+    found = list(other_epochs(config, loaded_checkpoint(config)))
+    assert [expected in problem.what for problem in found] == [True] * bool(expected)
+    steps = {(1, 2): 25, (4, 3): 20, (4, 2): 10}
+    assert all(f"train_iters: {steps[batch, epochs]}," in problem.hint for problem in found)
+
+
+def test_a_longer_run_warns_about_the_jump(tmp_path: Path) -> None:
+    [problem] = told(tmp_path)
+    assert (problem.severity, problem.id) == ("warning", "checkpoint-lr-jumps")
+    assert problem.where and "train_iters: 20" in problem.where.text
+
+
+def test_a_schedule_without_a_jump_has_no_warning(tmp_path: Path) -> None:
+    assert not told(tmp_path, "lr_decay_style: constant\n", lr_decay_style="constant")
+
+
+def test_a_checkpoint_that_cannot_be_resumed_has_no_schedule_to_continue(tmp_path: Path) -> None:
+    """Adapters without their section, and a model for adapters, have an error of their own."""
+    assert not told(tmp_path, "lora: {rank: 8}\n", lr=1e-3)
+    (tmp_path / "global_step10" / checkpoint_folder.BASE).write_text(checkpoint_folder.Base(None, "").to_json())
+    assert not told(tmp_path, lr=1e-3)
+    assert told(tmp_path, "lora: {rank: 8}\n", lr=1e-3)
+
+
+@pytest.mark.parametrize("text", ["", "no_load_optim: true\n"])
+def test_another_peak_is_refused_at_its_line(text: str, tmp_path: Path) -> None:
+    [problem] = told(tmp_path, text, lr=1e-3)
+    assert (problem.severity, problem.id) == ("error", "checkpoint-other-lr-schedule")
+    assert problem.about == ("load", "lr")
+    assert problem.where and "lr: " in problem.where.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "finetune: true\n",
+        "override_lr_scheduler: true\n",
+        "use_checkpoint_lr_scheduler: true\n",
+        "iteration: 7\n",
+        "scheduler: {type: WarmupDecayLR}\n",
+    ],
+)
+def test_runs_that_do_not_continue_the_schedule_are_not_checked(text: str, tmp_path: Path) -> None:
+    assert not told(tmp_path, text, lr=1e-3)
+
+
+@pytest.mark.parametrize("saved", ["", "[]", json.dumps({**SAVED, "lr": 1e-3, "use_checkpoint_lr_scheduler": True})])
+def test_checkpoints_without_a_schedule_are_not_checked(saved: str, tmp_path: Path) -> None:
+    told(tmp_path)
+    (tmp_path / "global_step10" / "config.json").write_text(saved)
+    yaml = f"{smallest.YAML}load: {tmp_path}\n"
+    config = complete(draft([Text("my.yml", yaml)]), 1)
+    assert not list(other_schedule(config, loaded_checkpoint(config)))
+
+
+def test_a_new_optimizer_does_not_continue_the_schedule_of_an_imported_model(tmp_path: Path) -> None:
+    told(tmp_path)
+    (tmp_path / "global_step10").rename(tmp_path / "global_step0")
+    for text, count in (("", 1), ("no_load_optim: true\n", 0)):
+        config = complete(draft([Text("my.yml", f"{smallest.YAML}lr: 1.0e-4\nload: {tmp_path}\n{text}")]), 1)
+        assert len(list(other_schedule(config, loaded_checkpoint(config)))) == count

@@ -1,0 +1,215 @@
+"""The hardware and packages that a run needs are checked before the ranks start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from neoxargs.base.record import replace
+from neoxargs.base.request import Request
+from neoxargs.checks import all as preflight
+from neoxargs.checks.machine import hardware, packages
+from neoxargs.hosts import compiled_ops
+from neoxargs.hosts.devices import Device
+from neoxargs.runs.run_spec import RunSpec, resolve_run
+from tests.support.smallest import YAML
+
+OFFLOAD = """\
+pipe_parallel_size: 0
+zero_optimization:
+  stage: 3
+  offload_optimizer:
+    device: nvme
+    nvme_path: {path}
+"""
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_ops, "uncompilable", lambda *_: [])
+
+
+def spec(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()) -> RunSpec:
+    file = folder / "run.yml"
+    file.write_text(YAML + OFFLOAD.format(path=path) + more)
+    return resolve_run(Request([str(file)], overrides, gpus=1), {"DS_ACCELERATOR": "cpu"})
+
+
+def told(spec: RunSpec, word: str) -> list[str]:
+    return [
+        f"{problem.where}: {problem.what}"
+        for problem in preflight.problems(spec, "train", ["files", "machine"])
+        if word in problem.what
+    ]
+
+
+def test_a_folder_that_exists_or_can_be_created(tmp_path: Path) -> None:
+    assert told(spec(tmp_path, tmp_path), "nvme_path") == []
+    assert told(spec(tmp_path, tmp_path / "to be" / "made"), "nvme_path") == []
+
+
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    line = YAML.count("\n") + 6
+    place = f"{tmp_path / 'run.yml'}:{line}:5: zero_optimization.offload_optimizer.nvme_path"
+    below = tmp_path / "file" / "swap"
+    assert told(spec(tmp_path, below), "nvme_path") == [
+        f"{place} ({below}): {tmp_path / 'file'} is a file, not a folder"
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o555)
+    assert told(spec(tmp_path, tmp_path / "theirs"), "may not write to")
+
+
+def test_other_machines_are_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    here = spec(tmp_path, tmp_path / "file")
+    assert len(told(here, "nvme_path")) == 1
+    assert told(replace(here, resources=replace(here.resources, remote=True)), "nvme_path") == []
+
+
+def test_gpudirect_storage_needs_gpus(tmp_path: Path) -> None:
+    on_gpus = spec(tmp_path, tmp_path, "aio: {use_gds: true}\n")
+    on_cpus = replace(on_gpus, resources=replace(on_gpus.resources, device="cpu"))
+    assert told(on_gpus, "use_gds") == []
+    (problem,) = told(on_cpus, "use_gds")
+    assert "aio.use_gds (true) needs GPUs, but the ranks run on CPUs" in problem
+
+
+def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    problems = told(spec(tmp_path, tmp_path, "distributed_backend: mpi\n"), "distributed_backend")
+    assert len(problems) == (0 if distributed.is_mpi_available() else 1)
+    assert all(f"run.yml:{YAML.count(chr(10)) + 7}:1: distributed_backend (mpi): " in what for what in problems)
+    assert told(spec(tmp_path, tmp_path, "distributed_backend: gloo\n"), "distributed_backend") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "what", "hint"),
+    [
+        ("use_wandb: true", 1, "use_wandb (true)", "run pip install wandb, or set use_wandb: false"),
+        ("wandb: {enabled: true}", 9, "wandb.enabled (true)", "run pip install wandb, or remove wandb.enabled"),
+        ("use_comet: true", 1, "use_comet (true)", "run pip install comet_ml, or set use_comet: false"),
+        ("tensorboard_dir: tb", 1, "tensorboard_dir (tb)", "run pip install tensorboard, or remove tensorboard_dir"),
+        ("tokenizer_type: SPMTokenizer", 1, "tokenizer_type (SPMTokenizer)", "run pip install sentencepiece"),
+        ("use_wandb: false\nuse_comet: null", 0, "", ""),
+    ],
+)
+def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, place, what, hint) -> None:
+    for package in (*packages.PACKAGES.values(), *packages.TOKENIZERS.values()):
+        monkeypatch.setitem(sys.modules, package, None)
+    made = spec(tmp_path, tmp_path, text)
+    found = [
+        problem
+        for problem in preflight.problems(made, "train", ["files", "machine"])
+        if "Python package" in problem.what
+    ]
+    assert [problem.what.partition(" needs ")[0] for problem in found] == ([what] if what else [])
+    assert all((problem.where.column, problem.hint) == (place, hint) for problem in found if problem.where)
+    remote = replace(made, resources=replace(made.resources, remote=True))
+    assert told(remote, "Python package") == []
+
+
+def test_a_folder_with_the_name_of_a_package_is_not_the_package(tmp_path: Path, monkeypatch) -> None:
+    """wandb keeps its runs in ./wandb."""
+    (tmp_path / "comet_ml").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert packages.is_missing("comet_ml")
+    (tmp_path / "comet_ml" / "__init__.py").touch()
+    assert not packages.is_missing("comet_ml")
+
+
+@pytest.mark.parametrize("name", hardware.GPUS_ONLY)
+def test_features_that_deepspeed_implements_for_gpus_only(tmp_path: Path, name: str) -> None:
+    key = name.rpartition(".")[2]
+    on_gpus = spec(tmp_path, tmp_path, overrides=[f"{name}=true"])
+    on_cpus = replace(on_gpus, resources=replace(on_gpus.resources, device="cpu"))
+    assert told(on_gpus, key) == []
+    (problem,) = told(on_cpus, key)
+    assert problem == f"--set {name}=true: {name} (true) needs GPUs, but the ranks run on CPUs"
+    lower = [f"{name}=true", "zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu"]
+    below = resolve_run(Request([str(tmp_path / "run.yml")], lower, gpus=1), {})
+    assert told(replace(below, resources=on_cpus.resources), "needs GPUs") == []  # not read below stage 3
+
+
+def test_a_list_of_zero_stages_for_the_autotuner(tmp_path: Path) -> None:
+    stages = ["zero_optimization.stage=[1, 3]", "autotuning.enabled=true"]
+    (tmp_path / "run.yml").write_text(YAML)
+    on_cpus = resolve_run(Request([str(tmp_path / "run.yml")], stages, gpus=1), {})
+    assert told(replace(on_cpus, resources=replace(on_cpus.resources, device="cpu")), "needs GPUs") == []
+
+
+def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(hardware, "CPU", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
+    made = spec(tmp_path, tmp_path, "precision: fp16\n")
+    on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
+    (hint,) = [
+        problem.hint for problem in preflight.problems(on_cpus, "train", ["files", "machine"]) if "fp16" in problem.what
+    ]
+    assert "if the run is for GPUs, check it with deepy check --gpus N" in hint
+
+
+def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("CXX", "no-compiler")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert len(told(spec(tmp_path, tmp_path), "async_io")) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "variables", "missing"),
+    [
+        ("cpu", {}, "C++"),
+        ("cpu", {"CXX": "true -O2"}, None),
+        ("cuda", {"CXX": "true"}, "C"),
+        ("cuda", {"CC": "true"}, None),
+        ("cuda", {"CC": "no-compiler"}, "C"),
+    ],
+)
+def test_a_missing_compiler_for_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device, variables: dict[str, str], missing: str | None
+) -> None:
+    (tmp_path / "true").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "run.yml").write_text(f"{YAML}compile_layers: true\n")
+    config = resolve_run(Request([str(tmp_path / "run.yml")], [], gpus=1), {}).config
+    found = [problem.what for problem in hardware.layers_that_cannot_compile(config, device)]
+    expected = f"compile_layers needs a {missing} compiler, which is not installed on this machine"
+    assert found == ([expected] if missing else [])
+    assert not list(hardware.layers_that_cannot_compile(spec(tmp_path, tmp_path).config, device))
+
+
+@pytest.mark.parametrize(
+    ("more", "device", "warns"),
+    [
+        ("", "cuda", True),
+        ("precision: float32\n", "cuda", True),
+        ("", "cpu", False),
+        ("precision: bfloat16\n", "cuda", False),
+        ("float32_matmul_precision: high\n", "cuda", False),
+        ("float32_matmul_precision: highest\n", "cuda", False),
+    ],
+)
+def test_fp32_on_gpus_without_tf32(tmp_path: Path, more: str, device: Device, warns: bool) -> None:
+    file = tmp_path / "run.yml"
+    file.write_text(YAML + more)
+    found = resolve_run(Request([str(file)], [], gpus=1), {})
+    found = replace(found, resources=replace(found.resources, device=device))
+    problems = [
+        problem
+        for problem in preflight.problems(found, "train", ["files", "machine"])
+        if problem.id == "fp32-without-tf32"
+    ]
+    assert [problem.severity for problem in problems] == ["warning"] * warns

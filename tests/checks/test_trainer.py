@@ -1,0 +1,233 @@
+"""What train.py does not support is reported with its line; its default model is supported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from neoxargs.checks.trainer import LAYERS, OPTIMIZERS, reason, supported_values, trainer_problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import resolve
+from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.rules.model import LAYER_KINDS
+from tests.support.configure import configure
+from tests.support.paths import CONFIGS
+
+
+def test_the_default_model_is_supported() -> None:
+    assert trainer_problems(configure()) == []
+    assert trainer_problems(configure("dialect: neox-2026")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_kv_heads: 2",
+        "{pos_emb: rotary, rotary_pct: 0.25, gpt_j_residual: true, gpt_j_tied: true}",
+        "{norm: rmsnorm, activation: swiglu, mlp_multiple_of: 64}",
+        'attention_config: [[["flash"], "all"]]',
+        'attention_config: [[["local", "global"], "all"]]',
+        "{sparsity: interspersed, sliding_window_width: 8}",
+        "rpe: true",
+        "{pos_emb: alibi, reset_position_ids: true, reset_attention_mask: true}",
+        "no_weight_tying: true",
+        "{num_unique_layers: 2, pos_emb: sinusoidal, apply_residual_connection_post_layernorm: true}",
+        "{precision: fp16, fp16_lm_cross_entropy: true}",
+        "{precision: fp16, zero_stage: 1, pipe_parallel_size: 2, model_parallel_size: 2}",
+        "optimizer: {type: adamw}",
+        's3_path: ""',
+        "optimizer: {type: SGD, params: {momentum: 0.9}}",
+        "{use_bias_in_mlp: false, use_bias_in_attn_linear: false, init_method: small_init}",
+        "{checkpoint_activations: true, lr_decay_style: cosine, gradient_clipping: 1.0}",
+    ],
+)
+def test_what_is_supported(text: str) -> None:
+    assert trainer_problems(configure(text)) == []
+
+
+def test_muon_is_refused_on_shards_of_matrices() -> None:
+    shards = "{optimizer: {type: muon}, model_parallel_size: 2}"
+    (problem,) = trainer_problems(configure(shards, gpus=2))
+    assert problem.id == "muon-needs-whole-matrices"
+    assert "optimizer.type (muon) and model_parallel_size (2) cannot be combined" in problem.what
+    assert trainer_problems(configure("{optimizer: {type: Muon}, zero_stage: 1, pipe_parallel_size: 2}", gpus=2)) == []
+
+
+def test_a_pattern_counts_at_least_one_layer() -> None:
+    (problem,) = trainer_problems(configure("{pipe_parallel_size: 2, pipe_partition_method: 'type:Position'}", gpus=2))
+    assert problem.id == "no-layer-counted"
+    assert "matches no layer of the pipeline: TokenEmbedding, TransformerBlock and FinalNorm" in problem.what
+
+
+@pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
+def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
+    (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
+    assert (problem.what, problem.hint) == (f"optimizer.type ({kind}) is not a known optimizer", hint)
+    assert problem.where
+
+
+@pytest.mark.parametrize("kind", ["Shampoo", "AdaBound"])
+def test_another_optimizer_is_not_supported(kind: str) -> None:
+    (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
+    why = "it is not an optimizer of DeepSpeed, torch, GPT-NeoX or deepy"
+    assert problem.what == f"optimizer.type ({kind}) is not supported by train.py: {why}"
+
+
+def nested(name: str, value: Any) -> str:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return json.dumps(value)
+
+
+#: An unsupported value for every row.
+OTHER: dict[str, Any] = {
+    "sliding_window_width": 8,
+    "moe_glu": True,
+    "optimizer.type": "Shampoo",
+    "optimizer.params.comm_backend_name": "mpi",
+    "train_impl": "reinforce",
+    "train_epochs": 2,
+    "dataset_impl": "online",
+    "s3_path": "s3://a/b",
+    "peak_theoretical_tflops": 10.0,
+    "curriculum_learning.enabled": True,
+    "checkpoint.writer.io_multiplier": 2,
+    "checkpoint.writer.type": "MOCK",
+    "sequence_parallel_size": 2,
+    "tensor_parallel.autotp_size": 2,
+    "weight_quantization.quantized_initialization": {"num_bits": 8},
+}
+_SAMPLING = "data_efficiency.data_sampling"
+_HEADS = "compression_training.head_pruning.shared_parameters"
+BESIDE = {
+    "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
+    "checkpoint.writer.io_multiplier": "zero_optimization: {stage: 3}",
+    "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
+    f"{_HEADS}.enabled": nested(f"{_HEADS}.num_heads", 2),
+    f"{_SAMPLING}.curriculum_learning.enabled": nested(f"{_SAMPLING}.curriculum_learning.curriculum_metrics", {"a": 1}),
+    f"{_SAMPLING}.dynamic_batching.enabled": nested(f"{_SAMPLING}.dynamic_batching.max_tokens", 64),
+}
+
+
+@pytest.mark.parametrize("name", supported_values())
+def test_what_is_not_supported_is_reported(name: str) -> None:
+    default = REGISTRY.parameters[name].default
+    value = OTHER.get(name, not default)
+    texts = (nested(name, value), BESIDE.get(name, ""))
+    config = configure(*texts, without="train_iters" if name == "train_epochs" else "")
+    (problem,) = trainer_problems(config)
+    assert problem.what.startswith(f"{name} (")
+    assert "train.py" in problem.what
+    assert problem.where
+    assert problem.hint
+    assert problem.severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("checkpoint: {writer: {decoupled: true}}", True),
+        ("checkpoint: {writer: {type: fast}}\nzero_optimization: {stage: 2}", True),
+        ("checkpoint: {writer: {type: fast}}\nzero_optimization: {stage: 3}", False),
+        ("checkpoint: {writer: {type: PYTHON}}", False),
+        ("", False),
+    ],
+)
+def test_the_fast_writer_needs_zero_stage_3(text: str, refused: bool) -> None:
+    """DeepSpeed's writer adds the number of the rank to the names of files, which its loader does not expect."""
+    found = [problem.what for problem in trainer_problems(configure(text)) if problem.id == "not-built"]
+    assert [what.startswith("checkpoint.writer.type (") for what in found] == [True] * refused
+
+
+@pytest.mark.parametrize("name", supported_values())
+def test_every_refused_choice_has_a_reason(name: str) -> None:
+    parameter, supported = REGISTRY.parameters[name], supported_values()[name]
+    for choice in get_args(parameter.type):
+        if isinstance(choice, str) and choice not in supported:
+            assert reason(parameter, choice), choice
+
+
+def test_every_refused_layer_and_optimizer_of_torch_has_a_reason() -> None:
+    layers = REGISTRY.parameters["attention_config"]
+    assert all(reason(layers, [kind]) for kind in set(LAYER_KINDS) - set(LAYERS))
+    assert reason(layers, ["gmlp", "amlp"]) == reason(layers, ["gmlp"])
+    assert set(layers.refused) == set(LAYER_KINDS) - set(LAYERS)
+    kinds = REGISTRY.parameters["optimizer.type"].refused
+    assert not {kind.lower() for kind in kinds} & {kind.lower() for kind in OPTIMIZERS}
+
+
+def test_a_reason_is_followed_by_what_to_write_instead() -> None:
+    (problem,) = trainer_problems(configure("sequence_parallel_size: 2"))
+    assert problem.what.startswith("sequence_parallel_size (2) is not supported by train.py: DeepSpeed would divide")
+    assert problem.hint.startswith("remove sequence_parallel_size; to divide activations along the sequence, set ")
+
+
+def test_a_layer_that_does_not_exist_is_one_problem() -> None:
+    with pytest.raises(Unresolved) as stop:
+        configure('attention_config: [[["hyena"], 4]]')
+    assert [problem.what for problem in [*stop.value.problems, *trainer_problems(stop.value.certain)]] == [
+        "attention_config contains an unknown layer type: hyena"
+    ]
+
+
+def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure("{onebitadam: true, lr: 0.001}")
+    assert trainer_problems(config) == []
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
+    (problem,) = trainer_problems(config)
+    assert problem.what == "optimizer.type (OneBitAdam) needs DeepSpeed 0.19.6 or older, but 0.20.0 is installed"
+    assert trainer_problems(configure("optimizer: {type: Adam}")) == []
+
+
+def test_generate_checks_only_the_model() -> None:
+    config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, te_fp8_mha: true}")
+    assert [problem.what for problem in trainer_problems(config, training=False)] == [
+        "te_fp8_mha (true) is not supported by train.py: GPT-NeoX's code for fp8 refers to names that do not exist, so "
+        "it can never have run"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            'attention_config: [[["gmlp", "global"], "all"]]',
+            "attention_config has layer types that train.py does not support: gmlp; GPT-NeoX's gMLP has no residual "
+            "connection and starts only if a micro batch has at least seq_length samples, so no model of this kind was "
+            "trained with it",
+        ),
+    ],
+)
+def test_the_words(text: str, what: str) -> None:
+    problems = trainer_problems(configure(text))
+    assert what in [problem.what for problem in problems]
+    assert all(problem.where for problem in problems)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("quickstart*.yml")), ids=lambda path: path.name)
+def test_the_quickstart_is_supported(path: Path) -> None:
+    assert trainer_problems(resolve([path], gpus=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('attention_config: [[["gmlp"], "all"]]', "has no residual connection"),
+        ('attention_config: [[["amlp", "rwkv"], "all"]]', "has no residual connection"),
+        ("use_bnb_optimizer: true", "adds a norm to the position embedding"),
+        ("serve_model_weights: true", "sends pickles"),
+        ("data_efficiency: {enabled: true}", "needs DeepSpeed's own data loader"),
+    ],
+)
+def test_what_stays_unsupported_has_a_reason(text: str, why: str) -> None:
+    problems = [problem for problem in trainer_problems(configure(text)) if problem.severity == "error"]
+    assert any(why in problem.what for problem in problems)
+
+
+def test_a_run_that_deepspeed_would_end_for_autotuning_is_refused() -> None:
+    (problem,) = trainer_problems(configure("autotuning: {enabled: true, end_profile_step: 7}"))
+    assert problem.id == "autotuning-without-tuner" and "ends the run after 7 steps" in problem.what
+    assert trainer_problems(configure("{autotuning: {enabled: true}, autotuning_run: tune}")) == []

@@ -1,0 +1,45 @@
+"""`diff --at STEP`: quantities of both runs at a step, which counts from 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.commands.diff.at_step import rows
+from neoxargs.commands.diff.side import Side
+from tests.support.configure import configure
+
+
+def at(step: int, text: str, label: str) -> str:
+    side = Side("my.yml", "file", configure(f"train_batch_size: 16\n{text}"), 8)
+    return {name: one for name, one, _ in rows(side, side, step)}[label]
+
+
+def test_the_learning_rate_is_that_of_the_step() -> None:
+    linear = "lr: 0.01\nlr_decay_style: linear\nwarmup: 0\ntrain_iters: 10\n"
+    assert [at(step, linear, "learning rate") for step in (1, 6, 10)] == ["0.01", "0.005", "0.001"]
+    assert at(11, linear, "learning rate") == "the run ends at step 10"
+    assert at(3, "scheduler: {type: WarmupLR}", "learning rate") == "set by DeepSpeed's WarmupLR"
+
+
+def test_tokens_and_batch() -> None:
+    assert at(10, "seq_length: 32", "tokens seen") == "5.12 K"  # 10 x 16 x 32
+    assert at(1000, "train_iters: 100", "tokens seen") == "51.2 K"
+    assert at(1, "", "batch") == "16 samples, 512 tokens"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", "not set"),
+        ("text_path: [a.txt]", "a.txt"),
+        ("data_path: a", "a"),
+        ("data_path: [3, a, 1, b]", "a 75 %, b 25 %"),
+        ("train_data_paths: [a, b]\nvalid_data_paths: c\ntest_data_paths: c\ntrain_data_weights: [1, 4]",
+         "a 20 %, b 80 %"),
+        ("train_data_paths: [a, b, c]\nvalid_data_paths: c\ntest_data_paths: c", "a 33.3 %, b 33.3 %, c 33.3 %"),
+        ("train_data_paths: [a, b]\nvalid_data_paths: c\ntest_data_paths: c\nweight_by_num_documents: true",
+         "weighted by the number of documents"),
+    ],
+)  # fmt: skip
+def test_the_data_mixture(text: str, shown: str) -> None:
+    assert at(1, text, "data") == shown

@@ -1,0 +1,156 @@
+"""`deepy check run.lock.yml`, and `deepy diff` of lock files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.start.prepare import write_record
+from neoxargs.resolve import resolve
+from neoxargs.runs.fingerprints import environment
+from neoxargs.runs.lockfile import lock_text
+from tests.support.smallest import YAML
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run folder of my.yml, launched with lr=0.5."""
+    monkeypatch.chdir(tmp_path)
+    for suffix in ("idx", "bin"):
+        Path(f"d.{suffix}").write_text(suffix)
+    Path("my.yml").write_text(YAML + "data_path: d\nrun_dir: run\n")
+    launch("lr=0.5")
+    return tmp_path
+
+
+def launch(*overrides: str, folder: str = "run", **sections: dict[str, object]) -> None:
+    config = resolve(["my.yml"], overrides, gpus=1)
+    Path(folder).mkdir(exist_ok=True)
+    write_record(config)
+    now = environment(config, "train.py")
+    changed = {name: section | sections.get(name, {}) for name, section in now.items()}
+    Path(folder, "run.lock.yml").write_text(lock_text(config, "train.py", changed))
+
+
+def check(capsys: pytest.CaptureFixture[str]) -> tuple[int, list[tuple[str, str, int | None]]]:
+    """Return the exit code, and id, severity and line of each problem."""
+    code = main(["check", "run/run.lock.yml", "--json"])
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    return code, [(problem["id"], problem["severity"], problem["line"]) for problem in problems]
+
+
+def line_of(word: str) -> int:
+    lines = Path("run/run.lock.yml").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.startswith(f"  {word}:"))
+
+
+def test_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "run/run.lock.yml"]) == 0
+    assert capsys.readouterr().out == "ok\n  the same values and files as when the run was launched\n"
+
+
+def test_files_of_which_samples_were_compared_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("d.bin").open("r+b") as file:
+        file.truncate((1 << 24) + 1)
+    launch("lr=0.5")
+    assert main(["check", "run/run.lock.yml"]) == 0
+    told = "of d.bin, only the size and samples were compared; deepy data --verify compares token files completely"
+    assert told in capsys.readouterr().out
+
+
+def test_a_changed_value(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").write_text(Path("my.yml").read_text() + "seed: 7\nlog_interval: 3\nzero_optimization: {stage: 1}\n")
+    code, found = check(capsys)
+    assert code == 1
+    assert ("lock-value-differs", "error", line_of("seed")) in found
+    assert ("lock-value-differs", "warning", line_of("zero_optimization.stage")) in found
+    assert ("lock-value-differs", "warning", line_of("log_interval")) in found
+
+
+def test_a_value_that_cannot_change_training_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").write_text(Path("my.yml").read_text() + "log_interval: 3\nnum_workers: 5\n")
+    assert check(capsys) == (0, [
+        ("lock-value-differs", "warning", line_of("num_workers")),
+        ("lock-value-differs", "warning", line_of("log_interval")),
+    ])  # fmt: skip
+    main(["check", "run/run.lock.yml"])
+    printed = capsys.readouterr()
+    assert printed.out == (
+        "ok\n  the same files as when the run was launched; the values that differ cannot change the result\n"
+    )
+    assert "= source of the new value: my.yml:" in printed.err
+    assert printed.err.count("; the difference cannot change training") == 2
+
+
+def test_missing_configuration_files_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").rename("other.yml")
+    assert main(["check", "run/run.lock.yml"]) == 0
+    printed = capsys.readouterr()
+    assert (
+        "because these configuration files of the run do not exist here: my.yml [lock-configuration-missing]"
+        in printed.err
+    )
+    assert printed.out == "ok\n  the same files as when the run was launched; the values were not compared\n"
+
+
+def test_options_that_do_not_apply_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "run/run.lock.yml", "--gpus", "4", "--set", "lr=1", "-d", "."]) == 1
+    text = capsys.readouterr().err
+    assert text.count("[lock-option-not-applicable]") == 3
+    assert "--gpus does not apply to a lock file, because the file records the number of ranks of its run" in text
+
+
+def test_a_renamed_lock_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run/run.lock.yml").rename("bad.lock.yml")
+    assert main(["check", "bad.lock.yml"]) == 0
+    assert capsys.readouterr().out == "ok\n  the same values and files as when the run was launched\n"
+    assert main(["diff", "bad.lock.yml", "run"]) == 0
+    assert "A  bad.lock.yml  (lock file, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", ["plan LOCK", "explain lr LOCK", "migrate LOCK", "check my.yml LOCK", "train.py LOCK --dry-run"]
+)
+def test_a_lock_is_not_a_configuration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.replace("LOCK", "run/run.lock.yml").split()) == 1
+    first, *hints = capsys.readouterr().err.splitlines()
+    assert first == ("run/run.lock.yml: error: this is the lock file of a run, not a configuration [file-is-lock]")
+    assert len(hints) == 1 and "`deepy check`" in hints[0] and "`deepy diff`" in hints[0]
+
+
+def test_changed_files(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("d.bin").write_text("other")
+    Path("d.idx").unlink()
+    assert check(capsys) == (1, [("lock-file-differs", "error", line_of("data_path"))] * 2)
+    main(["check", "run/run.lock.yml"])
+    text = capsys.readouterr().err
+    assert "data_path: d.idx does not exist here" in text
+    assert "data_path: the content of d.bin has changed since the run was launched" in text
+
+
+def test_another_environment_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    launch("lr=0.5", packages={"torch": "0.1"}, hardware={"processor": "x"}, code={"neoxargs": "0" * 64})
+    assert check(capsys) == (0, [
+        ("lock-code-differs", "warning", line_of("neoxargs")), ("lock-package-differs", "warning", line_of("torch")),
+        ("lock-hardware-differs", "warning", line_of("processor")),
+    ])  # fmt: skip
+
+
+def test_diff_of_a_run_and_a_lock(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "run", "run/run.lock.yml"]) == 0
+    for suffix in ("idx", "bin"):
+        Path(f"e.{suffix}").write_text(suffix)
+    launch("lr=0.5", "data_path=e", folder="moved")
+    assert main(["diff", "run/run.lock.yml", "moved/run.lock.yml"]) == 0
+    assert "(the files have the same content)" in capsys.readouterr().out
+    Path("e.bin").write_text("other")
+    launch("lr=0.25", "data_path=e", folder="other", packages={"torch": "0.1"})
+    assert main(["diff", "run/run.lock.yml", "other/run.lock.yml", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["differences"]
+    assert [(each["name"], each["kind"], each["impact"]) for each in found] == [
+        ("lr", "optimizer", "result"), ("data_path", "data", "result"), ("data_path", "content", "result"),
+        ("torch", "package", "rounding"),
+    ]  # fmt: skip

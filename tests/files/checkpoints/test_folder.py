@@ -1,0 +1,127 @@
+"""Damage of a checkpoint's files is found, whatever bytes it concerns; older and foreign checkpoints are accepted."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.folder import damage, verify
+from neoxargs.train.checkpoint import commit
+
+SIZES = {"model.pt": 5000, "sub/optimizer.pt": 9000, "config.json": 40, "empty": 0}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    part = commit.begin(tmp_path, 7)
+    (part / "sub").mkdir()
+    for name, size in SIZES.items():
+        (part / name).write_bytes(random.Random(name).randbytes(size))
+    return commit.commit(tmp_path, 7)
+
+
+def flip(file: Path, bit: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(data)
+
+
+def test_an_unchanged_checkpoint_is_complete(checkpoint):
+    read: list[int] = []
+    assert damage(checkpoint) == verify(checkpoint, advance=read.append) == ""
+    assert sorted(read) == sorted(SIZES.values())
+
+
+@pytest.mark.parametrize("name", ["model.pt", "sub/optimizer.pt", "config.json"])
+def test_a_flipped_bit_is_found(checkpoint, name):
+    for bit in random.Random(1).sample(range(8 * SIZES[name]), 20):
+        flip(checkpoint / name, bit)
+        assert damage(checkpoint) == ""  # only the checksum shows it
+        assert verify(checkpoint).startswith(f"{name} has the checksum ")
+        flip(checkpoint / name, bit)
+    assert verify(checkpoint) == ""
+
+
+def test_every_flipped_bit_of_the_list_itself_is_found(checkpoint):
+    file = checkpoint / checkpoint_folder.FILES
+    for bit in range(8 * file.stat().st_size):
+        flip(file, bit)
+        assert verify(checkpoint), f"bit {bit}: {file.read_bytes()!r}"
+        flip(file, bit)
+
+
+def test_a_missing_file_and_a_wrong_size_need_no_checksum(checkpoint):
+    (checkpoint / "model.pt").write_bytes(b"x")
+    assert damage(checkpoint) == verify(checkpoint) == "model.pt has 1 bytes instead of 5000"
+    (checkpoint / "model.pt").unlink()
+    assert damage(checkpoint) == verify(checkpoint) == "model.pt is missing"
+    assert damage(checkpoint.with_name("global_step8")) == "it does not exist"
+
+
+def test_an_empty_folder_is_not_another_programs_checkpoint(tmp_path):
+    (tmp_path / "global_step3" / "sub").mkdir(parents=True)
+    assert damage(tmp_path / "global_step3") == verify(tmp_path / "global_step3") == "it is empty"
+    assert checkpoint_folder.newest(tmp_path) is None
+    (tmp_path / "global_step2").mkdir()
+    (tmp_path / "global_step2" / "mp_rank_00_model_states.pt").touch()
+    assert checkpoint_folder.newest(tmp_path) == tmp_path / "global_step2"
+
+
+def test_every_file_is_in_one_share_of_ranks_and_shares_are_even(checkpoint):
+    shares: list[list[int]] = [[] for _ in range(3)]
+    for number, share in enumerate(shares):
+        assert verify(checkpoint, (number, 3), share.append) == ""
+    assert sorted(map(sum, shares)) == [40, 5000, 9000]
+    flip(checkpoint / "config.json", 0)
+    assert [bool(verify(checkpoint, (number, 3))) for number in range(3)].count(True) == 1
+
+
+def test_sizes_alone_are_an_older_format(checkpoint):
+    (checkpoint / checkpoint_folder.FILES).write_text(json.dumps(SIZES))
+    assert damage(checkpoint) == verify(checkpoint) == ""
+    (checkpoint / "model.pt").write_bytes(b"")
+    assert verify(checkpoint) == "model.pt has 0 bytes instead of 5000"
+
+
+def test_a_list_that_is_missing_is_damage_of_our_own_checkpoints_only(checkpoint):
+    (checkpoint / checkpoint_folder.FILES).unlink()
+    assert damage(checkpoint) == verify(checkpoint) == ""
+    (checkpoint / "layout-mp_rank_00.json").write_text("{}")
+    assert damage(checkpoint) == verify(checkpoint) == "files.json is missing"
+
+
+def test_a_file_that_cannot_be_read_is_damage(checkpoint, monkeypatch):
+    def fail(file: Path) -> None:
+        raise OSError(5, "Input/output error", str(file))
+
+    monkeypatch.setattr(checkpoint_folder, "digest_of", fail)
+    assert verify(checkpoint) == "sub/optimizer.pt cannot be read: input/output error"
+
+
+def test_candidates_begin_with_the_one_that_latest_names(tmp_path):
+    for iteration in (1, 2, 3):
+        commit.begin(tmp_path, iteration)
+        commit.commit(tmp_path, iteration)
+    (tmp_path / "latest").write_text("global_step2")
+    assert [path.name for path in checkpoint_folder.candidates(tmp_path)] == [
+        "global_step2",
+        "global_step3",
+        "global_step1",
+    ]
+
+
+def test_files_of_other_programs_are_compared_with_torch_s_checksums(tmp_path):
+    folder = tmp_path / "global_step3"
+    folder.mkdir()
+    file = folder / "mp_rank_00_model_states.pt"
+    torch.save({"a": torch.ones(100), "b": torch.zeros(200)}, file)
+    torch.save({"a": torch.ones(1)}, folder / "older.pt", _use_new_zipfile_serialization=False)
+    assert checkpoint_folder.verify(folder) == ""
+    flip(file, 8 * file.read_bytes().index(bytes([0, 0, 128, 63] * 100)) + 999)
+    assert checkpoint_folder.damage(folder) == ""
+    assert checkpoint_folder.verify(folder) == f"{file.name} does not match the checksums in it"

@@ -1,0 +1,534 @@
+"""Megatron-LM scripts are converted to YAML, the inverse of `--emit megatron`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from neoxargs.base.problems import Problems
+from neoxargs.cli import main
+from neoxargs.config.config import Config
+from neoxargs.facts.model import mlp_width
+from neoxargs.migrate.megatron.convert import convert_script
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.targets.megatron import megatron_flags
+from neoxargs.targets.megatron_unsupported import unsupported
+from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.reference import read
+
+SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9 "
+
+
+def test_flags_in_variables_are_read_if_no_command_has_flags() -> None:
+    script = f'SIZE="{SIZES}"\nONE="$SIZE --lr 1"\nTWO=(--seed 3)\n'
+    result = convert_script(Text("args.sh", script))
+    assert {"lr: 1", "seed: 3", "num_layers: 4"} <= set(result.text.splitlines())
+    assert result.problems[0].what.startswith("no command in this file has Megatron-LM flags")
+
+
+def config(flags: str) -> Config:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    return complete(draft([Text("new.yml", result.text)]), 8)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", {"attention_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0, "gradient_clipping": 1.0}),
+        ("", {"bias_gelu_fusion": True, "pipe_parallel_size": 0, "zero_optimization.stage": 0}),
+        ("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", {"model_parallel_size": 2}),
+        ("--model-parallel-size 2 --pipeline-model-parallel-size 4", {"pipe_parallel_size": 4}),
+        ("--pipeline-model-parallel-size 4 --no-pipeline-parallel", {"pipe_parallel_size": 0}),
+        ("--no_pipeline_parallel --pipeline-model-parallel-size 4", {"pipe_parallel_size": 0}),
+        ("--swiglu --disable-bias-linear", {"activation": "swiglu", "use_bias_in_mlp": False}),
+        ("--swiglu --disable-bias-linear", {"use_bias_in_attn_linear": False, "use_bias_in_norms": True}),
+        ("--swiglu --ffn-hidden-size 96", {"intermediate_size": 288}),
+        ("--swiglu", {"activation": "swiglu", "intermediate_size": 3 * 128}),
+        ("--swiglu --hidden-size 4096 --num-attention-heads 32", {"intermediate_size": 3 * 10880}),
+        ("--swiglu --hidden-size 16", {"intermediate_size": 64}),
+        ("--ffn-hidden-size 96", {"intermediate_size": 96}),
+        ("--no-bias-gelu-fusion --no-masked-softmax-fusion", {"bias_gelu_fusion": False}),
+        ("--no-masked-softmax-fusion", {"scaled_masked_softmax_fusion": False, "bias_gelu_fusion": True}),
+        ("--no-bias-dropout-fusion --no-rope-fusion", {"bias_dropout_fusion": False, "rope_fusion": False}),
+        ("--use-distributed-optimizer", {"zero_optimization.stage": 1}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero_optimization.stage": 2}),
+        ("--use-megatron-fsdp", {"zero_optimization.stage": 3}),
+        ("--recompute-granularity full --recompute-num-layers 2", {"checkpoint_activations": True}),
+        ("--checkpoint-activations --checkpoint-num-layers 2", {"checkpoint_num_layers": 2}),
+        ("--recompute-method uniform --distribute-saved-activations", {"partition_activations": True}),
+        ("--fp16 --initial-loss-scale 4096 --min-loss-scale 2", {"precision": "fp16", "fp16.initial_scale_power": 12}),
+        ("--fp16 --loss-scale 512", {"fp16.loss_scale": 512.0}),
+        ("--bf16", {"precision": "bfloat16"}),
+        ("--normalization RMSNorm --norm-epsilon 1e-6", {"norm": "rmsnorm", "rms_norm_epsilon": 1e-6}),
+        ("--layernorm-epsilon 1e-6", {"norm": "layernorm", "layernorm_epsilon": 1e-6}),
+        ("--position-embedding-type rope --rotary-percent 0.5", {"pos_emb": "rotary", "rotary_pct": 0.5}),
+        ("--group-query-attention --num-query-groups 2", {"num_kv_heads": 2}),
+        ("--adam-beta2 0.95 --adam-eps 1e-6", {"optimizer.params.betas": [0.9, 0.95], "adam_eps": 1e-6}),
+        ("--optimizer sgd --sgd-momentum 0.8", {"optimizer.type": "SGD", "optimizer.params.momentum": 0.8}),
+        ("--sgd-momentum 0.8 --muon-momentum 0.7", {"optimizer.type": "Adam", "optimizer.params.momentum": None}),
+        ("--optimizer muon --muon-momentum 0.7", {"optimizer.params.momentum": 0.7}),
+        # defaults of Megatron-LM that differ from this dialect's
+        ("--normalization RMSNorm", {"rms_norm_epsilon": 1e-5}),
+        ("--optimizer sgd", {"optimizer.params.momentum": 0.9}),
+        ("--optimizer lion", {"optimizer.params.betas": [0.95, 0.98]}),
+        ("--fp16", {"fp16.initial_scale_power": 32}),
+        ("--clip-grad 0.5 --lr 1e-4 --weight-decay 0.1", {"gradient_clipping": 0.5, "lr": 1e-4, "weight_decay": 0.1}),
+        ("--lr-warmup-iters 3 --lr-decay-iters 6", {"warmup": 0.5, "lr_decay_iters": 6}),
+        ("--warmup 0.1", {"warmup": 0.1}),
+        ("--global-batch-size 32 --train-samples 640", {"train_iters": 20, "train_batch_size": 32}),
+        (
+            "--global-batch-size 32 --train-samples 650 --lr-decay-samples 330",
+            {"train_iters": 20, "lr_decay_iters": 10},
+        ),
+        ("--data-path tokens", {"data_path": "tokens"}),
+        ("--data-path 0.3 a 0.7 b", {"data_path": [0.3, "a", 0.7, "b"]}),
+        ("--train-data-path 1 a 2 b --valid-data-path c --test-data-path d", {"train_data_weights": [1.0, 2.0]}),
+        ("--async-save", {"save_in_background": True}),
+        ("--save out --save-interval 5", {"save": "out", "checkpoint_factor": 5}),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t.json", {"tokenizer_type": "HFTokenizer"}),
+        ("--untie-embeddings-and-output-weights", {"no_weight_tying": True}),
+        ("--use-flash-attn", {"attention_config": ["flash"] * 4}),
+        ("--wandb-project p", {"use_wandb": True, "wandb_project": "p"}),
+        ("--num-experts 4 --moe-router-topk 2", {"moe_num_experts": 4, "moe_top_k": 2}),
+        ("--seed=7 --seed 8", {"seed": 8}),
+    ],
+)
+def test_flags_as_yaml(flags: str, expected: dict[str, object]) -> None:
+    result = config(flags)
+    assert {name: result.get(name) for name in expected} == expected
+
+
+def test_swiglu_has_the_default_width_of_megatron() -> None:
+    result = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
+    assert mlp_width(result.shape, result.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
+    text = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
+    assert (
+        "intermediate_size: 384  # 3 x 128, Megatron-LM's default for --swiglu: GPT-NeoX's value counts the gate"
+        in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", False),  # without rotary positions it would have no effect
+        ("--position-embedding-type rope", True),
+        ("--use-rotary-position-embeddings", True),
+        ("--position-embedding-type rope --no-rope-fusion", False),
+    ],
+)
+def test_rotary_positions_are_fused_by_default(flags: str, expected: bool) -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    assert ("rope_fusion: true  # Megatron-LM's default" in result.text) == expected
+    assert not [problem for problem in result.problems if "rope_fusion" in problem.what]
+
+
+@pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
+def test_the_deepspeed_json_has_to_be_migrated_separately(flag: str) -> None:
+    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
+    why = "because the script does not contain DeepSpeed's JSON, which configures precision, ZeRO and the optimizer"
+    assert problem.what == f"--deepspeed-config ds.json is left out, {why}"
+    assert problem.hint == "migrate the JSON too, and pass both new files to every deepy command"
+
+
+def test_no_pipeline_is_written() -> None:
+    text = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --no-pipeline-parallel")).text
+    assert "pipe_parallel_size: 0\n" in text
+
+
+@pytest.mark.parametrize("flag", ["--context-parallel-size 2", "--optimizer other"])
+def test_a_flag_is_not_suggested_for_itself(flag: str) -> None:
+    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
+    assert (problem.what, problem.hint) == (f"{flag} has no counterpart and is left out", "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "to_do"),
+    [
+        ("--train-samples 640", "set train_iters (for --train-samples 640)."),
+        ("--train-samples 31 --global-batch-size 32", "set train_iters (for --train-samples 31)."),
+        ("--train-samples $N --global-batch-size 32", "set train_iters (for --train-samples $N)."),
+        ("--global-batch-size 32", "set train_iters, which the script does not set."),
+    ],
+)
+def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    assert "\ntrain_iters" not in result.text
+    assert f"# TODO: {to_do}\n" in result.text
+    if to_do.endswith(f"{flags})."):
+        assert "set train_iters in the new file to samples / global batch size" in [p.hint for p in result.problems]
+
+
+def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
+    flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    why = "650 samples / 32, rounded down, ignoring --rampup-batch-size"
+    assert f"train_iters: 20  # {why}\n" in result.text
+    assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
+    ramp = "--rampup-batch-size 8 8 64 is left out, because deepy cannot change the batch size during a run"
+    assert ramp in [problem.what for problem in result.problems]
+
+
+def test_an_unsupported_schedule_is_listed_as_to_do() -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
+    assert result.text.splitlines()[1] == "# TODO: set lr_decay_style (for --lr-decay-style WSD)."
+    assert "lr_decay_style:" not in result.text
+    assert result.problems[0].hint.startswith("wsd is not supported: write constant")
+
+
+def test_the_flags_of_the_launcher_are_read() -> None:
+    text = f"torchrun --nproc_per_node 8 --nnodes=2 --rdzv_id 5 pretrain_gpt.py {SIZES}"
+    assert "num_gpus: 8\n" in convert_script(Text("run.sh", text)).text
+    assert "num_nodes: 2\n" in convert_script(Text("run.sh", text)).text
+
+
+def test_unknown_values_of_launcher_flags_are_left_out() -> None:
+    script = f"N=$(nvidia-smi | wc -l)\ntorchrun --nproc-per-node $N pretrain_gpt.py {SIZES} --${{KIND}}"
+    result = convert_script(Text("run.sh", script))
+    assert "num_gpus" not in result.text
+    assert [problem.what for problem in result.problems] == [
+        "the value of $(nvidia-smi | wc -l) is unknown, so --nproc-per-node cannot be converted",
+        "the value of ${KIND} is unknown, so --${KIND} cannot be converted",
+    ]
+
+
+def test_flags_without_a_counterpart_are_warnings() -> None:
+    flags = "--overlap-grad-reduce --hiden-size 3 --noop-layers 1 --recompute-granularity selective"
+    text = f"python pretrain_gpt.py {SIZES}\\\n  {flags}"
+    problems = convert_script(Text("run.sh", text)).problems
+    assert {problem.severity for problem in problems} == {"warning"}
+    assert [(str(problem.where), problem.what, problem.hint) for problem in problems] == [
+        ("run.sh:2:3",
+         "--overlap-grad-reduce is left out, because it is a Megatron-LM implementation detail", ""),
+        ("run.sh:2:25", "--hiden-size 3 is not a Megatron-LM flag (as of 2026) and is left out",
+         "did you mean --hidden-size?"),
+        ("run.sh:2:40", "--noop-layers 1 is not a Megatron-LM flag (as of 2026) and is left out", ""),
+        ("run.sh:2:56",
+         "--recompute-granularity selective is left out, because deepy's fused attention does not store attention "
+         "scores, so none are recomputed", ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "where", "what"),
+    [
+        ("python pretrain_gpt.py --num-layers many", "run.sh:1:37", '--num-layers ("many") must be a whole number'),
+        ("N=x\npython pretrain_gpt.py --num-layers $N", "run.sh:1:3", '--num-layers ("x") must be a whole number'),
+        ("echo hello", "run.sh", "this file contains no Megatron-LM command"),
+    ],
+)
+def test_errors(script: str, where: str, what: str) -> None:
+    with pytest.raises(Problems) as stop:
+        convert_script(Text("run.sh", script))
+    assert [(str(problem.where), problem.what.partition(",")[0]) for problem in stop.value.problems] == [(where, what)]
+
+
+BRANCHES = """\
+if [ $SIZE = small ]; then L=2
+else L=4; fi
+cat <<EOT > $OUT/ds.json
+{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": $MICRO,
+ "steps_per_print": $STEPS}
+EOT
+./pretrain_gpt.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --save $OUT --load $OUT --lr ${LR:?}
+"""
+
+
+def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
+    result = convert_script(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
+    assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
+        "# TODO: set save (for --save $OUT).",
+        "# TODO: set load (for --load $OUT).",
+        "# TODO: set lr (for --lr ${LR}).",
+        "# TODO: set train_iters, which the script does not set.",
+    ]
+    assert "num_layers: 4\n" in result.text
+    assert "stage: 2\n" in result.text
+    assert "train_micro_batch_size_per_gpu: 3\n" in result.text
+    assert [(str(problem.where), problem.what, problem.hint) for problem in result.problems] == [
+        ("run.sh", "the value of $SIZE is taken from the environment",
+         "add --var SIZE=VALUE to use a different value"),
+        ("run.sh:5:21", "the value of $STEPS is unknown, so steps_per_print in DeepSpeed's JSON is left out",
+         "add --var STEPS=VALUE"),
+        ("run.sh:4:24",
+         "zero_optimization.stage is 1 in the flags and 2 in DeepSpeed's JSON, which takes precedence",
+         "if the flag's value is right, set zero_optimization.stage in the new file"),
+        ("run.sh:7:89", "the value of $OUT is unknown, so --save and --load cannot be converted",
+         "add --var OUT=VALUE"),
+        ("run.sh:7:111", "the value of ${LR} is unknown, so --lr cannot be converted", "add --var LR=VALUE"),
+    ]  # fmt: skip
+
+
+def test_other_here_documents_are_not_read() -> None:
+    text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\n./pretrain_gpt.py --num-layers 3 --deepspeed-config ds.json"
+    (problem,) = convert_script(Text("run.sh", text)).problems
+    assert problem.what.startswith("--deepspeed-config ds.json is left out, because the script does not contain")
+
+
+def test_choosing_one_of_several_configurations_in_a_here_document() -> None:
+    json_text = '{"zero_optimization": {"stage": 1},\n "zero_optimization": {"stage": 2}}'
+    script = Text(
+        "run.sh", f"cat <<EOT > ds.json\n{json_text}\nEOT\npython pretrain_gpt.py {SIZES} --deepspeed-config ds.json"
+    )
+    with pytest.raises(Problems, match="add --choose N"):
+        convert_script(script)
+    assert "stage: 2" in convert_script(script, choose=2).text
+    with pytest.raises(Problems, match="--choose applies only to a script that writes a DeepSpeed JSON"):
+        convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES}"), choose=2)
+
+
+def test_a_second_model_in_the_script_is_a_warning() -> None:
+    command = f"python pretrain_gpt.py {SIZES}"
+    assert not convert_script(Text("run.sh", f"echo {command}\n{command}")).problems
+    (problem,) = convert_script(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
+    assert problem.what == "2 commands describe a model; only this command is read, because it has the most flags"
+    assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
+
+
+def test_what_depends_on_an_unknown_condition_is_left_to_the_user() -> None:
+    text = "if [ $A = x ]; then N=3; M=1; else N=4; M=2; fi\npython pretrain_gpt.py --num-layers $N --seed $M --lr 1"
+    result = convert_script(Text("run.sh", text))
+    (problem,) = result.problems
+    why = "each depends on `[ $A = x ]` in line 1"
+    assert problem.what == (
+        f"the values of $N and $M are unknown, because {why}, so --num-layers and --seed cannot be converted"
+    )
+    assert problem.hint == "add --var A=VALUE"
+    assert result.to_do[:2] == [
+        "TODO: set num_layers (for --num-layers $N, where $N is `3` or `4`).",
+        "TODO: set seed (for --seed $M, where $M is `1` or `2`).",
+    ]
+    assert "lr: 1\n" in result.text and "num_layers:" not in result.text
+    assert "num_layers: 3\n" in convert_script(Text("run.sh", text), {"A": "x"}).text
+
+
+def check_round_trip(before: Config, gpus: int) -> None:
+    flags = megatron_flags(before)
+    script = Text("run.sh", "torchrun pretrain_gpt.py " + shlex.join(flags))
+    result = convert_script(script)
+    assert [problem.what for problem in result.problems] == []
+    after = complete(draft([Text("new.yml", result.text)]), gpus)
+    emitted, again = by_name(flags), by_name(megatron_flags(after))
+    assert {name: again.get(name) for name in emitted} == emitted
+    names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.replaced_by]
+    names = [name for name in names if name not in ("pipe_parallel_size", "intermediate_size", *NOT_EMITTED)]
+    assert {name: after.get(name) for name in names} == {name: before.get(name) for name in names}
+    assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
+
+
+#: Parameters that `--emit megatron` writes only where they have an effect, or that share one flag.
+NOT_EMITTED = (
+    "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion",
+    "wandb_project", "wandb_team", "vocab_file", "merge_file", "split", "loss_scale", "loss_scale_window", "min_scale",
+    "hysteresis", "checkpoint_num_layers", "partition_activations", "rms_norm_epsilon", "layernorm_epsilon",
+    "train_data_paths", "valid_data_paths", "test_data_paths", "optimizer_type",
+    "rope_fusion",
+)  # fmt: skip
+
+
+def by_name(flags: list[str]) -> dict[str, list[str]]:
+    values: dict[str, list[str]] = {}
+    for word in flags:
+        if word.startswith("--"):
+            last = values.setdefault(word, [])
+        else:
+            last.append(word)
+    return values
+
+
+SHAPE = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 2}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data_path: my_text_document",
+        "{model_parallel_size: 2, pipe_parallel_size: 2, sequence_parallel: true}",
+        "{zero_stage: 1, precision: fp16, bias_gelu_fusion: true, bias_dropout_fusion: true}",
+        "{zero_stage: 2, precision: bf16, rope_fusion: true, pos_emb: rotary, rotary_pct: 0.5}",
+        "{zero_stage: 3, precision: fp16, loss_scale: 512, scaled_masked_softmax_fusion: true}",
+        "{norm: rmsnorm, activation: swiglu, use_bias_in_mlp: false, use_bias_in_attn_linear: false}",
+        "{num_kv_heads: 2, no_weight_tying: true, checkpoint_activations: true, checkpoint_num_layers: 2}",
+        "{optimizer: {type: SGD, params: {momentum: 0.9, lr: 0.1}}, clip_grad: 0.5, warmup: 0.1, min_lr: 0.01}",
+        "{optimizer: {type: cpu_adam, params: {betas: [0.8, 0.9], eps: 1.0e-6}}}",
+        "{save: out, load: out, checkpoint_factor: 50, finetune: true, no_load_optim: true, seed: 5}",
+        "{tokenizer_type: HFTokenizer, vocab_file: t.json, split: '90,5,5', num_workers: 4}",
+        "{train_data_paths: [a, b], train_data_weights: [1, 2], valid_data_paths: c, test_data_paths: [d]}",
+        "{moe_num_experts: 4, moe_top_k: 2, moe_expert_interval: 2}",
+        "{use_wandb: true, wandb_team: us, log_interval: 5, eval_iters: 3, attention_dropout: 0.2}",
+    ],
+)
+def test_round_trip(text: str) -> None:
+    check_round_trip(complete(draft([Text("shape.yml", SHAPE), Text("my.yml", text)]), 8), 8)
+
+
+def published() -> list[str]:
+    return [name for name, case in read("neox_head_translations.json").items() if case["ok"]]
+
+
+@needs_corpus
+@pytest.mark.parametrize("size", ["125M", "350M", "1-3B", "6-7B", "13B", "175B", "llama/7B", "pythia/14M", "20B"])
+def test_round_trip_of_published_models(size: str) -> None:
+    also = {"llama/7B": ["llama/train_config.yml", "local_setup.yml"], "20B": [], "pythia/14M": []}
+    files = [NEOX_HEAD / f"{size}.yml", *(NEOX_HEAD / name for name in also.get(size, ["local_setup.yml"]))]
+    given = ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"]
+    config = resolve(files, given, gpus=8)
+    assert [problem.what for problem in unsupported(config)] == []
+    check_round_trip(config, 8)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text(f"python pretrain_gpt.py {SIZES} --swiglu\n")
+    assert main(["migrate", "run.sh", "-o", "new.yml"]) == 0
+    assert Path("new.yml").read_text().startswith("# Converted from run.sh by deepy migrate.\n")
+    assert main(["check", "new.yml", "--gpus", "1"]) in (0, 1)
+    assert main(["migrate", "run.sh", "--var", "N=3", "--json"]) == 0
+    assert "num_layers: 4\n" in json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))["text"]
+
+
+def test_a_given_variable_that_changes_nothing_is_a_warning() -> None:
+    flags = "--tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP"
+    script = f"TP=2\nPP=${{PP:-2}}\npython pretrain_gpt.py {SIZES} {flags}"
+    result = convert_script(Text("run.sh", script), {"TP": "4", "PP": "4", "FOO": "1"})
+    found = [problem for problem in result.problems if problem.id == "migrate-variable-without-effect"]
+    assert [problem.what.partition(" has no effect: ")[2] for problem in found] == [
+        "the script itself sets TP", "the script has no variable FOO"
+    ]  # fmt: skip
+    assert found[0].where and found[0].where.line == 1
+    assert "model_parallel_size: 2" in result.text and "pipe_parallel_size: 4" in result.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "line", "words"),
+    [
+        ("--bf16 $X", "precision: bfloat16", ["$X"]),
+        ("--save out $X $(cat y)", "save: out", ["$X", "$(cat y)"]),
+        ("--overlap-grad-reduce $X_ARGS --seed 3", "seed: 3", ["$X_ARGS"]),
+        ("--data-path x $X", "data_path: x", ["$X"]),
+        ("--data-path 0.3 x 0.7 y $X", "data_path: [0.3, x, 0.7, y]", ["$X"]),
+    ],
+)
+def test_unknown_variables_with_further_flags(flags: str, line: str, words: list[str]) -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    assert line in result.text.splitlines()
+    expected = [f"the flags in {word} are unknown and are left out" for word in words]
+    assert [problem.what for problem in result.problems if problem.id == "migrate-variable-unset"] == expected
+    assert f"# TODO: add the settings of the flags in {words[0]}, which are unknown." in result.text
+
+
+def test_an_unknown_variable_before_all_flags() -> None:
+    (problem,) = convert_script(Text("run.sh", f"./pretrain_gpt.py $ARGS {SIZES}")).problems
+    assert (problem.what, problem.hint) == ("the flags in $ARGS are unknown and are left out", "add --var ARGS=VALUE")
+
+
+@pytest.mark.parametrize(
+    "flags", ["--data-path $X", "--data-path 0.3 x $W $P", "--lr $X", "--data-cache-path $TARGET_DIR"]
+)
+def test_unknown_values_are_not_further_flags(flags: str) -> None:
+    problems = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
+    assert problems and not any("the flags in" in problem.what for problem in problems)
+
+
+def test_unknown_arithmetic_is_quoted_completely() -> None:
+    script = (
+        'N=$(nproc)\npython pretrain_gpt.py --num-layers $((A*8/(B*2))) --seed $(f "$(g 1)") --hidden-size $((N*2))'
+    )
+    assert [(p.what, p.hint) for p in convert_script(Text("run.sh", script)).problems] == [
+        ("the value of $((A*8/(B*2))) is unknown, so --num-layers cannot be converted",
+         "add --var A=VALUE --var B=VALUE"),
+        ('the value of $(f "$(g 1)") is unknown, so --seed cannot be converted', "set the parameter in the new file"),
+        ("the value of $((N*2)) is unknown, so --hidden-size cannot be converted", "set the parameter in the new file"),
+    ]  # fmt: skip
+
+
+def test_defaults_beside_unknown_flags_are_uncertain() -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --bf16 $MORE"))
+    assert "weight_decay: 0.01  # Megatron-LM's default (the unknown flags may change it)" in result.text
+
+
+def test_left_out_flags_that_change_the_model_are_in_the_new_file() -> None:
+    flags = "--overlap-grad-reduce --squared-relu --log-throughput --overlap-param-gather"
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    why = "deepy does not support this kind of feed-forward layer"
+    assert result.text.splitlines()[1] == (
+        f"# Left out, although it can affect the model or its training: --squared-relu ({why})."
+    )
+    assert [problem.what for problem in result.problems] == [
+        "--overlap-grad-reduce and --overlap-param-gather are left out, because each is a Megatron-LM implementation "
+        "detail",
+        f"--squared-relu is left out, because {why}",
+        "--log-throughput is left out, because it is specific to Megatron-LM's logging",
+    ]
+
+
+def test_a_warm_up_that_cannot_be_converted_has_no_default() -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-warmup-samples 100"))
+    assert "# TODO: set warmup (for --lr-warmup-samples 100)." in result.text
+    assert "\nwarmup:" not in result.text
+    assert result.problems[0].what.endswith("because the total number of samples is unknown")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("Llama2Tokenizer", "set tokenizer_type: SPMTokenizer in the new file"),
+     ("NullTokenizer", "in the new file, set tokenizer_type and vocab_file as when the data was tokenised")],
+)  # fmt: skip
+def test_tokenizers_without_a_counterpart(name: str, hint: str) -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --tokenizer-type {name}"))
+    assert f"# TODO: set tokenizer_type (for --tokenizer-type {name})." in result.text
+    assert [problem.hint for problem in result.problems] == [hint]
+
+
+def test_several_machines_without_a_hostfile() -> None:
+    command = "torchrun --nnodes 4 --master_addr localhost pretrain_gpt.py"
+    text = convert_script(Text("run.sh", f"{command} {SIZES}")).text
+    assert "# TODO: set hostfile to a file that lists the 4 machines (num_nodes)." in text
+    assert "master_addr" not in text
+
+
+def test_a_loop_is_computed_or_its_variables_are_unknown() -> None:
+    script = "G=8\nwhile [ $G -lt {} ]; do G=$((G*2)); done\npython pretrain_gpt.py " + SIZES + " --seed $G"
+    assert "seed: 128\n" in convert_script(Text("run.sh", script.format(99))).text
+    result = convert_script(Text("run.sh", script.format("$N")))
+    assert "seed" not in yaml.safe_load(result.text)
+    assert result.problems[0].what == (
+        "the value of $G is unknown, because it changes in `while [ $G -lt $N ]; do G=$((G*2)); done` in line 2, "
+        "so --seed cannot be converted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "expected"),
+    [
+        ("--nodes=4\n#SBATCH --ntasks-per-node=8", "srun", [4, 8]),
+        ("-N2 -n 2 # two\n#SBATCH --gres=gpu:a100:4", "srun torchrun --nnodes $SLURM_NNODES", [2, 4]),
+        ("-N 2 -G h100:16", "torchrun --nproc_per_node $SLURM_GPUS_ON_NODE --nnodes 3", [3, 8]),
+        ("--nodes 2 --ntasks-per-node 2 --gpus-per-task=1", "srun", [2, 2]),
+        ("--nodes 1 --gpus-per-node 8", "", [1, 8]),
+        ("--nodes 1-2", "", [None, None]),
+    ],
+)
+def test_the_nodes_of_a_slurm_job(lines: str, launcher: str, expected: list[int | None]) -> None:
+    result = convert_script(Text("job.sh", f"#!/bin/bash\n#SBATCH {lines}\n{launcher} python pretrain_gpt.py {SIZES}"))
+    settings = yaml.safe_load(result.text)
+    assert [settings.get("num_nodes"), settings.get("num_gpus")] == expected
+    assert settings.get("launcher") == ("srun" if (expected[0] or 1) > 1 else None)
+    assert "hostfile" not in result.text
+
+
+def test_slurm_options_without_a_parameter_are_listed() -> None:
+    head = "#!/bin/bash\n#SBATCH -A physics -t 4:00:00\n##SBATCH -q low\n#SBATCH --exclusive -p gpu\n"
+    tail = "cd x\n#SBATCH --mem=1\ntorchrun --master_addr $(head -n 1 $NODES) --nnodes 2 "
+    result = convert_script(Text("job.sh", f"{head}#SBATCH -N 2\n{tail} pretrain_gpt.py {SIZES}"))
+    assert "account: physics\n" in result.text
+    [problem] = [problem for problem in result.problems if problem.id == "migrate-slurm-option"]
+    assert problem.what == "these options of the Slurm job are left out: --time=4:00:00, --exclusive, --partition=gpu"
+    assert problem.where and problem.where.line == 2
+    # srun needs no address, so it is not asked for.
+    assert "migrate-variable-unset" not in {problem.id for problem in result.problems}

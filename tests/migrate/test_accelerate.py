@@ -1,0 +1,86 @@
+"""The YAML of Accelerate is converted to DeepSpeed's settings; nothing in it is left out silently."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.base.problems import Problems
+from neoxargs.migrate.deepspeed.accelerate import Accelerate
+from neoxargs.migrate.neox.command import NeoX
+from neoxargs.migrate.result import Result
+from neoxargs.migrate.source import Options
+from neoxargs.migrate.sources import source_of
+from neoxargs.resolve import Text
+
+FILE = """\
+debug: false
+deepspeed_config:
+  gradient_accumulation_steps: 3
+  offload_optimizer_device: cpu
+  offload_optimizer_nvme_path: null
+  zero3_init_flag: true
+  zero3_save_16bit_model: true
+  zero_stage: 3
+fsdp_config: {}
+main_process_ip: null
+main_process_port: 29111
+mixed_precision: bf16
+num_machines: 3
+num_processes: 12
+"""
+
+
+def migrated(text: str) -> Result:
+    return Accelerate().converts([Text("a.yaml", text)], Options())
+
+
+def test_settings_of_accelerate() -> None:
+    result = migrated(FILE)
+    assert result.text.splitlines()[1:-1] == [
+        "num_nodes: 3", "num_gpus: 4", "master_port: 29111", "gradient_accumulation_steps: 3",
+        "bf16:", "  enabled: true",
+        "zero_optimization:", "  stage: 3", "  stage3_gather_16bit_weights_on_model_save: true",
+        "  offload_optimizer:", "    device: cpu",
+        "gradient_clipping: 0.0  # DeepSpeed's default before 0.19.3",
+    ]  # fmt: skip
+    first, *_ = result.problems
+    left_out = "debug, deepspeed_config.zero3_init_flag"
+    assert first.what == f"these settings have no equivalent in deepy and are left out: {left_out}"
+    assert str(first.where) == "a.yaml:1:1"
+
+
+def test_a_json_that_the_file_names() -> None:
+    result = migrated("deepspeed_config: {deepspeed_config_file: z3.json}\nnum_machines: 1\nnum_processes: 2\n")
+    assert result.problems[0].what == (
+        "deepspeed_config.deepspeed_config_file names z3.json, which is not converted together with this file"
+    )
+    # DeepSpeed's defaults are written into the other file; a key in both would be set twice.
+    assert "gradient_clipping" not in result.text
+    assert "migrate-optimizer-missing" not in [problem.id for problem in result.problems]
+
+
+def test_a_wrong_value_has_its_place() -> None:
+    with pytest.raises(Problems) as stop:
+        migrated("deepspeed_config:\n  zero_stage: 5\n")
+    assert str(stop.value.problems[0].where) == "a.yaml:2:15"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "source"),
+    [
+        ("a.yaml", FILE, Accelerate),
+        ("a.yml", "num_layers: 4\ndeepspeed_config: ds.json\n", NeoX),
+        ("a.yml", "deepspeed_config: [\n", NeoX),
+        ("a.yml", "num_layers: 4\n", NeoX),
+    ],
+)
+def test_the_source_of_a_yaml_file(name: str, text: str, source: type) -> None:
+    assert type(source_of(Text(name, text))) is source
+
+
+def test_fsdp_is_refused() -> None:
+    text = Text("fsdp.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n")
+    source = source_of(text)
+    assert source.name == "accelerate"
+    with pytest.raises(Problems, match="distributed_type is FSDP, expected DEEPSPEED: deepy trains only with DeepSp"):
+        source.converts([text], Options())

@@ -1,0 +1,237 @@
+"""Flags of Megatron-LM's forks, such as Megatron-DeepSpeed, and mixtures of experts in both."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.migrate.megatron.command import Megatron
+from neoxargs.migrate.megatron.convert import convert_script
+from neoxargs.migrate.megatron.flags import is_read
+from neoxargs.migrate.megatron.reading import OLD_NAMES
+from neoxargs.migrate.megatron.unsupported_flags import FORK_REASONS, reason
+from neoxargs.migrate.result import Result
+from neoxargs.migrate.sources import source_of
+from neoxargs.resolve import Text, complete, draft
+from tests.support.paths import REFERENCE
+
+SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --global-batch-size 8"
+
+
+def migrated(flags: str) -> Result:
+    return convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+
+
+def check_values(flags: str, expected: dict[str, object]) -> None:
+    config = complete(draft([Text("new.yml", migrated(flags).text)]), 8)
+    assert {name: config.get(name) for name in expected} == expected
+
+
+def test_every_option_of_megatron_deepspeed_is_read_or_has_a_reason() -> None:
+    options = (REFERENCE / "megatron_deepspeed_options.txt").read_text(encoding="utf-8").split()
+    assert len(options) > 340
+    assert [name for name in options if not is_read(OLD_NAMES.get(name, name)) and not reason(name)] == []
+
+
+def test_a_reason_of_a_fork_is_not_for_a_flag_that_is_read() -> None:
+    patterns = [name for names in FORK_REASONS.values() for name in names.split() if "*" not in name]
+    assert [name for name in patterns if is_read(OLD_NAMES.get(name, name))] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--train-iters 9 --num-key-value-heads 2", {"num_kv_heads": 2}),
+        ("--train-iters 9 --attention-head-type multiquery", {"num_kv_heads": 1}),
+        ("--train-iters 9 --normalization rmsnorm", {"norm": "rmsnorm", "rms_norm_epsilon": 1e-5}),
+        ("--train-iters 9 --normalization rmsnorm --layernorm-epsilon 1e-6", {"rms_norm_epsilon": 1e-6}),
+        ("--train-iters 9 --use_rms_norm --layernorm_epsilon 1e-6", {"norm": "rmsnorm", "rms_norm_epsilon": 1e-6}),
+        ("--train-iters 9 --glu-activation geglu", {"activation": "geglu", "intermediate_size": 3 * 256}),
+        ("--train-iters 9 --glu-activation swiglu --ffn-hidden-size 96", {"intermediate_size": 3 * 96}),
+        ("--train-iters 9 --no-query-key-layer-scaling", {"apply_query_key_layer_scaling": False}),
+        ("--train-iters 9 --eval-iters -1", {"eval_iters": 0}),
+        # tokens: 8 samples of 32 tokens in one iteration
+        ("--train-tokens 2560", {"train_iters": 10}),
+        ("--train-tokens 2_560 --train-samples 160", {"train_iters": 10}),
+        ("--train-samples 40 --train-tokens 2560", {"train_iters": 5}),
+        ("--train-tokens 2560 --train-iters 4", {"train_iters": 4}),
+        ("--train-iters 90 --train-tokens 2560", {"train_iters": 10}),
+        ("--train-iters 9 --lr-decay-tokens 2048 --lr-warmup-tokens 512", {"lr_decay_iters": 8, "warmup": 0.25}),
+        ("--train-iters 9 --lr-decay-tokens 2560 --lr-warmup-samples 8", {"warmup": 0.1}),
+        ("--train-iters 9 --lr-decay-iters 4 --lr-warmup-samples 8", {"warmup": 0.25}),
+    ],
+)
+def test_flags_of_forks(flags: str, expected: dict[str, object]) -> None:
+    check_values(flags, expected)
+
+
+def test_tokens_without_a_batch_size_are_to_do() -> None:
+    script = "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --seq-length 32 --train-tokens 2560"
+    assert "# TODO: set train_iters (for --train-tokens 2560).\n" in convert_script(Text("run.sh", script)).text
+
+
+def test_a_full_validation_has_no_number_of_batches() -> None:
+    result = migrated("--train-iters 9 --eval-iters -1 --full-validation")
+    assert "eval_iters" not in result.text
+    assert result.problems[0].what.startswith("--eval-iters -1 is left out, because deepy evaluates a fixed number")
+
+
+def test_no_checkpoints_during_training() -> None:
+    result = migrated("--train-iters 9 --save-interval 0")
+    assert "checkpoint_factor" not in result.text
+    assert result.problems[0].what.startswith("--save-interval 0 is left out, because without checkpoint_factor")
+
+
+def test_arithmetic_in_a_here_document() -> None:
+    script = f"""A=3
+cat <<EOT > ds.json
+{{"train_batch_size": $((A * (A + 1) * 8)), "steps_per_print": $((B * (A + 1)))}}
+EOT
+deepspeed pretrain_gpt.py {SIZES} --train-iters 9 --deepspeed_config ds.json"""
+    result = convert_script(Text("run.sh", script))
+    assert "train_batch_size: 96\n" in result.text
+    assert [problem.what for problem in result.problems if problem.id == "migrate-variable-unset"] == [
+        "the value of $((B * (A + 1))) is unknown, so steps_per_print in DeepSpeed's JSON is left out"
+    ]
+
+
+EXPERTS = "--train-iters 9 --num-experts 8 "
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", {"moe_num_experts": 8, "moe_top_k": 2, "moe_router_type": "topk", "moe_expert_interval": 1}),
+        ("", {"moe_normalize_expert_weights": True, "moe_token_dropping": False}),
+        ("--moe-router-pre-softmax --moe-router-topk 4", {"moe_normalize_expert_weights": False, "moe_top_k": 4}),
+        ("--moe-router-load-balancing-type sinkhorn", {"moe_router_type": "sinkhorn"}),
+        ("--moe-router-load-balancing-type aux_loss", {"moe_router_type": "topk"}),
+        ("--moe-expert-capacity-factor 1.5", {"moe_token_dropping": True, "moe_train_capacity_factor": 1.5}),
+        # an expert's width replaces that of the dense layers, if there are none
+        ("--ffn-hidden-size 200 --moe-ffn-hidden-size 48", {"intermediate_size": 48}),
+        ("--moe-ffn-hidden-size 48 --ffn-hidden-size 200 --swiglu", {"intermediate_size": 3 * 48}),
+        ("--swiglu --moe-ffn-hidden-size 48 --moe-layer-freq [1]*4", {"intermediate_size": 3 * 48}),
+        ("--moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 96", {"moe_num_shared_experts": 2}),
+        ("--moe-shared-expert-intermediate-size 512", {"moe_num_shared_experts": 2}),  # the default width: 4 x 64
+        ("--swiglu --moe-shared-expert-intermediate-size 384", {"moe_num_shared_experts": 3}),
+        # Megatron-DeepSpeed
+        ("--deepspeed", {"moe_top_k": 1, "moe_router_type": "topk", "moe_expert_interval": 2}),
+        ("--deepspeed", {"moe_normalize_expert_weights": False, "moe_token_dropping": True}),
+        ("--deepspeed --topk 2 --expert-interval 1", {"moe_normalize_expert_weights": True, "moe_expert_interval": 1}),
+        ("--deepspeed --moe-loss-coeff 0.25", {"moe_aux_loss_coeff": 0.25}),
+        ("--deepspeed --disable-moe-token-dropping --mlp-type standard", {"moe_token_dropping": False}),
+        ("--deepspeed --mlp-type residual", {"moe_use_residual": True}),
+    ],
+)
+def test_experts(flags: str, expected: dict[str, object]) -> None:
+    check_values(EXPERTS + flags, expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (
+            "--num-experts 8 8 16",
+            "--num-experts 8 8 16 cannot be converted, because "
+            "deepy has the same number of experts in all layers with experts",
+        ),
+        (
+            "--num-experts 8 --moe-layer-freq 2 --moe-ffn-hidden-size 48",
+            "--moe-ffn-hidden-size 48 is left out, because deepy's experts are as wide as a dense MLP "
+            "(intermediate_size)",
+        ),
+        (
+            "--num-experts 8 --moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 50",
+            "--moe-shared-expert-intermediate-size 50 is left out, because it must be a multiple of an "
+            "expert's width (48)",
+        ),
+        (
+            "--num-experts 8 --moe-shared-expert-intermediate-size 50",
+            "--moe-shared-expert-intermediate-size 50 is left out, because it must be a multiple of an expert's width "
+            "(256)",
+        ),
+        (
+            "--num-experts 8 --moe-router-load-balancing-type seq_aux_loss",
+            "--moe-router-load-balancing-type seq_aux_loss is left out, because moe_aux_loss_coeff always balances the "
+            "load within a micro batch",
+        ),
+    ],
+)
+def test_experts_that_cannot_be_converted(flags: str, what: str) -> None:
+    result = migrated("--train-iters 9 " + flags)
+    (problem,) = result.problems
+    assert problem.what == what
+    assert what.split()[0] in result.text.splitlines()[1]  # a comment at the top of the new file
+
+
+def test_a_dense_model_has_no_settings_of_experts() -> None:
+    assert "moe_top_k" not in migrated("--train-iters 9 --num-experts 1").text
+
+
+def test_the_program_after_a_launcher_flag_is_not_its_value() -> None:
+    script = f"torchrun --nnodes 2 --nproc-per-node 4 numactl -m my.pretrain_gpt {SIZES} --train-iters 9"
+    result = convert_script(Text("run.sh", script))
+    assert {"num_nodes: 2", "num_gpus: 4", "num_layers: 4"} <= set(result.text.splitlines())
+    assert result.problems == []
+
+
+def test_a_flag_without_a_counterpart_needs_no_value() -> None:
+    result = migrated("--train-iters 9 --log-throughput $A --embedding-paths $A --kv-channels $B")
+    assert [problem.id for problem in result.problems] == [
+        "migrate-flag-without-counterpart", "migrate-unknown-flag", "migrate-variable-unset"
+    ]  # fmt: skip
+    assert result.problems[2].what == "the value of $B is unknown, so --kv-channels cannot be converted"
+    assert result.text.count("# TODO") == 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--tokenizer-typ x", "did you mean --tokenizer-type?"),
+        ("--log-intervall 5", "did you mean --log-interval?"),
+        ("--overide-lr-scheduler", "did you mean --override-lr-scheduler"),
+        ("--num-key-value-head 2", "did you mean --num-key-value-heads?"),
+    ],
+)
+def test_the_correction_of_a_misspelt_flag(flag: str, hint: str) -> None:
+    (problem,) = migrated(f"--train-iters 9 {flag}").problems
+    assert problem.id == "migrate-unknown-flag"
+    assert problem.hint.startswith(hint)
+
+
+def test_a_script_with_a_misspelt_number_of_layers_is_recognised() -> None:
+    flags = "--num-lyers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32"
+    assert isinstance(source_of(Text("run.sh", f"python pretrain_gpt.py {flags}")), Megatron)
+
+
+@pytest.mark.parametrize("command", ["{} &> run.log", "eval '{} &> run.log'", "bash -c '{} > run.log'"])
+def test_a_printed_command_is_not_a_second_model(command: str) -> None:
+    start = f"python pretrain_gpt.py {SIZES} --train-iters 9"
+    result = convert_script(Text("run.sh", f'echo "{start} &> run.log"\n{command.format(start)}'))
+    assert result.problems == []
+    assert "train_iters: 9\n" in result.text
+
+
+def test_a_command_that_is_only_printed_is_read() -> None:
+    text = f"echo python pretrain_gpt.py {SIZES} --train-iters 9 | bash"
+    assert "train_iters: 9\n" in convert_script(Text("run.sh", text)).text
+
+
+def test_a_misspelt_flag_of_the_launcher() -> None:
+    script = f"srun --nodes 2 torchrun --node_rank 0 --nnode 2 --rdzv_id 7 pretrain_gpt.py {SIZES} --train-iters 9"
+    (problem,) = convert_script(Text("run.sh", script)).problems
+    assert problem.what == "--nnode 2 is not a launcher flag and is left out"
+    assert problem.hint == "did you mean --nnodes?"
+
+
+@pytest.mark.parametrize("end", ["", "\\ "])
+def test_a_line_that_does_not_continue(end: str) -> None:
+    script = f"python pretrain_gpt.py {SIZES} --train-iters 9 {end}\n    --save out --load out\n"
+    problem = next(p for p in convert_script(Text("run.sh", script)).problems if p.id == "migrate-line-not-continued")
+    assert (str(problem.where), problem.what) == (
+        "run.sh:2:5", "--save starts a separate command, so its flags are left out"
+    )  # fmt: skip
+
+
+def test_a_file_with_only_flags_is_one_command() -> None:
+    text = f"{SIZES} \\\n--train-iters 9"
+    assert convert_script(Text("run.sh", text)).problems == []

@@ -1,0 +1,230 @@
+"""Shell scripts are split into words: quotes, variables, arrays, branches, here-documents."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.base.problems import Problems
+from neoxargs.migrate.shell.arithmetic import evaluate
+from neoxargs.migrate.shell.script import read_script
+from neoxargs.resolve import Text
+
+
+def words(text: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in read_script(Text("run.sh", text)).commands]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("a --b 1", [["a", "--b", "1"]]),
+        ("a \\\n  --b 1 # why\nc", [["a", "--b", "1"], ["c"]]),
+        ('a \'x  y\' "z \\" $"', [["a", "x  y", 'z " $']]),
+        ('X="1 2"\na $X "$X" ${X}3', [["a", "1", "2", "1 2", "1", "23"]]),
+        ("export X=1\nY=$X\na $Y${Y}", [["a", "11"]]),
+        ('A=(--b 1 # one\n --c 2)\na ${A[@]} "${A[@]}"', [["a", *["--b", "1", "--c", "2"] * 2]]),
+        ("A=(1)\nA+=(2)\na ${A[*]}", [["a", "1", "2"]]),
+        ("X=${X:-4}\na $X ${Y-5}", [["a", "4", "5"]]),
+        ('X=${1:-"c/a"}\na $X "${2:-"d e"}" ${3-\'f\'}g', [["a", "c/a", "d e", "fg"]]),
+        ('X=c\na ${1:-"${X}/a"} ${2:-$X} "${3:-\'h\'}" ${X:-"i"}', [["a", "c/a", "c", "'h'", "c"]]),
+        ('X=${1:-"0.3 a"}\nY=$X\na $Y', [["a", "0.3", "a"]]),
+        (
+            'A=(1 2)\nX=c\na ${1:-$X/a} $X "${A[@]}x" ${A[1]} ${A[@]}',
+            [["a", "c/a", "c", "1", "2x", "2", "1", "2"]],
+        ),
+        ('a ${1:-"open} b', [["a", "open", "b"]]),
+        ("N=2\na $((N * 4 + 1)) $(($N/2))", [["a", "9", "1"]]),
+        ("N=2\na $((300 / (2 * (N - 1)))) $((B * (2 * (N - 1))))", [["a", "150", "$((B * (2 * (N - 1))))"]]),
+        (
+            "N=-7\na $((-7 / 2)) $((-7 % 3)) $((7 / -2)) $((3 - N)) $((-(2 + 3) * N))",
+            [["a", "-3", "-1", "-3", "10", "35"]],
+        ),
+        ("a $(date) `hostname` $1", [["a", "$(date)", "`hostname`", "$1"]]),
+        ("a --b 2>&1 | tee log; c && d", [["a", "--b"], ["tee", "log"], ["c"], ["d"]]),
+        ("a '' $NONE", [["a", "", "$NONE"]]),
+        ('a --b 1 "$@" $* c$@', [["a", "--b", "1", "c"]]),
+        (': "${X:=1}" ${Y:=b c}\na $X $Y ${X:-2}', [[":", "1", "b", "c"], ["a", "1", "b", "c", "1"]]),
+        ("declare -a A=(--b 1)\ntypeset -r -x N=2\na ${A[@]} $N", [["a", "--b", "1", "2"]]),
+        ("C='a --b 1 &>> log'\neval $C\neval \"c && d $C\"", [["a", "--b", "1"], ["c"], ["d", "a", "--b", "1"]]),
+        ("h 'cd x && a --b 1 --c 2'", [["h", "cd x && a --b 1 --c 2"], ["cd", "x"], ["a", "--b", "1", "--c", "2"]]),
+        ("( cd x && a --b 1 )\nc", [["cd", "x"], ["a", "--b", "1"], ["c"]]),
+        ("h 'a --b 1' '--c d'", [["h", "a --b 1", "--c d"]]),
+        ("X=1\na ${X:+y} ${N:+y}z ${N:=2}", [["a", "y", "z", "2"]]),
+        ('A=(1 2)\nC="run ${A[@]} $@"\neval $C', [["run", "1", "2"]]),
+        ("a > log --b 2>> err", [["a", "--b"]]),
+        ("a bash -c 'b --c 1'", [["a", "bash", "-c", "b --c 1"], ["b", "--c", "1"]]),
+        ("if [ $X = 1 ]; then A=1; else A=2; fi\na $A", [["a", "$A"]]),
+        ("X=2\nif [ $X = 1 ]\nthen\n A=1\nelif [[ $X -ge 2 && 1 == 1 ]]; then A=3\nelse A=2; fi\na $A", [["a", "3"]]),
+        ('if [ -z "$X" ]; then X=4; fi\nif [ -n "$X" ] && [ ! $X -lt 3 ]; then a $X; fi', [["a", "4"]]),
+        ("if false || true; then a; fi", [["a"]]),
+        ("N=2\nif (( N > 1 && $N < 9 )); then A=1; else A=2; fi\na $A", [["a", "1"]]),
+        ("N=2\nif ((N==1)); then A=1; else A=2; fi\na $A", [["a", "2"]]),
+        ("A=(x)\nif (( ${#A[@]} )); then B=1; fi\na $B ((", [["a", "$B", "(("]]),
+        ("X=b\ncase $X in\n a|c) Y=1 ;;\n b) Y=2\n ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "2"]]),
+        ("case $X in\n (a) Y=1 ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "$Y"]]),
+        ("for i in 1 2; do a $i; done\nb", [["a", "1"], ["a", "2"], ["b"]]),
+        ("for", []),
+        ("for i; do a $i; done", []),
+        ("for i in $(seq 2); do a $i; done", [["a", "$i"]]),
+        ("N=$(b c | d)\na $N e", [["a", "$(b c | d)", "e"]]),
+        ("X='b c'\nsh -c 'a $X'", [["sh", "-c", "a $X"], ["a", "b", "c"]]),
+        ("f() {\n a $1 $X\n}\nX=3 f 2\nf --b 4", [["X=3", "f", "2"], ["a", "--b", "$X"]]),
+        ("function f { X=1; }\ng () { Y=2; local X=3; }\ng; f\na $X $Y", [["a", "1", "2"]]),
+        ("X=1\nX+=' 2'\nX+=$Y\nY+=3\na $X $Y", [["a", "1", "2$Y", "3"]]),
+        ("A=(1 2)\nA+=x\na ${A[@]}", [["a", "1x", "2"]]),
+        ("X=1\nA=()\nunset X\na $X ${A[@]} ${X:-4}", [["a", "4"]]),
+        (
+            "N=2\nread -r -d '' X <<EOF || true\n--b $N \\\n--c\nEOF\na $X",
+            [["a", "--b", "2", "--c"]],
+        ),
+        ("X=1\na ${X:?set X} ${N:?set N}/b", [["a", "1", "${N}/b"]]),
+        ("G=8; ((G=G*2)); ((G *= 2, N = G)); let G+=1 N-=2; ((N++)); ((--N))\na $G $N", [["a", "33", "30"]]),
+        ("((N += M))\na $N", [["a", "$((N += M))"]]),
+        ("X=1\nif false; then ((X++)); fi\nif ((X == 1)); then Y=2; fi\na $X $Y", [["a", "1", "2"]]),
+        (
+            "X=1; [ $X = 2 ] && X=3 || Y=4; [ $X = 1 ] || X=5; [ $X = 1 ] && Z=6 || Z=7\na $X $Y $Z",
+            [["a", "1", "4", "6"]],
+        ),
+        ("X=1\ntest $X = 2 &&\n  { X=3; Y=4; }\na $X", [["a", "1"]]),
+        ("cat <<EOT > x.json\nif then\nEOT\na", [["cat"], ["a"]]),
+        ("cat <<'EOT'\nopen", [["cat"]]),
+        ("case", []),
+        ("if", []),
+        ("fi; esac; a", [["a"]]),
+        ("A=(" * 5000, []),
+        ("case x in a", []),
+        ("if then else fi a", [["a"]]),
+        ("a 'open", [["a", "open"]]),
+        ("N=$((__import__('os').getpid()))\na $N", [["a", "$((__import__('os').getpid()))"]]),
+    ],
+)
+def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
+    assert words(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        # conditions: what differs between their branches is unknown
+        ("if [ -f x ]; then A=1; B=3; else A=2; B=3; fi\na $A $B", {"$A": "it depends on `[ -f x ]` in line 1"}),
+        ("A=1\nif [ $X = y ]; then A=2; fi\na $A", {"$A": "it depends on `[ $X = y ]` in line 2"}),
+        ("A=1\nif [ $X = y ]; then A=2; exit; fi\na $A", {}),
+        ("if [ -z \"$1\" ]; then echo usage; exit 1; fi\nA=${1}\na $A", {"${1}": ""}),
+        ("if [ $X = y ]; then A='--b --c'; else A='--b --d'; fi\na $A", {"$A": "it depends on `[ $X = y ]` in line 1"}),
+        ("case $X in a) A=1;; *) A=2;; esac\na $A", {"$A": "it depends on `case $X` in line 1"}),
+        ("case $X in a) A=1;; b) A=1;; esac\na $A", {"$A": "it depends on `case $X` in line 1"}),
+        ("[ -f x ] && L=1\na $L", {"$L": "it depends on `[ -f x ]` in line 1"}),
+        ("L=1; grep -q y z || L=2\na $L", {"$L": "it depends on `grep -q y z` in line 1"}),
+        ("cd x && L=1\na $L", {}),
+        ("f() { if [ -f x ]; then A=1; return; fi; A=2; }\nf\na $A", {"$A": "it changes in `[ -f x ]` in line 1"}),
+        # loops
+        ("G=8\nwhile [ $G -lt 99 ]; do G=$((G*2)); done\nH=$G\na $H", {}),
+        ("G=8\nwhile [ $G -lt $N ]; do G=$((G*2)); done\na $G",
+         {"$G": "it changes in `while [ $G -lt $N ]; do G=$((G*2)); done` in line 2"}),
+        ("G=8\nfor i in $(seq 3); do ((G++)); done\na $G", {"$G": "it changes in `for i in $(seq 3)` in line 2"}),
+        ("G=8\nfor i in 1 2 3; do ((G++)); done\na $G", {}),
+        ("G=1\nfor ((i = 0; i < 3; i++)); do G=$i; done\na $G", {}),
+        ("G=1\nfor i in 1 2; do G=$i; if [ -f $i ]; then break; fi; done\na $G",
+         {"$G": "it changes in `[ -f $i ]` in line 2"}),
+        ("G=1\nwhile true; do G=2; done\na $G", {"$G": "it changes in `while true; do G=2; done` in line 2"}),
+        ("G=1\nwhile [[ $# -gt 0 ]]; do case $1 in --g) G=$2; shift;; esac; shift; done\na $G", {}),
+        # commands that set variables
+        ("L=1\nread -r L\na $L", {"$L": "`read -r L` in line 2 is not run"}),
+        ("A=(1 2)\nA[1]=3\na ${A[@]}", {"$A": "`migrate` does not read `A[1]=3`"}),
+        ("L=1\nread L\nL=2\na $L", {}),
+        ("X=1\necho 2 | read X\na $X", {}),
+        (". ./e.env\na ${X:-1}", {"${X}": "`. ./e.env`, which may set it, is not read"}),
+        ("source ~/.bashrc\nX=1; source e.env\na $X", {}),
+        ("X=1\nread X\nC='a $X'\nbash -c \"$C --b 1 --c 2\"", {"$X": "`read X` in line 2 is not run"}),
+        # expansions that are not computed
+        ("a ${X%.json} x{1,2} $(date)",
+         {"${X%.json}": "", "x{1,2}": "`migrate` does not expand braces", "$(date)": ""}),
+        ("N=$(f)\na $((2*N*3))", {"$((2*N*3))": ""}),
+        ("X=$Y\na ${X:+--b}", {"${X:+--b}": ""}),
+        ("a '$X' \"\\$X\"", {}),
+    ],
+)  # fmt: skip
+def test_what_is_unknown_in_a_command(script: str, expected: dict[str, str]) -> None:
+    command = read_script(Text("run.sh", script)).commands[-1]
+    assert {unknown: unknown.why for word in command for unknown in word.unknowns} == expected
+
+
+def test_the_values_of_the_branches_are_the_choices() -> None:
+    script = "A='--a 1 --b 2'\nif [ $X ]; then A+=' --c 3 --d'; elif [ $Y ]; then A+=' --c 4 --d'; fi\nz $A"
+    command = read_script(Text("run.sh", script)).commands[-1]
+    assert [word.text for word in command] == ["z", "--a", "1", "--b", "2", "$A"]
+    assert command[-1].unknowns[0].choices == ("--c 3 --d", "--c 4 --d", "")
+    assert command[-1].unknowns[0].names == ("X", "Y")
+
+
+@pytest.mark.parametrize("begin", ["( ", "if ", "$(", "${X:-", '"${X:-', "{ ", "case x in y) ", "f() "])
+def test_deep_nesting_ends_in_a_problem_or_in_words(begin: str) -> None:
+    try:
+        read_script(Text("run.sh", begin * 3000))
+    except Problems as stop:
+        assert stop.problems[0].id == "migrate-nested-too-deep"
+
+
+def test_a_loop_without_end_ends() -> None:
+    script = "X=1\nfor a in 1 2 3 4 5 6 7 8 9; do\n" * 8 + "X=2\n" + "done\n" * 8
+    with pytest.raises(Problems, match="runs more than"):
+        read_script(Text("run.sh", script))
+
+
+def test_a_variable_keeps_its_place() -> None:
+    (command,) = read_script(Text("run.sh", 'ARGS="--lr 1\n  --seed 2"\npython p.py $ARGS\n')).commands
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 7), ("1", 1, 12), ("--seed", 2, 3), ("2", 2, 10)
+    ]  # fmt: skip
+
+
+def test_the_argument_of_another_shell_keeps_its_place() -> None:
+    script = "CMD=' p.py --lr 1'\nsrun bash -c 'python $CMD --seed 2'\n"
+    command = read_script(Text("run.sh", script)).commands[-1]
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 12), ("1", 1, 17), ("--seed", 2, 27), ("2", 2, 34)
+    ]  # fmt: skip
+
+
+def test_a_shell_that_starts_itself_ends() -> None:
+    assert read_script(Text("run.sh", "X='bash -c \"\\$X\"'\nbash -c '$X'")).commands
+
+
+def test_a_variable_that_repeats_itself_ends() -> None:
+    doubling = "X=ab\n" + 'X="$X$X"\n' * 40 + "a $X"
+    with pytest.raises(Problems, match="the variable X expands to more than 100000 characters"):
+        read_script(Text("run.sh", doubling))
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("a < in --b", [["a", "--b"]]),
+        ("a <in >out --b", [["a", "--b"]]),
+        ("a <in 2>err --b", [["a", "--b"]]),
+        ("a </dev/null>out --b", [["a", "--b"]]),
+        ("a <in | b > c", [["a"], ["b"]]),
+        ("cat <<EOT>out\nx\nEOT\na", [["cat"], ["a"]]),
+        ("a <(b) --c", [["a", "--c"]]),
+        ("while read x; do a $x; done <in >out", [["a", "$x"]]),
+        ("[ -f x ] && a", [["a"]]),
+        ("{ a; b; }", [["a"], ["b"]]),
+        ("a [b c] {d e}", [["a", "[b c]", "{d e}"]]),
+        ("X='<b c> d'\na $X", [["a", "<b c>", "d"]]),
+        ("X=(--l [0]*1+([1]*2) --m)\na ${X[@]}", [["a", "--l", "[0]*1+([1]*2)", "--m"]]),
+        ("a <b", [["a"]]),
+        ("a <", [["a"]]),
+    ],
+)
+def test_words_beside_redirections_and_placeholders(script: str, expected: list[list[str]]) -> None:
+    assert words(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("sum_", "value"),
+    [("7 / 2", 3), ("(1 - 8) / 2", -3), ("7 / (0 - 2)", -3), ("(1 - 8) / (0 - 2)", 3),
+     ("2 ** 10", 1024), ("2 ** -1", None), ("9 ** 9 ** 9", None), ("--3", None),
+     ("7 % 2", 1), ("(1 - 8) % 2", -1), ("7 % (0 - 2)", 1), ("(1 - 8) % 4", -3), ("8 % (2 - 2)", None)],
+)  # fmt: skip
+def test_arithmetic(sum_: str, value: int | None) -> None:
+    assert evaluate(sum_, lambda name: "") == value

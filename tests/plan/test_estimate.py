@@ -1,0 +1,66 @@
+"""Verdicts of plans, and plans of many GPUs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from neoxargs.plan.command import plan_and_suggest, print_plan
+from neoxargs.plan.given.options import PlanOptions
+from tests.support.paths import NEOX_HEAD, needs_corpus
+
+NEOX_20B = NEOX_HEAD / "20B.yml"
+
+
+@needs_corpus
+def test_neox_20b_fits_the_gpus_it_was_trained_on() -> None:
+    plan, suggestions = plan_and_suggest(PlanOptions([str(NEOX_20B)], gpus=96, device="A100-40GB"))
+    assert plan.fits and all(suggestion.plan.fits and suggestion.cost < 1 for suggestion in suggestions)
+    assert sum(plan.parts.values()) == pytest.approx(20.55e9, rel=0.001)
+    assert plan.overflows_in is None
+
+
+def test_there_is_no_verdict_without_a_device(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_plan(PlanOptions([middle], gpus=8, as_json=True)) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["fits"] is None and output["stages"][0]["peak"] > 0
+
+
+def test_a_run_can_exceed_the_memory_of_a_host(middle: str) -> None:
+    offload = ["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu",
+               "train_micro_batch_size_per_gpu=1"]  # fmt: skip
+    assert plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=256))[0].fits
+    plan, _ = plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=16))
+    assert plan.device_fits and not plan.host_fits
+
+
+def test_saving_in_the_background_needs_host_memory_for_the_copies(middle: str) -> None:
+    """Weights in 16 bits, and 12 bytes per parameter of optimizer state divided among the replicas."""
+    changes = [
+        "save=out",
+        "checkpoint_factor=10",
+        "zero_optimization.stage=1",
+        "pipe_parallel_size=0",
+        "precision=bfloat16",
+    ]
+    plans = [
+        plan_and_suggest(PlanOptions([middle], [*changes, *more], gpus=8, gpu_memory=40))[0]
+        for more in ([], ["save_in_background=true"], ["save_in_background=true", "no_save_optim=true"])
+    ]
+    [stage] = plans[0].stage_memory
+    size = stage.stage.parameters
+    assert [plan.stage_memory[0].host["saving"] for plan in plans] == [0, 2 * size + 12 * -(-size // 8), 2 * size]
+    assert plans[1].host_peak - plans[0].host_peak == 8 * plans[1].stage_memory[0].host["saving"]
+
+
+def test_a_plan_of_ten_thousand_gpus_does_not_import_torch(middle: str) -> None:
+    code = (
+        "import sys; from neoxargs.plan import print_plan; from neoxargs.plan.given.options import PlanOptions; "
+        f"print_plan(PlanOptions([{middle!r}], ['gradient_accumulation_steps=4', 'pipe_parallel_size=8'], "
+        "gpus=10000, gpu_memory=40, as_json=True)); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert len(json.loads(done.stdout)["placements"]) == 10_000

@@ -1,0 +1,93 @@
+"""Communication volume of a step, in units of the residual stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.plan.command import plan_and_suggest
+from neoxargs.plan.estimate import Plan
+from neoxargs.plan.given.options import PlanOptions
+from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.states import ModelStates
+from neoxargs.plan.output.text import to_text
+from tests.support import smallest
+
+
+def plan_and_stream(folder: Path, *changes: str) -> tuple[Plan, float]:
+    """Return the plan, and the bytes of the residual stream over all micro batches of a step."""
+    path = folder / "middle.yml"
+    path.write_text(smallest.BILLION)
+    plan, _ = plan_and_suggest(PlanOptions([str(path)], changes, gpus=8))
+    batches = plan.config.batch.gradient_accumulation_steps
+    return plan, ActivationSizes(plan.config).hidden * batches
+
+
+@pytest.mark.parametrize(
+    ("changes", "all_reduces"),
+    [
+        ([], 4),
+        (["checkpoint_activations=true"], 6),
+        (["checkpoint_activations=true", "partition_activations=true"], 5.5),  # torch's stops early
+        (["gpt_j_residual=true"], 3),
+        (["gpt_j_residual=true", "checkpoint_activations=true"], 4),
+        (["sequence_parallel=true"], 5),
+        (["sequence_parallel=true", "gpt_j_residual=true"], 4),
+    ],
+)
+def test_tensor_parallel_volume(changes: list[str], all_reduces: float, tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, "model_parallel_size=2", *changes)
+    ring = 2 * (2 - 1) / 2  # times that a ring all-reduce of two ranks sends each number
+    ends = 2  # of the embedding and of the loss
+    of_loss = 3 * 4 * plan.config.batch.train_batch_size // plan.layout.data * plan.config.shape.seq_length
+    expected = ring * ((all_reduces * plan.config.shape.num_layers + ends) * stream + of_loss)
+    assert plan.speed.volume.tensor == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [([], 1 / 2), (["pipeline.grad_partitioned=false"], 1), (["sequence_parallel=true"], 1 / 2)],
+)
+def test_pipeline_volume(changes: list[str], share: float, tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, "pipe_parallel_size=2", "model_parallel_size=2", *changes)
+    # Of two stages, the first sends only activations, the second only gradients.
+    assert plan.speed.volume.pipe == pytest.approx(share * stream)
+
+
+def test_a_stage_in_the_middle_sends_activations_and_gradients(tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, "pipe_parallel_size=4")
+    assert plan.speed.volume.pipe == pytest.approx(2 * stream)
+
+
+DIVIDED = "moe_num_experts=8", "moe_top_k=2", "moe_router_type=topk", "moe_expert_interval=1"
+
+
+def test_expert_parallel_volume_grows_with_the_assumed_imbalance(tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, *DIVIDED, "moe_expert_parallel_size=4")
+    layers = plan.config.shape.num_layers
+    # there and back in both passes, to three of four ranks; the numbers of tokens per expert are negligible
+    expected = 4 * layers * 2 * 1.2 * stream * 3 / 4
+    assert plan.speed.volume.experts == pytest.approx(expected, rel=1e-4)
+    assert plan.speed.experts > 0
+    path = str(tmp_path / "middle.yml")
+    options = PlanOptions([path], (*DIVIDED, "moe_expert_parallel_size=4"), gpus=8, assume=["expert_imbalance=1"])
+    balanced, _ = plan_and_suggest(options)
+    assert balanced.speed.volume.experts == pytest.approx(4 * layers * 2 * stream * 3 / 4, rel=1e-4)
+    assert balanced.speed.compute < plan.speed.compute
+
+
+def test_experts_are_divided_and_reduced_among_the_ranks_that_have_them(tmp_path: Path) -> None:
+    (whole, _), (plan, _) = (
+        plan_and_stream(tmp_path, *DIVIDED, f"moe_expert_parallel_size={size}", "zero_optimization.stage=1")
+        for size in (1, 4)
+    )
+    before, after = whole.fullest.stage, plan.fullest.stage
+    assert before.of_experts == 4 * after.of_experts > 0
+    rest = after.parameters - after.of_experts
+    assert rest == before.parameters - before.of_experts
+    # 8 replicas, of which 2 have the same experts
+    size = ModelStates(plan.config, after).number_size
+    assert plan.speed.volume.data == pytest.approx(2 * size * (rest * 7 / 8 + after.of_experts / 2))
+    assert ModelStates(plan.config, after).partition == -(-rest // 8) + -(-after.of_experts // 2)
+    assert "8 per layer; each rank holds 2 of them; each token is processed by 2" in to_text(plan, [])

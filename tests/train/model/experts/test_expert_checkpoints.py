@@ -1,0 +1,132 @@
+"""Checkpoints of experts that data parallel ranks divide: each expert once, for every layout, and for transformers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from neoxargs.convert.huggingface import exporting
+from neoxargs.convert.huggingface.safetensors import Reader
+from tests.support.experts import BF16, BY_FOUR, BY_TWO, BY_WIDTH, MOE, PIPE, TENSOR, staged
+from tests.support.huggingface import Answer, Difference, answer, imported, made, on_layout
+from tests.support.ranks import run_ranks
+from tests.support.relayout import Curves, read, write
+from tests.support.trials import Trial
+
+ONE = {"1 process": Trial(MOE)}
+TWO = {
+    "ep2": Trial(MOE | BY_TWO),
+    "ep2, pipeline, ZeRO-1": staged(1, BY_TWO | PIPE),
+    "ep2, ZeRO-2": staged(2, BY_TWO),
+    "ep2, bf16": Trial(MOE | BY_TWO, BF16),
+    "dp2, ZeRO-3": staged(3),
+}
+FOUR = {
+    "ep4": Trial(MOE | BY_FOUR),
+    "ep2 of dp4, ZeRO-1": staged(1, BY_TWO),
+    "ep2 x tp2": Trial(MOE | BY_TWO | TENSOR),
+    "ep2 x tp2, width of each expert": Trial(MOE | BY_TWO | BY_WIDTH),
+}
+LAYOUTS = ((1, ONE), (2, TWO), (4, FOUR))
+NAMES = [*ONE, *TWO, *FOUR]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("experts")
+
+
+@pytest.fixture(scope="module")
+def before(root: Path) -> Curves:
+    """The losses after each layout's checkpoint."""
+    found: Curves = {}
+    for world, trials in LAYOUTS:
+        found |= run_ranks(write, world, trials, str(root), timeout=500)[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def after(root: Path, before: Curves) -> dict[str, Curves]:
+    """The losses of each layout after it has loaded each other layout's checkpoint."""
+    found: dict[str, Curves] = {}
+    for world, trials in LAYOUTS:
+        found |= run_ranks(read, world, trials, list(before), str(root), timeout=500)[0]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("there", NAMES)
+@pytest.mark.parametrize("here", NAMES)
+def test_the_loss_curve_continues_on_any_layout(
+    before: Curves, after: dict[str, Curves], here: str, there: str
+) -> None:
+    tolerance = 5e-3 if "bf16" in here + there else 1e-5
+    assert after[here][there] == pytest.approx(before[there], abs=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("ep")])
+def test_every_expert_is_saved_once(root: Path, before: Curves, name: str) -> None:
+    """Its weights, and in files of optimizer states its two moments."""
+    folder = root / name / "global_step3"
+    full = 2 * (4 * 2 * 42 * 32 + 4 * 42 * 32)  # layers x (experts x outputs x inputs, of both matrices)
+    weights, pieces = 0, 0
+    for file in folder.glob("*.pt"):
+        content = torch.load(file, weights_only=False)
+        module = content.get("module", content)
+        weights += sum(value.numel() for key, value in (module or {}).items() if ".experts.dense" in str(key))
+    assert weights == full
+    for file in folder.glob("layout-*.json"):
+        pieces += sum(size for key, _, _, _, size in json.loads(file.read_text())["pieces"] if ".experts.dense" in key)
+    assert pieces == full
+
+
+def on_ranks(folder: str) -> Difference:
+    """Compare the imported model, and save what this rank has loaded."""
+    from neoxargs.resolve import resolve
+    from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
+    from neoxargs.train.engine import build as engine
+    from neoxargs.train.process import mesh, setup
+
+    process = setup.start("gloo", seed=1)
+    theirs = Answer(**torch.load(f"{folder}/answer.pt"))
+    found = on_layout(folder, theirs, BY_TWO, process)
+    mesh.destroy_groups()
+    overrides = [f"{key}={value}" for key, value in {**BY_TWO, "save": f"{folder}/saved"}.items()]
+    arguments = parse_rank_arguments(script_arguments(resolve([Path(folder, "ours", "model.yml")], overrides, gpus=2)))
+    config = arguments.config
+    built = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), mesh.build_mesh(config.parallel))
+    checkpoints = Checkpoints(config, built.deepspeed, process)
+    checkpoints.load()
+    checkpoints.save(Position(1, 1))
+    mesh.destroy_groups()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["Mixtral", "OLMoE"])
+def test_import_and_export_with_divided_experts(tmp_path: Path, name: str) -> None:
+    os.environ["USE_TF"] = "0"
+    pytest.importorskip("transformers")
+    model: Any = made(name)
+    imported(tmp_path, model)
+    torch.save(answer(model)._asdict(), tmp_path / "answer.pt")
+    for difference in run_ranks(on_ranks, 2, str(tmp_path), timeout=500):
+        assert difference.logits is not None and difference.logits < 1e-4
+        assert difference.gradients < 1e-4 and difference.texts == 0
+    words = [str(tmp_path / "ours" / "model.yml"), "--to", str(tmp_path / "again")]
+    assert exporting.main([*words, "--set", f"load={tmp_path / 'saved'}"]) == 0
+    written, wanted = Reader(tmp_path / "again"), Reader(tmp_path / "theirs")
+    for key in wanted.where:
+        assert torch.equal(written.read(key), wanted.read(key)), key
