@@ -55,11 +55,16 @@ def test_the_gain_changes_the_logits() -> None:
 '''
 
 
+def ignored(folder: str, names: list[str]) -> set[str]:
+    """Return what is not copied: hidden files, caches, and what runs and builds have written."""
+    written = {"runs", "build", "dist"} if Path(folder) == ROOT else set()
+    return {name for name in names if name.startswith(".") or name in {"__pycache__", *written}}
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the repository with the changes of steps 1 to 5."""
     folder = tmp_path / "checkout"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "build", "dist")
     shutil.copytree(ROOT, folder, ignore=ignored)
     for name, (before, lines) in ADDED.items():
         text = (folder / name).read_text(encoding="utf-8")
@@ -92,6 +97,8 @@ def test_the_steps_for_a_parameter_end_with_tests_that_pass(checkout: Path) -> N
     run(checkout, *wording[1].split(), UPDATE="1")
     run(checkout, *effects[1].split(), UPDATE="1")
     tests = ["tests/train/model/test_gain.py", "tests/registry/test_declarations.py", "tests/registry/test_effects.py"]
-    run(checkout, "-m", "pytest", "-n", "2", *tests, "tests/tools/docs", "tests/test_shows.py", "tests/resolve/rules")
+    run(
+        checkout, "-m", "pytest", "-n", "2", *tests, "tests/commands/docs", "tests/test_shows.py", "tests/resolve/rules"
+    )
     assert "test_gain.py" in (checkout / "docs/effects.md").read_text(encoding="utf-8")
     assert "attention-gain-below-two" in run(checkout, "deepy.py", "explain", "attention_gain_below_two")

@@ -111,8 +111,10 @@ def _not_imported(module: str, error: Exception) -> Problem:
     import traceback  # only errors need it
 
     last = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"plugin {module} cannot be imported: {type(error).__name__}: {error}"
-    return Problem(what, hint=f"fix the error in {last.filename}:{last.lineno}", id="plugin-not-importable")
+    what, hint = f"plugin {module} cannot be imported: {type(error).__name__}: {error}", "fix the error"
+    if isinstance(error, ImportError) and (error.name or "").startswith("neoxargs."):  # a module that has moved
+        hint = "import the names for plugins from neoxargs.plugin (CHANGELOG.md)"
+    return Problem(what, hint=f"{hint} in {last.filename}:{last.lineno}", id="plugin-not-importable")
 
 
 def _adopt(plugin: str, groups: list[type[Group]]) -> None:

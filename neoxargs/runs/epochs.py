@@ -10,15 +10,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.value import Value
+from neoxargs.facts.trained import prompt_length
+from neoxargs.files.token_files.sources import Source, sources
 from neoxargs.registry.architectures import SoftPrompt
 from neoxargs.registry.data import Data
 from neoxargs.registry.model import Shape
 from neoxargs.registry.post_training import PostTraining
 from neoxargs.registry.training import Training
 from neoxargs.resolve import Draft
-from neoxargs.config.value import Value
-from neoxargs.facts.trained import prompt_length
-from neoxargs.files.token_files.sources import Source, sources
 
 if TYPE_CHECKING:
     from neoxargs.files.token_files.packing import How

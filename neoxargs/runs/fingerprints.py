@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from neoxargs.hosts.devices import installed_devices
 from neoxargs.checks.data.files import TOKEN_FILES, prefixes
 from neoxargs.checks.machine.packages import installed_versions
+from neoxargs.config.config import Config
+from neoxargs.hosts.devices import installed_devices
 from neoxargs.launch.start.prepare import git_hash
 from neoxargs.registry import plugins
-from neoxargs.config.config import Config
 from neoxargs.resolve.rules.data import path_list
 
 #: The packages that compute something for a run, by their names with `_` for `-`.

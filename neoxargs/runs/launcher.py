@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from neoxargs.config.config import Config
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.hosts.launchers.launcher import Launcher, Start
 from neoxargs.targets import deepspeed
-from neoxargs.config.config import Config
 
 if TYPE_CHECKING:
     from neoxargs.hosts.hosts import Resources

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.base.files import replace_text
-from neoxargs.runs.fingerprints import Section, environment
-from neoxargs.launch.start.prepare import RECORD_FILE, recorded_values
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.request import LOCK_FILE
 from neoxargs.config.config import Config
+from neoxargs.launch.start.prepare import RECORD_FILE, recorded_values
 from neoxargs.resolve.secrets import secret_values
 from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
 from neoxargs.resolve.yaml.read import parse, read_file
+from neoxargs.runs.fingerprints import Section, environment
 
 SECTIONS = ("code", "packages", "hardware", "files")
 #: Line breaks of YAML, and characters that it does not allow in a text.

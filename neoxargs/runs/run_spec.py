@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from neoxargs.hosts.assumed import assumed_nodes
-from neoxargs.hosts.hosts import Resources, resources
-from neoxargs.runs.epochs import samples_per_epoch
 from neoxargs.base.problems import Place, Problem
 from neoxargs.base.record import Record
+from neoxargs.base.request import Request
+from neoxargs.config.config import Config
+from neoxargs.facts.layout import ranks_of_replica
+from neoxargs.hosts.assumed import assumed_nodes
+from neoxargs.hosts.hosts import Resources, resources
 from neoxargs.registry.parallel import Parallel
 from neoxargs.registry.runner import Runner
 from neoxargs.registry.training import Training
-from neoxargs.base.request import Request
 from neoxargs.resolve import Draft, Text, read_files, resolve_texts
-from neoxargs.config.config import Config
 from neoxargs.resolve.rules.runtime import launcher
-from neoxargs.facts.layout import ranks_of_replica
+from neoxargs.runs.epochs import samples_per_epoch
 
 
 class RunSpec(Record):

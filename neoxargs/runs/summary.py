@@ -9,21 +9,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from neoxargs.hosts.hosts import Resources
-from neoxargs.runs.launcher import LOCAL, launcher_of, settings_for_a_launcher
-from neoxargs.resolve.derived_values import derived, describe_source, overridden, shorten
-from neoxargs.runs.rank_grid import compact_numbers, rank_grid
-from neoxargs.runs.run_spec import RunSpec
 from neoxargs.base.problems import listed
+from neoxargs.base.text import protect_names, wrap
 from neoxargs.config.config import Config
-from neoxargs.resolve.rules.data import path_list
+from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.kinds import RECURRENT, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import mlp_width, parameters, vocabulary_rows
-from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.facts.vocab import vocabulary_size
-from neoxargs.base.text import protect_names, wrap
+from neoxargs.hosts.hosts import Resources
+from neoxargs.resolve.derived_values import derived, describe_source, overridden, shorten
+from neoxargs.resolve.rules.data import path_list
+from neoxargs.runs.launcher import LOCAL, launcher_of, settings_for_a_launcher
+from neoxargs.runs.rank_grid import compact_numbers, rank_grid
+from neoxargs.runs.run_spec import RunSpec
 
 LABEL = 11
 WIDTH = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.hosts.launchers import Launcher, Start, add_launcher
+from neoxargs.plugin import Launcher, Start, add_launcher
 
 
 def flux(start: Start) -> list[str]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from neoxargs.hosts.launchers import Launcher, Start, add_launcher
-from neoxargs.registry import Group, param
-from neoxargs.registry.plugins import choices
-from neoxargs.registry.types import Count
+from neoxargs.plugin import Count, Group, Launcher, Start, add_launcher, choices, param
 
 
 class Hyena(Group, origin="NeoX", effect="model"):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from neoxargs.runs.summary import to_text
-from neoxargs.runs.run_spec import RunSpec, resolve_run
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
 from neoxargs.config.config import Config
+from neoxargs.runs.run_spec import RunSpec, resolve_run
+from neoxargs.runs.summary import to_text
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from tests.support.finetuning import drawn, labelled, pair, token_file
 from tests.support.smallest import YAML
 

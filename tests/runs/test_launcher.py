@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.hosts.hosts import Resources
-from neoxargs.runs.launcher import launcher_of
-from neoxargs.runs.summary import to_text
-from neoxargs.runs.run_spec import RunSpec
-from neoxargs.resolve import Text, complete, draft
 from neoxargs.config.config import Config
+from neoxargs.hosts.hosts import Resources
+from neoxargs.resolve import Text, complete, draft
+from neoxargs.runs.launcher import launcher_of
+from neoxargs.runs.run_spec import RunSpec
+from neoxargs.runs.summary import to_text
 from tests.support import smallest
 
 CPUS = Resources({"localhost": [0, 1]}, "cpu", {"num_gpus": "2"})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.cli import main
-from neoxargs.runs.lockfile import lock_text, read_lock, replaced_record, write_lock
-from neoxargs.launch.start.prepare import recorded_values
 from neoxargs.base.problems import Problems
+from neoxargs.cli import main
+from neoxargs.launch.start.prepare import recorded_values
+from neoxargs.runs.lockfile import lock_text, read_lock, replaced_record, write_lock
 from tests.support import smallest
 from tests.support.configure import configure
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.runs.run_spec import resolve_run
 from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
+from neoxargs.runs.run_spec import resolve_run
 from tests.support import smallest
 
 MODEL = smallest.YAML

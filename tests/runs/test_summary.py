@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.record import replace
 from neoxargs.hosts.hosts import Resources, assumed_resources
 from neoxargs.launch.start.prepare import with_text
+from neoxargs.resolve import Text, complete, draft
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
-from neoxargs.base.record import replace
-from neoxargs.resolve import Text, complete, draft
 
 SMALL = """\
 dialect: neox-2026

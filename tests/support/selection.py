@@ -9,7 +9,7 @@ import pytest
 
 #: The marks of the tests that plain `pytest` leaves out.
 REST = ("slow", "cluster", "compiler")
-#: Fixtures that start a cluster's programs (tests/launch/conftest.py); tests that use one are marked `cluster`.
+#: Fixtures that start a cluster's programs (tests/support/fixtures.py); tests that use one are marked `cluster`.
 CLUSTER = {"hosts", "machines", "node"}
 
 

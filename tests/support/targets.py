@@ -1,4 +1,4 @@
-"""Helpers for the tests of `launch/targets`: a configuration, values to try, and DeepSpeed's reading of its JSON."""
+"""Helpers for the tests of `targets`: a configuration, values to try, and DeepSpeed's reading of its JSON."""
 
 from __future__ import annotations
 

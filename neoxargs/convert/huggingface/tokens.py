@@ -1,6 +1,6 @@
 """Tokenizer files: written to a Hugging Face folder, read from one, and copied beside an imported checkpoint.
 
-Files that are there are copied unchanged (neoxargs/tokenizer_folder.py); others are made from the run's tokenizer.
+Files that are there are copied unchanged (files/tokenizer_folder.py); others are made from the run's tokenizer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Restart all ranks from the last complete checkpoint after a rank has failed (`restarts`).
 
 A run that ends on request, or because a rank reported a problem with it, is not restarted. Slurm restarts a job by
-requeueing it (cluster/sbatch.py), which starts another deepy.
+requeueing it (launch/output/sbatch.py), which starts another deepy.
 """
 
 from __future__ import annotations

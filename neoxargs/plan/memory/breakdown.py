@@ -109,7 +109,7 @@ def _add_what_is_no_tensor(parts: Bytes, config: Config, kind: str, assumed: Ass
 
 
 def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
-    """Return phase -> bytes of the loss, which processes a slice of the tokens at a time (train/kernels).
+    """Return phase -> bytes of the loss, which processes a slice of the tokens at a time (train/losses).
 
     A slice holds fp32 logits, the 16-bit logits that they are copied from or their 16-bit gradient, and its part of the
     output weight's gradient. Until the backward pass begins, gradients of the hidden states and, in fp32, of the output

@@ -1,4 +1,4 @@
-"""Bytes that a mixture of experts stores per token, as `train/experts` computes it: the mean over a model's layers.
+"""Bytes that a mixture of experts stores per token, as `model/experts` computes it: the mean over a model's layers.
 
 Each token is copied once for each of its experts. The copies are evenly divided among the tensor parallel ranks, up to
 the imbalance of the routing, or with `enable_expert_tensor_parallelism` each rank has all of them. With

@@ -1,7 +1,7 @@
 """Derived values and cross-checks: one module per subject, one small function per rule.
 
 Importing this package registers all of them. They hold for every script that is launched; what only our own train.py
-cannot run is in `resolve/trainer_support`.
+cannot run is in `checks/trainer.py`.
 """
 
 from __future__ import annotations

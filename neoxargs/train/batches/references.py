@@ -1,6 +1,6 @@
 """What the reference model of preference training thinks of every answer: its log-probability.
 
-They never change during a run, so they are computed once, before the first step (preference/reference.py), and every
+They never change during a run, so they are computed once, before the first step (reference_model.py), and every
 checkpoint stores them.
 """
 

@@ -1,4 +1,4 @@
-"""Writing the checkpoints of a run, on top of DeepSpeed's files (their folder: checkpoint_folder.py).
+"""Writing the checkpoints of a run, on top of DeepSpeed's files (their folder: files/checkpoints/folder.py).
 
 Every rank writes its files; then all ranks compare the outcomes, and rank 0 commits the checkpoint if no rank failed.
 With `use_node_local_storage`, the first rank of each host that has a disk of its own does so too.

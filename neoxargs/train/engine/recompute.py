@@ -1,6 +1,6 @@
 """Activation checkpointing: keep the inputs of groups of layers and recompute the rest in the backward pass.
 
-(`checkpoint_activations: selective` is in kernels/selective.py.)
+(`checkpoint_activations: selective` is in ops/selective.py.)
 
 torch's checkpoint function is used, or DeepSpeed's for `deepspeed_activation_checkpointing`. Partitioning, contiguous
 buffers, host memory and timing are added around torch's, on CPUs and GPUs. DeepSpeed's own implementations of these run

@@ -1,6 +1,6 @@
 """The GPT as one module, for DeepSpeed's engine without a pipeline.
 
-parallel/pipeline.py lists the same layers for DeepSpeed's pipeline engine. Both give the same initial weights and the
+pipeline.py lists the same layers for DeepSpeed's pipeline engine. Both give the same initial weights and the
 same losses.
 """
 
