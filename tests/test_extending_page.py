@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.paths import DOCS, ROOT
+from tests.support.checkout import copied, insert, run
+from tests.support.paths import DOCS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -55,37 +52,16 @@ def test_the_gain_changes_the_logits() -> None:
 '''
 
 
-def ignored(folder: str, names: list[str]) -> set[str]:
-    """Return what is not copied: hidden files, caches, and what runs and builds have written."""
-    written = {"runs", "build", "dist"} if Path(folder) == ROOT else set()
-    return {name for name in names if name.startswith(".") or name in {"__pycache__", *written}}
-
-
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the repository with the changes of steps 1 to 5."""
-    folder = tmp_path / "checkout"
-    shutil.copytree(ROOT, folder, ignore=ignored)
+    folder = copied(tmp_path / "checkout")
     for name, (before, lines) in ADDED.items():
-        text = (folder / name).read_text(encoding="utf-8")
-        assert before in text, name
-        (folder / name).write_text(text.replace(before, lines + before, 1), encoding="utf-8")
-    attention = folder / "neoxargs/train/model/attention.py"
-    line = "        self.dense = make.row("
-    text = attention.read_text(encoding="utf-8")
-    attention.write_text(text.replace(line, f"        self.gain = config.attention.attention_gain\n{line}", 1))
+        insert(folder / name, before, lines, "")
+    gain = "        self.gain = config.attention.attention_gain\n"
+    insert(folder / "neoxargs/train/model/attention.py", "        self.dense = make.row(", gain, "")
     (folder / "tests/train/model/test_gain.py").write_text(TEST)
     return folder
-
-
-def run(folder: Path, *words: str, **variables: str) -> str:
-    """Run Python in a checkout; returns what it prints."""
-    environ = {**os.environ, "PYTHONPATH": str(folder), **variables}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    return done.stdout
 
 
 def test_the_steps_for_a_parameter_end_with_tests_that_pass(checkout: Path) -> None:
