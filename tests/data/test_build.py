@@ -257,7 +257,7 @@ class TestWholeOrNotAtAll:
         regular = tmp_path / "a.jsonl"
         regular.write_bytes(lines(["some words"] * parallel.CHUNK_DOCUMENTS))  # one chunk is written before the pipe
         program = (
-            "import sys; from pathlib import Path; from neoxargs.train.data import build, text\n"
+            "import sys; from pathlib import Path; from neoxargs.data import build, text\n"
             "text.find = lambda texts: [Path(t) for t in texts]\nsys.exit(build.main(sys.argv[1:]))"
         )
         arguments = [regular, pipe, "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", tmp_path / "out/data"]

@@ -49,7 +49,8 @@ def test_sigterm_before_the_ranks_start_prints_one_line_and_ends_the_step_that_r
     program = """
 import sys
 from neoxargs.cli import main
-from neoxargs.launch import main as launch_main, prepare
+from neoxargs.launch import main as launch_main
+from neoxargs.launch.start import prepare
 step = "import time; print('step', flush=True); time.sleep(99)"
 launch_main.tokenise = lambda config, environ: prepare._run([sys.executable, "-c", step], environ)
 sys.exit(main(["train.py", "configs/quickstart.yml", "--set", "save=SAVE"]))
@@ -148,7 +149,7 @@ def test_sigterm_while_text_is_tokenised_prints_one_line(tmp_path, step):
     """A step of a launch leaves it to the launch."""
     program = """
 import os, signal, sys
-from neoxargs.train.data import build
+from neoxargs.data import build
 def interrupted(*_):
     os.kill(os.getpid(), signal.SIGTERM)
 build.build = interrupted
