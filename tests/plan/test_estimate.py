@@ -58,7 +58,8 @@ def test_saving_in_the_background_needs_host_memory_for_the_copies(middle: str) 
 
 def test_a_plan_of_ten_thousand_gpus_does_not_import_torch(middle: str) -> None:
     code = (
-        "import sys; from neoxargs.plan.command import print_plan; from neoxargs.plan.given.options import PlanOptions; "
+        "import sys; from neoxargs.plan.command import print_plan; "
+        "from neoxargs.plan.given.options import PlanOptions; "
         f"print_plan(PlanOptions([{middle!r}], ['gradient_accumulation_steps=4', 'pipe_parallel_size=8'], "
         "gpus=10000, gpu_memory=40, as_json=True)); assert 'torch' not in sys.modules"
     )

@@ -111,7 +111,7 @@ def test_workers_leave_ctrl_c_to_their_reader():
     """They ignore it, as does the process that starts them."""
     program = """
 from neoxargs.data.parallel import in_parallel
-from tests.launch.processes.test_interrupts import ignores_ctrl_c, nothing
+from tests.processes.test_interrupts import ignores_ctrl_c, nothing
 print(*in_parallel(iter([[]]), nothing, (), ignores_ctrl_c, 1), ignores_ctrl_c([]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False,
