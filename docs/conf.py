@@ -8,7 +8,7 @@ from docutils import nodes
 project = "deepy"
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
-# MyST does not see the anchors of parameters.md, which are HTML; tests/tools/test_site.py follows every link instead.
+# MyST does not see the anchors of parameters.md, which are HTML; tests/test_site.py follows every link instead.
 suppress_warnings = ["myst.xref_missing"]
 smartquotes = False
 highlight_language = "text"
