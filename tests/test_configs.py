@@ -22,6 +22,7 @@ from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.devices import DEVICES
 from neoxargs.plan.given.target import Target
 from neoxargs.resolve import resolve
+from neoxargs.resolve.derive import Unresolved
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.targets.deepspeed import deepspeed_json, runner_flags
 from tests.support.paths import CONFIGS
@@ -208,6 +209,15 @@ def summary() -> Iterator[str]:
         config = combined("llama-2-70b", layout, *machines)
         own = {key: value for key, value in deepspeed_json(config).items() if every.get(key) != value}
         yield f"{name}: {' '.join([*runner_flags(config), str(own)])}"
+
+
+@pytest.mark.parametrize("path", [*LAYOUTS.values(), *MACHINES.values()], ids=lambda path: str(path.stem))
+def test_part_of_a_configuration_lacks_a_model(path: Path) -> None:
+    """What else train.py does not support is looked for all the same, without the values that are missing."""
+    with pytest.raises(Unresolved) as stop:
+        resolve([path], gpus=64)
+    assert "model-missing" in [problem.id for problem in stop.value.problems]
+    assert all(problem.severity == "warning" for problem in trainer_problems(stop.value.certain))
 
 
 def test_the_golden_summary() -> None:

@@ -138,7 +138,8 @@ def _tuned_without_tuner(config: Config) -> Iterator[Problem]:
 def _counts_no_layer(config: Config) -> Iterator[Problem]:
     """Yield an error if `pipe_partition_method: type:…` matches no layer, for example by a class name of GPT-NeoX."""
     name, method = "pipe_partition_method", config.parallel.pipe_partition_method
-    if not config.parallel.pipe_parallel_size or not layer_pattern(method):
+    # Of a configuration with errors, the layers may not be known.
+    if config.broken or not config.parallel.pipe_parallel_size or not layer_pattern(method):
         return
     names = dict.fromkeys(layer for layer in pipeline_layers(config) if layer != NOT_COUNTED)
     if not any(is_counted(layer, method) for layer in names):
