@@ -32,7 +32,7 @@ from typing import Any
 from cpu_runs import ROOT
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from neoxargs.data import text
+from neoxargs.data import text_files
 
 END = "<|endoftext|>"
 VOCABULARY = 32_000
@@ -117,7 +117,7 @@ def with_the_library(tokenizer: Path, documents: list[str]) -> float:
 
 def _documents(size: int) -> list[str]:
     """Return documents of about `size` bytes in total."""
-    once = [document for file in text.find([text.STDLIB]) for document in _parts(file)]
+    once = [document for file in text_files.find([text_files.STDLIB]) for document in _parts(file)]
     order = random.Random(0)
     documents: list[str] = []
     total = 0

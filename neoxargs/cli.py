@@ -275,7 +275,7 @@ def data(words: list[str]) -> int:
         _become_module("neoxargs.data.token_file_commands", words, needs=("numpy",))
     if "--chat" in words:
         _become_module("neoxargs.data.chat.command", words, needs=("numpy", "tokenizers", "jinja2"))
-    _become_module("neoxargs.data.build", words, needs=("numpy", "tokenizers"))
+    _become_module("neoxargs.data.command", words, needs=("numpy", "tokenizers"))
 
 
 def export(words: list[str]) -> int:

@@ -421,7 +421,7 @@ def test_text_is_tokenised_before_the_ranks_start(capsys):
     facts = dry_run(capsys, "my_script.py", "configs/small.yml", "text.yml")
     assert facts["values"]["data_path"] == "out/data/text"
     options = ["--if-missing", "--tokenizer-type=ByteLevelTokenizer", "--output-prefix=out/data/text"]
-    assert facts["data_command"][1:] == ["-m", "neoxargs.data.build", *options, "--text-path", "python-stdlib"]
+    assert facts["data_command"][1:] == ["-m", "neoxargs.data.command", *options, "--text-path", "python-stdlib"]
 
 
 # -- before a start --------------------------------------------------------------------------------------------------

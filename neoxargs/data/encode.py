@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neoxargs.base.problems import Problem, Problems, shortened
 from neoxargs.data.parallel import chunks, in_parallel
-from neoxargs.data.text import Raw, decode
+from neoxargs.data.text_files import Raw, decode
 from neoxargs.data.tokenizer import Ids, Tokenizer, build_tokenizer
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, TypeVar
 
-from neoxargs.data.text import MIB, Raw
+from neoxargs.data.text_files import MIB, Raw
 from neoxargs.processes import interrupts
 from neoxargs.processes.workers import obey_the_parent_only
 

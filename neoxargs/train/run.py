@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neoxargs.config.config import Config
-from neoxargs.data.build import summary_of
+from neoxargs.data.command import summary_of
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts import model
 from neoxargs.facts.batch import sequences_per_batch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from neoxargs.base.problems import Problems
-from neoxargs.data import build, mask_before
+from neoxargs.data import command, mask_before
 from neoxargs.data.chat.recipe import IGNORED
 from tests.support.chat import read_tokens
 
@@ -29,7 +29,7 @@ def neox_labels(tokens: list[int], delimiter: list[int]) -> list[int]:
 
 def run(folder: Path, *words: str) -> None:
     options = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", str(folder / "x")]
-    assert build.main([*options, "--mask-before-token", DELIMITER, *words]) == 0
+    assert command.main([*options, "--mask-before-token", DELIMITER, *words]) == 0
 
 
 def test_json_lines_with_the_flags_of_gpt_neox(tmp_path, capsys) -> None:
@@ -81,6 +81,6 @@ def test_labels_are_written_again_if_anything_changed(tmp_path, monkeypatch) -> 
 def test_what_is_refused(tmp_path, capsys) -> None:
     with pytest.raises(Problems, match=r"--mask-before-token \(A:\) must be the token ids of a delimiter"):
         mask_before.parse("A:")
-    assert build.main(["x.txt", "--output-prefix", str(tmp_path / "x"), "--ftfy"]) == 1
+    assert command.main(["x.txt", "--output-prefix", str(tmp_path / "x"), "--ftfy"]) == 1
     assert capsys.readouterr().err.startswith("error: --ftfy is not supported")
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neoxargs import cli
-from neoxargs.data.text import Raw
+from neoxargs.data.text_files import Raw
 from neoxargs.launch.start import prepare
 from neoxargs.processes import interrupts
 from tests.support.paths import ROOT
@@ -74,7 +74,7 @@ from neoxargs.processes import interrupts
 interrupts.hold()
 os.kill(os.getpid(), signal.SIGINT)
 import sys
-from neoxargs.data.build import main
+from neoxargs.data.command import main
 sys.exit(main(["text.txt", "--output-prefix", "out", "--tokenizer-type", "ByteLevelTokenizer"]))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
@@ -149,11 +149,11 @@ def test_sigterm_while_text_is_tokenised_prints_one_line(tmp_path, step):
     """A step of a launch leaves it to the launch."""
     program = """
 import os, signal, sys
-from neoxargs.data import build
+from neoxargs.data import command
 def interrupted(*_):
     os.kill(os.getpid(), signal.SIGTERM)
-build.build = interrupted
-sys.exit(build.main(["text.txt", "--output-prefix", "out", "--tokenizer-type", "ByteLevelTokenizer"]))
+command.build = interrupted
+sys.exit(command.main(["text.txt", "--output-prefix", "out", "--tokenizer-type", "ByteLevelTokenizer"]))
 """
     words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if step else []
     done = subprocess.run([*words, sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,

@@ -8,30 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.base.problems import Problem, Problems, listed
-from neoxargs.data import functions, text
+from neoxargs.data import python_functions, text_files
 from neoxargs.data.conversation import Form, detect, keys_of
-from neoxargs.data.text import Raw
+from neoxargs.data.text_files import Raw
 
 #: Lines that are searched for a conversation of a known form.
 SEARCHED = 100
 
 
 def find(texts: Sequence[str]) -> list[Path]:
-    """Return the files that paths, folders, patterns and `functions.SOURCES` select.
+    """Return the files that paths, folders, patterns and `python_functions.SOURCES` select.
 
     Raises Problems if one has neither JSON lines nor Python's functions.
     """
-    named = [name for name in texts if name not in functions.SOURCES]
-    files = text.find(named, text.JSON_LINES) if named or not texts else []
-    problems = [_not_lines(file) for file in files if not text.ends_in(file, (*text.JSON_LINES, ".py"))]
+    named = [name for name in texts if name not in python_functions.SOURCES]
+    files = text_files.find(named, text_files.JSON_LINES) if named or not texts else []
+    problems = [_not_lines(file) for file in files if not text_files.ends_in(file, (*text_files.JSON_LINES, ".py"))]
     if problems:
         raise Problems(problems)
-    library = [module for name in texts if name in functions.SOURCES for module in functions.modules(name)]
+    library = [module for name in texts if name in python_functions.SOURCES for module in python_functions.modules(name)]
     return [*files, *library]
 
 
 def _not_lines(file: Path) -> Problem:
-    hint = f"write one conversation per line, in a file that ends in {listed(text.COMMON_JSON_LINES)}"
+    hint = f"write one conversation per line, in a file that ends in {listed(text_files.COMMON_JSON_LINES)}"
     if file.suffix == ".json":
         hint += f"; to convert a JSON list, run: jq -c '.[]' {file} > {file.with_suffix('.jsonl')}"
     return Problem(f"{file} is not a JSON-lines file", hint=hint, id="chat-file-not-json-lines")
@@ -40,7 +40,7 @@ def _not_lines(file: Path) -> Problem:
 def conversations(files: Sequence[Path]) -> Iterator[Raw]:
     """Yield the lines of all files; a function in a Python file is a line."""
     for file in files:
-        yield from functions.documents(file) if file.suffix == ".py" else text.documents([file])
+        yield from python_functions.documents(file) if file.suffix == ".py" else text_files.documents([file])
 
 
 def forms_of(files: Sequence[Path], keys: Sequence[str]) -> dict[str, Form]:
@@ -48,7 +48,7 @@ def forms_of(files: Sequence[Path], keys: Sequence[str]) -> dict[str, Form]:
 
     Raises Problems with every file that has no conversation in its first lines.
     """
-    forms = {str(file): Form((functions.KEY,)) for file in files if file.suffix == ".py"}
+    forms = {str(file): Form((python_functions.KEY,)) for file in files if file.suffix == ".py"}
     problems = []
     for file in (file for file in files if file.suffix != ".py"):
         found = Form(tuple(keys)) if keys else _form(file)
@@ -65,7 +65,7 @@ def _form(file: Path) -> Form | Problem | None:
     """Return the form of the first line that has a known one; None if the file is empty."""
     unknown = None
     for raw in islice(conversations([file]), SEARCHED):
-        row = text.json_tree(raw, raw.line or b"")
+        row = text_files.json_tree(raw, raw.line or b"")
         form = detect(row) if isinstance(row, dict) else None
         if form:
             return form
@@ -74,7 +74,7 @@ def _form(file: Path) -> Form | Problem | None:
 
 
 def _unknown_form(raw: Raw, row: Any) -> Problem:
-    where = text.place(raw, raw.line or b"")
+    where = text_files.place(raw, raw.line or b"")
     if not isinstance(row, dict):
         return Problem("this line is not a JSON object", where=where, id="text-line-not-an-object")
     what = f"this line has no conversation: {keys_of(row)}"

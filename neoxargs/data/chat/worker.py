@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neoxargs.base.problems import Place, Problem, Problems
-from neoxargs.data import text
+from neoxargs.data import text_files
 from neoxargs.data.chat import tokenizer_folder
 from neoxargs.data.chat.masks import Marked, Span, marked
 from neoxargs.data.chat.recipe import IGNORED, ChatRecipe
@@ -29,7 +29,7 @@ from neoxargs.data.conversation import (
     reward,
 )
 from neoxargs.data.parallel import chunks, in_parallel
-from neoxargs.data.text import Raw
+from neoxargs.data.text_files import Raw
 from neoxargs.data.tokenizer import Ids
 
 
@@ -154,10 +154,10 @@ class Encoder:
     def _render(self, raw: Raw, result: Encoded) -> tuple[Marked, list[float]]:
         """Return the text of a line and its reward, if lines have rewards; raise _BadLine or Dropped."""
         line = raw.line or b""
-        row = text.json_tree(raw, line)
+        row = text_files.json_tree(raw, line)
         if isinstance(row, Problem):
             raise _BadLine(row)
-        where = text.place(raw, line)
+        where = text_files.place(raw, line)
         if not isinstance(row, dict):
             raise _BadLine(Problem("this line is not a JSON object", where=where, id="text-line-not-an-object"))
         try:

@@ -118,7 +118,7 @@ def data_command(config: Config) -> list[str]:
         return []
     options = {"tokenizer-type": tokenizer.tokenizer_type, "vocab-file": tokenizer.vocab_file,
                "merge-file": tokenizer.merge_file, "output-prefix": config.data.data_path}  # fmt: skip
-    command = [sys.executable, "-m", "neoxargs.data.build", "--if-missing"]
+    command = [sys.executable, "-m", "neoxargs.data.command", "--if-missing"]
     command += [f"--{option}={value}" for option, value in options.items() if value]
     # A name that begins with `-` would be an option.
     names = [f"./{text}" if text.startswith("-") else text for text in ([texts] if isinstance(texts, str) else texts)]

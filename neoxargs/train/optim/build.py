@@ -15,7 +15,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
-from neoxargs.train.optim import extra
+from neoxargs.train.optim import lion_sm3_madgrad
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.muon import Orthogonal
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -145,5 +145,5 @@ _BUILDERS: dict[str, Callable[[ParameterGroups, OptimizerParams], torch.optim.Op
     "muadamw": _adamw,
     "musgd": _sgd,
     "sgd": _sgd,
-    **extra.BUILDERS,
+    **lion_sm3_madgrad.BUILDERS,
 }

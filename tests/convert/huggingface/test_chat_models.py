@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from neoxargs.base.problems import Problems
 from neoxargs.checks.data.files import missing_files
 from neoxargs.convert.huggingface import exporting, importing
-from neoxargs.data import build
+from neoxargs.data import command as data_command
 from neoxargs.data.chat import command
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import build_tokenizer
@@ -214,7 +214,7 @@ def test_they_are_the_same_after_training(name: str, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("words to learn " * 400)
     recipe = Recipe("HFTokenizer", str(file.with_name("tokenizer.json")))
-    build.build([str(text)], recipe, tmp_path / "data")
+    data_command.build([str(text)], recipe, tmp_path / "data")
     changes = [
         f"save={tuned}", f"run_dir={tuned}", f"data_path={tmp_path / 'data'}", "train_iters=2", "checkpoint_factor=2",
         "seq_length=16", "precision=fp32", "num_workers=0", "eval_interval=1000", "split=100,0,0",
@@ -242,7 +242,7 @@ def test_one_token_ends_a_document_in_data_training_and_generation(
     tokenizer = build_tokenizer(Options(tokenizer_type="HFTokenizer", vocab_file=vocabulary))
     assert tokenizer.eod == end
     (tmp_path / "text.txt").write_text("some words")
-    build.build([str(tmp_path / "text.txt")], Recipe("HFTokenizer", vocabulary), tmp_path / "data")
+    data_command.build([str(tmp_path / "text.txt")], Recipe("HFTokenizer", vocabulary), tmp_path / "data")
     assert read(tmp_path / "data").ids[-1] == end
     chats = write_chats(tmp_path / "c.jsonl", chats=CHATS[:1])
     words = [str(chats), "--tokenizer-path", str(folder), "--output-prefix", str(tmp_path / "chat")]
@@ -319,7 +319,7 @@ def test_check_reports_token_files_with_documents_that_end_otherwise(tmp_path: P
     chat = write_model(tmp_path / "chat", QWEN)
     (tmp_path / "text.txt").write_text("some words")
     data = tmp_path / "data"
-    build.build([str(tmp_path / "text.txt")], Recipe("HFTokenizer", str(base / "tokenizer.json")), data)
+    data_command.build([str(tmp_path / "text.txt")], Recipe("HFTokenizer", str(base / "tokenizer.json")), data)
 
     def warnings(folder: Path) -> list[str]:
         changes = ["tokenizer_type=HFTokenizer", f"vocab_file={folder / 'tokenizer.json'}", f"data_path={data}"]
@@ -330,9 +330,9 @@ def test_check_reports_token_files_with_documents_that_end_otherwise(tmp_path: P
     assert warnings(chat) == [what]
     # Token files that are made if they are missing are made again.
     recipe = Recipe("HFTokenizer", str(base / "tokenizer.json"))
-    assert build.up_to_date([str(tmp_path / "text.txt")], recipe, data)
+    assert data_command.up_to_date([str(tmp_path / "text.txt")], recipe, data)
     shutil.copy(chat / "tokenizer_config.json", base)
-    assert not build.up_to_date([str(tmp_path / "text.txt")], recipe, data)
+    assert not data_command.up_to_date([str(tmp_path / "text.txt")], recipe, data)
 
 
 @pytest.mark.parametrize("described", [True, False])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.data import functions
+from neoxargs.data import python_functions
 from neoxargs.data.chat import command, sources
 from neoxargs.data.conversation import Form
 from tests.support.chat import IGNORED, read_pair
@@ -45,11 +45,11 @@ def test_a_python_file_beside_json_lines(tmp_path: Path) -> None:
 
 
 def test_functions_of_the_standard_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {name: sources.find([name]) for name in functions.SOURCES}
+    found = {name: sources.find([name]) for name in python_functions.SOURCES}
     train, validation = map(set, found.values())
     assert train and validation and not train & validation
     short = [path for path in found["python-functions/train"] if path.name == "bisect.py"]
-    monkeypatch.setattr(functions, "modules", lambda _: short)
+    monkeypatch.setattr(python_functions, "modules", lambda _: short)
     pairs = written(tmp_path, "python-functions/train")
     assert [answer.partition("(")[0] for _, answer in pairs] == [
         "def insort_right", "def bisect_right", "def insort_left", "def bisect_left",

@@ -373,7 +373,7 @@ class TestProblems:
         assert told in self.what(tmp_path, data_path=f"{tmp_path}/data")
 
     def test_another_vocabulary(self, tmp_path) -> None:
-        from neoxargs.data.build import build
+        from neoxargs.data.command import build
         from neoxargs.data.encode import Recipe
 
         (tmp_path / "x.txt").write_text("some text")

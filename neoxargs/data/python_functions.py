@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from neoxargs.data.text import Raw, standard_library
+from neoxargs.data.text_files import Raw, standard_library
 
 #: Key of the messages.
 KEY = "messages"

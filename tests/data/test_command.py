@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from neoxargs.base.problems import Problems
-from neoxargs.data import build, encode, parallel, text
+from neoxargs.data import command, encode, parallel, text_files
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.token_files import writer as indexed
@@ -74,7 +74,7 @@ def write_formats(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("names", [("a.txt", "b.txt", "c.txt"), ("d.jsonl",), ("e.jsonl.zst",), ("f.jsonl.gz",)])
 def test_every_format_reads_back_equal(tmp_path, megatron, names) -> None:
     files = write_formats(tmp_path)
-    summary = build.build([str(files[name]) for name in names], BYTES, tmp_path / "out" / "data")
+    summary = command.build([str(files[name]) for name in names], BYTES, tmp_path / "out" / "data")
     assert read_back(megatron, tmp_path / "out" / "data") == DOCUMENTS
     assert summary.documents == 3
     assert summary.text_bytes == sum(len(d.encode()) for d in DOCUMENTS)
@@ -86,14 +86,14 @@ def test_a_folder_is_read_in_order_without_hidden_and_foreign_files(tmp_path, me
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    build.build([str(tmp_path / "in")], BYTES, tmp_path / "data")
+    command.build([str(tmp_path / "in")], BYTES, tmp_path / "data")
     assert read_back(megatron, tmp_path / "data") == ["1", "2"]
 
 
 def test_patterns_and_repeats(tmp_path) -> None:
     files = write_formats(tmp_path)
     pattern, named = str(tmp_path / "?.txt"), str(files["b.txt"])
-    assert text.find([named, pattern]) == [files["b.txt"], files["a.txt"], files["c.txt"]]
+    assert text_files.find([named, pattern]) == [files["b.txt"], files["a.txt"], files["c.txt"]]
 
 
 def test_files_that_are_not_tokenised_are_told(tmp_path) -> None:
@@ -108,17 +108,17 @@ def test_files_that_are_not_tokenised_are_told(tmp_path) -> None:
     ):  # a.txt and e.JSONL are read
         (tmp_path / name).write_text("text\n")
     (tmp_path / "link").symlink_to(tmp_path.parent, target_is_directory=True)
-    told = [problem.what for problem in text.left_out([str(tmp_path), str(tmp_path / "a.txt")])]
+    told = [problem.what for problem in text_files.left_out([str(tmp_path), str(tmp_path / "a.txt")])]
     assert told[0] == f"given more than once, but tokenised only once: {tmp_path / 'a.txt'}"
     assert sorted(told[1].partition(": ")[2].replace(" and ", ", ").split(", ")) == [
         ".xz (1)", ".yml (2)", "links to folders (1)", "no extension (1)",
     ]  # fmt: skip
-    assert not list(text.left_out([str(tmp_path / "a.txt"), text.STDLIB]))
+    assert not list(text_files.left_out([str(tmp_path / "a.txt"), text_files.STDLIB]))
 
 
 def test_the_librarys_source_is_the_same_every_time_and_about_ten_megabytes() -> None:
-    found = text.find([text.STDLIB])
-    assert found == text.find([text.STDLIB]) and found == sorted(found)
+    found = text_files.find([text_files.STDLIB])
+    assert found == text_files.find([text_files.STDLIB]) and found == sorted(found)
     assert 5e6 < sum(f.stat().st_size for f in found) < 20e6
     assert not any({"site-packages", "test"} & set(f.parts) for f in found)
 
@@ -126,7 +126,7 @@ def test_the_librarys_source_is_the_same_every_time_and_about_ten_megabytes() ->
 def test_paragraph_lists_other_keys_and_empty_documents(tmp_path, megatron) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"body": ["one", "two"]}\n\n{"body": ""}\n{"body": "three"}\n')
-    build.build([str(path)], Recipe("ByteLevelTokenizer", json_key="body"), tmp_path / "data")
+    command.build([str(path)], Recipe("ByteLevelTokenizer", json_key="body"), tmp_path / "data")
     assert read_back(megatron, tmp_path / "data") == ["one\n\ntwo", "three"]
 
 
@@ -141,7 +141,7 @@ def test_paragraph_lists_other_keys_and_empty_documents(tmp_path, megatron) -> N
 )
 def test_a_json_file_with_one_object_per_line_is_read_as_json_lines(tmp_path, megatron, content, documents) -> None:
     (tmp_path / "x.json").write_text(content)
-    build.build([str(tmp_path / "x.json")], BYTES, tmp_path / "data")
+    command.build([str(tmp_path / "x.json")], BYTES, tmp_path / "data")
     assert read_back(megatron, tmp_path / "data") == documents
 
 
@@ -149,37 +149,37 @@ def test_a_json_file_with_one_object_per_line_is_read_as_json_lines(tmp_path, me
 def test_json_lines_with_other_endings_are_read_as_json_lines(tmp_path, megatron, name) -> None:
     pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix.lower(), bytes)
     (tmp_path / name).write_bytes(pack(lines(DOCUMENTS)))
-    build.build([str(tmp_path / name)], BYTES, tmp_path / "data")
+    command.build([str(tmp_path / name)], BYTES, tmp_path / "data")
     assert read_back(megatron, tmp_path / "data") == DOCUMENTS
 
 
 def test_text_that_begins_like_json_stays_text(tmp_path) -> None:
     for name, content in {"x.txt": '{"a": 1}\n{"b": 2}\n', "x.py": '{"text": "a"}\n', "y.txt": "{text\n"}.items():
         (tmp_path / name).write_text(content)
-        assert not text.is_json_lines(tmp_path / name, "text"), name
+        assert not text_files.is_json_lines(tmp_path / name, "text"), name
 
 
 def test_a_long_file_is_one_document_in_sequences_cut_at_line_ends(tmp_path, megatron) -> None:
     document = "".join(f"line {i} é\n  indented\n\n" for i in range(3000))
     (tmp_path / "long.txt").write_text(document)
-    summary = build.build([str(tmp_path / "long.txt")], BYTES, tmp_path / "data")
+    summary = command.build([str(tmp_path / "long.txt")], BYTES, tmp_path / "data")
     assert summary.documents == 1 and summary.sequences > 10
     assert read_back(megatron, tmp_path / "data") == [document]
-    for raw in list(text.documents([tmp_path / "long.txt"]))[1:]:
+    for raw in list(text_files.documents([tmp_path / "long.txt"]))[1:]:
         assert document.encode()[raw.start - 1] == ord("\n")
         assert document.encode()[raw.start] not in b" \n"
 
 
 def test_a_long_line_is_left_whole(tmp_path) -> None:
     (tmp_path / "long.txt").write_text("é" * 20000)
-    assert len(list(text.documents([tmp_path / "long.txt"]))) == 1
+    assert len(list(text_files.documents([tmp_path / "long.txt"]))) == 1
 
 
 def test_parallel_equals_serial(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(parallel, "CHUNK_BYTES", 5000)
     path = tmp_path / "x.jsonl"
     path.write_bytes(lines(f"document {i} " * (i % 40) for i in range(400)))
-    results = [build.build([str(path)], BYTES, tmp_path / str(n), workers=n) for n in (1, 2)]
+    results = [command.build([str(path)], BYTES, tmp_path / str(n), workers=n) for n in (1, 2)]
     assert results[0] == results[1] and results[0].documents == 390
     for ending in (".bin", ".idx", ".json"):
         assert (tmp_path / f"1{ending}").read_bytes() == (tmp_path / f"2{ending}").read_bytes()
@@ -207,29 +207,29 @@ def test_large_vocabularies_take_four_bytes(tmp_path, megatron) -> None:
 
 def test_entropy_is_that_of_the_token_frequencies(tmp_path) -> None:
     (tmp_path / "x.txt").write_text("aabb")
-    summary = build.build([str(tmp_path / "x.txt")], Recipe("ByteLevelTokenizer", append_eod=False), tmp_path / "data")
+    summary = command.build([str(tmp_path / "x.txt")], Recipe("ByteLevelTokenizer", append_eod=False), tmp_path / "data")
     assert summary.tokens == 4
     assert summary.unigram_entropy == pytest.approx(np.log(2))
-    assert build.summary_of(tmp_path / "data") == summary
+    assert command.summary_of(tmp_path / "data") == summary
 
 
 class TestOnFirstUse:
     def test_made_once_and_again_when_the_text_or_the_recipe_changes(self, tmp_path) -> None:
         path, prefix = tmp_path / "x.txt", tmp_path / "data"
         path.write_text("one")
-        first = build.if_missing([str(path)], BYTES, prefix)
+        first = command.if_missing([str(path)], BYTES, prefix)
         made = (tmp_path / "data.bin").stat().st_ino
-        assert build.if_missing([str(path)], BYTES, prefix) == first
+        assert command.if_missing([str(path)], BYTES, prefix) == first
         assert (tmp_path / "data.bin").stat().st_ino == made
         path.write_text("other")
-        assert build.if_missing([str(path)], BYTES, prefix).tokens == 6
-        assert build.if_missing([str(path)], Recipe("CharLevelTokenizer"), prefix).vocab_size == 512
+        assert command.if_missing([str(path)], BYTES, prefix).tokens == 6
+        assert command.if_missing([str(path)], Recipe("CharLevelTokenizer"), prefix).vocab_size == 512
 
     def test_a_missing_index_counts_as_missing(self, tmp_path) -> None:
         (tmp_path / "x.txt").write_text("one")
-        build.build([str(tmp_path / "x.txt")], BYTES, tmp_path / "data")
+        command.build([str(tmp_path / "x.txt")], BYTES, tmp_path / "data")
         (tmp_path / "data.idx").unlink()
-        build.if_missing([str(tmp_path / "x.txt")], BYTES, tmp_path / "data")
+        command.if_missing([str(tmp_path / "x.txt")], BYTES, tmp_path / "data")
         assert indexed.exists(tmp_path / "data")
 
 
@@ -237,11 +237,11 @@ class TestWholeOrNotAtAll:
     def test_a_failed_build_leaves_the_old_file_and_nothing_else(self, tmp_path) -> None:
         path, prefix = tmp_path / "x.jsonl", tmp_path / "out" / "data"
         path.write_bytes(lines(DOCUMENTS))
-        before = build.build([str(path)], BYTES, prefix)
+        before = command.build([str(path)], BYTES, prefix)
         path.write_bytes(lines(DOCUMENTS) + b"broken\n")
         with pytest.raises(Problems):
-            build.build([str(path)], BYTES, prefix)
-        assert build.summary_of(prefix) == before
+            command.build([str(path)], BYTES, prefix)
+        assert command.summary_of(prefix) == before
         assert sorted(p.name for p in prefix.parent.iterdir()) == [
             "data.bin",
             "data.checksums.json",
@@ -257,8 +257,8 @@ class TestWholeOrNotAtAll:
         regular = tmp_path / "a.jsonl"
         regular.write_bytes(lines(["some words"] * parallel.CHUNK_DOCUMENTS))  # one chunk is written before the pipe
         program = (
-            "import sys; from pathlib import Path; from neoxargs.data import build, text\n"
-            "text.find = lambda texts: [Path(t) for t in texts]\nsys.exit(build.main(sys.argv[1:]))"
+            "import sys; from pathlib import Path; from neoxargs.data import command, text_files\n"
+            "text_files.find = lambda texts: [Path(t) for t in texts]\nsys.exit(command.main(sys.argv[1:]))"
         )
         arguments = [regular, pipe, "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", tmp_path / "out/data"]
         process = subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)])
@@ -271,7 +271,7 @@ class TestWholeOrNotAtAll:
             process.wait()
         names = [p.name for p in (tmp_path / "out").iterdir()]
         assert len(names) == left and all(".part." in name for name in names)
-        build.build([str(regular)], BYTES, tmp_path / "out" / "data")
+        command.build([str(regular)], BYTES, tmp_path / "out" / "data")
         assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
             "data.bin",
             "data.checksums.json",
@@ -297,13 +297,13 @@ class TestWholeOrNotAtAll:
     def test_a_dead_worker_is_an_error_not_a_wait(self, tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(encode, "_work", leave)
         with pytest.raises(BrokenProcessPool, match="terminated abruptly"):
-            list(encode.encode([text.Raw("x", 0, 1)], BYTES, workers=2))
+            list(encode.encode([text_files.Raw("x", 0, 1)], BYTES, workers=2))
 
 
 class TestProblems:
     def what(self, *texts, recipe=BYTES, workers=None) -> str:
         with pytest.raises(Problems) as caught:
-            build.build([str(t) for t in texts], recipe, Path(self.folder, "data"), workers)
+            command.build([str(t) for t in texts], recipe, Path(self.folder, "data"), workers)
         return str(caught.value)
 
     @pytest.fixture(autouse=True)
@@ -336,7 +336,7 @@ class TestProblems:
         (self.folder / "file").write_text("x")
         (self.folder / "x.txt").write_text("text")
         with pytest.raises(Problems) as caught:
-            build.build([str(self.folder / "x.txt")], BYTES, self.folder / "file" / "data")
+            command.build([str(self.folder / "x.txt")], BYTES, self.folder / "file" / "data")
         assert str(caught.value) == (
             f"error: --output-prefix: {self.folder}/file cannot be written: File exists [data-not-writable]"
         )
@@ -346,12 +346,12 @@ class TestProblems:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         monkeypatch.setattr(indexed.os, "replace", Mock(side_effect=full))
         with pytest.raises(Problems, match="cannot be written: No space left on device"):
-            build.build([str(self.folder / "x.txt")], BYTES, self.folder / "out" / "data")
+            command.build([str(self.folder / "x.txt")], BYTES, self.folder / "out" / "data")
         assert list((self.folder / "out").iterdir()) == []
 
     def test_a_prefix_that_ends_in_a_slash(self, capsys) -> None:
         (self.folder / "x.txt").write_text("text")
-        assert build.main([f"{self.folder}/x.txt", f"--output-prefix={self.folder}/"]) == 1
+        assert command.main([f"{self.folder}/x.txt", f"--output-prefix={self.folder}/"]) == 1
         assert f"  = write --output-prefix {self.folder}/text" in capsys.readouterr().err
 
     def test_a_binary_file(self) -> None:
@@ -371,7 +371,7 @@ class TestProblems:
         assert f"{self.folder}/x.jsonl:2 is not UTF-8: byte 0xe9 at offset 13" in self.what(self.folder / "x.jsonl")
 
     def test_a_binary_file_without_a_known_ending_is_reported_once(self, monkeypatch) -> None:
-        monkeypatch.setattr(text, "piece_size", lambda total: 64)
+        monkeypatch.setattr(text_files, "piece_size", lambda total: 64)
         (self.folder / "x.dat").write_bytes(b"\x00\x9b\n" * 100)
         told = self.what(self.folder / "x.dat")
         assert told.count("error:") == 1 and "x.dat is not a text file [text-binary]" in told
@@ -389,7 +389,7 @@ class TestProblems:
         path, prefix = self.folder / name, self.folder / name.removesuffix(".json")
         path.write_text('{"text": "a"}\n')
         with pytest.raises(Problems, match="exists and was not written by deepy data") as caught:
-            build.build([str(path)], BYTES, prefix)
+            command.build([str(path)], BYTES, prefix)
         assert caught.value.problems[0].id == "data-record-exists"
         assert path.read_text() == '{"text": "a"}\n' and list(self.folder.iterdir()) == [path]
 
@@ -460,7 +460,7 @@ class TestCommandLine:
         (tmp_path / "x.txt").write_text("aabb")
         prefix = str(tmp_path / "data")
         assert (
-            build.main([str(tmp_path / "x.txt"), "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix])
+            command.main([str(tmp_path / "x.txt"), "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix])
             == 0
         )
         lines = capsys.readouterr().out.splitlines()
@@ -476,12 +476,12 @@ class TestCommandLine:
         arguments = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix, "--if-missing"]
         up_to_date = f"{prefix} is up to date: 5 tokens, from the same text with the same tokenizer"
         for first_line in ("documents  1 in 1 sequences", up_to_date):
-            assert build.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
+            assert command.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
             assert capsys.readouterr().out.splitlines()[0] == first_line
 
     def test_problems_are_printed_and_the_exit_code_is_1(self, tmp_path, capsys) -> None:
         arguments = ["--text-path", "absent", "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", "x"]
-        assert build.main(arguments) == 1
+        assert command.main(arguments) == 1
         assert capsys.readouterr().err.startswith("error: absent does not exist")
 
     @pytest.mark.parametrize(
@@ -490,26 +490,26 @@ class TestCommandLine:
     def test_options_that_cannot_be_meant(self, tmp_path, capsys, option, hint) -> None:
         (tmp_path / "x.txt").write_text("a")
         arguments = [str(tmp_path / "x.txt"), "--tokenizer-type=ByteLevelTokenizer", "--output-prefix", "x", option]
-        assert build.main(arguments) == 1
+        assert command.main(arguments) == 1
         problem = capsys.readouterr().err
         assert "[data-option-invalid]" in problem and hint in problem
 
     def test_output_that_nobody_reads(self, tmp_path) -> None:
         (tmp_path / "x.txt").write_text("a")
-        command = [
+        words = [
             sys.executable,
             "-m",
-            build.__name__,
+            command.__name__,
             "x.txt",
             "--tokenizer-type=ByteLevelTokenizer",
             "--output-prefix=x",
         ]
         reading, writing = os.pipe()
         os.close(reading)
-        done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(words, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
         os.close(writing)
         assert (done.returncode, "Error" in done.stderr) == (1, False)
 
     def test_no_torch_is_loaded(self) -> None:
-        program = "import sys, neoxargs.data.build; sys.exit('torch' in sys.modules)"
+        program = "import sys, neoxargs.data.command; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

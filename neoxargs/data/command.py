@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.data import mask_before, text
+from neoxargs.data import mask_before, text_files
 from neoxargs.data.encode import Recipe, encode, stored_type
 from neoxargs.data.meter import Meter
 from neoxargs.data.neox_flags import add_neox_flags, inputs, refused
@@ -49,7 +49,7 @@ class Summary:
 
     documents: int
     sequences: int
-    """More than `documents` if long files were cut into pieces (`text.piece_size`)."""
+    """More than `documents` if long files were cut into pieces (`text_files.piece_size`)."""
     tokens: int
     text_bytes: int
     """Size of the text in UTF-8."""
@@ -80,7 +80,7 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
     counts, text_bytes = np.zeros(tokenizer.vocab_size, dtype=np.int64), 0
     try:
         with Meter(total, f"tokenising {total / 1e6:.1f} MB") as meter:
-            for chunk in encode(text.documents(files, recipe.json_key), recipe, worker_count(total, workers)):
+            for chunk in encode(text_files.documents(files, recipe.json_key), recipe, worker_count(total, workers)):
                 writer.add(chunk.ids, chunk.lengths, chunk.last)
                 counts += np.bincount(chunk.ids, minlength=tokenizer.vocab_size)
                 text_bytes += chunk.text_bytes
@@ -112,7 +112,7 @@ def _tokenizer_and_files(recipe: Recipe, texts: Sequence[str]) -> tuple[Tokenize
     except Problems as error:
         problems += error.problems
     try:
-        files = text.find(texts)
+        files = text_files.find(texts)
     except Problems as error:
         problems += error.problems
     if tokenizer is None or problems:
@@ -158,7 +158,7 @@ def if_missing(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int 
 def up_to_date(texts: Sequence[str], recipe: Recipe, prefix: Path) -> Summary | None:
     """Return the summary of the token file if it was made from the same files with the same recipe, otherwise None."""
     summary = summary_of(prefix)
-    return summary if summary and summary.fingerprint == fingerprint(text.find(texts), recipe) else None
+    return summary if summary and summary.fingerprint == fingerprint(text_files.find(texts), recipe) else None
 
 
 def summary_of(prefix: str | Path) -> Summary | None:
@@ -176,8 +176,8 @@ def fingerprint(files: Sequence[Path], recipe: Recipe) -> str:
     made_from = [identity(file) for file in files]
     tokenizer = [identity(Path(file)) for file in (recipe.vocab_file, recipe.merge_file) if file]
     # Named because earlier versions read these files as plain text.
-    others = [file for file in files if not file.name.endswith(text.COMMON_JSON_LINES)]
-    lines = [file.name for file in others if text.is_json_lines(file, recipe.json_key)]
+    others = [file for file in files if not file.name.endswith(text_files.COMMON_JSON_LINES)]
+    lines = [file.name for file in others if text_files.is_json_lines(file, recipe.json_key)]
     end = special_tokens(folder_of(recipe.tokenizer_type, recipe.vocab_file)).end
     content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe), *lines, *([{"eos_token": end}] if end else [])])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -203,7 +203,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="tokenise a file, a folder, the files that match a pattern, or "
-        f"Python's standard library ({text.STDLIB})")  # fmt: skip
+        f"Python's standard library ({text_files.STDLIB})")  # fmt: skip
     add(
         "--text-path",
         nargs="+",
@@ -277,9 +277,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _print(done)
 
 
-def warn_of_left_out(texts: Sequence[str], endings: tuple[str, ...] = text.FOLDER_ENDINGS) -> None:
+def warn_of_left_out(texts: Sequence[str], endings: tuple[str, ...] = text_files.FOLDER_ENDINGS) -> None:
     """Print warnings about given files that are not read."""
-    if warnings := list(text.left_out(texts, endings)):
+    if warnings := list(text_files.left_out(texts, endings)):
         print(Problems(warnings), file=sys.stderr, flush=True)
 
 

@@ -6,8 +6,8 @@ import ast
 import json
 from pathlib import Path
 
-from neoxargs.data.functions import SOURCES, documents, functions, is_for_validation, modules
-from neoxargs.data.text import standard_library
+from neoxargs.data.python_functions import SOURCES, documents, functions, is_for_validation, modules
+from neoxargs.data.text_files import standard_library
 
 MODULE = '''\
 import os
