@@ -207,7 +207,9 @@ def test_large_vocabularies_take_four_bytes(tmp_path, megatron) -> None:
 
 def test_entropy_is_that_of_the_token_frequencies(tmp_path) -> None:
     (tmp_path / "x.txt").write_text("aabb")
-    summary = command.build([str(tmp_path / "x.txt")], Recipe("ByteLevelTokenizer", append_eod=False), tmp_path / "data")
+    summary = command.build(
+        [str(tmp_path / "x.txt")], Recipe("ByteLevelTokenizer", append_eod=False), tmp_path / "data"
+    )
     assert summary.tokens == 4
     assert summary.unigram_entropy == pytest.approx(np.log(2))
     assert command.summary_of(tmp_path / "data") == summary

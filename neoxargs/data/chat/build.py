@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from neoxargs.base.problems import Problem, Problems, close_matches, listed, printable, shortened
-from neoxargs.data.command import identity
 from neoxargs.data.chat import sources, tokenizer_folder
 from neoxargs.data.chat.recipe import IGNORED, ChatRecipe
 from neoxargs.data.chat.worker import Encoded, Encoder, Found, Sample, encode
+from neoxargs.data.command import identity
 from neoxargs.data.conversation import SHAREGPT_ROLES, DropReason
 from neoxargs.data.meter import Meter
 from neoxargs.data.parallel import worker_count

@@ -26,7 +26,9 @@ def find(texts: Sequence[str]) -> list[Path]:
     problems = [_not_lines(file) for file in files if not text_files.ends_in(file, (*text_files.JSON_LINES, ".py"))]
     if problems:
         raise Problems(problems)
-    library = [module for name in texts if name in python_functions.SOURCES for module in python_functions.modules(name)]
+    library = [
+        module for name in texts if name in python_functions.SOURCES for module in python_functions.modules(name)
+    ]
     return [*files, *library]
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from neoxargs.files.neox_checkpoint.optimizer import COUNTS_STEPS, STATES
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.train.optim import build as optimizer
-from neoxargs.train.optim.lion_sm3_madgrad import BUILDERS, SM3, Lion, Madgrad
 from neoxargs.train.optim.lamb import Lamb
+from neoxargs.train.optim.lion_sm3_madgrad import BUILDERS, SM3, Lion, Madgrad
 from tests.support import reference
 from tests.support.small_gpt import small
 
