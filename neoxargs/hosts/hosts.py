@@ -262,6 +262,7 @@ def _on_this_machine(filters: Filters, replica: int, environ: Mapping[str, str],
         hint = "set hostfile: /path/to/hostfile; in a Slurm cluster, set launcher: srun; or remove num_nodes"
         raise _refusal("num-nodes-without-hostfile", what, filters.where, "num_nodes", hint=hint)
     cpu, present = device(environ, dev) == "cpu", installed_devices(dev)
+    _refuse_absent(environ, present)
     if cpu or not present:
         _refuse_too_many(replica, filters.where, "global_num_gpus", "model_parallel_size", "pipe_parallel_size")
     if cpu:
@@ -288,6 +289,17 @@ def _local_processes(filters: Filters, slots: int, selection: Mapping[str, str] 
         count = sum(map(len, hosts.values()))
     hosts = {"localhost": list(range(count))}
     return Resources(hosts, "cpu", {**selection, "num_gpus": str(count)}, warnings=filters.warnings)
+
+
+def _refuse_absent(environ: Mapping[str, str], present: int) -> None:
+    """Raise Problems if CUDA_VISIBLE_DEVICES names a GPU that this machine lacks: CUDA ignores it and all after it."""
+    names = visible_devices(environ) or [] if environ.get("DS_ACCELERATOR") != "cpu" else []
+    absent = [name for name in names if name.isdigit() and int(name) >= present]
+    if present and absent:
+        has = "1 GPU, 0" if present == 1 else f"{present} GPUs, 0 to {present - 1}"
+        what = f"CUDA_VISIBLE_DEVICES ({','.join(names)}) names GPU {absent[0]}, but this machine has {has}"
+        hint = "name GPUs that exist, or unset CUDA_VISIBLE_DEVICES to use all of them"
+        raise Problems([Problem(what, hint=hint, id="visible-devices-absent")])
 
 
 def _visible_numbers(environ: Mapping[str, str], dev: Path) -> list[int] | None:

@@ -422,6 +422,16 @@ def test_a_gpu_that_is_visible_twice_is_a_problem(gpus):
         resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": "1,0,1"}, dev=gpus)
 
 
+@pytest.mark.parametrize("visible", ["7", "0,7,1", "4"])
+def test_a_visible_gpu_that_does_not_exist_is_a_problem(gpus: Path, visible: str) -> None:
+    """CUDA would use the GPUs before it, or none, so that the run would train with fewer ranks or on the CPU."""
+    with pytest.raises(Problems) as refused:
+        resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": visible}, dev=gpus)
+    assert [problem.id for problem in refused.value.problems] == ["visible-devices-absent"]
+    on_cpu = resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": visible, "DS_ACCELERATOR": "cpu"}, dev=gpus)
+    assert on_cpu.device == "cpu"
+
+
 @pytest.mark.parametrize(
     ("given", "environ", "ranks"),
     [

@@ -74,6 +74,10 @@ PROBLEMS: dict[str, Entry] = {
     "visible-devices-repeated": row(
         "CUDA_VISIBLE_DEVICES names a GPU more than once. NCCL refuses two ranks on the same GPU."
     ),
+    "visible-devices-absent": row(
+        "CUDA_VISIBLE_DEVICES names a GPU that this machine does not have. CUDA ignores that entry and all after it, so "
+        "that the run would train with fewer ranks than intended, or on the CPU."
+    ),
     "too-many-ranks": row(
         "The number of ranks is impossibly large. The number of hosts, the number of slots or a parallel size "
         "probably has too many digits."
