@@ -19,7 +19,9 @@ from typing import Any, TypedDict
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.resolve import Config, Text, read_files, resolve_texts  # noqa: E402
+from neoxargs.base.files import Text  # noqa: E402
+from neoxargs.config.config import Config  # noqa: E402
+from neoxargs.resolve import read_files, resolve_texts  # noqa: E402
 from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
 #: Steps before the measured ones, in which torch compiles kernels and its allocator finds its size.

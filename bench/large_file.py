@@ -21,8 +21,9 @@ import argparse
 import time
 from pathlib import Path
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems, render
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yml"
 

@@ -124,7 +124,8 @@ def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder
 def _peak(trial: dict[str, Any], ranks: int) -> int:
     import yaml
 
-    from neoxargs.resolve import Text, complete, draft
+    from neoxargs.base.files import Text
+    from neoxargs.resolve import complete, draft
     from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.losses.cross_entropy import Vocabulary

@@ -9,6 +9,9 @@ import errno
 import os
 import stat
 
+#: The most bytes that are read of a file of prompts or of shapes.
+MAX_READ = 1 << 28
+
 
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Return whether a path exists and is neither a regular file nor a folder: a pipe, a device or a socket."""
@@ -19,7 +22,7 @@ def is_special(path: str | os.PathLike[str]) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+def read_regular(path: str | os.PathLike[str], most: int = MAX_READ) -> bytes:
     """Return the content of a regular file; raises OSError for any other, and for one of more than `most` bytes.
 
     A file whose size is 0, as of those in /proc, is empty: reading it could wait forever.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from neoxargs.config.config import Config
+import json
+from collections.abc import Iterable
 
 #: Bytes per GiB.
 GIB = 2**30
@@ -10,11 +11,8 @@ GIB = 2**30
 NO_BREAK_SPACE = "\u00a0"
 
 
-def protect_names(text: str, config: Config | None) -> str:
-    """Replace the spaces in names of a configuration's files and paths, so that `wrap` does not break them."""
-    values = config.values.values() if config else ()
-    names = {value.source.where.file for value in values if value.source.where}
-    names |= {value.value for value in values if isinstance(value.value, str) and "/" in value.value}
+def protect_names(text: str, names: Iterable[str]) -> str:
+    """Replace the spaces in names of files, so that `wrap` does not break them."""
     for name in names:
         text = text.replace(name, name.replace(" ", NO_BREAK_SPACE))
     return text
@@ -65,3 +63,11 @@ def format_percent(number: float, of: float) -> str:
     """`number / of` in percent, such as `46 %`, `1,200 %`, `0.1 %` or `<0.01 %`."""
     value = 100 * number / of
     return f"{value:,.0f} %" if value >= 1 else f"{value:.1g} %" if value >= 0.01 else "<0.01 %"
+
+
+def shorten(value: object, limit: int | None) -> str:
+    """Format a value in at most `limit` characters; a list of equal items as `12 x "global"`."""
+    if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
+        return f"{len(value)} x {json.dumps(value[0])}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"

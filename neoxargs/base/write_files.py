@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
-from neoxargs.resolve import Text
 
 BOM = b"\xef\xbb\xbf"
 

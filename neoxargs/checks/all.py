@@ -31,7 +31,6 @@ from neoxargs.checks.checkpoint.model import (
     other_data,
     other_head,
     other_model,
-    other_optimizer,
     reward_models_write_nothing,
     skipped_checkpoints,
 )
@@ -48,7 +47,6 @@ from neoxargs.checks.data.documents import (
 from neoxargs.checks.data.files import (
     empty_lines,
     missing_files,
-    too_few_rows,
     unnamed_files,
     unreadable_base_shapes,
     unreadable_prompts,
@@ -77,6 +75,8 @@ from neoxargs.checks.machine.packages import (
     untested_packages,
 )
 from neoxargs.config.config import Config
+from neoxargs.facts.vocab import too_few_rows
+from neoxargs.files.checkpoints.optimizer_state import other_optimizer
 from neoxargs.runs.run_spec import RunSpec
 
 #: What a check looks at. `program`: values that depend on which script is launched. `trainer`: the packages that every

@@ -74,7 +74,17 @@ class Config(Groups):
         """True if the user set this parameter."""
         return self.source(name).set_by_user
 
+    def file_names(self) -> set[str]:
+        """Return the names of the files that set values, and the paths among the values."""
+        values = self.values.values()
+        names = {value.source.where.file for value in values if value.source.where}
+        return names | {value.value for value in values if isinstance(value.value, str) and "/" in value.value}
+
     def items(self) -> Iterator[tuple[Parameter, Value]]:
         """Yield every parameter in registry order, with its value and source."""
         for name, parameter in REGISTRY.parameters.items():
             yield parameter, self.values.get(name) or Value(parameter.default, DEFAULT)
+
+    def with_value(self, name: str, value: object, source: Source) -> Config:
+        """Return the configuration with one more value."""
+        return Config({**self.values, name: Value(value, source)}, self.sections, self.warnings, self.dialect)

@@ -27,6 +27,11 @@ class Source(NamedTuple):
         """True if the user set the value: in a file, with `--set` or through the environment."""
         return self.kind in ("file", "set", "environment")
 
+    @property
+    def short(self) -> str:
+        """The place of the value, or else the name of its source."""
+        return str(self.where) if self.where else self.text or self.kind
+
     def __str__(self) -> str:
         if self.kind == "derived":
             return f"derived: {self.text}"

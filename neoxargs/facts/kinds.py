@@ -5,10 +5,7 @@ Recurrent layers carry a state from token to token, and replace attention and fe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
-    from neoxargs.config.config import Config
+from neoxargs.config.config import Config
 
 #: Kind of a recurrent layer -> the class name of its block. DeepSpeed's pipeline counts layers by class name: with
 #: `transformer` in all of them, the default of `pipe_partition_method` counts layers of every kind.

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from neoxargs.config.config import Config
 from neoxargs.facts.kinds import block_name
 from neoxargs.facts.model import has_own_output, is_reward_model
-
-if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
-    from neoxargs.config.config import Config
 
 #: Class names of the pipeline's layers before and after the blocks, which `pipe_partition_method: type:…` matches. The
 #: output of a tied embedding has the name of the embedding.

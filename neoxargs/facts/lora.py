@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from neoxargs.config.config import Config
 from neoxargs.facts.model import (
     GATED,
     attention_width,
@@ -20,9 +21,6 @@ from neoxargs.facts.model import (
     qkv_rows,
     weights_of_layers,
 )
-
-if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
-    from neoxargs.config.config import Config
 
 #: Name of an adapter for all rows of a matrix.
 ALL = "all"

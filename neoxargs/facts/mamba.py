@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from neoxargs.config.config import Config
 from neoxargs.facts.recurrent import Recurrence, Tensor
-
-if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
-    from neoxargs.config.config import Config
 
 #: Numbers in the state of each inner channel.
 STATE = 16

@@ -5,17 +5,13 @@ A test compares the counts with the modules that `train/model` builds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from neoxargs.config.config import Config
 from neoxargs.facts.kinds import attention_layers, has_attention, layer_kind
 from neoxargs.facts.mamba import MAMBA
 from neoxargs.facts.recurrent import Recurrence
 from neoxargs.facts.rwkv import RWKV
 from neoxargs.facts.vocab import padded_vocab_size, vocabulary_size
 from neoxargs.registry.model import Attention, Mlp, Norm, Shape
-
-if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
-    from neoxargs.config.config import Config
 
 #: Activations that multiply two projections, gate and value.
 GATED = ("geglu", "geglu_tanh", "reglu", "swiglu", "bilinear", "glu")
@@ -25,7 +21,8 @@ RECURRENCES: dict[str, Recurrence] = {"mamba": MAMBA, "rwkv": RWKV}
 
 #: The epsilons of Transformer Engine's LayerNormMLP in GPT-NeoX.
 TE_EPSILONS = {"layernorm_epsilon": 1e-5, "rms_norm_epsilon": 1e-8, "rms_norm_epsilon_under_root": True}
-
+#: Parameters that, if they are above 0, make a run draw random numbers in every step.
+DRAWS = ("hidden_dropout", "attention_dropout", "moe_jitter_eps")
 
 #: The name of the head of a reward model, which has one output and replaces the output layer.
 REWARD_HEAD = "rm_linear"

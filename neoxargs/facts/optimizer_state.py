@@ -5,11 +5,7 @@ A test compares the counts with the optimizers that `train/optim` builds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
-    from neoxargs.config.config import Config
-
+from neoxargs.config.config import Config
 
 #: fp32 elements per parameter, without optional momentum; 2, as for Adam, if not listed. The state per row and column
 #: of adafactor and sm3 is negligible and counts as 0.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from neoxargs.config.config import Config
 from neoxargs.facts import lora, model
 from neoxargs.registry.architectures import SoftPrompt
-
-if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
-    from neoxargs.config.config import Config
 
 
 def is_frozen(config: Config) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from neoxargs.base.problems import Problem
 from neoxargs.base.regular_files import read_regular
+from neoxargs.config.config import Config
 
 #: The most bytes of a vocabulary: fifty times those of the largest.
 MAX_BYTES = 1 << 30
@@ -229,3 +231,17 @@ _IDS: dict[str, Callable[[Any], dict[str, int]]] = {
     "HFTokenizer": _ids,
     "HFGPT2Tokenizer": _ids,
 }
+
+
+def too_few_rows(config: Config, tokens: int | None = None) -> Iterator[Problem]:
+    """Yield the error of an embedding with fewer rows than the tokenizer has tokens.
+
+    tokens: the size of the vocabulary, by default as far as it is known without the tokenizer.
+    """
+    rows, kind = config.embedding.__dict__.get("padded_vocab_size"), config.tokenizer.tokenizer_type
+    tokens = vocabulary_size(kind, config.tokenizer.vocab_file) if tokens is None else tokens
+    if rows and tokens and rows < tokens:
+        what = f"padded_vocab_size ({rows}) is smaller than the tokenizer's vocabulary ({tokens})"
+        hint = "remove padded_vocab_size; it is then computed from the tokenizer"
+        place, about = config.place("padded_vocab_size"), ("padded_vocab_size", "tokenizer_type")
+        yield Problem(what, place, hint, id="padded-vocab-too-small", about=about)

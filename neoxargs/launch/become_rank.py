@@ -15,12 +15,13 @@ from neoxargs.base.programs import Script, find_script
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as preflight
+from neoxargs.files.run_record import write_record
 from neoxargs.hosts import rank_env
 from neoxargs.hosts.devices import device
 from neoxargs.hosts.environment import with_package
 from neoxargs.hosts.slurm import job
 from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch, say
-from neoxargs.launch.start.prepare import data_command, write_record
+from neoxargs.launch.start.prepare import data_command
 from neoxargs.launch.start.restarts import continues_job
 from neoxargs.processes.run_lock import held_by_another_launch, lock_run
 from neoxargs.runs.lockfile import write_lock

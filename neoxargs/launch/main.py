@@ -21,16 +21,18 @@ from neoxargs.checks.checkpoint.model import loaded_checkpoint, other_data
 from neoxargs.checks.machine import other_hosts as host_checks
 from neoxargs.checks.machine import secrets
 from neoxargs.config.config import Config
+from neoxargs.files.run_record import write_record
 from neoxargs.files.token_files.index import digest
 from neoxargs.hosts.assumed import missing_hostfile
 from neoxargs.launch import stages
 from neoxargs.launch.command.command import command
 from neoxargs.launch.output import sbatch
 from neoxargs.launch.output.dry_run import Form, dry_run, emit, to_json
-from neoxargs.launch.start.prepare import compile_ops, git_hash, load_tasks, tokenise, write_record
+from neoxargs.launch.start.prepare import compile_ops, load_tasks, tokenise
 from neoxargs.launch.start.restarts import continues_job, requeued, start_ranks
 from neoxargs.processes import interrupts
 from neoxargs.processes.run_lock import RunLock, lock_run, new_launch
+from neoxargs.runs.fingerprints import git_hash
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.targets.megatron_unsupported import dropped_settings
 

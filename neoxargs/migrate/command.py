@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, listed, render
 from neoxargs.base.record import replace
 from neoxargs.base.write_files import changed_files, diff, write_all
@@ -18,7 +19,7 @@ from neoxargs.migrate.deepspeed.defaults import ASSUMED, version_number
 from neoxargs.migrate.result import NEW_FILE, Result
 from neoxargs.migrate.source import CURRENT_DIALECT, Options, Source
 from neoxargs.migrate.sources import SOURCES, source_of
-from neoxargs.resolve import Draft, Text, draft, read_files
+from neoxargs.resolve import Draft, draft, read_files
 from neoxargs.runs.lenient import resolved
 
 DESCRIPTION = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem
-from neoxargs.resolve import Text
 
 #: What problems call a new file that has no name yet.
 NEW_FILE = "new YAML"

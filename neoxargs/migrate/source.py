@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from neoxargs.base.files import Text
 from neoxargs.migrate.result import Result
-from neoxargs.resolve import Text
 
 #: The dialect of new files.
 CURRENT_DIALECT = "neox-2026"

@@ -6,12 +6,12 @@ becomes a new file, on stdout or in `-o FILE`.
 
 from __future__ import annotations
 
+from neoxargs.base.files import Text
 from neoxargs.migrate.deepspeed.accelerate import Accelerate
 from neoxargs.migrate.deepspeed.command import DeepSpeed
 from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.neox.command import NeoX
 from neoxargs.migrate.source import Source
-from neoxargs.resolve import Text
 
 #: The format of files that no other one recognises.
 FALLBACK = NeoX()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 
 from neoxargs.base.charts.html_page import BEGINNING
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, report
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.plan.advice.faster import suggest_faster
@@ -16,7 +17,6 @@ from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.options import PlanOptions, options_of
 from neoxargs.plan.given.placement import on_hosts
 from neoxargs.plan.given.target import choose_device, choose_target
-from neoxargs.resolve import Text
 from neoxargs.runs.run_spec import RunSpec, resolve_run
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import Draft, draft
-from neoxargs.resolve.yaml.read import Text, read_files
+from neoxargs.resolve.yaml.read import read_files
 
-__all__ = ["Config", "Draft", "Text", "complete", "draft", "read_files", "resolve", "resolve_texts"]
+__all__ = ["Draft", "complete", "draft", "read_files", "resolve", "resolve_texts"]
 
 
 def resolve(

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
-from neoxargs.base.problems import SET
+from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source
 from neoxargs.facts.kinds import attention_layers
-from neoxargs.launch.start.prepare import RECORD_FILE
-from neoxargs.registry import REGISTRY, Parameter, plugins
+from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.resolve.effects.switched_off import switched_off_by
 from neoxargs.resolve.rules import DERIVATIONS
 
@@ -26,7 +20,7 @@ def overridden(config: Config, cut: bool) -> Iterator[str]:
     """Return lines such as `lr 0.002  (--set lr=0.002)`. cut: shorten long values."""
     for name, value in config.values.items():
         if value.source.kind in ("set", "environment"):
-            yield f"{name} {shorten(value.value, 40 if cut else None)}  ({describe_source(value.source)})"
+            yield f"{name} {shorten(value.value, 40 if cut else None)}  ({value.source.short})"
 
 
 def derived(config: Config, cut: bool) -> Iterator[str]:
@@ -43,27 +37,6 @@ def derived(config: Config, cut: bool) -> Iterator[str]:
         if (source.text, text) not in listed and not _repeats_itself(config, parameter.name, source):
             listed.add((source.text, text))
             yield f"{parameter.name} {text}: {source.text}"
-
-
-def launch_command(config: Config) -> str:
-    """Return a command that launches a run with the files and overrides of its record in `run_dir`; "" without one."""
-    try:
-        record = json.loads(Path(config.logging.run_dir, RECORD_FILE).read_text(encoding="utf-8"))
-        sources = list(dict.fromkeys(str(entry["source"]) for entry in record.values()))
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return ""
-    files = dict.fromkeys(match[1] for source in sources if (match := re.fullmatch(r"(.+?):\d+:\d+", source)))
-    order = list(config.get("config_files") or ())  # of the files by their base names; the record is in that of keys
-    in_order = sorted(files, key=lambda file: order.index(base) if (base := os.path.basename(file)) in order else -1)
-    changes = [source.partition(" ")[2] for source in sources if source.startswith(f"{SET} ")]
-    options = [*(("--plugin", name) for name in plugins.LOADED), *((SET, change) for change in changes)]
-    words = [
-        "deepy",
-        str(config.get("user_script") or "train.py"),
-        *in_order,
-        *(word for pair in options for word in pair),
-    ]
-    return shlex.join(words)
 
 
 def _has_no_effect(config: Config, name: str) -> bool:
@@ -100,16 +73,3 @@ def _is_dialects(config: Config, parameter: Parameter) -> bool:
     then = config.dialect.defaults().get(parameter.name) if config.dialect else None
     default: object = then.value if then else parameter.default
     return bool(config.get(parameter.name) == default)
-
-
-def describe_source(source: Source) -> str:
-    """Return the place of a value, or else the name of its source."""
-    return str(source.where) if source.where else source.text or source.kind
-
-
-def shorten(value: object, limit: int | None) -> str:
-    """Format a value in at most `limit` characters; a list of equal items as `12 x "global"`."""
-    if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
-        return f"{len(value)} x {json.dumps(value[0])}"
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"

@@ -9,11 +9,11 @@ from typing import Any
 
 from neoxargs.config.config import Config
 from neoxargs.config.dialect import NAMES
+from neoxargs.facts.description import batch_equation
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.registry.history import changes, default_at
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.rules.synonyms import names_of_setting
-from neoxargs.runs import summary
 
 #: Limits of the tree of sources: inputs shown per value, and levels.
 MAX_INPUTS = 6
@@ -59,7 +59,7 @@ def source_of(name: str, config: Config) -> str:
         return (_dialect_default(name, config) or "default") + auto
     if source.kind != "derived":
         return str(source)
-    return f"derived: {summary.batch_equation(config) if name in BATCH else source.text}{auto}"
+    return f"derived: {batch_equation(config) if name in BATCH else source.text}{auto}"
 
 
 def is_default(name: str, config: Config) -> bool:

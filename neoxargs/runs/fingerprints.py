@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from neoxargs.checks.data.files import TOKEN_FILES, prefixes
-from neoxargs.checks.machine.packages import installed_versions
 from neoxargs.config.config import Config
+from neoxargs.facts.data import path_list
+from neoxargs.files.token_files.sources import TOKEN_FILES, prefixes
 from neoxargs.hosts.devices import installed_devices
-from neoxargs.launch.start.prepare import git_hash
+from neoxargs.hosts.packages import installed_versions
 from neoxargs.registry import plugins
-from neoxargs.resolve.rules.data import path_list
 
 #: The packages that compute something for a run, by their names with `_` for `-`.
 PACKAGES = ("torch", "deepspeed", "megatron_core", "numpy", "triton", "tokenizers", "sentencepiece", "tiktoken")
@@ -115,3 +114,16 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def git_hash() -> str | None:
+    """Return the commit of the working directory; None outside a git repository."""
+    import subprocess
+
+    try:
+        # GPT-NeoX's own command. The limit is for repositories on slow file systems.
+        command = ["git", "describe", "--always"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

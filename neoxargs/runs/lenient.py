@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from neoxargs.base.problems import Problem
-from neoxargs.resolve import Config, Draft
+from neoxargs.config.config import Config
+from neoxargs.resolve import Draft
 from neoxargs.resolve.derive import Unresolved, complete
 
 #: Stands for the samples of an epoch (`train_epochs`), which are not counted: the data may be on another machine.

@@ -17,7 +17,7 @@ from neoxargs.base.files import replace_text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.request import LOCK_FILE
 from neoxargs.config.config import Config
-from neoxargs.launch.start.prepare import RECORD_FILE, recorded_values
+from neoxargs.files.run_record import RECORD_FILE, recorded_values
 from neoxargs.resolve.secrets import secret_values
 from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
 from neoxargs.resolve.yaml.read import parse, read_file

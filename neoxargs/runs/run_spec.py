@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem
 from neoxargs.base.record import Record
 from neoxargs.base.request import Request
@@ -14,7 +15,7 @@ from neoxargs.hosts.hosts import Resources, resources
 from neoxargs.registry.parallel import Parallel
 from neoxargs.registry.runner import Runner
 from neoxargs.registry.training import Training
-from neoxargs.resolve import Draft, Text, read_files, resolve_texts
+from neoxargs.resolve import Draft, read_files, resolve_texts
 from neoxargs.resolve.rules.runtime import launcher
 from neoxargs.runs.epochs import samples_per_epoch
 

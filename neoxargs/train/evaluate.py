@@ -20,11 +20,11 @@ import torch.distributed as dist
 
 from neoxargs.base.files import replace_text
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.checks.data.files import TRAINING_DATA
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
-from neoxargs.resolve.rules.data import SPLITS
+from neoxargs.facts.data import SPLITS
+from neoxargs.files.token_files.sources import TRAINING_DATA
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader

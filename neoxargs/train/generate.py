@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.checks.data.files import read_prompts
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.prompts import read_prompts
 from neoxargs.registry.generation import Generation
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.checkpoint.save_load import Checkpoints

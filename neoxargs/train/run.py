@@ -11,11 +11,11 @@ from neoxargs.data.command import summary_of
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts import model
 from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.description import describe
 from neoxargs.files import metrics as run_metrics
+from neoxargs.files.run_record import launch_command
 from neoxargs.processes import failures, watch
 from neoxargs.processes.run_lock import locked_folders
-from neoxargs.resolve.derived_values import launch_command
-from neoxargs.runs.summary import describe
 from neoxargs.targets.ranks import train_values
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train import coord_check

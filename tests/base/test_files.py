@@ -15,7 +15,7 @@ import pytest
 from neoxargs.base.files import never_writable_for_all, replace_text
 from neoxargs.cli import main
 from neoxargs.config.config import Config
-from neoxargs.launch.start.prepare import write_record
+from neoxargs.files.run_record import write_record
 from neoxargs.runs.lockfile import write_lock
 from neoxargs.train import rank as train
 from tests.support.configure import configure

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.start.prepare import write_record
+from neoxargs.files.run_record import write_record
 from neoxargs.resolve import resolve
 from neoxargs.runs.fingerprints import environment
 from neoxargs.runs.lockfile import lock_text

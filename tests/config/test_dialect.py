@@ -7,14 +7,15 @@ from datetime import date
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems, render
+from neoxargs.config.config import Config
 from neoxargs.config.dialect import Dialect
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED
-from neoxargs.resolve import Config, read_files
+from neoxargs.resolve import read_files
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import draft
-from neoxargs.resolve.yaml.compose import Text
 from neoxargs.runs.lenient import resolved
 from tests.support.paths import corpus_files, needs_corpus
 

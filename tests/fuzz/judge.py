@@ -18,6 +18,7 @@ from random import Random
 from types import FrameType
 from typing import NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, render
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.migrate.deepspeed.command import DeepSpeed
@@ -25,7 +26,7 @@ from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.source import Options, Source
 from neoxargs.migrate.sources import source_of
-from neoxargs.resolve import Text, draft, read_files
+from neoxargs.resolve import draft, read_files
 from neoxargs.resolve.yaml.compose import LINE_BREAK
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import resolve_run_texts

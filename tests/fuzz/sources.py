@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.registry import REGISTRY, Parameter, normal
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar
 from neoxargs.resolve.yaml.read import parse
 from tests.support.paths import CONFIGS, CORPUS, REFERENCE

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.migrate.deepspeed.accelerate import Accelerate
 from neoxargs.migrate.neox.command import NeoX
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
 from neoxargs.migrate.sources import source_of
-from neoxargs.resolve import Text
 
 FILE = """\
 debug: false

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.config.dialect import NAMES
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.neox.verify import differences
-from neoxargs.resolve import Text, draft, read_files
+from neoxargs.resolve import draft, read_files
 from neoxargs.runs.lenient import resolved
 from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD, corpus_files, needs_corpus
 from tests.support.reference import read

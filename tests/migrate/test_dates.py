@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
+from neoxargs.config.config import Config
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.neox.rewrites import CAPACITY, rewrites
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import _DEFAULTS, _INTRODUCED, _REMOVED, NEWEST, default_at, removed
-from neoxargs.resolve import Config, Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.yaml.edit import yaml_value
 from neoxargs.runs.lenient import resolved

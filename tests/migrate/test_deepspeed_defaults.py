@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from deepspeed.runtime import lr_schedules
 
+from neoxargs.base.files import Text
+from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.migrate.deepspeed import command as source
 from neoxargs.migrate.deepspeed.defaults import (
@@ -26,7 +28,7 @@ from neoxargs.migrate.deepspeed.defaults import (
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Config, Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.resolve.effects.no_effect import no_effect_warnings
 from neoxargs.targets.deepspeed import deepspeed_json
 from tests.support.deepspeed_optimizers import CLASSES, arguments

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.result import Result
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.registry.history import introduced, removed
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.yaml.edit import yaml_value
 from tests.support.reference import read
 from tests.support.selection import mostly_slow

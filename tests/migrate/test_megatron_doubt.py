@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.result import Result
-from neoxargs.resolve import Text
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.megatron.flags import is_read
@@ -11,7 +12,7 @@ from neoxargs.migrate.megatron.reading import OLD_NAMES
 from neoxargs.migrate.megatron.unsupported_flags import FORK_REASONS, reason
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.sources import source_of
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support.paths import REFERENCE
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --global-batch-size 8"

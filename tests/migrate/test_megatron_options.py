@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.model import mlp_width
@@ -19,7 +20,7 @@ from neoxargs.migrate.megatron.flags import SPECIAL, SWITCHES, by_flag, is_read,
 from neoxargs.migrate.megatron.reading import OLD_NAMES
 from neoxargs.migrate.megatron.unsupported_flags import REASONS, reason
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve import complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.megatron_unsupported import dropped_settings, unsupported
 from tests.support.paths import NEOX_2021, NEOX_HEAD, needs_corpus

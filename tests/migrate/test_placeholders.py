@@ -6,13 +6,14 @@ import time
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.shell.placeholders import is_placeholder
 from neoxargs.migrate.shell.script import read_script
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 
 SIZES = "--num-layers 27 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
 

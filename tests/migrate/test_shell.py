@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.migrate.shell.arithmetic import evaluate
 from neoxargs.migrate.shell.script import read_script
-from neoxargs.resolve import Text
 
 
 def words(text: str) -> list[list[str]]:

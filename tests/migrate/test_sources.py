@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place
 from neoxargs.cli import main
 from neoxargs.migrate import sources as migrate
 from neoxargs.migrate.result import Change, Result, new_file
 from neoxargs.migrate.source import Options, Source
-from neoxargs.resolve import Text
 
 
 class Properties(Source):

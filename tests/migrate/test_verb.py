@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.base.write_files import diff, write_all
 from neoxargs.cli import main
-from neoxargs.resolve import Text
 
 OLD = """\
 # ours

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.hosts.hosts import Resources
 from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.devices import DEVICES
 from neoxargs.plan.given.target import Target
-from neoxargs.resolve import Text
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import draft
 from neoxargs.runs.run_spec import RunSpec

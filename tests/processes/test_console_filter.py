@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.processes.console_filter import ConsoleFilter, shows_all
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support.smallest import YAML
 
 NOISE = [

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.checks.trainer import trainer_problems
-from neoxargs.resolve import Config, Text, complete, draft
+from neoxargs.config.config import Config
+from neoxargs.resolve import complete, draft
 
 SIZES = """
 num-layers: 4

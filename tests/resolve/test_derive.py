@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
@@ -17,7 +18,6 @@ from neoxargs.resolve.merge import draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule, refuse, warn
 from neoxargs.resolve.values.coerce import coerce
-from neoxargs.resolve.yaml.compose import Text
 from tests.support.paths import ROOT
 
 SIZES = "num_layers: 2\nhidden_size: 8\nnum_attention_heads: 2\nseq_length: 16\nmax_position_embeddings: 16\n"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import render
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.registry.model import Shape
@@ -13,7 +14,6 @@ from neoxargs.registry.regularization import Regularization
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve.merge import Draft, draft
 from neoxargs.resolve.merge.judge import MAX_SUGGESTIONS
-from neoxargs.resolve.yaml.compose import Text
 
 
 def drafted(*texts: str, sets: tuple[str, ...] = ()) -> Draft:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.hosts.hosts import Resources
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.runs.launcher import launcher_of
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.runs.summary import to_text

@@ -9,7 +9,7 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from neoxargs.cli import main
-from neoxargs.launch.start.prepare import recorded_values
+from neoxargs.files.run_record import recorded_values
 from neoxargs.runs.lockfile import lock_text, read_lock, replaced_record, write_lock
 from tests.support import smallest
 from tests.support.configure import configure

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.record import replace
+from neoxargs.facts.description import describe
 from neoxargs.hosts.hosts import Resources, assumed_resources
 from neoxargs.launch.start.prepare import with_text
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
 
@@ -145,7 +147,7 @@ def test_places_have_one_form_and_no_setting_is_listed_twice():
 
 
 def test_a_report_describes_a_run_without_places() -> None:
-    found = dict(summary.describe(complete(draft([Text("small.yml", SMALL)]), 8)))
+    found = dict(describe(complete(draft([Text("small.yml", SMALL)]), 8)))
     assert found["ranks"] == "8 = tensor 2 x pipeline 2 x data 2"
     assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens per step"
     assert found["model"].startswith("4 layers, hidden 256, feed-forward 1024, 8 heads, sequence 256")

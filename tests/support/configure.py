@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 
 SHAPE = {
     "num_layers": 4,

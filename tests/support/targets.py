@@ -9,9 +9,10 @@ from typing import Any, get_args
 import pytest
 from deepspeed.runtime.config import DeepSpeedConfig
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.registry import Parameter
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.targets.deepspeed import deepspeed_json
 
 SHAPE = """

@@ -6,9 +6,10 @@ import argparse
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.launch.start.prepare import with_text
-from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve import complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.megatron_unsupported import unsupported
 from tests.support.paths import NEOX_HEAD, QUICKSTART, needs_corpus

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.ranks import train_values
 from tests.support import smallest

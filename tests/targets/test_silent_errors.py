@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.checks.data.files import missing_files
 from neoxargs.hosts.hosts import resources
 from neoxargs.registry.runner import Runner
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.targets.deepspeed import deepspeed_json
 from tests.support.paths import DOCS
 from tests.support.targets import SHAPE, configured

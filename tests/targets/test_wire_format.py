@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.targets import deepspeed, ranks, wire_format
 from tests.support import smallest
 

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
+from neoxargs.facts.data import path_list
 from neoxargs.facts.model import is_reward_model
-from neoxargs.facts.optimizer_state import state_type
-from neoxargs.facts.trained import is_frozen
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import Digest
+from neoxargs.files.checkpoints.optimizer_state import trains_the_same_part
 from neoxargs.files.token_files.checksums import known_digests
 from neoxargs.files.token_files.index import digest
 from neoxargs.files.token_files.sources import files_of, sources
-from neoxargs.resolve.rules.data import path_list
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 if TYPE_CHECKING:
@@ -97,25 +96,6 @@ def lost_reference(config: Config, checkpoint: Path | None) -> Iterator[Problem]
     hint = "set finetune: true to start a new run, with the loaded model as its reference model"
     about = ("load", "train_impl", "finetune")
     yield Problem(what, config.place("load"), hint, id="reference-model-lost", about=about)
-
-
-def trains_the_same_part(config: Config, checkpoint: Path) -> bool:
-    """Return whether run and checkpoint are both of adapters, or both of the whole model; see frozen_model."""
-    return is_frozen(config) == (checkpoint_folder.recorded_base(checkpoint) is not None)
-
-
-def other_optimizer(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
-    """Yield an error if the run's optimizer cannot continue from the checkpoint's optimizer state."""
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
-    if not checkpoint or saved is None or config.checkpoint.finetune or config.checkpoint.no_load_optim:
-        return
-    kind, other = config.optimizer.type or "Adam", saved.get("optimizer", {}).get("type") or "Adam"
-    if state_type(kind) != state_type(other) and trains_the_same_part(config, checkpoint):
-        what = f"load ({checkpoint}): the checkpoint's optimizer state was written by optimizer.type {other}"
-        what += f", but this run uses optimizer.type {kind}"
-        hint = "set no_load_optim: true to start with a fresh optimizer state"
-        place, about = config.place("optimizer.type") or config.place("load"), ("load", "optimizer.type")
-        yield Problem(what, place, hint, id="checkpoint-other-optimizer", about=about)
 
 
 def other_base_shapes(config: Config, checkpoint: Path | None) -> Iterator[Problem]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neoxargs.base.problems import Place, Problem
-from neoxargs.checks.checkpoint.model import trains_the_same_part
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import Get, LearningRateCurve, differing
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.optimizer_state import trains_the_same_part
 
 
 def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]:

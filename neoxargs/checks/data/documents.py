@@ -11,11 +11,11 @@ from itertools import zip_longest
 
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
+from neoxargs.facts.data import ANSWERS, SPLITS, label_pairs
 from neoxargs.facts.model import is_reward_model
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import REWARDS_HINT, Source, labelled, sources
-from neoxargs.resolve.rules.data import ANSWERS, SPLITS, label_pairs
 
 PAIR_HINT = "write both files from the same prompts, so that document i of one belongs to document i of the other"
 

@@ -12,10 +12,11 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from neoxargs.base.problems import MAX_DRAWN, Place, Problem, Problems, listed
+from neoxargs.base.problems import MAX_DRAWN, Problem, Problems, listed
 from neoxargs.base.record import replace
 from neoxargs.base.regular_files import is_special, read_regular
 from neoxargs.config.config import Config
+from neoxargs.facts.data import path_list
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import (
     SAME_VOCABULARY,
@@ -25,6 +26,8 @@ from neoxargs.facts.vocab import (
     vocabulary_hashes,
     vocabulary_size,
 )
+from neoxargs.files.base_shapes import read_base_shapes
+from neoxargs.files.prompts import read_prompts
 from neoxargs.files.token_files.checksums import (
     SAME_TOKENIZER,
     Extreme,
@@ -42,18 +45,22 @@ from neoxargs.files.token_files.index import (
     first_ids,
     tokenised_by,
 )
-from neoxargs.files.token_files.sources import REWARDS_HINT, blend, has_misplaced_weight, is_weight
+from neoxargs.files.token_files.sources import (
+    REWARD_FILES,
+    REWARDS_HINT,
+    TOKEN_FILES,
+    TRAINING_DATA,
+    has_misplaced_weight,
+    is_weight,
+    prefixes,
+)
 from neoxargs.files.tokenizer_folder import end_of_document, folder_of
-from neoxargs.resolve.rules.data import ANSWERS, SPLITS, path_list
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
-SAVE_HINT = "to write the file, run train.py with the base model's configuration and save_base_shapes: true"
 #: Files and folders that are searched at most for one that a pattern matches.
 MAX_SEARCHED = 50_000
-#: The most bytes of a file of shapes or of prompts that are read.
-MAX_READ = 1 << 28
 #: Suffixes of the two files that a token file consists of.
 SUFFIXES = (".bin", ".idx")
 #: More missing token files of one parameter are one problem.
@@ -64,15 +71,6 @@ EXAMINED = 1 << 17
 #: Bytes of token files that a check reads to compare them with their checksums, in a few hundredths of a second.
 READ_AT_MOST = 1 << 24
 
-#: The parameters that name the datasets of the splits; those of the preferred and of the rejected answers begin with
-#: `pos_` and `neg_`.
-TOKEN_FILES = tuple(
-    f"{answer}{split}_{kind}" for answer in ANSWERS for kind in ("data_paths", "label_data_paths") for split in SPLITS
-)
-#: The parameters that name their rewards.
-REWARD_FILES = tuple(f"{split}_reward_data_paths" for split in SPLITS)
-#: The parameters that name training data.
-TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
 LABELS_HINT = "deepy data --chat writes a token file together with its labels"
 #: Tokenizers whose `vocab_file` is always a local file; for the others it may be a name on a model hub.
 LOCAL_VOCABULARY = ("SPMTokenizer", "HFTokenizer")
@@ -104,20 +102,6 @@ def unnamed_files(config: Config) -> list[Problem]:
     return [*_nothing_to_train_on(config), *_unnamed_vocabulary(config)]
 
 
-def too_few_rows(config: Config, tokens: int | None = None) -> Iterator[Problem]:
-    """Yield the error of an embedding with fewer rows than the tokenizer has tokens.
-
-    tokens: the size of the vocabulary, by default as far as it is known without the tokenizer.
-    """
-    rows, kind = config.embedding.__dict__.get("padded_vocab_size"), config.tokenizer.tokenizer_type
-    tokens = vocabulary_size(kind, config.tokenizer.vocab_file) if tokens is None else tokens
-    if rows and tokens and rows < tokens:
-        what = f"padded_vocab_size ({rows}) is smaller than the tokenizer's vocabulary ({tokens})"
-        hint = "remove padded_vocab_size; it is then computed from the tokenizer"
-        place, about = config.place("padded_vocab_size"), ("padded_vocab_size", "tokenizer_type")
-        yield Problem(what, place, hint, id="padded-vocab-too-small", about=about)
-
-
 def unreadable_base_shapes(config: Config) -> list[Problem]:
     """Return the problem of a `base_shapes_file` that muP cannot read."""
     mup = config.mup
@@ -128,23 +112,6 @@ def unreadable_base_shapes(config: Config) -> list[Problem]:
     except Problems as found:
         return found.problems
     return []
-
-
-def read_base_shapes(path: str, place: Place | None = None) -> dict[str, list[int | None]]:
-    """Return weight -> its sizes in the base model, of a file in the format of the package mup; raises Problems."""
-    import yaml
-
-    name, hint = "base_shapes_file", SAVE_HINT
-    try:
-        base = yaml.safe_load(read_regular(path, MAX_READ).decode())
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a YAML file"
-        what = f"{name} ({path}) cannot be read: {reason}"
-        raise Problems(Problem(what, place, hint, id="base-shapes-unreadable", about=(name,))) from None
-    if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
-        what = f"{name} ({path}) must map weight names to lists of sizes"
-        raise Problems(Problem(what, place, hint, id="base-shapes-malformed", about=(name,)))
-    return base
 
 
 def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
@@ -211,11 +178,6 @@ def _datasets(config: Config, name: str, paths: list[str], limit: int) -> Iterat
     for prefix in paths:
         if not (together and prefix in unknown):
             yield from _token_file(config, name, prefix, limit)
-
-
-def prefixes(data_path: str | list[str | float] | None) -> list[str]:
-    """Return the prefixes of `data_path`, which may have a weight before each."""
-    return [prefix for prefix, _ in blend(data_path or ())]
 
 
 def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
@@ -524,26 +486,10 @@ def empty_lines(config: Config) -> Iterator[Problem]:
     """Yield the warning of empty lines in `sample_input_file`: after them, the n-th sample is not that of line n."""
     path = config.generation.sample_input_file or ""
     try:
-        lines = read_regular(path, MAX_READ).decode().rstrip().splitlines()
+        lines = read_regular(path).decode().rstrip().splitlines()
     except (OSError, UnicodeDecodeError):  # a problem of its own, see `unreadable_prompts`
         return
     if empty := [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]:
         numbers = f"empty lines ({listed(empty, 'and', most=3)})"
         what, about = f"sample_input_file ({path}): {numbers} are skipped, without a sample", ("sample_input_file",)
         yield Problem(what, config.place(*about), severity="warning", id="prompt-lines-empty", about=about)
-
-
-def read_prompts(name: str, path: str, place: Place | None = None) -> list[str]:
-    """Return the prompts in a file, one per line. name: of the parameter. Raises Problems."""
-    try:
-        lines = read_regular(path, MAX_READ).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        what = f"{name} ({path}) cannot be read: {error}"
-        raise Problems(Problem(what, place, id="prompt-file-unreadable", about=(name,))) from error
-    prompts = [line.strip() for line in lines if line.strip()]
-    if not prompts:
-        hint = "write one prompt per line into this file"
-        raise Problems(
-            Problem(f"{name} ({path}) contains no prompts", place, hint, id="prompt-file-empty", about=(name,))
-        )
-    return prompts

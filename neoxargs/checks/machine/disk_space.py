@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.base.files import nearest_existing, why_unwritable
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
 from neoxargs.facts.model import vocabulary_rows
@@ -27,7 +28,7 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
     """
     samples, run_dir = config.training.train_iters * config.batch.train_batch_size, config.logging.run_dir
     size = samples * (INDEX_BYTES if config.data.pack_impl == "packed" else PASSES_BYTES)
-    free = shutil.disk_usage(_nearest_existing(Path(run_dir))).free
+    free = shutil.disk_usage(nearest_existing(Path(run_dir))).free
     memory = size if remote else host_memory()
     # A folder that cannot be written to is an error of its own.
     if size <= min(free, memory) or _written_index(run_dir) >= size or why_unwritable(Path(run_dir)):
@@ -52,7 +53,7 @@ def folder_problems(config: Config) -> list[Problem]:
     save, unwritable = config.checkpoint.save, list(unwritable_folders(config, *WRITTEN))
     if unwritable or not save:
         return unwritable
-    return list(_too_little_space(config, shutil.disk_usage(_nearest_existing(Path(save))).free))
+    return list(_too_little_space(config, shutil.disk_usage(nearest_existing(Path(save))).free))
 
 
 def unwritable_folders(config: Config, *names: str) -> Iterator[Problem]:
@@ -78,23 +79,6 @@ def unwritable_file(config: Config, name: str) -> Iterator[Problem]:
     if why:
         what, hint = f"{name} ({named}): {why}", f"set {name} to a file that this user can write to"
         yield Problem(what, config.place(name), hint, id="output-file-unwritable", about=(name,))
-
-
-def why_unwritable(folder: Path) -> str:
-    """Return why an existing or future folder cannot be written to; empty if it can."""
-    parent = _nearest_existing(folder)
-    if not parent.is_dir():
-        return f"{parent} is a file, not a folder"
-    if os.statvfs(parent).f_flag & os.ST_RDONLY:
-        return f"the file system of {parent} is read-only"
-    if not os.access(parent, os.W_OK | os.X_OK):
-        return f"this user has no permission to write to {parent}"
-    if max(len(os.fsencode(part)) for part in folder.absolute().parts) > os.pathconf(parent, "PC_NAME_MAX"):
-        return f"a name in this path is longer than the file system of {parent} allows"
-    # /proc and /sys are writable for root by their permissions, but files cannot be created there
-    if not os.statvfs(parent).f_blocks:
-        return f"files cannot be created in {parent}"
-    return ""
 
 
 def _too_little_space(config: Config, free: int) -> Iterator[Problem]:
@@ -143,12 +127,6 @@ def count_saves(config: Config) -> int:
         count = int((steps - 1) // factor) if factor else 0
     # One more at the end of the run.
     return count + len(options.extra_save_iters or ()) + 1
-
-
-def _nearest_existing(folder: Path) -> Path:
-    """Return the folder itself if it exists, otherwise the nearest parent that does."""
-    folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
 def _size(size: int) -> str:

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.base.files import why_unwritable
 from neoxargs.base.problems import Problem
-from neoxargs.checks.machine.disk_space import why_unwritable
 from neoxargs.config.config import Config
 from neoxargs.hosts.devices import Device
 from neoxargs.hosts.hosts import Resources

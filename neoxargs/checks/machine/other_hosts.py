@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import replace
 from neoxargs.base.shipped import IMPORT_ROOT
-from neoxargs.checks.data.files import TOKEN_FILES
 from neoxargs.config.config import Config
+from neoxargs.facts.data import path_list
+from neoxargs.files.token_files.sources import TOKEN_FILES
 from neoxargs.hosts import slurm
 from neoxargs.hosts.hosts import Resources, own_names
 from neoxargs.hosts.launchers import launcher_named
-from neoxargs.resolve.rules.data import path_list
 from neoxargs.runs.run_spec import RunSpec
 
 #: Seconds until ssh must have connected; a reachable host takes about one.

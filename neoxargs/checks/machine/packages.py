@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from neoxargs.base.problems import Place, Problem, listed
+from neoxargs.base.problems import Problem, listed
 from neoxargs.base.shipped import installation
 from neoxargs.config.config import Config
+from neoxargs.hosts.packages import BACKENDS, harness_missing, installed_versions, is_missing
 from neoxargs.resolve.rules.synonyms import yaml_form
 
 #: Parameter -> the package that rank 0 imports if it is set: the trackers of train.py and of DeepSpeed.
@@ -20,13 +19,6 @@ PACKAGES = {
 #: tokenizer_type -> the package that every rank imports for it.
 TOKENIZERS = {"SPMTokenizer": "sentencepiece", "TiktokenTokenizer": "tiktoken"}
 
-#: distributed_backend -> the hint for a torch that is built without it.
-BACKENDS = {
-    "nccl": "set distributed_backend: gloo, or install a build of torch with CUDA",
-    "gloo": "set distributed_backend: nccl",
-    "mpi": "remove distributed_backend; to start the ranks with mpirun, set deepspeed_mpi: true, which does not "
-    "require torch to be built with MPI",
-}
 #: Package of PyPI -> the versions it was tested in, by their first two numbers; constraints.txt has the full numbers.
 TESTED = {"deepspeed": "0.19", "megatron-core": "0.16", "torch": "2.13"}
 
@@ -61,20 +53,6 @@ def untested_packages() -> Iterator[Problem]:
             yield Problem(what, hint=hint, severity="warning", id="package-untested")
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the version of each installed package, by its name with `_` for `-`.
-
-    Each folder is listed once: `importlib.metadata` would take a third of the time of a check.
-    """
-    versions: dict[str, str] = {}
-    for folder in filter(os.path.isdir, sys.path):
-        for entry in os.listdir(folder):
-            if entry.endswith(".dist-info"):
-                name, _, version = entry.removesuffix(".dist-info").partition("-")
-                versions.setdefault(name, version)  # the first folder of the path is imported
-    return versions
-
-
 def missing_packages(config: Config) -> Iterator[Problem]:
     """The packages of trackers and tokenizers."""
     needed = {name: package for name, package in PACKAGES.items() if config.get(name)}
@@ -102,27 +80,12 @@ def missing_harness(config: Config, training: bool = False) -> Iterator[Problem]
         yield harness_missing("No module named 'lm_eval'", config.place("eval_tasks"))
 
 
-def harness_missing(why: str, where: Place | None = None) -> Problem:
-    """Return the problem of lm_eval missing. why: the message of the ImportError."""
-    what = f"eval_tasks needs the Python package lm_eval, which cannot be imported: {why}"
-    hint = "run pip install -c constraints.txt lm_eval"
-    return Problem(what, where, hint, id="package-missing", about=("eval_tasks",))
-
-
 def missing_backend(config: Config) -> Iterator[Problem]:
     """The MPI backend, which torch's packages on PyPI are built without."""
     name = "distributed_backend"
     if config.training.distributed_backend == "mpi" and _torch_lacks("ProcessGroupMPI"):
         what = f"{name} (mpi): the installed torch is built without MPI"
         yield Problem(what, config.place(name), BACKENDS["mpi"], id="backend-missing", about=(name,))
-
-
-def is_missing(package: str) -> bool:
-    """Return whether a package is not installed. A folder of its name, such as ./wandb with its runs, is no package."""
-    from importlib.util import find_spec
-
-    spec = find_spec(package)
-    return spec is None or (spec.origin is None and package != "megatron")  # megatron is a namespace package
 
 
 def _torch_lacks(name: str) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from neoxargs.base.text import format_count
 from neoxargs.commands.diff.side import Side
+from neoxargs.facts.data import path_list
 from neoxargs.facts.lr_schedule import LearningRateCurve
-from neoxargs.resolve.rules.data import path_list
 
 #: Label -> returns the text of a side at a step, which counts from 1 as in the log.
 Row = Callable[[Side, int], str]

@@ -7,6 +7,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 
 from neoxargs.base.charts.html_page import BEGINNING
+from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
 from neoxargs.base.problems import Problem, Problems, listed, report
 from neoxargs.base.write_files import require_replaceable, write_all
@@ -17,7 +18,6 @@ from neoxargs.commands.diff.operands import read_sides
 from neoxargs.commands.diff.page import page
 from neoxargs.commands.diff.side import Side
 from neoxargs.commands.diff.weights import compare
-from neoxargs.resolve import Text
 
 DESCRIPTION = (
     "Compare two runs and list the resolved values that differ, each with its source. Values that can change the "

@@ -14,7 +14,7 @@ from neoxargs.base.request import is_lock
 from neoxargs.commands.diff.side import Drafted, Side, is_record, of_checkpoint, of_lock, of_record
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.neox_checkpoint.contents import Contents
-from neoxargs.launch.start.prepare import RECORD_FILE
+from neoxargs.files.run_record import RECORD_FILE
 from neoxargs.migrate.neox.verify import fitting_gpus
 from neoxargs.resolve import Draft, draft, read_files
 from neoxargs.resolve.derive import complete

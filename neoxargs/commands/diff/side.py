@@ -14,7 +14,7 @@ from neoxargs.base.request import LOCK_FILE
 from neoxargs.checks.checkpoint.changes import recorded_config
 from neoxargs.config.config import Config
 from neoxargs.config.value import Kind, Source, Value
-from neoxargs.launch.start.prepare import token_cache
+from neoxargs.files.token_files.sources import token_cache
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import Draft
 from neoxargs.runs.lockfile import read_lock

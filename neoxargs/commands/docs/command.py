@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.shipped import IMPORT_ROOT as ROOT
 from neoxargs.base.shipped import IS_CHECKOUT
 from neoxargs.base.write_files import write_all
 from neoxargs.commands.docs import groups, guides, parameters, schema
-from neoxargs.resolve import Text
 
 
 class Generated(NamedTuple):

@@ -16,8 +16,9 @@ LABEL = 14
 
 def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator[str]:
     """Yield the lines of all rows; text is wrapped, but never inside the path of a configuration file."""
+    names = config.file_names() if config else ()
     for label, value in described.items():
-        texts = [protect_names(text, config) for text in _texts(value)]
+        texts = [protect_names(text, names) for text in _texts(value)]
         lines = [line for text in texts for line in wrap(text, WIDTH - LABEL, _indent(text))] or [""]
         yield f"  {label.ljust(LABEL)}{lines[0]}"
         yield from (" " * (LABEL + 2) + line for line in lines[1:])

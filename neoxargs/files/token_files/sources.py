@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+from neoxargs.config.config import Config
+from neoxargs.facts.data import ANSWERS, SPLITS
 from neoxargs.registry.data import Data
 from neoxargs.registry.post_training import PostTraining
 
 #: Name of a split of the data.
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
-#: The same, as the names of their parameters begin.
-SPLITS = ("train", "valid", "test")
-
-
+#: The parameters that name the datasets of the splits; those of the preferred and of the rejected answers begin with
+#: `pos_` and `neg_`.
+TOKEN_FILES = tuple(
+    f"{answer}{split}_{kind}" for answer in ANSWERS for kind in ("data_paths", "label_data_paths") for split in SPLITS
+)
+#: The parameters that name their rewards.
+REWARD_FILES = tuple(f"{split}_reward_data_paths" for split in SPLITS)
+#: The parameters that name training data.
+TRAINING_DATA = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
 #: How to get the file of `Source.rewards`.
 REWARDS_HINT = "write the reward file together with the token file: deepy data --chat --reward-key KEY"
 
@@ -168,3 +176,13 @@ def _listed(
     weighted = zip(names, weights or [1.0] * len(names), strict=True)
     found = [Source(name, weight=weight) for name, weight in weighted]
     return [source._replace(labels=label) for source, label in zip(found, own, strict=True)] if own else found
+
+
+def prefixes(data_path: str | list[str | float] | None) -> list[str]:
+    """Return the prefixes of `data_path`, which may have a weight before each."""
+    return [prefix for prefix, _ in blend(data_path or ())]
+
+
+def token_cache(config: Config) -> str:
+    """Return the prefix of the token file that is created from `text_path`."""
+    return str(Path(config.logging.run_dir, "data", "text"))

@@ -6,24 +6,20 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
-from neoxargs.base.files import replace_text
+from neoxargs.base.files import Text
 from neoxargs.checks.machine.hardware import ops_to_compile
 from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
+from neoxargs.config.value import Source
+from neoxargs.files.token_files.sources import token_cache
 from neoxargs.hosts.hosts import Resources
 from neoxargs.processes import interrupts
-from neoxargs.registry import ABSENT
-from neoxargs.resolve import Text
 
 #: Larger texts of configuration files are not sent to the ranks, because an argument may have at most 128 KiB.
 MAX_FILES_BYTES = 32_000
 #: Prints a line about the run.
 Say = Callable[[str], None]
 LAUNCHED = Source("derived", text="set by deepy when the run was launched")
-#: The file in `run_dir` with all values of the run and their sources.
-RECORD_FILE = "config.json"
 
 
 def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
@@ -42,21 +38,8 @@ def with_launch(config: Config, script: str, texts: Sequence[Text], commit: str 
         additions["config_files"] = files  # GPT-NeoX's checkpoints contain them
     for name, value in additions.items():
         if value and not config.is_set(name):
-            config = with_value(config, name, value, LAUNCHED)
+            config = config.with_value(name, value, LAUNCHED)
     return config
-
-
-def git_hash() -> str | None:
-    """Return the commit of the working directory; None outside a git repository."""
-    import subprocess
-
-    try:
-        # GPT-NeoX's own command. The limit is for repositories on slow file systems.
-        command = ["git", "describe", "--always"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def with_text(config: Config) -> Config:
@@ -64,17 +47,7 @@ def with_text(config: Config) -> Config:
     if not config.data.text_path or config.data.data_path:
         return config
     source = Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
-    return with_value(config, "data_path", token_cache(config), source)
-
-
-def token_cache(config: Config) -> str:
-    """Return the prefix of the token file that is created from `text_path`."""
-    return str(Path(config.logging.run_dir, "data", "text"))
-
-
-def with_value(config: Config, name: str, value: object, source: Source) -> Config:
-    """Return the configuration with one more value."""
-    return Config({**config.values, name: Value(value, source)}, config.sections, config.warnings, config.dialect)
+    return config.with_value("data_path", token_cache(config), source)
 
 
 def tokenise(config: Config, environ: Mapping[str, str]) -> int:
@@ -123,21 +96,3 @@ def data_command(config: Config) -> list[str]:
     # A name that begins with `-` would be an option.
     names = [f"./{text}" if text.startswith("-") else text for text in ([texts] if isinstance(texts, str) else texts)]
     return [*command, "--text-path", *names]
-
-
-def recorded_values(config: Config) -> dict[str, dict[str, object]]:
-    """Return parameter -> its value and source."""
-    return {
-        parameter.name: {"value": value.value, "source": str(value.source)}
-        for parameter, value in config.items()
-        if value.value is not ABSENT
-    }
-
-
-def write_record(config: Config) -> Path:
-    """Write all values with their sources to `RECORD_FILE`, one per line, and return its path."""
-    lines = [f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in recorded_values(config).items()]
-    path = Path(config.logging.run_dir, RECORD_FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
-    return path

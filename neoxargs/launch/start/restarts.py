@@ -22,7 +22,6 @@ from neoxargs.hosts.rendezvous import free_port, rendezvous_port
 from neoxargs.hosts.slurm import job, requeues
 from neoxargs.launch.command.command import command
 from neoxargs.launch.start import lost_ranks
-from neoxargs.launch.start.prepare import with_value
 from neoxargs.launch.start.run import AFTER_LAUNCHER_ENDED, Ended, start
 from neoxargs.processes import failures, shared_buffers
 from neoxargs.processes.run_lock import RunLock
@@ -100,7 +99,7 @@ def continued(config: Config, before: frozenset[Identity]) -> Config:
     if not own_checkpoint(config, before):
         return config
     for name, value in _continuation(config).items():
-        config = with_value(config, name, value, CONTINUED)
+        config = config.with_value(name, value, CONTINUED)
     return config
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.deepspeed.convert import convert_version
 from neoxargs.migrate.deepspeed.lenient_json import Block
 from neoxargs.migrate.deepspeed.versions import chosen, versions
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options, Source
-from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
 from neoxargs.resolve.yaml.read import parse
 

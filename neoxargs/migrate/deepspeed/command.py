@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.deepspeed.convert import convert_version, is_deepspeed
 from neoxargs.migrate.deepspeed.lenient_json import blocks
@@ -11,7 +12,6 @@ from neoxargs.migrate.deepspeed.placeholders import without_placeholders
 from neoxargs.migrate.deepspeed.versions import chosen, versions
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options, Source
-from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.compose import TOO_LONG
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.base.record import replace
 from neoxargs.migrate.deepspeed.auto import AUTO, auto_value
@@ -15,7 +16,6 @@ from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.result import Change, Result, new_file
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import Text
 from neoxargs.resolve.rules.optimizer import DEFAULT_LR
 from neoxargs.resolve.yaml.edit import Document
 from neoxargs.resolve.yaml.nodes import Entry, Scalar, format_node, node_of

@@ -12,6 +12,8 @@ import re
 from collections.abc import Container, Iterator
 from typing import Any
 
+from neoxargs.base.files import Text
+from neoxargs.config.config import Config
 from neoxargs.migrate.deepspeed.auto import (
     TRAINER_OPTIMIZER,
     TRAINER_SCHEDULE,
@@ -22,7 +24,7 @@ from neoxargs.migrate.deepspeed.versions import Version
 from neoxargs.migrate.neox.verify import fitting_gpus
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import ABSENT, REGISTRY
-from neoxargs.resolve import Config, Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.derive import EXAMPLES
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules.optimizer import accepts_param

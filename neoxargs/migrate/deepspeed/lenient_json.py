@@ -14,10 +14,10 @@ from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.deepspeed.auto import arguments
 from neoxargs.migrate.shell.arithmetic import COMMAND, SUM
-from neoxargs.resolve import Text
 from neoxargs.resolve.values.hints import number_hint
 from neoxargs.resolve.yaml.compose import MAX_KEYS, MAX_VALUES, too_long
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain

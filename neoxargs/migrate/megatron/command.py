@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options, Source
-from neoxargs.resolve import Text
 
 
 class Megatron(Source):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, close_matches, sentence
 from neoxargs.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.migrate.megatron.flags import (
@@ -44,7 +45,6 @@ from neoxargs.migrate.shell.script import Script, read_script
 from neoxargs.migrate.shell.values import Word
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.write import yaml_text
 
 #: Megatron-LM's defaults that differ from this dialect's.

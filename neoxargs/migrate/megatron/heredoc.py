@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem
 from neoxargs.migrate.deepspeed.convert import settings_of
 from neoxargs.migrate.deepspeed.lenient_json import blocks
 from neoxargs.migrate.deepspeed.placeholders import without_placeholders
 from neoxargs.migrate.deepspeed.versions import chosen, versions
-from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.write import Setting
 
 

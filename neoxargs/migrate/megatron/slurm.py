@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place
 from neoxargs.migrate.megatron.reading import Option, Reading, options_of
 from neoxargs.migrate.shell.values import Word
-from neoxargs.resolve import Text
 
 #: Short options of sbatch that a script is likely to use.
 _LONG = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options, Source
-from neoxargs.resolve import Text
 
 #: Suffixes of shell scripts. GPT-NeoX is the fallback source, so scripts without Megatron-LM flags arrive here.
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch")

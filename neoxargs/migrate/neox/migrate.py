@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.record import replace
 from neoxargs.checks.trainer import trainer_problems
@@ -30,7 +31,7 @@ from neoxargs.migrate.neox.verify import beyond, differences, fitting_gpus, veri
 from neoxargs.migrate.result import Change, Result
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, introduced, removed
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.guess import follows_dialect, guess_warnings, other_dialect
 from neoxargs.resolve.yaml.edit import Document, Entry
 from neoxargs.resolve.yaml.nodes import format_node, node_of

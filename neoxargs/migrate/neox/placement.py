@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.edit import Document, Entry
 
 

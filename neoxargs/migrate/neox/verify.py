@@ -7,10 +7,11 @@ from typing import Any
 
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.record import replace
+from neoxargs.config.config import Config
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.migrate.neox.rewrites import CAPACITY, rewrites
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Config, Draft
+from neoxargs.resolve import Draft
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.runs.lenient import resolved
 

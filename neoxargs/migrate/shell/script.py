@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.shell import conditions
 from neoxargs.migrate.shell.arithmetic import assigned, evaluate
@@ -45,7 +46,6 @@ from neoxargs.migrate.shell.values import (
     text_of,
     unknowns_of,
 )
-from neoxargs.resolve import Text
 
 _FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
 #: Commands before an assignment, which can have options such as `declare -a`.

@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, listed
 from neoxargs.migrate.shell.placeholders import is_placeholder, placeholder_at
-from neoxargs.resolve import Text
 
 #: Alternatives of a value that messages show.
 _SHOWN = 4

@@ -13,6 +13,7 @@ from neoxargs.base.text import (
     format_number,
     format_percent,
 )
+from neoxargs.facts.description import batch_equation
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.output.style import STYLE
@@ -24,7 +25,6 @@ from neoxargs.plan.output.wording import (
     ranks_per_host,
     verdict,
 )
-from neoxargs.runs import summary
 
 
 def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str]) -> str:
@@ -59,7 +59,7 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group{labels}"
     yield _section("Ranks", legend, ranks_chart(plan))
     yield _section("Step time", f"about {format_duration(plan.speed.step)}", step_chart(plan))
-    yield _section("Batch", "", f'<p class="equation">{escape(summary.batch_equation(plan.config))}</p>')
+    yield _section("Batch", "", f'<p class="equation">{escape(batch_equation(plan.config))}</p>')
     yield _section("Assumptions", "", _list(assumption_notes(plan)))
 
 

@@ -61,7 +61,8 @@ def to_text(plan: Plan, suggestions: Sequence[Suggestion]) -> str:
 
 def _row(label: str, lines: Sequence[str], config: Config) -> str:
     if label in WRAPPED:
-        lines = [part for line in lines for part in wrap(protect_names(line, config), summary.WIDTH - LABEL)]
+        names = config.file_names()
+        lines = [part for line in lines for part in wrap(protect_names(line, names), summary.WIDTH - LABEL)]
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from neoxargs.base.charts.html_page import BEGINNING
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, report
 from neoxargs.base.record import replace
 from neoxargs.base.write_files import require_replaceable, write_all
@@ -29,7 +30,7 @@ from neoxargs.plan.search.subject import (
     start_of,
     under_all_names,
 )
-from neoxargs.resolve import Text, draft, read_files
+from neoxargs.resolve import draft, read_files
 from neoxargs.runs.run_spec import RunSpec, resolve_run_texts
 
 #: The most GPUs that --fewest tries without --gpus.

@@ -11,13 +11,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems, listed, printable
 from neoxargs.base.text import format_bytes, format_duration
 from neoxargs.plan.advice.smaller import Changes, overrides_of
 from neoxargs.plan.search.search import Result
 from neoxargs.plan.search.subject import OTHER_NAMES
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.yaml.edit import Document, yaml_value
 from neoxargs.runs.run_spec import resolve_run_texts
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Literal, Protocol
 
+from neoxargs.facts.model import DRAWS
 from neoxargs.registry.declare import Parameter
 
 #: result: changes weights and losses. rounding: only in the last digits, by other kernels or order of sums.
@@ -87,8 +88,6 @@ WHO_DRAWS = (
     "model_parallel_size", "pipe_parallel_size", "world_size", "train_micro_batch_size_per_gpu",
     "gradient_accumulation_steps", "sequence_parallel", "compile_layers",
 )  # fmt: skip
-#: Parameters that, if they are above 0, make a run draw random numbers in every step.
-DRAWS = ("hidden_dropout", "attention_dropout", "moe_jitter_eps")
 #: Parameters that decide which tokens the router of a mixture of experts sees together.
 SEEN_TOGETHER = frozenset({"world_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
 #: Parameters that decide in which pieces a rank holds a matrix.

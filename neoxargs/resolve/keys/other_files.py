@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, listed
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.keys.other_programs import OtherFile, counterpart, files, value_advice
-from neoxargs.resolve.yaml.compose import Text, lines_of
+from neoxargs.resolve.yaml.compose import lines_of
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, read_plain
 
 #: Keys of a run that only GPT-NeoX, DeepSpeed and deepy call so: a file with one of them is not another program's.

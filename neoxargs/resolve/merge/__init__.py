@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.config.dialect import Dialect
 from neoxargs.registry.history import NEWEST
 from neoxargs.resolve.merge.assign import assign
 from neoxargs.resolve.merge.entries import Entries, read_overrides, read_texts, read_tree
 from neoxargs.resolve.merge.judge import judge
 from neoxargs.resolve.merge.result import Draft
-from neoxargs.resolve.yaml.compose import Text
 from neoxargs.resolve.yaml.nodes import Mapping
 
 __all__ = ["Draft", "draft", "draft_of"]

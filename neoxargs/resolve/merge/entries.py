@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.keys.other_files import file_of_another_program
-from neoxargs.resolve.yaml.compose import Text, compose, compose_set, duplicate_key
+from neoxargs.resolve.yaml.compose import compose, compose_set, duplicate_key
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null
 from neoxargs.resolve.yaml.read import mapping
 

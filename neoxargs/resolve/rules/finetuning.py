@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neoxargs.base.problems import listed
-from neoxargs.resolve.rules.data import Paths, path_list
+from neoxargs.facts.data import Paths, path_list
 from neoxargs.resolve.rules.rule import Finding, check, refuse
 
 

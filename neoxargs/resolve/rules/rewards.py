@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from neoxargs.base.problems import listed
-from neoxargs.resolve.rules.data import Paths, path_list
+from neoxargs.facts.data import Paths, path_list
 from neoxargs.resolve.rules.rule import Finding, check, refuse
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Place, Problem, Problems
 from neoxargs.registry import normal
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
@@ -36,13 +37,6 @@ FENCED = re.compile(r"^[ >]*```[^\n`]*\n(.*?)^[ >]*```", re.M | re.S)
 SURROGATE_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
 #: Characters that YAML does not allow unescaped.
 UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-class Text(NamedTuple):
-    """A configuration file: its name for messages, and its text."""
-
-    name: str
-    text: str
 
 
 def too_long(where: Place, limit: str) -> Problems:

@@ -12,14 +12,13 @@ import stat
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, close_matches, listed, similar_folders
 from neoxargs.base.request import is_lock_text
 from neoxargs.base.shipped import config_folders
-from neoxargs.resolve.yaml.compose import Text, compose
+from neoxargs.resolve.yaml.compose import compose
 from neoxargs.resolve.yaml.line_patterns import line_problem
 from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, is_null
-
-__all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_file", "read_files"]
 
 SUFFIXES = ("", ".yml", ".yaml", ".json")
 #: Seconds in which a program must open a pipe that is read as a configuration.

@@ -15,12 +15,11 @@ import torch
 import torch.distributed
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.checks.checkpoint.model import other_optimizer
 from neoxargs.facts.lr_schedule import differing
-from neoxargs.facts.model import REWARD_HEAD, is_reward_model
+from neoxargs.facts.model import DRAWS, REWARD_HEAD, is_reward_model
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
-from neoxargs.resolve.compare.impact import DRAWS
+from neoxargs.files.checkpoints.optimizer_state import other_optimizer
 from neoxargs.train.checkpoint import base, inventory, relayout
 from neoxargs.train.checkpoint.choose import choose, damage_on_any_host
 from neoxargs.train.checkpoint.inventory import Inventory

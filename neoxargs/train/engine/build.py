@@ -18,10 +18,9 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.checks.data.files import too_few_rows
 from neoxargs.config.config import Config
 from neoxargs.facts.optimizer_state import accumulates_in_fp32, is_onebit
-from neoxargs.facts.vocab import padded_vocab_size
+from neoxargs.facts.vocab import padded_vocab_size, too_few_rows
 from neoxargs.train.deepspeed import expert_groups, half_precision, patches, skip_steps, swap
 from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean
-from neoxargs.checks.machine.packages import harness_missing
 from neoxargs.config.config import Config
+from neoxargs.hosts.packages import harness_missing
 
 
 @dataclass

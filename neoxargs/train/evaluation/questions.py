@@ -10,9 +10,9 @@ import io
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 
-from neoxargs.checks.data.files import read_prompts
 from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
+from neoxargs.files.prompts import read_prompts
 from neoxargs.registry.generation import Generation
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.evaluation.lm_eval_harness import Model, measured, run_tasks

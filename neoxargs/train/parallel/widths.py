@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.checks.data.files import SAVE_HINT
+from neoxargs.files.base_shapes import SAVE_HINT
 
 #: Weight -> its size in the base model along each dimension; None for a dimension that does not grow with the model.
 BaseShapes = Mapping[str, list[int | None]]

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from neoxargs.base.files import why_unwritable
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.checks.machine.disk_space import why_unwritable
 from neoxargs.config.config import Config
 from neoxargs.hosts.compiled_ops import record_installation
 

@@ -19,9 +19,9 @@ import torch
 import torch.distributed
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.checks.machine.packages import BACKENDS
 from neoxargs.config.config import Config
 from neoxargs.hosts.devices import visible_devices
+from neoxargs.hosts.packages import BACKENDS
 from neoxargs.hosts.rank_env import number
 from neoxargs.hosts.rendezvous import unused_port
 from neoxargs.hosts.slurm import in_step

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.start.prepare import write_record
+from neoxargs.files.run_record import write_record
 from neoxargs.plan.command import print_plan
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.search.command import SearchOptions, run_search

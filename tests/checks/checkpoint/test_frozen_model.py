@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.frozen_model import frozen_model_problems
@@ -13,7 +14,7 @@ from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.commands.checkpoints import examine
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support import smallest
 
 LORA = "lora: {rank: 8, alpha: 4, targets: [dense]}\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.model import (
@@ -16,13 +17,13 @@ from neoxargs.checks.checkpoint.model import (
     other_base_shapes,
     other_data,
     other_model,
-    other_optimizer,
     skipped_checkpoints,
 )
 from neoxargs.config.config import Config
+from neoxargs.files.checkpoints.optimizer_state import other_optimizer
 from neoxargs.files.token_files.checksums import known_digests
 from neoxargs.files.token_files.index import digest
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.targets.ranks import train_values
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint.saving import _write_config

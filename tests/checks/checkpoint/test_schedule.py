@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support import smallest
 
 SAVED = {"lr": 6e-4, "warmup": 0.01, "train_iters": 10, "lr_decay_iters": 10}

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.base.request import Request
 from neoxargs.checks.all import fit_of_checkpoint
@@ -13,7 +14,7 @@ from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
 from neoxargs.commands.check import find_problems
 from neoxargs.config.config import Config
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support import smallest
 
 BYTES = "tokenizer_type: ByteLevelTokenizer\n"

@@ -10,11 +10,12 @@ import pytest
 from neoxargs.base.problems import Place
 from neoxargs.checks.checkpoint.folders import missing_checkpoint
 from neoxargs.checks.data import files as data_files
-from neoxargs.checks.data.files import missing_files, read_prompts, unnamed_files, unreadable_prompts
+from neoxargs.checks.data.files import missing_files, unnamed_files, unreadable_prompts
 from neoxargs.checks.machine import disk_space
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.facts.vocab import vocabulary_hashes
+from neoxargs.files.prompts import read_prompts
 from neoxargs.files.token_files import writer as indexed
 from tests.support.finetuning import token_file
 

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.checks.machine import disk_space
 from neoxargs.cli import main
 from neoxargs.config.config import Config
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support import smallest
 
 #: A run of 10 steps that saves after each.

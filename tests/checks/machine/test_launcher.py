@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.checks.machine import launcher as launcher_checks
 from neoxargs.cli import main
 from neoxargs.config.config import Config
@@ -16,7 +17,6 @@ from neoxargs.hosts.hosts import Resources, resources
 from neoxargs.hosts.launchers import BUILT_IN
 from neoxargs.launch.start.prepare import with_launch
 from neoxargs.registry.runner import Runner
-from neoxargs.resolve import Text
 from tests.support import smallest
 
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)

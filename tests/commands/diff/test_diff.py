@@ -10,7 +10,7 @@ import pytest
 
 from neoxargs.cli import main
 from neoxargs.commands.diff.side import recorded_source
-from neoxargs.launch.start.prepare import write_record
+from neoxargs.files.run_record import write_record
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.compare.impact import EXCEPTIONS, IMPACTS, kind_of

@@ -12,7 +12,7 @@ import pytest
 
 from neoxargs.cli import main
 from neoxargs.commands.diff.losses import Losses
-from neoxargs.launch.start.prepare import write_record
+from neoxargs.files.run_record import write_record
 from tests.support.configure import configure
 
 STEPS = 40

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.commands.diff.differences import SETTINGS, differences
 from neoxargs.commands.diff.side import Side
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.synonyms import names_of_setting
 from tests.support.configure import SHAPE

@@ -11,10 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.commands.docs.schema import schema
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, coerce
-from neoxargs.resolve.yaml.compose import Text, compose
+from neoxargs.resolve.yaml.compose import compose
 from tests.support.paths import CONFIGS, CORPUS, DOCS, ROOT, corpus_files, needs_corpus
 
 #: Published configurations with errors: keys that no GPT-NeoX knows, and a mistyped number. `deepy check` reports the

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
 from neoxargs.commands.explain.command import explain, explain_everything
 from neoxargs.commands.explain.explain_all import FROM_ENVIRONMENT, annotated_yaml
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve import complete, draft, resolve
 from neoxargs.resolve.provenance import origin
 from tests.support.paths import NEOX_2021, NEOX_HEAD, ROOT, needs_corpus
 from tests.support.reference import read

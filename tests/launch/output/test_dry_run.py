@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.hosts.hosts import Resources
 from neoxargs.launch.command.command import command
 from neoxargs.launch.output import dry_run
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support import smallest
 
 TWO = Resources({"w0": [0, 1], "worker-1": [3]}, "cuda", {"hostfile": "hosts"}, remote=True)

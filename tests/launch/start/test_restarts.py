@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.run_record import RECORD_FILE
 from neoxargs.hosts.hosts import Resources
 from neoxargs.launch.command.command import Command
 from neoxargs.launch.start import restarts
-from neoxargs.launch.start.prepare import RECORD_FILE
 from neoxargs.launch.start.restarts import (
     continued,
     continues_job,
@@ -24,7 +25,7 @@ from neoxargs.launch.start.restarts import (
     wait_before,
 )
 from neoxargs.launch.start.run import Ended
-from neoxargs.resolve import Text, resolve_texts
+from neoxargs.resolve import resolve_texts
 from neoxargs.runs.run_spec import RunSpec
 from tests.support import smallest
 from tests.support.configure import configure

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.hosts.environment import with_package
 from neoxargs.hosts.hosts import Resources
@@ -19,7 +20,7 @@ from neoxargs.launch.command.command import Command, command, runner_flags
 from neoxargs.launch.start import run
 from neoxargs.launch.start.run import start
 from neoxargs.processes.process_tree import SessionGuard, session_members
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support import smallest
 from tests.support.paths import ROOT
 

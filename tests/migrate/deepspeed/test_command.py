@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.migrate.deepspeed.auto import AUTO_VALUES
@@ -16,7 +17,7 @@ from neoxargs.migrate.deepspeed.lenient_json import blocks, leaves
 from neoxargs.migrate.deepspeed.versions import Version, chosen, versions
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
-from neoxargs.resolve import Text, complete, draft, read_files
+from neoxargs.resolve import complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.yaml.nodes import Scalar
 from tests.support.paths import NEOX_2021, REFERENCE, needs_corpus

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.config.config import Config
 from neoxargs.facts.model import mlp_width
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve import complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.megatron_unsupported import unsupported
 from tests.support.paths import NEOX_HEAD, needs_corpus

@@ -6,13 +6,14 @@ import re
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.neox.rewrites import SPECIAL_REWRITES, rewrites
 from neoxargs.migrate.neox.verify import differences
 from neoxargs.migrate.result import Result
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 
 SIZES = """\
 num-layers: 4

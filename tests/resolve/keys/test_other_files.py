@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.keys.other_files import OURS
 from neoxargs.resolve.keys.other_programs import files
 

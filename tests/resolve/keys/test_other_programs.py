@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.other_programs import counterpart, find, our_choice
 from neoxargs.resolve.keys.unknown import NO_MATCH

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Place, Problem
-from neoxargs.resolve import Text, draft
+from neoxargs.resolve import draft
 from neoxargs.resolve.keys.match import Key
 from neoxargs.resolve.keys.unknown import NO_MATCH, match_key
 

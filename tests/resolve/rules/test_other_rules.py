@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from neoxargs.base.problems import Problems
+from neoxargs.facts.data import path_list
 from neoxargs.resolve import rules
 from neoxargs.resolve.effects.no_effect import no_effect_warnings
-from neoxargs.resolve.rules.data import path_list, split_proportions
+from neoxargs.resolve.rules.data import split_proportions
 from tests.support.configure import configure
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import render
 from neoxargs.migrate.deepspeed import lenient_json
 from neoxargs.migrate.source import Options
 from neoxargs.migrate.sources import source_of
-from neoxargs.resolve import Text
 from neoxargs.resolve.merge import entries
 from neoxargs.resolve.merge.judge import MAX_SUGGESTIONS
 from neoxargs.resolve.yaml import compose as reader

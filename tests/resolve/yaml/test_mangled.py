@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support.bad_inputs import GOOD
 
 NAMES = [name for name in REGISTRY.parameters if "." not in name]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.base.shipped import CONFIGS
 from neoxargs.resolve.yaml import compose as composing
 from neoxargs.resolve.yaml.nodes import Mapping, Scalar
-from neoxargs.resolve.yaml.read import Text, parse, read_files
+from neoxargs.resolve.yaml.read import parse, read_files
 
 
 def load(text: str) -> Any:

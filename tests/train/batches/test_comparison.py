@@ -16,8 +16,8 @@ from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import DEFAULT, Value
 from neoxargs.data.tokenizer import ByteTokenizer
+from neoxargs.facts.data import SPLITS
 from neoxargs.files.token_files import checksums
-from neoxargs.files.token_files.sources import SPLITS
 from neoxargs.train.batches import comparison
 from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.batches.datasets import build_datasets

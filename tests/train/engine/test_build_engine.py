@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from tests.support import smallest
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.base.files import Text
+from neoxargs.resolve import complete, draft
 from tests.support.ranks import run_ranks
 from tests.support.smallest import YAML
 from tests.support.trials import Training, Trial

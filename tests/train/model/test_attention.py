@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
-from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve import complete, draft
 from neoxargs.train.engine import build as engine
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.block import TransformerBlock

@@ -73,7 +73,8 @@ def _observe(text: str) -> Seen:
 
 
 def _trained(text: str) -> Seen:
-    from neoxargs.resolve import Text, complete, draft
+    from neoxargs.base.files import Text
+    from neoxargs.resolve import complete, draft
     from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.process import mesh, setup

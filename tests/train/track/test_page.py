@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.files import metrics as run_metrics
-from neoxargs.launch.start.prepare import with_launch, write_record
+from neoxargs.files.run_record import launch_command, write_record
+from neoxargs.launch.start.prepare import with_launch
 from neoxargs.registry import plugins
-from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.derived_values import launch_command
+from neoxargs.resolve import complete, draft
 from neoxargs.train.run import _launched
 from neoxargs.train.track import Evaluation
 from neoxargs.train.track.console import Console

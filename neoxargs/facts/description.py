@@ -1,0 +1,160 @@
+"""A run in words for people, without where it runs: model, batch, precision, optimizer, data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from neoxargs.base.text import shorten
+from neoxargs.config.config import Config
+from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.data import path_list
+from neoxargs.facts.kinds import RECURRENT, layer_kind
+from neoxargs.facts.layout import Layout
+from neoxargs.facts.model import mlp_width, parameters, vocabulary_rows
+from neoxargs.facts.trained import is_frozen, trained_parameters
+from neoxargs.facts.vocab import vocabulary_size
+
+
+def factors(config: Config) -> str:
+    layout = Layout.of(config)
+    engine = "" if config.parallel.pipe_parallel_size else " (no pipeline engine)"
+    return f"tensor {layout.tensor} x pipeline {layout.pipe} x data {layout.data}{engine}"
+
+
+def describe(config: Config) -> list[tuple[str, str]]:
+    """Return (label, description) pairs of the run that do not depend on where it runs."""
+    subjects = {
+        "model": model(config),
+        "ranks": [f"{Layout.of(config).ranks} = {factors(config)}"],
+        "batch": batch(config, with_sources=False),
+        "precision": [precision(config)],
+        "optimizer": optimizer(config),
+        "data": data(config, cut=True),
+    }
+    return [(label, "; ".join(lines)) for label, lines in subjects.items()]
+
+
+def batch_equation(config: Config, with_sources: bool = True) -> str:
+    """Return the batch equation in numbers. with_sources: with the places where the numbers are set."""
+    sizes = config.batch
+    terms = (
+        ("train_batch_size", "{:,} samples{}", sizes.train_batch_size),
+        ("train_micro_batch_size_per_gpu", " = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
+        ("gradient_accumulation_steps", " x accumulation {:,}{}", sizes.gradient_accumulation_steps),
+    )
+    sources = {name for name, _, _ in terms if with_sources and config.is_set(name)}
+    words = (
+        template.format(number, f" ({config.source(name).short})" if name in sources else "")
+        for name, template, number in terms
+    )
+    return f"{''.join(words)} x data {Layout.of(config).data:,}"
+
+
+def model(config: Config) -> Iterator[str]:
+    shape, tokenizer = config.shape, config.tokenizer
+    yield (
+        f"{shape.num_layers} layers, hidden {shape.hidden_size}{_widths(config)}, sequence {shape.seq_length}, "
+        f"{config.embedding.pos_emb} positions"
+    )
+    size, rows = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file), vocabulary_rows(config)
+    if rows is None:
+        yield f"the vocabulary size is not known until {tokenizer.tokenizer_type} is loaded"
+        return
+    words = f"{size:,}, padded to {rows:,}" if size and size != rows else f"{rows:,}"
+    count, active = parameters(config, rows), parameters(config, rows, active=True)
+    per_token = f" ({_rounded(active)} per token)" if active != count else ""
+    yield f"{_rounded(count)} parameters{per_token}; vocabulary {words}"
+    if is_frozen(config):
+        trained = trained_parameters(config, rows)
+        what = f"adapters of rank {config.lora.rank}" if config.lora.rank else "a soft prompt"
+        yield f"frozen; trained: {what} with {_rounded(trained)} parameters ({trained / count:.2%} of the model)"
+
+
+def _widths(config: Config) -> str:
+    """Return those sizes of the layers that the model's kinds of layers have."""
+    shape, kinds = config.shape, {layer_kind(config, layer) for layer in range(config.shape.num_layers)}
+    network = f", feed-forward {mlp_width(shape, config.mlp)}" if kinds - {*RECURRENT} else ""
+    mamba = f", Mamba {config.mamba.mamba_inner_size}" if "mamba" in kinds else ""
+    rwkv = f", RWKV {config.rwkv.dim_att} and {config.rwkv.ffn_dim}" if "rwkv" in kinds else ""
+    heads = f", {shape.num_attention_heads} heads" if kinds - {"mamba"} else ""
+    return network + mamba + rwkv + heads
+
+
+def _rounded(number: int) -> str:
+    """Format a number with three digits and a word, such as `3.35 million`."""
+    for unit, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if number >= unit:
+            return f"{number / unit:#.3g} {word}".replace(". ", " ")
+    return str(number)
+
+
+def batch(config: Config, with_sources: bool = True) -> Iterator[str]:
+    yield batch_equation(config, with_sources)
+    yield f"{sequences_per_batch(config) * config.shape.seq_length:,} tokens per step"
+
+
+def precision(config: Config) -> str:
+    words: list[str] = [config.precision.precision]
+    if config.precision.precision == "fp16":
+        scale = config.fp16.loss_scale
+        words.append(f"loss scale {scale:g}" if scale else "dynamic loss scale")
+    return ", ".join(words)
+
+
+def optimizer(config: Config) -> Iterator[str]:
+    options, schedule = config.optimizer_options, config.schedule
+    stage = config.zero_optimization.stage
+    clipping = config.get("gradient_clipping")
+    words = [config.optimizer.type or "Adam", f"weight decay {config.regularization.weight_decay:g}"]
+    words += [f"gradient clipping at {clipping:g}"] if clipping else ["no gradient clipping"]
+    yield ", ".join([*words, f"ZeRO stage {stage}" if stage else "no ZeRO"])
+    if config.scheduler.type:
+        yield f"learning rate schedule: DeepSpeed's {config.scheduler.type}"
+        return
+    warmup = round(schedule.warmup * schedule.lr_decay_iters)  # a share of the decay, as in GPT-NeoX
+    end = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
+    yield f"learning rate {options.lr:g}{end}, {schedule.lr_decay_style}, {counted(warmup, 'warm-up step')}"
+
+
+def _pairs(config: Config, cut: bool) -> Iterator[str]:
+    answers, most = config.post_training, 2 * 66 if cut else None
+    chosen, rejected = (
+        shorten(_weighted(paths or ""), most) for paths in (answers.pos_train_data_paths, answers.neg_train_data_paths)
+    )
+    yield f"preferred answers {chosen}, rejected answers {rejected}, tokenised by {config.tokenizer.tokenizer_type}"
+
+
+def data(config: Config, cut: bool) -> Iterator[str]:
+    data = config.data
+    if data.dataset_impl == "pairwise":
+        yield from _pairs(config, cut)
+        return
+    source = data.text_path or data.data_path or data.train_data_paths
+    if not source:
+        yield "none"
+        return
+    tokenizer = config.tokenizer.tokenizer_type
+    tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", tokenised by {tokenizer}"
+    yield f"{shorten(_weighted(source), 3 * 66 if cut else None)}{tokens}"  # about three lines
+    labels = [f"labels {', '.join(path_list(data.train_label_data_paths))}"] if data.train_label_data_paths else []
+    packing = [f"samples of whole documents ({data.pack_impl})"] if data.pack_impl != "packed" else []
+    rewards = [f"rewards {', '.join(path_list(paths))}"] if (paths := _rewards(config)) else []
+    if labels or rewards or packing:
+        yield "; ".join([*labels, *rewards, *packing])
+    if data.data_path:
+        yield f"split {data.split} into training, validation and test"
+
+
+def _weighted(source: str | Sequence[str | float]) -> str:
+    """Format one prefix or several, some with a weight before them."""
+    words = [source] if isinstance(source, str) else source
+    return "".join(f"{word}, " if isinstance(word, str) else f"{word} x " for word in words).removesuffix(", ")
+
+
+def _rewards(config: Config) -> Sequence[str] | str | None:
+    options = config.post_training
+    return options.train_reward_data_paths if options.train_impl == "kto" else None
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
