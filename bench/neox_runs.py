@@ -313,7 +313,7 @@ def compute_logits(arguments: list[str], folder: Path, run: Path) -> None:
 
     from neoxargs.data.tokenizer import build_tokenizer
     from neoxargs.targets.wire_format import parse_rank_arguments
-    from neoxargs.train.generate import for_generation, load_model, without_training
+    from neoxargs.train.generation.loading import for_generation, load_model, without_training
     from neoxargs.train.process import setup
     from neoxargs.train.process.mesh import build_mesh, destroy_groups
 

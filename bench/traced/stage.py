@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.targets.deepspeed import deepspeed_json
 from neoxargs.train.engine import build as engine
-from neoxargs.train.generate import without_training
+from neoxargs.train.generation.loading import without_training
 from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
 from neoxargs.train.parallel.communicate import PARTIAL
 from neoxargs.train.process.mesh import Mesh

@@ -30,7 +30,7 @@ from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.evaluation import lm_eval_harness
 from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
-from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
+from neoxargs.train.generation.loading import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.process import setup

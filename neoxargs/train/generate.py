@@ -11,28 +11,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
-from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
-from neoxargs.facts.trained import prompt_length
-from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.prompts import read_prompts
 from neoxargs.registry.generation import Generation
 from neoxargs.targets.wire_format import RankArguments
-from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.engine import build as engine
-from neoxargs.train.engine.steps import Pipelined, Plain
-from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, Sample
-from neoxargs.train.losses.cross_entropy import Loss
-from neoxargs.train.model.documents import needs_document_starts
-from neoxargs.train.model.rotary import longrope_context
-from neoxargs.train.model.soft_prompt.prompt import PLACEHOLDER
+from neoxargs.train.generation.generator import Generator, Sample
+from neoxargs.train.generation.loading import ROWS, for_generation, load_model, make_generator, without_training
 from neoxargs.train.process import setup
 from neoxargs.train.process.from_rank0 import FromRank0
-from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
-
-#: Prompts in one batch, per data parallel rank.
-ROWS = 16
+from neoxargs.train.process.mesh import build_mesh, destroy_groups
 
 
 def run(arguments: RankArguments) -> None:
@@ -52,77 +39,6 @@ def run(arguments: RankArguments) -> None:
         generate(generator, prompts(options, process.main), output, process.main)
     destroy_groups()
     setup.stop()
-
-
-def load_model(
-    config: Config, json: dict[str, Any], tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
-) -> tuple[Pipelined | Plain, Path | None]:
-    """Build this rank's part of the model, load the checkpoint, and return both engine and checkpoint folder.
-
-    config: as `for_generation` returns. json: DeepSpeed's configuration, as `without_training` returns.
-    """
-    rows = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
-    model_engine = engine.build(config, json, rows, mesh, trains=config.zero_optimization.stage == 3)
-    checkpoints = Checkpoints(config, model_engine.deepspeed, process)
-    checkpoints.load()
-    model_engine.deepspeed.eval()
-    return model_engine, checkpoints.last
-
-
-def make_generator(
-    model_engine: Pipelined | Plain, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
-) -> Generator:
-    """Return the generator that continues prompts with a loaded model."""
-    model: PlainModel | PipelinedModel
-    if isinstance(model_engine, Pipelined):
-        bound = config.embedding.final_logit_softcapping or 0.0
-        # Without sequence parallelism, see `for_generation`.
-        loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), mesh.tensor, softcap=bound)
-        model = PipelinedModel(
-            model_engine.deepspeed.module,
-            loss,
-            mesh,
-            process.device,
-            config.shape.hidden_size,
-            needs_document_starts(config.data),
-        )
-    else:
-        model = PlainModel(model_engine.deepspeed.module, model_engine.deepspeed, process.device)
-    seed, context = config.training.seed, longrope_context(config)
-    generator = Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)
-    generator.prefix = [PLACEHOLDER] * prompt_length(config.soft_prompt)
-    return generator
-
-
-def for_generation(config: Config) -> Config:
-    """Return the configuration for generation: without training state, with `load` set to `save` if it is not set.
-
-    Raises Problems if there is no checkpoint.
-    """
-    folder = config.checkpoint.load or config.checkpoint.save
-    if not folder:
-        what = "there is no checkpoint to load: neither load nor save is set"
-        hint = "set load to a folder with a checkpoint"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
-    if checkpoint_folder.newest(Path(folder)) is None:
-        hint = "set load to a folder with a checkpoint; to write one, run deepy.py train.py with save: FOLDER"
-        name = "load" if config.checkpoint.load else "save"
-        what = f"{name} ({folder}): there is no checkpoint in this folder"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=(name,)))
-    changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
-    changes["override_lr_scheduler"] = True  # any schedule may have trained the weights
-    changes["sequence_parallel"] = False  # generation passes one token at a time, which cannot be sharded
-    source = Source("derived", text="set for generation")
-    values = config.values | {name: Value(value, source) for name, value in changes.items()}
-    return Config(values, config.sections, config.warnings, config.dialect)
-
-
-def without_training(json: dict[str, Any]) -> dict[str, Any]:
-    """Return DeepSpeed's configuration without optimizer and ZeRO; ZeRO-3 stays, because its checkpoints need it."""
-    if json.get("zero_optimization", {}).get("stage", 0) == 3:
-        return json
-    dropped = ("zero_optimization", "optimizer", "scheduler")
-    return {key: value for key, value in json.items() if key not in dropped}
 
 
 def prompts(options: Generation, main: bool) -> Iterator[str]:

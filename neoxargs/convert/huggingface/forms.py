@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neoxargs.train.checkpoint.neox.head_order import join_heads, split_heads
+
 
 class Sizes(NamedTuple):
     """The sizes of the model that the conversions need."""
@@ -33,15 +35,11 @@ class Form(NamedTuple):
 
 
 def _split_heads(x: Tensor, sizes: Sizes) -> list[Tensor]:
-    """(groups x (queries + key + value) x head_dim, ...) -> queries, keys and values, each (heads x head_dim, ...)."""
-    by_group = x.reshape(sizes.groups, sizes.queries + 2, -1, *x.shape[1:])
-    return [part.flatten(0, 2) for part in torch.split(by_group, [sizes.queries, 1, 1], dim=1)]
+    return split_heads(x, sizes.groups, sizes.queries)
 
 
 def _join_heads(parts: Sequence[Tensor], sizes: Sizes) -> Tensor:
-    counts = (sizes.queries, 1, 1)
-    by_group = [x.reshape(sizes.groups, count, -1, *x.shape[1:]) for x, count in zip(parts, counts, strict=True)]
-    return torch.cat(by_group, dim=1).flatten(0, 2)
+    return join_heads(parts, sizes.groups, sizes.queries)
 
 
 def _join_fused(x: Tensor, sizes: Sizes) -> Tensor:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
-from neoxargs.convert.huggingface.forms import HEADS, Sizes
 from neoxargs.facts.model import vocabulary_rows, weights_of_layers
 from neoxargs.facts.optimizer_state import state_type
 from neoxargs.files.neox_checkpoint.contents import SCHEDULE
@@ -40,6 +39,7 @@ from neoxargs.files.neox_checkpoint.weights import (
 from neoxargs.registry.lora import Lora
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.targets.nesting import nested
+from neoxargs.train.checkpoint.neox.head_order import split_heads
 from neoxargs.train.checkpoint.neox.weights import halves_of, swapped_halves
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.weights_by_name import Weights, rank_slice
@@ -202,8 +202,7 @@ class _Writer:
         if shape.num_kv_heads == shape.num_attention_heads:
             return rows
         groups = shape.num_kv_heads // self.ranks
-        # 0: the size of the vocabulary, which this form does not use.
-        return torch.cat(HEADS.to_theirs(rows, Sizes(shape.num_attention_heads // shape.num_kv_heads, groups, 0)))
+        return torch.cat(split_heads(rows, groups, shape.num_attention_heads // shape.num_kv_heads))
 
 
 def _targets(config: Config, saved: Weights) -> Iterator[Target]:

@@ -25,9 +25,9 @@ LAUNCHED = Source("derived", text="set by deepy when the run was launched")
 def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
     """Compile the ops that every rank of this machine would compile otherwise; remote ranks compile their own."""
     if not resources.remote:
-        from neoxargs.hosts import compiled_ops
+        from neoxargs.launch.start.compile_ops import compile_missing
 
-        compiled_ops.compile_missing(ops_to_compile(config, resources.device), environ, say)
+        compile_missing(ops_to_compile(config, resources.device), environ, say)
 
 
 def with_launch(config: Config, script: str, texts: Sequence[Text], commit: str | None = None) -> Config:

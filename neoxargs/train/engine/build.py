@@ -143,7 +143,7 @@ def _gpt(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Mak
     if config.zero_optimization.stage < 3 and not config.init.use_cpu_initialization:
         # Not in fp32 and in host memory first, where the ranks of a host together may have no room for it.
         make = replace(make, place=make.device, dtype=_weight_type(json))
-    with _zero3_partitioning(config, json, mesh):
+    with zero3_partitioning(config, json, mesh):
         model = GPT(config, vocabulary, make)
         adapters.attach(model, config, make)
     model.checkpoint_layers = recompute.checkpoint_interval(config.recompute)
@@ -158,13 +158,15 @@ def _weight_type(json: dict[str, Any]) -> torch.dtype:
     return next((types[section] for section in types if json.get(section, {}).get("enabled")), torch.float32)
 
 
-def _zero3_partitioning(config: Config, json: dict[str, Any], mesh: Mesh) -> AbstractContextManager[Any]:
+def zero3_partitioning(config: Config, json: dict[str, Any], mesh: Mesh) -> AbstractContextManager[Any]:
     """Return the context that partitions parameters while ZeRO-3 builds the model.
 
     No rank then ever holds more than one unpartitioned module.
     """
     if config.zero_optimization.stage < 3:
         return nullcontext()
+    if torch.distributed.get_backend() == "gloo":
+        patches.await_every_gather()
     return deepspeed.zero.Init(  # type: ignore[no-any-return]
         data_parallel_group=mesh.data.group, config_dict_or_path=json, mpu=Mpu(mesh)
     )

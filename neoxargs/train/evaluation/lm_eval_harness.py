@@ -15,8 +15,8 @@ from neoxargs.base.problems import Problems
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.registry.generation import Generation
 from neoxargs.train.evaluation.lm_eval_tasks import Tasks, harness
-from neoxargs.train.generate import ROWS
 from neoxargs.train.generation.generator import Generator
+from neoxargs.train.generation.loading import ROWS
 from neoxargs.train.generation.logprobs import Scorer, ScoringRow, windows
 from neoxargs.train.process.from_rank0 import FromRank0
 

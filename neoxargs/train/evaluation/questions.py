@@ -17,8 +17,8 @@ from neoxargs.registry.generation import Generation
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.evaluation.lm_eval_harness import Model, measured, run_tasks
 from neoxargs.train.evaluation.lm_eval_tasks import Tasks
-from neoxargs.train.generate import make_generator
 from neoxargs.train.generation.generator import Sample
+from neoxargs.train.generation.loading import make_generator
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
 from neoxargs.train.process import setup

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from neoxargs.registry.moe import Moe
-from neoxargs.train.model.experts.router import Choice
+
+
+class Choice(NamedTuple):
+    """The experts of each token, and the weights of their outputs, both (tokens, top_k)."""
+
+    experts: Tensor
+    weights: Tensor
 
 
 class Assignments(NamedTuple):

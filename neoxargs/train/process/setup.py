@@ -25,7 +25,6 @@ from neoxargs.hosts.packages import BACKENDS
 from neoxargs.hosts.rank_env import number
 from neoxargs.hosts.rendezvous import unused_port
 from neoxargs.hosts.slurm import in_step
-from neoxargs.train.deepspeed import patches
 from neoxargs.train.process import loopback, ops
 from neoxargs.train.process.mesh import TIMEOUT
 
@@ -198,8 +197,6 @@ def init_distributed(backend: str) -> None:
         # On a CPU deepspeed.init_distributed compiles a shared-memory all-reduce that only inference uses. It takes a
         # minute, and a run killed meanwhile leaves a lock that blocks every later one.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        if backend == "gloo":
-            patches.await_every_gather()
         try:
             method = loopback.init_method()
             deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False, init_method=method)

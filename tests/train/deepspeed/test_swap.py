@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from neoxargs.hosts import compiled_ops
+from neoxargs.launch.start.compile_ops import compile_missing
 from neoxargs.train.deepspeed import swap
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial
@@ -72,7 +73,7 @@ def read(root: str, source: str, trial: Trial) -> list[float]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     for problem in compiled_ops.uncompilable(OPS, os.environ):
         pytest.skip(f"{problem.what} ({problem.hint})")
-    compiled_ops.compile_missing(OPS, os.environ, print)
+    compile_missing(OPS, os.environ, print)
     return str(tmp_path_factory.mktemp("drive"))
 
 

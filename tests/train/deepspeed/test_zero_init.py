@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -25,12 +24,15 @@ def gathered(times: int) -> list[str]:
     """Return the weights that had not arrived after one of many gathers of all weights."""
     import deepspeed
 
+    from neoxargs.train.engine.build import zero3_partitioning
     from neoxargs.train.process.setup import init_distributed
 
     init_distributed("gloo")
-    here = build_mesh(small().parallel)
-    with deepspeed.zero.Init(data_parallel_group=here.data.group, mpu=Mpu(here)):
-        model = GPT(small(num_layers=8), VOCABULARY, Make())
+    config = small(num_layers=8, **{"zero_optimization.stage": 3})
+    here = build_mesh(config.parallel)
+    json = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
+    with zero3_partitioning(config, json, here):
+        model = GPT(config, VOCABULARY, Make())
     late = set()
     for _ in range(times):
         with deepspeed.zero.GatheredParameters(list(model.parameters())):
@@ -42,6 +44,7 @@ def gathered(times: int) -> list[str]:
 def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     import deepspeed
 
+    from neoxargs.train.engine.build import zero3_partitioning
     from neoxargs.train.process.setup import init_distributed
 
     init_distributed("gloo")
@@ -50,9 +53,9 @@ def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
         "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}, "steps_per_print": 10**9,
         "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
     }  # fmt: skip
-    partitioned = deepspeed.zero.Init(data_parallel_group=here.data.group, config_dict_or_path=json, mpu=Mpu(here))
-    with partitioned if stage == 3 else nullcontext():
-        model = GPT(small(), VOCABULARY, Make())
+    config = small(**{"zero_optimization.stage": stage})
+    with zero3_partitioning(config, json, here):
+        model = GPT(config, VOCABULARY, Make())
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
         weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     engine, *_ = deepspeed.initialize(model=model, config=json, mpu=Mpu(here))

@@ -14,7 +14,7 @@ import torch
 
 from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.generation import Generation
-from neoxargs.train.generate import make_generator
+from neoxargs.train.generation.loading import make_generator
 from neoxargs.train.generation.logprobs import Scorer, ScoringRow
 from neoxargs.train.generation.paused import paused
 from neoxargs.train.losses.cross_entropy import Loss

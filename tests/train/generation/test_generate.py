@@ -17,15 +17,9 @@ from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
-from neoxargs.train.generate import (
-    for_generation,
-    generate,
-    load_model,
-    make_generator,
-    prompts,
-    without_training,
-)
+from neoxargs.train.generate import generate, prompts
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, padded
+from neoxargs.train.generation.loading import for_generation, load_model, make_generator, without_training
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.gpt import GPT

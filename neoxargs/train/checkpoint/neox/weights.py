@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from neoxargs.config.config import Config
-from neoxargs.convert.huggingface.forms import HEADS, Sizes
 from neoxargs.facts.model import GATED
 from neoxargs.facts.optimizer_state import state_type
 from neoxargs.files.neox_checkpoint.contents import Contents
@@ -27,6 +26,7 @@ from neoxargs.files.neox_checkpoint.optimizer import (
     restorable_state,
 )
 from neoxargs.files.neox_checkpoint.weights import Found, locate, used_weights
+from neoxargs.train.checkpoint.neox.head_order import join_heads
 from neoxargs.train.checkpoint.neox.tensors import read_parts, read_tensor
 from neoxargs.train.checkpoint.weights_by_name import join_slices
 from neoxargs.train.parallel.layers import TensorShard
@@ -168,7 +168,7 @@ class NeoxWeights:
             share = width * groups // heads  # of each query head, in the keys and in the values
             by_head = rows.reshape(heads, width + 2 * share, *rows.shape[1:])
             parts = [part.flatten(0, 1) for part in torch.split(by_head, [width, share, share], dim=1)]
-        return HEADS.to_ours(parts, Sizes(heads // groups, groups, 0))
+        return join_heads(parts, groups, heads // groups)
 
 
 def halves_of(config: Config, name: str) -> int:

@@ -5,14 +5,13 @@ Everything is computed in fp32, from all tokens of the micro batch and equally o
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.registry.moe import Moe
 from neoxargs.train.losses.added_losses import Term
+from neoxargs.train.ops.dispatch import Choice
 from neoxargs.train.parallel.communicate import gather_replicated, sum_gradients
 from neoxargs.train.parallel.init import Initializer
 from neoxargs.train.parallel.layers import Make
@@ -23,13 +22,6 @@ BALANCE, Z, LOAD = "moe/load_balancing_loss", "moe/z_loss", "moe/max_load"
 #: Iterations of Sinkhorn's algorithm. GPT-NeoX stops after one (or, until May 2026, three), megatron-core mostly after
 #: two, because their stopping criterion shrinks with the number of tokens; the loads are then far from balanced.
 ROUNDS = 10
-
-
-class Choice(NamedTuple):
-    """The experts of each token, and the weights of their outputs, both (tokens, top_k)."""
-
-    experts: Tensor
-    weights: Tensor
 
 
 class Router(nn.Module):

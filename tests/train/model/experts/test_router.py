@@ -7,17 +7,9 @@ import torch
 from torch import Tensor
 
 from neoxargs.registry.moe import Moe
-from neoxargs.train.model.experts.router import (
-    BALANCE,
-    LOAD,
-    Choice,
-    Router,
-    Z,
-    added_losses,
-    choose,
-    sinkhorn,
-)
+from neoxargs.train.model.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose, sinkhorn
 from neoxargs.train.ops import dispatch
+from neoxargs.train.ops.dispatch import Choice
 from neoxargs.train.parallel.init import METHODS
 from neoxargs.train.parallel.layers import Make
 
