@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from neoxargs.base.problems import Problem
 from neoxargs.base.request import Request
 from neoxargs.commands.check import find_problems
-from neoxargs.commands.explain.catalogue.entry import Example
+from neoxargs.commands.explain.catalogue import Example
 
 NAME, MODEL = "my.yml", "model.yml"
 #: The smallest complete configuration.
@@ -39,7 +39,7 @@ def check_example(example: Example) -> list[Problem]:
         for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_text(text, encoding="utf-8")
-        _, problems = find_problems(Request([NAME, MODEL], example.overrides, gpus=example.gpus))
+        _, problems = find_problems(Request([NAME, MODEL], example.overrides, gpus=None if example.files else 8))
     return problems
 
 

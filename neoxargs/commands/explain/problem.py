@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.base.problems import Problem, did_you_mean, render
-from neoxargs.commands.explain.catalogue.entry import Entry, Example
-from neoxargs.commands.explain.catalogue.table import catalogue
+from neoxargs.commands.explain.catalogue import Entry, Example, catalogue
 from neoxargs.commands.explain.example import NAME, check_example
 from neoxargs.commands.explain.render import WIDTH
 
