@@ -17,6 +17,7 @@ from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.dialect import NAMES
 from neoxargs.migrate.deepspeed.defaults import ASSUMED, version_number
 from neoxargs.migrate.result import NEW_FILE, Result
+from neoxargs.migrate.run_script import confirm
 from neoxargs.migrate.source import CURRENT_DIALECT, Options, Source
 from neoxargs.migrate.sources import SOURCES, source_of
 from neoxargs.resolve import Draft, draft, read_files
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     variable = "set a script variable (repeatable)"
     add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help=variable)
     add("--choose", metavar="N", type=int, help="convert the N-th of several configurations in SOURCE")
+    run = "run a Megatron-LM script with stubs instead of launchers, and convert the command that it starts"
+    add("--run", action="store_true", help=run)
+    add("-y", "--yes", action="store_true", help="with --run, do not ask for confirmation")
     add(
         "--deepspeed",
         metavar="VERSION",
@@ -87,9 +91,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         texts = read_files(arguments.files, arguments.conf_dir)
         source = next((source for source in SOURCES if source.name == arguments.source), None) or source_of(texts[0])
+        if arguments.run and not arguments.source:  # the flags may be in other files
+            source = next(source for source in SOURCES if "--run" in source.options)
         if inapplicable := list(_inapplicable_options(arguments, source)):
             raise Problems(inapplicable)
-        options = Options(arguments.to, dict(arguments.var), os.environ, arguments.choose, arguments.deepspeed)
+        if arguments.run and not arguments.yes:
+            confirm(_only(texts, source), can_ask=sys.stdin.isatty() and not arguments.json)
+        options = Options(
+            arguments.to, dict(arguments.var), os.environ, arguments.choose, arguments.deepspeed, arguments.run
+        )
         if source.edits_in_place and not arguments.output:
             return _show_edits(arguments, texts, source.converts(texts, options))
         result = source.converts([_only(texts, source)], options)
@@ -115,6 +125,11 @@ def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iter
     if arguments.deepspeed is not None and "--deepspeed" not in source.options:
         what = f"--deepspeed does not apply to {source.describes}"
         yield Problem(what, hint="remove --deepspeed", id="migrate-option-not-applicable")
+    if arguments.run and "--run" not in source.options:
+        what = f"--run does not apply to {source.describes}"
+        yield Problem(what, hint="remove --run", id="migrate-option-not-applicable")
+    if arguments.yes and not arguments.run:
+        yield Problem("--yes applies only to --run", hint="remove --yes", id="migrate-option-not-applicable")
     if not source.edits_in_place and arguments.write and not arguments.output:
         what = f"--write requires -o FILE for {source.describes}, which is converted to a new file"
         yield Problem(what, hint="add -o my.yml", id="migrate-write-without-output")

@@ -24,6 +24,8 @@ class Options:
     """Which of several configurations in one file to convert, counted from 1."""
     deepspeed: str | None = None
     """The version of DeepSpeed in which a JSON was used; None if it is not known."""
+    run: bool = False
+    """Whether the script is run, which the user has confirmed, rather than read."""
 
 
 class Source(Protocol):
@@ -34,7 +36,7 @@ class Source(Protocol):
     describes: str
     """What messages call a file of the format, such as `a DeepSpeed JSON`."""
     options: frozenset[str] = frozenset()
-    """Which of `--to`, `--var`, `--choose` and `--deepspeed` apply to the format."""
+    """Which of `--to`, `--var`, `--choose`, `--deepspeed` and `--run` apply to the format."""
     is_whole_run: bool = False
     """True if a file of the format describes a whole run, so the new file passes `deepy check` by itself."""
     edits_in_place: bool = False

@@ -16,7 +16,7 @@ class Megatron(Source):
 
     name = "megatron"
     describes = "a Megatron-LM script"
-    options = frozenset({"--var", "--choose"})
+    options = frozenset({"--var", "--choose", "--run"})
     is_whole_run = True
 
     def recognises(self, text: Text) -> bool:
@@ -28,4 +28,4 @@ class Megatron(Source):
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         (text,) = texts
-        return convert_script(text, options.variables, options.environ, options.choose)
+        return convert_script(text, options.variables, options.environ, options.choose, options.run)

@@ -41,6 +41,7 @@ from neoxargs.migrate.megatron.reading import OLD_NAMES, Option, Reading, option
 from neoxargs.migrate.megatron.slurm import Job, read_job
 from neoxargs.migrate.megatron.unsupported_flags import is_listed, reason
 from neoxargs.migrate.result import Result, new_file
+from neoxargs.migrate.run_script import Run, run_script
 from neoxargs.migrate.shell.script import Script, read_script
 from neoxargs.migrate.shell.values import Word
 from neoxargs.migrate.source import CURRENT_DIALECT
@@ -68,21 +69,25 @@ def convert_script(
     given: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     choose: int | None = None,
+    run: bool = False,
 ) -> Result:
     """Convert the script's command that has the most flags.
 
     given: values of script variables. environ: environment variables for those that neither `given` nor the script
-    sets. choose: which configuration of a DeepSpeed JSON in the script to read, counted from 1.
+    sets. choose: which configuration of a DeepSpeed JSON in the script to read, counted from 1. run: run the script and
+    convert a command that it has started.
     Raises Problems if there is no Megatron-LM command, or if a flag has a wrong value.
     """
     job = Job(text)
     chosen, given = given or {}, {**job.variables, **(given or {})}
-    script = read_script(text, given)
+    ran = run_script(text, given) if run else Run(text, {}, [])
+    script = read_script(ran.commands, given)
     from_environ = {name: value for name, value in (environ or {}).items() if name in script.unset}
     # Read again, because these variables can decide branches and contain flags.
     if from_environ:
-        script = read_script(text, {**from_environ, **given})
-    notes = list[Problem]()
+        script = read_script(ran.commands, {**from_environ, **given})
+    script.documents |= ran.documents
+    notes = [*ran.problems]
     command = max(script.commands, key=_flag_count, default=[])
     # Some scripts print the command that they submit elsewhere.
     if not _flag_count(command):
