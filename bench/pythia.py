@@ -1,6 +1,6 @@
 """Compare the loss curve of Pythia 14M in deepy with that in transformers, with the same weights and batches.
 
-    python bench/pythia.py [--steps 200] [--png pythia.png]
+    python bench/pythia.py [--steps 200] [--svg pythia.svg]
 
 The first curve is that of configs/models/pythia-14m.yml in DeepSpeed's engine, with deepy's optimizer and schedule. The
 second is that of transformers' GPTNeoXForCausalLM with torch's AdamW and LambdaLR; only its initial weights come from
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
+from neoxargs.base.charts.line_chart import Chart, Series, standalone  # noqa: E402
 from neoxargs.config.config import Config  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
@@ -49,7 +50,7 @@ Batch = tuple[Tensor, Tensor]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="steps of both runs (default: %(default)s)")
-    parser.add_argument("--png", type=Path, help="write a plot of both curves to this file")
+    parser.add_argument("--svg", type=Path, help="write a plot of both curves to this file")
     options = parser.parse_args()
     print("  step     deepy   transformers   difference")
     rows = []
@@ -59,8 +60,8 @@ def main() -> int:
             print(f"{step:6}  {ours:8.4f}  {theirs:13.4f}  {abs(ours / theirs - 1):11.4%}", flush=True)
     worst = max(abs(ours / theirs - 1) for ours, theirs in rows)
     print(f"largest difference: {worst:.4%}; tolerance: {TOLERANCE:.0%}")
-    if options.png:
-        draw(rows, options.png)
+    if options.svg:
+        draw(rows, options.svg)
     return int(worst > TOLERANCE)
 
 
@@ -158,18 +159,14 @@ def batches(config: Config, steps: int) -> Iterator[Batch]:
 
 
 def draw(rows: Sequence[tuple[float, float]], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for losses, name, style in zip(zip(*rows, strict=True), ("deepy", "transformers"), ("-", "--"), strict=True):
-        axes.plot(range(1, len(rows) + 1), losses, style, label=name, linewidth=1.2)
-    axes.set(xlabel="step", ylabel="loss (nats per byte)", title="Pythia 14M: same weights, same batches")
-    axes.grid(alpha=0.25)
-    axes.legend()
-    figure.savefig(path)
+    curves = [
+        Series(name, colour, list(enumerate(losses, 1)))
+        for losses, name, colour in zip(
+            zip(*rows, strict=True), ("deepy", "transformers"), ("train", "validation"), strict=True
+        )
+    ]
+    chart = Chart("Pythia 14M: same weights, same batches", "nats per byte", curves, floats=True)
+    path.write_text(standalone(chart), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ def test_every_command_runs(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         printed = [*done.stdout.splitlines(), *done.stderr.splitlines()]
         assert not list(filter(LIBRARY_LINE.search, printed)), command
-    assert (tmp_path / "quickstart" / "loss.png").stat().st_size > 1000
+    assert (tmp_path / "quickstart" / "loss.svg").stat().st_size > 1000
     assert "validation loss" in (tmp_path / "quickstart" / "report.html").read_text()
-    assert "loss.png" in (tmp_path / "quickstart" / "report.html").read_text()
+    assert "loss.svg" in (tmp_path / "quickstart" / "report.html").read_text()
     assert (tmp_path / "quickstart" / "latest").exists()
 
 

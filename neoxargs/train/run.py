@@ -35,7 +35,6 @@ from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
-from neoxargs.train.track.loss_curve import LossCurve
 from neoxargs.train.track.page import Page
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import Progress
@@ -153,8 +152,8 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     write = bar.write if bar else _print
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
-    # They end in reverse order: the page links the loss curve, and both read the metrics.
-    trackers += [Page([*describe(config), *_launched(config)]), LossCurve(), metrics.Metrics(folder / run_metrics.FILE)]
+    # They end in reverse order: the page reads the metrics.
+    trackers += [Page([*describe(config), *_launched(config)]), metrics.Metrics(folder / run_metrics.FILE)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:

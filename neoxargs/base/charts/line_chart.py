@@ -62,6 +62,13 @@ def figure(chart: Chart, height: int = 340) -> str:
     return f'<figure class="wide">{draw(chart, SCREEN, height)}{phone}</figure>'
 
 
+def standalone(chart: Chart, width: int = SCREEN, height: int = 480) -> str:
+    """Return the chart as an SVG file, in its own colours on a ground of its own. width, height: in pixels."""
+    beginning = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+    ground = f"<style>{COLOURS}svg {{ background: var(--card); {FONT} }}{CHART}</style>"
+    return draw(chart, width, height).replace("<svg ", beginning, 1).replace(">", f">{ground}", 1)
+
+
 def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     """Return the chart as an `<svg>` element, without values that are infinite or NaN. width, height: in pixels."""
     chart = replace(chart, series=[_finite(series) for series in chart.series])
@@ -306,32 +313,37 @@ def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:
     return "".join(parts), bottom + 12
 
 
-#: The CSS of a page with charts.
-STYLE = """
+#: The CSS of colours, letters and charts, and of a page with charts.
+COLOURS = """
 :root { color-scheme: light dark; --paper: #f6f7f9; --card: #fff; --ink: #1c2128; --soft: #667080; --line: #e3e6ea;
   --train: #2563eb; --validation: #d97706; --test: #0f9d58; }
 @media (prefers-color-scheme: dark) { :root { --paper: #0e1116; --card: #171b22; --ink: #e4e8ee; --soft: #8e99a8;
   --line: #2a303a; --train: #60a5fa; --validation: #fbbf24; --test: #4ade80; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1200px; padding: 28px 20px; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif; font-variant-numeric: tabular-nums; }
-header { display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 16px; margin-bottom: 16px; }
-h1 { font-size: 24px; margin: 0; } header span { color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; }
-.tiles div, .description, figure { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-.tiles div { padding: 12px 16px; } .tiles b { display: block; font-size: 21px; font-weight: 600; }
-.tiles span { color: var(--soft); font-size: 13px; }
-.description { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 12px 0;
-  padding: 14px 18px; }
-dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); gap: 12px; }
-figure { margin: 0; padding: 12px 8px 4px; } .wide { margin-bottom: 12px; }
-figure > svg { display: block; width: 100%; height: auto; }
-figure > .phone { display: none; margin: auto; max-width: 640px; }
-@media (max-width: 900px) { .wide > svg { display: none; } .wide > .phone { display: block; } }
+"""
+FONT = """font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif;
+  font-variant-numeric: tabular-nums;"""
+CHART = """
 svg text { font-size: 12px; fill: var(--soft); } svg .title { font-size: 14px; font-weight: 600; fill: var(--ink); }
 svg .key { fill: var(--ink); } .grid { stroke: var(--line); } .axis { stroke: var(--soft); stroke-opacity: 0.6; }
 .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .faint { stroke-opacity: 0.35; }
 .band { opacity: 0.22; } .level { stroke: var(--soft); stroke-dasharray: 2 4; }
-footer { margin-top: 16px; color: var(--soft); font-size: 14px; } a { color: var(--train); }
+"""
+STYLE = f"""{COLOURS}* {{ box-sizing: border-box; }}
+body {{ margin: 0 auto; max-width: 1200px; padding: 28px 20px; background: var(--paper); color: var(--ink);
+  {FONT} }}
+header {{ display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 16px; margin-bottom: 16px; }}
+h1 {{ font-size: 24px; margin: 0; }} header span {{ color: var(--soft); }}
+.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; }}
+.tiles div, .description, figure {{ background: var(--card); border: 1px solid var(--line); border-radius: 10px; }}
+.tiles div {{ padding: 12px 16px; }} .tiles b {{ display: block; font-size: 21px; font-weight: 600; }}
+.tiles span {{ color: var(--soft); font-size: 13px; }}
+.description {{ display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 12px 0;
+  padding: 14px 18px; }}
+dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
+.charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); gap: 12px; }}
+figure {{ margin: 0; padding: 12px 8px 4px; }} .wide {{ margin-bottom: 12px; }}
+figure > svg {{ display: block; width: 100%; height: auto; }}
+figure > .phone {{ display: none; margin: auto; max-width: 640px; }}
+@media (max-width: 900px) {{ .wide > svg {{ display: none; }} .wide > .phone {{ display: block; }} }}
+{CHART}footer {{ margin-top: 16px; color: var(--soft); font-size: 14px; }} a {{ color: var(--train); }}
 """

@@ -65,7 +65,7 @@ class Console(Tracker):
         self._say(ending(outcome))
         if outcome.checkpoint:
             self._say(f"  checkpoint  {outcome.checkpoint}")
-        for name, file in (("report", "report.html"), ("loss curve", "loss.png"), ("metrics", "metrics.jsonl")):
+        for name, file in (("report", "report.html"), ("loss curve", "loss.svg"), ("metrics", "metrics.jsonl")):
             if (self.run.folder / file).exists():
                 self._say(f"  {name:<11} {self.run.folder / file}")
         if self.tensorboard:

@@ -1,4 +1,4 @@
-"""metrics.jsonl in `run_dir`: the record of a run, one JSON object per line; the source of report.html and loss.png.
+"""metrics.jsonl in `run_dir`: the record of a run, one JSON object per line; the source of report.html and loss.svg.
 
 Every row has `event` (start, step, evaluation, tasks, answers or save) and `step`. A resumed run first drops the
 rows of the iterations that it will repeat, so that the file has no duplicates.

@@ -1,4 +1,4 @@
-"""report.html in `run_dir`: a summary of the run on one page, without scripts or network, in light and dark mode."""
+"""report.html in `run_dir`, a summary of the run on one page without scripts or network, and its curve as loss.svg."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.base.charts.html_page import html_page
-from neoxargs.base.charts.line_chart import PHONE, STYLE, Chart, Point, Series, draw, figure, smoothed
+from neoxargs.base.charts.line_chart import PHONE, STYLE, Chart, Point, Series, draw, figure, smoothed, standalone
 from neoxargs.base.files import replace_text
 from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, read
 from neoxargs.train.track import answers
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
-REPORT = "report.html"
+REPORT, CURVE = "report.html", "loss.svg"
 Rows = Sequence[Mapping[str, Any]]
 #: Column of metrics.jsonl -> title and unit of its chart. A column without values is not drawn.
 CHARTS = {
@@ -39,7 +39,7 @@ FILES = {
     "config.json": "configuration",
     "run.lock.yml": "lock file",
     FILE: "metrics",
-    "loss.png": "loss curve",
+    CURVE: "loss curve",
     "profile.txt": "profile",
 }
 
@@ -67,9 +67,10 @@ class Page(Tracker):
         folder = self.run.folder
         began = f"resumed at iteration {self.run.start}" if self.run.start else "started"
         here = [(began, self.started), ("written", _now()), ("host of rank 0", socket.gethostname())]
-        text = page(list(read(folder / FILE)), state, [*self.description, *here], folder)
-        if text:
-            replace_text(folder / REPORT, text)
+        rows = list(read(folder / FILE))
+        if chart := _loss(rows):
+            replace_text(folder / CURVE, standalone(chart))
+            replace_text(folder / REPORT, page(rows, state, [*self.description, *here], folder))
 
 
 def _now() -> str:
@@ -78,9 +79,10 @@ def _now() -> str:
 
 def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder: Path) -> str:
     """Return the page as HTML; "" if the rows contain no step. state: progress or outcome, shown beside the title."""
-    steps = [row for row in rows if row["event"] == "step"]
-    if not _points(steps, "loss"):
+    loss = _loss(rows)
+    if loss is None:
         return ""
+    steps = [row for row in rows if row["event"] == "step"]
     name = folder.resolve().name
     charts = [
         Chart(title, unit, _curves(rows, steps, column, title))
@@ -92,7 +94,7 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
         state=escape(state),
         tiles="".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for what, value in _tiles(rows)),
         description="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
-        loss=figure(_loss(rows, steps)),
+        loss=figure(loss),
         charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*charts, *_tasks(rows)]),
         answers=answers.section(rows),
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
@@ -112,9 +114,15 @@ def _curves(rows: Rows, steps: Rows, column: str, title: str) -> list[Series]:
     return [Series("training" if held_out else title, "train", _points(steps, column)), *validation]
 
 
-def _loss(rows: Rows, steps: Rows) -> Chart:
-    """Return the chart of the training loss with its moving average, the held-out losses and the unigram entropy."""
+def _loss(rows: Rows) -> Chart | None:
+    """Return the chart of the training loss with its moving average, the held-out losses and the unigram entropy.
+
+    None if the rows contain no step with a loss.
+    """
+    steps = [row for row in rows if row["event"] == "step"]
     losses = _points(steps, "loss")
+    if not losses:
+        return None
     series = [smoothed("training", "train", losses)]
     for split in ("validation", "test"):
         points = _points([row for row in rows if row.get("split") == split], "loss")

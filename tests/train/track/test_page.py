@@ -10,6 +10,7 @@ import socket
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -24,7 +25,6 @@ from neoxargs.resolve import complete, draft
 from neoxargs.train.run import _launched
 from neoxargs.train.track import Evaluation
 from neoxargs.train.track.console import Console
-from neoxargs.train.track.loss_curve import LossCurve
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.page import Page, page
 from tests.support import smallest
@@ -44,7 +44,7 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [*found, {"event": "evaluation", "step": count, "split": "validation", "loss": 2.5}]
 
 
-def test_a_run_writes_the_page(tmp_path: Path) -> None:
+def test_a_run_writes_the_page_and_its_curve(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     play(Metrics(tmp_path / run_metrics.FILE), tmp_path)
     play(Page([("model", "2 layers, <small>"), ("precision", "bf16")]), tmp_path)
@@ -55,7 +55,11 @@ def test_a_run_writes_the_page(tmp_path: Path) -> None:
     for words in ("2 layers, &lt;small&gt;", "bf16", "4 iterations done", 'href="config.json"', 'href="metrics.jsonl"'):
         assert words in text
     assert "<b>2.5000</b><span>validation loss</span>" in text
-    assert "loss.png" not in text, "which is not there"
+    assert 'href="loss.svg"' in text
+    curve = ElementTree.parse(tmp_path / "loss.svg").getroot()
+    assert curve.tag == f"{SVG}svg"
+    assert [text.text for text in curve.iter(f"{SVG}text") if text.get("class") == "title"] == ["Loss"]
+    assert "--train: #" in curve.find(f"{SVG}style").text
 
 
 @pytest.mark.parametrize(("start", "began"), [(0, "started"), (2, "resumed at iteration 2")])
@@ -102,7 +106,7 @@ def test_a_killed_run_has_the_page_of_its_last_checkpoint(tmp_path: Path) -> Non
 @pytest.mark.parametrize("loss", [math.inf, math.nan])
 def test_a_validation_loss_that_is_not_finite_is_shown_as_that(tmp_path: Path, loss: float) -> None:
     record, report = Metrics(tmp_path / run_metrics.FILE), Page([])
-    for tracker in (record, report, LossCurve(), Console(1, lambda text: None, None, None)):
+    for tracker in (record, report, Console(1, lambda text: None, None, None)):
         tracker.on_start(run(tmp_path))
         tracker.on_step(step(1))
         tracker.on_eval(Evaluation(1, "validation", loss, math.inf, {"margin": math.nan}))

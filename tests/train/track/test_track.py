@@ -17,7 +17,6 @@ from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics
 from neoxargs.train.track.console import Console, duration
-from neoxargs.train.track.loss_curve import LossCurve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import scalars
@@ -27,7 +26,7 @@ from tests.support.tracking import DONE, play, run, step
 
 def test_console(tmp_path: Path) -> None:
     lines: list[str] = []
-    (tmp_path / "loss.png").touch()
+    (tmp_path / "loss.svg").touch()
     (tmp_path / "report.html").touch()
     play(Console(2, lines.append, log=tmp_path / "logs" / "train.log", tensorboard="tb"), tmp_path)
     speed = "4,096 tokens/s | 0.0123 TFLOP/s per rank"
@@ -39,7 +38,7 @@ def test_console(tmp_path: Path) -> None:
         "done",
         "  checkpoint  ckpt/global_step4",
         f"  report      {tmp_path}/report.html",
-        f"  loss curve  {tmp_path}/loss.png",
+        f"  loss curve  {tmp_path}/loss.svg",
         "  tensorboard tb",
     ]
     assert (tmp_path / "logs" / "train.log").read_text().splitlines() == lines
@@ -173,25 +172,6 @@ def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
     for _ in range(2):
         play(Metrics(tmp_path / run_metrics.FILE), tmp_path)
     assert sum(row["event"] == "start" for row in run_metrics.read(tmp_path / run_metrics.FILE)) == 1
-
-
-def test_curve(tmp_path: Path) -> None:
-    play(Metrics(tmp_path / run_metrics.FILE), tmp_path)
-    play(LossCurve(), tmp_path)
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_no_curve_without_a_step(tmp_path: Path) -> None:
-    draw([{"event": "start", "step": 0}, {"event": "step", "step": 1, "loss": None}], tmp_path / "x.png")
-    assert not (tmp_path / "x.png").exists()
-
-
-def test_smooth_starts_at_the_first_loss_and_follows() -> None:
-    smoothed = smooth([(i, 5.0 if i < 200 else 1.0) for i in range(400)])
-    assert smoothed[0] == (0, pytest.approx(5.0))
-    assert smoothed[199][1] == pytest.approx(5.0)
-    assert 1.0 < smoothed[210][1] < 3.0
-    assert smoothed[-1][1] == pytest.approx(1.0, abs=1e-6)
 
 
 def test_progress_keeps_lines_above_the_bar() -> None:
