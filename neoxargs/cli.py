@@ -15,19 +15,11 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.base.files import never_writable_for_all
-from neoxargs.base.options import (
-    add_files,
-    add_json,
-    add_neox_options,
-    launch_parser,
-    make_parser,
-    neox_overrides,
-    parse,
-    strip_key_dashes,
-)
+from neoxargs.base.options import add_files, add_json
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request, is_lock
+from neoxargs.commands.command_line import make_parser, parse, strip_key_dashes
 from neoxargs.processes import interrupts
 
 if TYPE_CHECKING:
@@ -152,7 +144,10 @@ def version() -> int:
 
 def launch(words: list[str]) -> int:
     """`deepy train.py FILE ...`: start a run, or print what would be started."""
-    parser = launch_parser(words[0])
+    from neoxargs.launch.options import add_arguments, neox_overrides
+
+    parser = make_parser(words[0], f"Launch {words[0]} on every rank, configured by one or more YAML files.")
+    add_arguments(parser, words[0])
     options = parse(parser, words)
     from neoxargs.launch import main as launch_main
 
@@ -189,6 +184,8 @@ def _memory_check(request: Request, options: Namespace) -> CheckMemory:
 
 def check(words: list[str]) -> int:
     """`deepy check FILE ...`: report every problem, or ok."""
+    from neoxargs.launch.options import add_neox_options, neox_overrides
+
     parser = make_parser("check", "Report every problem in a configuration, or print ok. Starts nothing.")
     add_files(parser)
     add_json(parser)
