@@ -14,10 +14,11 @@ step on (61 MiB instead of 41 on two ranks).
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def _peak(trial: dict[str, Any], ranks: int) -> int:
     from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.losses.cross_entropy import Vocabulary
-    from neoxargs.train.process import memory, mesh
+    from neoxargs.train.process import mesh
 
     common = {"pipe_parallel_size": 0, "train_micro_batch_size_per_gpu": 4, "train_iters": 2, "data_path": "none",
               "attention_dropout": 0, "hidden_dropout": 0, "dialect": "neox-2021",
@@ -142,7 +143,42 @@ def _peak(trial: dict[str, Any], ranks: int) -> int:
         for _ in range(2):
             trained.train_step(iter([(tokens, tokens)]))
 
-    return memory.peak_of(work)
+    return peak_of(work)
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Run `work` and return its peak of allocated tensors in bytes, without tensors allocated before."""
+    from neoxargs.train.process.setup import on_gpu
+
+    # So that objects in cycles of references are not freed, and their memory reused, during `work`.
+    gc.collect()
+    if on_gpu():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    assert profiler.profiler is not None
+    # Sorted by time: the first one gives the total before `work`.
+    allocations = sorted(_allocations(profiler.profiler.kineto_results))
+    before = allocations[0][1] - allocations[0][2] if allocations else 0
+    return max((total - before for _, total, _ in allocations), default=0)
+
+
+def _allocations(results: Any) -> list[tuple[int, int, int]]:
+    """Return (time in ns, total bytes allocated after it, bytes added or freed) for each allocation.
+
+    The total includes what earlier profilers recorded.
+    """
+    allocations, events = [], list(results.experimental_event_tree())
+    while events:
+        event = events.pop()
+        events += event.children
+        if event.tag.name == "Allocation":
+            size = event.extra_fields
+            allocations.append((event.start_time_ns, size.total_allocated, size.alloc_size))
+    return allocations
 
 
 if __name__ == "__main__":

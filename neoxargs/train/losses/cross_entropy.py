@@ -52,11 +52,6 @@ class Readout(NamedTuple):
     """(padded vocabulary / tensor ranks, hidden)"""
 
 
-def mask_labels(labels: Tensor, mask: Tensor) -> Tensor:
-    """Return the labels (batch, seq) with IGNORED wherever `mask`, of the same shape, is 0."""
-    return labels.masked_fill(mask == 0, IGNORED)
-
-
 @dataclass(frozen=True)
 class Loss:
     """Mean cross entropy over the labels that are not IGNORED: readout, labels (batch, seq) -> scalar; 0 if all are.

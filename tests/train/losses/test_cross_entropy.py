@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neoxargs.train.losses import cross_entropy as module
-from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary, mask_labels
+from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
 from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
@@ -133,10 +133,6 @@ def test_no_label_counts() -> None:
     loss = Loss(Vocabulary(SIZE, SIZE))(Readout(hidden, weight), torch.full_like(labels, IGNORED))
     assert loss == 0
     assert not any(gradient.any() for gradient in gradients(loss, hidden, weight))
-
-
-def test_masked_labels() -> None:
-    assert mask_labels(torch.tensor([4, 5, 6]), torch.tensor([1, 0, 1])).tolist() == [4, IGNORED, 6]
 
 
 def test_even_logits_give_the_logarithm_of_the_vocabulary_without_its_padding() -> None:
