@@ -42,8 +42,11 @@ class Config(Groups):
         """Parameters set to `auto`, for `deepy explain`."""
         # `values` includes the defaults of the dialect; a parameter that is not in it has the registry's.
         for group in REGISTRY.groups:
-            members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
-            setattr(self, group.key(), group(**members))
+            if not group.in_data_file:
+                members = {
+                    p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values
+                }
+                setattr(self, group.key(), group(**members))
 
     def get(self, name: str) -> Any:
         """Return the value of a parameter by its dotted registry name, with `-` or `_`.

@@ -15,36 +15,7 @@ if TYPE_CHECKING:
     from neoxargs.registry.data import Data, Tokenizer
     from neoxargs.registry.deepspeed_activations import ActivationCheckpointing
     from neoxargs.registry.deepspeed_checkpoint import Aio, CheckpointWriter, DeepspeedCheckpoint, Nebula, ParallelWrite
-    from neoxargs.registry.deepspeed_compression import (
-        ChannelPruning,
-        ChannelPruningShared,
-        Eigenvalue,
-        HeadPruning,
-        HeadPruningShared,
-        LayerReduction,
-        MixedQuantize,
-        QuantizedActivations,
-        QuantizedActivationsShared,
-        QuantizedWeights,
-        QuantizedWeightsShared,
-        RowPruning,
-        RowPruningShared,
-        SparsePruning,
-        SparsePruningShared,
-        WeightQuantization,
-    )
-    from neoxargs.registry.deepspeed_data import (
-        CurriculumLearning,
-        DataEfficiency,
-        DataRouting,
-        DataSampling,
-        DynamicBatching,
-        LayerTokenLr,
-        RandomLtd,
-        RandomLtdSchedule,
-        SamplingCurriculum,
-    )
-    from neoxargs.registry.deepspeed_engine import Compile, Engine, Gradients, HybridEngine
+    from neoxargs.registry.deepspeed_engine import Engine, Gradients
     from neoxargs.registry.deepspeed_logging import (
         CometMonitor,
         CommsLogger,
@@ -55,10 +26,10 @@ if TYPE_CHECKING:
         ThroughputTimer,
         WandbMonitor,
     )
-    from neoxargs.registry.deepspeed_model import ProgressiveLayerDrop, SparseAttention
+    from neoxargs.registry.deepspeed_model import SparseAttention
     from neoxargs.registry.deepspeed_optimizer import Optimizer, OptimizerParams, Scheduler, SchedulerParams
-    from neoxargs.registry.deepspeed_parallel import ExpertParallel, Pipeline, TensorParallel, TensorParallelGroup
-    from neoxargs.registry.deepspeed_precision import Amp, Bf16, DataTypes, Fp16, TorchAutocast
+    from neoxargs.registry.deepspeed_parallel import Pipeline
+    from neoxargs.registry.deepspeed_precision import Bf16, DataTypes, Fp16
     from neoxargs.registry.deepspeed_tuning import Autotuning, Elasticity, ModelInfo
     from neoxargs.registry.deepspeed_zero import (
         LeafModule,
@@ -94,9 +65,6 @@ class Groups:
     runner_extras: RunnerExtras
     parallel: Parallel
     pipeline: Pipeline
-    tensor_parallel: TensorParallel
-    tensor_parallel_group: TensorParallelGroup
-    expert_parallel: ExpertParallel
     batch: Batch
     shape: Shape
     embedding: Embedding
@@ -107,7 +75,6 @@ class Groups:
     fusion: Fusion
     rope_scaling: RopeScaling
     sparse_attention: SparseAttention
-    progressive_layer_drop: ProgressiveLayerDrop
     mamba: Mamba
     rwkv: Rwkv
     gmlp: Gmlp
@@ -120,8 +87,6 @@ class Groups:
     precision: Precision
     fp16: Fp16
     bf16: Bf16
-    amp: Amp
-    torch_autocast: TorchAutocast
     data_types: DataTypes
     zero_shortcuts: ZeroShortcuts
     zero_optimization: ZeroOptimization
@@ -138,21 +103,10 @@ class Groups:
     schedule: Schedule
     gradients: Gradients
     engine: Engine
-    compile: Compile
-    hybrid_engine: HybridEngine
     recompute: Recompute
     activation_checkpointing: ActivationCheckpointing
     data: Data
     tokenizer: Tokenizer
-    curriculum_learning: CurriculumLearning
-    data_efficiency: DataEfficiency
-    data_sampling: DataSampling
-    sampling_curriculum: SamplingCurriculum
-    dynamic_batching: DynamicBatching
-    data_routing: DataRouting
-    random_ltd: RandomLtd
-    random_ltd_schedule: RandomLtdSchedule
-    layer_token_lr: LayerTokenLr
     training: Training
     checkpoint: Checkpoint
     deepspeed_checkpoint: DeepspeedCheckpoint
@@ -172,22 +126,6 @@ class Groups:
     comms_logger: CommsLogger
     flops_profiler: FlopsProfiler
     throughput_timer: ThroughputTimer
-    layer_reduction: LayerReduction
-    quantized_weights: QuantizedWeights
-    quantized_weights_shared: QuantizedWeightsShared
-    mixed_quantize: MixedQuantize
-    quantized_activations: QuantizedActivations
-    quantized_activations_shared: QuantizedActivationsShared
-    sparse_pruning: SparsePruning
-    sparse_pruning_shared: SparsePruningShared
-    row_pruning: RowPruning
-    row_pruning_shared: RowPruningShared
-    head_pruning: HeadPruning
-    head_pruning_shared: HeadPruningShared
-    channel_pruning: ChannelPruning
-    channel_pruning_shared: ChannelPruningShared
-    eigenvalue: Eigenvalue
-    weight_quantization: WeightQuantization
     autotuning: Autotuning
     model_info: ModelInfo
     elasticity: Elasticity

@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from neoxargs.base.record import dataclass_transform
+from neoxargs.registry import types
 
 Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]
@@ -54,7 +55,7 @@ class Parameter:
     __slots__ = (
         "aliases", "annotation", "attribute", "default", "derived", "effect", "extra_choices", "group",
         "inherits_to", "instead", "megatron", "name", "no_effect_reason", "origins", "ours", "receiver_default",
-        "refused", "replaced_by", "to", "used_by_types",
+        "refused", "replaced_by", "text", "to", "used_by_types",
     )  # fmt: skip
 
     name: str
@@ -78,11 +79,13 @@ class Parameter:
     instead: str
     extra_choices: tuple[Any, ...]
     """Choices that plugins add to those of the type."""
+    text: str
+    """The description if a data file has it, else empty."""
 
     @property
     def type(self) -> Any:
         """The declared type as an object (`int | None`, `Literal[...]`), with the choices of plugins."""
-        declared = _evaluate(self.annotation, self.group.__module__)
+        declared = _evaluate(self.annotation, types.__name__ if self.group.in_data_file else self.group.__module__)
         return _widened(declared, self.extra_choices) if self.extra_choices else declared
 
     @property
@@ -91,7 +94,7 @@ class Parameter:
 
     @property
     def description(self) -> str:
-        return descriptions(self.group)[self.attribute]
+        return self.text or descriptions(self.group)[self.attribute]
 
     @property
     def brief(self) -> str:
@@ -119,6 +122,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     no_effect_reason: str = "",
     refused: str | Mapping[str, str] = "",
     instead: str = "",
+    text: str = "",
 ) -> Any:
     """Declare a parameter; name and type are on the same line, the description is the string below it.
 
@@ -137,6 +141,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     refused: why train.py refuses the values that it does not support: a clause that follows "is not supported by
         train.py:". If the reasons differ, value -> clause; the clause of "" is for all other unsupported values.
     instead: what to write instead of a refused value: an imperative.
+    text: the description, if it is not the string below.
     """
     parameter = Parameter()
     parameter.default = default
@@ -154,7 +159,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
         parameter.effect = effect
     parameter.no_effect_reason = no_effect_reason
     parameter.refused, parameter.instead = refused, instead
-    parameter.extra_choices = ()
+    parameter.extra_choices, parameter.text = (), text
     return parameter
 
 
@@ -170,6 +175,7 @@ class Group:
     aliases: retired names of the section.
     always_sent: attributes that the receiver requires in the section; they are sent with it even if they are not set.
     effect, no_effect_reason: the defaults of the group's parameters.
+    in_data_file: declared by `data_file`. `Config` has no attribute for such a group.
     """
 
     parameters: ClassVar[dict[str, Parameter]]
@@ -177,6 +183,7 @@ class Group:
     section: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]]
     always_sent: ClassVar[tuple[str, ...]]
+    in_data_file: ClassVar[bool]
 
     def __init_subclass__(
         cls,
@@ -187,8 +194,9 @@ class Group:
         section: str = "",
         aliases: str | tuple[str, ...] = (),
         always_sent: tuple[str, ...] = (),
+        in_data_file: bool = False,
     ) -> None:
-        cls.origin, cls.section, cls.always_sent = origin, section, always_sent
+        cls.origin, cls.section, cls.always_sent, cls.in_data_file = origin, section, always_sent, in_data_file
         cls.aliases = _as_tuple(aliases)
         cls.parameters = {}
         prefix = section + "." if section else ""
@@ -275,7 +283,9 @@ def normal(name: str) -> str:
 
 
 def descriptions(group: type[Group]) -> dict[str, str]:
-    """Return attribute -> the string below its declaration, read from the group's source file."""
+    """Return attribute -> the string below its declaration, read from the source file, or its text in the data file."""
+    if group.in_data_file:
+        return {attribute: parameter.text for attribute, parameter in group.parameters.items()}
     path = sys.modules[group.__module__].__file__
     assert path is not None
     from neoxargs.registry.docstrings import read  # parses the source, which is slow

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from neoxargs.registry import data_file
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, Fraction, Natural, NonNegative
+from neoxargs.registry.types import Count, Natural
 
 
 class SparseAttention(Group, origin="DSC", effect="model", section="sparse_attention"):
@@ -56,29 +57,4 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     """bigbird, bslongformer: width of the sliding window."""
 
 
-class ProgressiveLayerDrop(
-    Group,
-    origin="DSC",
-    effect="none",
-    no_effect_reason="it is used only with progressive_layer_drop, which train.py does not support",
-    section="progressive_layer_drop",
-    always_sent=("enabled",),
-):
-    """Skip layers at random, more of them as training progresses. The model must implement this; train.py's GPT does
-    not."""
-
-    enabled: bool = param(
-        False,
-        effect="not built",
-        refused=(
-            "DeepSpeed passes the fraction of layers to keep as an argument of the forward pass, which neither "
-            "deepy's model nor GPT-NeoX's has"
-        ),
-    )
-    """Turn this section on."""
-
-    theta: Fraction = param(0.5)
-    """Probability of keeping a layer at the end of the schedule."""
-
-    gamma: NonNegative = param(0.001)
-    """How fast the probability of keeping a layer approaches `theta` per step."""
+data_file.declare(__name__, "progressive_layer_drop")

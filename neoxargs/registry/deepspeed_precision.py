@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from neoxargs.registry import data_file
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, Natural, NonNegative
-
-#: Every spelling of a floating point format that DeepSpeed understands.
-Dtype = Literal[
-    "fp16", "float16", "half", "torch.float16",
-    "bf16", "bfloat16", "torch.bfloat16",
-    "fp32", "float32", "float", "torch.float32",
-]  # fmt: skip
+from neoxargs.registry.types import Count, Dtype, Natural, NonNegative
 
 
 class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
@@ -116,86 +110,7 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat
     """No effect, like `bf16.loss_scale`."""
 
 
-class Amp(
-    Group,
-    origin="DSC",
-    effect="none",
-    no_effect_reason="it is used only by apex, which train.py does not use",
-    section="amp",
-    always_sent=("enabled",),
-):
-    """NVIDIA Apex's automatic mixed precision. Needs apex; cannot be combined with ZeRO, `fp16` or `bf16`. The keys
-    besides `enabled` are arguments of `apex.amp.initialize`; None leaves the choice to `opt_level`."""
-
-    enabled: bool = param(
-        False,
-        effect="not built",
-        refused="it needs NVIDIA's Apex; the fp16 and bf16 sections replace Apex's mixed precision",
-        instead="set precision: fp16 or precision: bf16",
-    )
-    """Wrap model and optimizer with apex amp."""
-
-    opt_level: Literal["O0", "O1", "O2", "O3"] = param("O1")
-    """One of O0 (all fp32), O1 (fp16 where it is known to be safe), O2 (nearly all fp16) and O3 (all fp16)."""
-
-    cast_model_type: str | None = param(None)
-    """Cast the model's weights to this type, such as `torch.float16`."""
-
-    patch_torch_functions: bool | None = param(None)
-    """Patch torch's functions so that they cast their inputs, as O1 does."""
-
-    keep_batchnorm_fp32: bool | None = param(None)
-    """Keep batch normalisation in fp32 even if the model is cast."""
-
-    master_weights: bool | None = param(None)
-    """Keep fp32 copies of the weights for the optimizer."""
-
-    loss_scale: float | Literal["dynamic"] | None = param(None)
-    """Fixed loss scale, or `dynamic` to adapt it."""
-
-    cast_model_outputs: str | None = param(None)
-    """Cast what the model returns to this type."""
-
-    num_losses: Count = param(1)
-    """Number of losses that are scaled separately."""
-
-    verbosity: Literal[0, 1] = param(1)
-    """0 silences apex's messages."""
-
-    min_loss_scale: float | None = param(None)
-    """Lower bound of the dynamic loss scale."""
-
-    max_loss_scale: float = param(2.0**24)
-    """Upper bound of the dynamic loss scale."""
-
-
-class TorchAutocast(
-    Group,
-    origin="DSC",
-    effect="none",
-    no_effect_reason="it is used only with torch_autocast, which train.py does not use",
-    section="torch_autocast",
-):
-    """torch's own automatic mixed precision: weights stay in fp32, and each operation chooses its type. Cannot be
-    combined with `fp16`, `bf16` or `amp`."""
-
-    enabled: bool = param(
-        False,
-        effect="not built",
-        refused=(
-            "autocast chooses the type of each torch operation, but deepy's tensor parallel layers, "
-            "recomputation and cross entropy are custom operations, which compute in the type of the weights"
-        ),
-        instead="set precision: bf16, which also keeps fp32 weights for the optimizer",
-    )
-    """Run forward and loss under `torch.autocast`."""
-
-    dtype: Dtype | None = param(None)
-    """The 16-bit type that suitable operations use. If not set, torch chooses it for the device."""
-
-    lower_precision_safe_modules: list[str] | None = param(None)
-    """Full class names of modules whose gradients may be communicated in `dtype`. Default: torch's linear and
-    convolution layers."""
+data_file.declare(__name__, "amp", "torch_autocast")
 
 
 class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):

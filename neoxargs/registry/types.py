@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple  # noqa: F401 - Any is for the types of data files
 
 
 class Bound(NamedTuple):
@@ -37,6 +37,13 @@ NonNegative = Annotated[float, Bound(ge=0)]
 Fraction = Annotated[float, Bound(ge=0, le=1)]
 BelowOne = Annotated[float, Bound(ge=0, lt=1)]
 Port = Annotated[int, Bound(ge=1, le=65535)]
+
+#: Every spelling of a floating point format that DeepSpeed understands.
+Dtype = Literal[
+    "fp16", "float16", "half", "torch.float16",
+    "bf16", "bfloat16", "torch.bfloat16",
+    "fp32", "float32", "float", "torch.float32",
+]  # fmt: skip
 
 #: Several files: a YAML list, or one string with commas between them.
 Paths = list[str] | str

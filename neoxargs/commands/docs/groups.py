@@ -30,12 +30,13 @@ WIDTH = 120
 
 def source() -> str:
     """Return the source of the module."""
+    groups = [group for group in REGISTRY.groups if not group.in_data_file]
     modules = defaultdict(list)
-    for group in REGISTRY.groups:
+    for group in groups:
         modules[group.__module__].append(group.__name__)
     # In ruff's order of imports.
     imports = "".join(_import(module, sorted(names)) for module, names in sorted(modules.items()))
-    return HEAD + imports + CLASS + "".join(f"    {group.key()}: {group.__name__}\n" for group in REGISTRY.groups)
+    return HEAD + imports + CLASS + "".join(f"    {group.key()}: {group.__name__}\n" for group in groups)
 
 
 def _import(module: str, names: list[str]) -> str:
