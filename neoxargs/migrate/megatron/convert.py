@@ -34,6 +34,7 @@ from neoxargs.migrate.megatron.launcher import (
 from neoxargs.migrate.megatron.open_values import (
     leave_further_flags,
     leave_placeholder,
+    undecided,
     unset_variables,
     without_remarks,
 )
@@ -88,10 +89,7 @@ def convert_script(
         script = read_script(ran.commands, {**from_environ, **given})
     script.documents |= ran.documents
     notes = [*ran.problems]
-    command = max(script.commands, key=_flag_count, default=[])
-    # Some scripts print the command that they submit elsewhere.
-    if not _flag_count(command):
-        command = max(script.printed, key=_flag_count, default=[])
+    command = _command(script)
     if not _flag_count(command) and script.variable_flags:
         notes.append(_flags_of_variables(text))
         command = script.variable_flags
@@ -119,6 +117,19 @@ def convert_script(
     problems = [*notes, *others, *not_continued, *reading.problems]
     text_of_file = f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n"
     return new_file(text_of_file, problems=problems, to_do=head[1:])
+
+
+def _command(script: Script) -> Sequence[Word]:
+    """Return the command that has the most flags, one that is only printed if no other has any."""
+    command = max(script.commands, key=_flag_count, default=[])
+    # Some scripts print the command that they submit elsewhere.
+    if not _flag_count(command):
+        command = max(script.printed, key=_flag_count, default=[])
+    if not options_of(command).keys() & {"num-layers", "hidden-size"}:
+        for word in [words[0] for words in script.commands if words[0].is_unknown]:
+            if where := word.unknowns[0].where:  # it can be the training command
+                raise Problems([undecided(where, f"the words of {word.text}", word.unknowns, script.unset)])
+    return command
 
 
 def _flag_count(words: Sequence[Word]) -> int:

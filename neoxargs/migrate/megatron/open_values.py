@@ -6,9 +6,10 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 
-from neoxargs.base.problems import Problem, listed
+from neoxargs.base.problems import Place, Problem, listed
 from neoxargs.migrate.megatron.flags import TAKES_MANY, is_read, is_switch
 from neoxargs.migrate.megatron.reading import Option, Reading
+from neoxargs.migrate.shell.script import RUN_IT
 from neoxargs.migrate.shell.values import Unknown, Word
 from neoxargs.resolve.yaml.nodes import read_plain
 
@@ -19,16 +20,20 @@ _FLAGS = re.compile(r"args|flags|opts|options|extra", re.IGNORECASE)
 def unset_variables(options: Iterable[Option], unset: Container[str]) -> Iterator[Problem]:
     """Yield one warning for each unknown value, or for all that are unknown for the same reason.
 
-    unset: the variables that the script uses but does not set.
+    What depends on a condition or loop that is not known is an error. unset: the variables that the script uses but
+    does not set.
     """
-    users: dict[str, list[tuple[Option, Word, Unknown]]] = {}
+    users: dict[object, list[tuple[Option, Word, Unknown]]] = {}
     for option in options:
         for word in option.words:
             for unknown in word.unknowns:
-                users.setdefault(unknown.why or str(unknown), []).append((option, word, unknown))
+                users.setdefault(unknown.where or unknown.why or str(unknown), []).append((option, word, unknown))
     for uses in users.values():
         flags = listed(dict.fromkeys(f"--{option.name}" for option, _, _ in uses), "and", most=99)
         shown = list(dict.fromkeys(unknown for _, _, unknown in uses))
+        if uses[0][2].where:
+            yield undecided(uses[0][2].where, flags, [unknown for _, _, unknown in uses], unset)
+            continue
         why = uses[0][2].why and f", because {uses[0][2].why}"
         what = f"the value of {shown[0]} is unknown{why}, so {flags} cannot be converted"
         if len(shown) > 1:
@@ -36,6 +41,13 @@ def unset_variables(options: Iterable[Option], unset: Container[str]) -> Iterato
             what = f"the values of {listed(shown, 'and', most=99)} are unknown{each}, so {flags} cannot be converted"
         hint = _options_to_add((unknown for _, _, unknown in uses), unset) or "set the parameter in the new file"
         yield Problem(what, uses[0][1].place, hint, severity="warning", id="migrate-variable-unset")
+
+
+def undecided(where: Place, flags: str, unknowns: Iterable[Unknown], unset: Container[str]) -> Problem:
+    """Return the error for what depends on a condition or loop of the script. flags: what that is, plural."""
+    what = f"{flags} depend on this condition or loop, which is not known without running the script"
+    hint = "; or, ".join(filter(None, (_options_to_add(unknowns, unset), RUN_IT)))
+    return Problem(what, where, hint, id="migrate-branch-unknown")
 
 
 def _options_to_add(unknowns: Iterable[Unknown], unset: Container[str]) -> str:
@@ -57,12 +69,14 @@ def leave_further_flags(reading: Reading, before: Sequence[Word], unset: Contain
     reading.has_unknown_flags = bool(further)
     for text, word in further.items():
         shown = " ".join(text.split())  # a command substitution can have several lines
+        if where := next((each.where for each in word.unknowns if each.where), None):
+            reading.problems.append(undecided(where, f"the flags in {shown}", word.unknowns, unset))
+            continue
         hint = _options_to_add(word.unknowns, unset) or "add the settings of these flags to the new file"
         why = "".join(dict.fromkeys(f", because {each.why}" for each in word.unknowns if each.why))
         what = f"the flags in {shown} are unknown{why} and are left out"
         reading.warn("migrate-variable-unset", what, word.place, hint)
-        choices = "".join(f" ({each.shown_choices})" for each in word.unknowns if each.choices)
-        reading.to_do.append(f"TODO: add the settings of the flags in {shown}, which are unknown{choices}.")
+        reading.to_do.append(f"TODO: add the settings of the flags in {shown}, which are unknown.")
 
 
 def _further_flags(option: Option) -> Sequence[Word]:
@@ -70,8 +84,6 @@ def _further_flags(option: Option) -> Sequence[Word]:
     if option.name in TAKES_MANY:
         return _after_paths(option.values)
     takes_none = is_switch(option.name) if is_read(option.name) else _FLAGS.search(option.text)
-    has_flags = any(word.is_unknown and _has_flags(word) for word in option.values[:1])
-    takes_none = takes_none or has_flags
     return list(takewhile(lambda word: word.is_unknown, reversed(option.values[0 if takes_none else 1 :])))
 
 
@@ -82,11 +94,6 @@ def _after_paths(words: Sequence[Word]) -> Sequence[Word]:
     has_weights = bool(known) and isinstance(read_plain(known[0].text), int | float)
     is_complete = len(known) % 2 == 0 and len(rest) % 2 == 1 if has_weights else len(known) == 1
     return rest if known and is_complete and all(word.is_unknown for word in rest) else []
-
-
-def _has_flags(word: Word) -> bool:
-    """Return whether a word that is unknown is one or more flags in some branch of the script."""
-    return any(choice.startswith("--") for unknown in word.unknowns for choice in unknown.choices)
 
 
 def without_remarks(reading: Reading, option: Option) -> Option:

@@ -67,12 +67,6 @@ class Option(NamedTuple):
         return all(word.is_known for word in self.words)
 
     @property
-    def choices(self) -> str:
-        """The values that the branches of a script give to the option's variables, as a clause; empty if not known."""
-        shown = [f"{each} is {each.shown_choices}" for word in self.words for each in word.unknowns if each.choices]
-        return ", ".join(dict.fromkeys(shown))
-
-    @property
     def is_placeholder(self) -> bool:
         """Whether a value is a placeholder that the user has to replace."""
         return self.is_known and any(word.is_placeholder for word in self.values)
@@ -172,8 +166,7 @@ class Reading:
 
     def note_to_write(self, option: Option, name: str) -> None:
         """Add a comment at the top of the new file about a parameter that the user has to set."""
-        choices = f", where {option.choices}" if option.choices else ""
-        self.to_do.append(f"TODO: set {name} (for {option}{choices}).")
+        self.to_do.append(f"TODO: set {name} (for {option}).")
         self.to_write.add(name)
 
     def warn(self, id: str, what: str, place: Place | None, hint: str, about: Sequence[str] = ()) -> None:

@@ -83,7 +83,7 @@ class Environment:
             return [[(total, index)] if isinstance(total := self.sum(written[3:-2], written), Unknown)
                     else [(character, index) for character in total]]  # fmt: skip
         if part.kind == "output":
-            return [[(Unknown.of(written, names=self.unset_names(written)), index)]]
+            return [[(Unknown.of(written, because=self.unknowns_in(written)), index)]]
         if part.name in ("@", "*"):
             return self.arguments or []
         return self._variable(part, written, index)
@@ -96,8 +96,7 @@ class Environment:
         if part.sign in (":+", "+"):
             unknowns = [unknown for chars in value or () for unknown in unknowns_of(chars)]
             if unknowns:  # it may be empty
-                choices = ("", text_of(self.joined(part.word)))
-                return [[(Unknown.of(written, unknowns[0].why, unknowns[0].names, choices=choices), index)]]
+                return [[(Unknown.of(written, unknowns[0].why, because=unknowns[:1]), index)]]
             return [] if value is None or is_empty else [self.joined(part.word)]
         if value is not None and not (is_empty and part.sign.startswith(":")):
             return value
@@ -110,8 +109,10 @@ class Environment:
 
     def _element(self, value: Value, subscript: str, written: str, index: int) -> Value:
         number = evaluate(subscript, self.text_of)
-        if number is None or number < 0 or any(map(unknowns_of, value)):
-            return [[(Unknown.of(written, f"`migrate` does not know which element `{subscript}` is"), index)]]
+        unknowns = [*self.unknowns_in(subscript), *(unknown for chars in value for unknown in unknowns_of(chars))]
+        if number is None or number < 0 or unknowns:
+            why = f"`migrate` does not know which element `{subscript}` is"
+            return [[(Unknown.of(written, why, because=unknowns), index)]]
         return [value[number]] if number < len(value) else []
 
     def unknown(self, name: str, written: str) -> Unknown:
@@ -132,15 +133,17 @@ class Environment:
     def sum(self, expression: str, written: str) -> str:
         """Return the result of `$(( ))`, or an Unknown if a variable in it is unknown."""
         total = evaluate(expression, self.text_of)
-        return Unknown.of(written, names=self.unset_names(expression)) if total is None else str(total)
+        return Unknown.of(written, because=self.unknowns_in(expression)) if total is None else str(total)
 
-    def unset_names(self, expression: str) -> list[str]:
-        """Return the variables that would make the variables of an expression known."""
+    def unknowns_in(self, expression: str) -> list[Unknown]:
+        """Return what makes an expression unknown."""
         names = dict.fromkeys(re.findall(r"\$\{?(\w+)" if "$" in expression else r"([A-Za-z_]\w*)", expression))
         values = {name: self.lookup(name) for name in names}
-        unset = [name for name, value in values.items() if value is None]
-        return [*unset, *(name for value in values.values() for chars in value or ()
-                          for unknown in unknowns_of(chars) for name in unknown.names)]  # fmt: skip
+        unset = [Unknown.of(f"${name}", names=(name,)) for name, value in values.items() if value is None]
+        return [
+            *unset,
+            *(unknown for value in values.values() for chars in value or () for unknown in unknowns_of(chars)),
+        ]
 
     def text_of(self, name: str) -> str:
         """Return a variable's text for arithmetic; empty if it is not known."""

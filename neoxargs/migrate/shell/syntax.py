@@ -23,11 +23,11 @@ _HOLE = "\ue000"
 _SPECIAL = " \t\n;|&<>()"
 _NAME = re.compile(r"\$(?:(\w+)|[@*#?$!-])", re.A)
 _BRACES = re.compile(r"(\w+|[@*])(?:\[([^]]*)\])?(?:(:?[-=+?])(.*))?", re.A | re.S)
-_ASSIGNED = re.compile(r"(\w+)(?:\[([^]]*)\])?(\+?)=", re.A)
+_ASSIGNED = re.compile(r"(\w+)(\+?)=", re.A)
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)\s*|function[ \t]+([\w.-]+)\s*", re.A)
 _GROUP = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)")
 _REDIRECTION = re.compile(r"\d*(<<-?(?!<)|<<<|<>|<&|<|>>|>&|>\||>|&>>|&>)[ \t]*")
-_KEYWORD = re.compile(r"(?:if|then|elif|else|fi|case|esac|for|select|while|until|do|done|time|[{}!])(?![^\s;&|()<>])")
+_KEYWORD = re.compile(r"(?:if|then|elif|else|fi|case|esac|for|select|while|until|do|done|[{}!])(?![^\s;&|()<>])")
 _CLOSING = ("then", "elif", "else", "fi", "esac", "do", "done", "}")
 
 
@@ -51,13 +51,12 @@ Parts: TypeAlias = tuple[Part, ...]
 
 
 class Assignment(NamedTuple):
-    """`NAME=value`, `NAME+=value` or, with `items`, `NAME=(a b)`. subscript: of `NAME[0]=value`."""
+    """`NAME=value`, `NAME+=value` or, with `items`, `NAME=(a b)`."""
 
     name: str
     appends: bool
     value: Parts
     items: tuple[Parts, ...] | None
-    subscript: str | None
     written: Parts
 
 
@@ -91,6 +90,7 @@ class AndOr(NamedTuple):
     """Pipelines joined by `&&` and `||`: each with the sign before it."""
 
     pipelines: list[tuple[str, Pipeline]]
+    begin: int
 
 
 class Pipeline(NamedTuple):
@@ -108,20 +108,19 @@ class Branching(NamedTuple):
 class Case(NamedTuple):
     subject: Parts
     arms: list[tuple[list[Parts], Commands]]
+    begin: int
 
 
 class For(NamedTuple):
-    """words: None for `for NAME; do`, which stands for the script's arguments."""
-
     name: str
-    words: list[Parts] | None
+    words: list[Parts]
     body: Commands
+    begin: int
 
 
 class While(NamedTuple):
     condition: Commands
     body: Commands
-    until: bool
     begin: int
 
 
@@ -196,21 +195,21 @@ class _Parser:
         return found
 
     def and_or(self) -> AndOr:
-        pipelines, sign = [], ""
+        pipelines, sign, begin = [], "", self.index(self.at)
         while True:
             pipelines.append((sign, self.pipeline()))
             self.skip()
             sign = self.text[self.at : self.at + 2]
             if sign not in ("&&", "||"):
-                return AndOr(pipelines)
+                return AndOr(pipelines, begin)
             self.at += 2
             self.skip(newlines=True)
 
     def pipeline(self) -> Pipeline:
         negated, commands = False, list[Command]()
-        while self.keyword() in ("!", "time"):
-            negated ^= self.keyword() == "!"
-            self.at += len(self.keyword())
+        while self.keyword() == "!":
+            negated = not negated
+            self.at += 1
             self.skip()
         while True:
             commands.append(self.command())
@@ -236,7 +235,9 @@ class _Parser:
         elif keyword == "case":
             command = self.case()
         elif keyword in ("for", "select", "while", "until"):
-            command = self.loop(keyword)
+            begin, command = self.at, self.loop(keyword)
+            if keyword in ("select", "until"):  # not read: a command of that name ends in a problem
+                command = Simple([(Part("text", self.chars[begin : begin + 6]),)], (), [], self.index(begin))
         elif match := _FUNCTION.match(self.text, self.at):
             self.at = match.end()
             command = Function(match[1] or match[2], self.command())
@@ -259,6 +260,7 @@ class _Parser:
         return Branching(arms, otherwise)
 
     def case(self) -> Case:
+        index = self.index(self.at)
         self.at += len("case")
         self.skip()
         subject = self.word()
@@ -283,27 +285,27 @@ class _Parser:
             if self.keyword() not in ("esac", ""):
                 self.at += len(self.keyword())
         self.take("esac")
-        return Case(subject, arms)
+        return Case(subject, arms, index)
 
     def loop(self, keyword: str) -> Command:
         index = self.index(self.at)
         self.at += len(keyword)
         self.skip()
         if keyword in ("while", "until"):
-            return While(self.commands(("do",)), self.body(), keyword == "until", index)
+            return While(self.commands(("do",)), self.body(), index)
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)):
             first, condition, step = [*self.text[self.at + 2 : end - 2].split(";"), "", ""][:3]
             self.at = end
-            body = [*self.body(), _sum(step, index)]
-            return Group([_sum(first, index), AndOr([("", Pipeline(False, [While([_sum(condition, index)], body, False,
-                                                                                 index)]))])], False)  # fmt: skip
+            body = [*self.body(), _list(Sum(step, index), index)]
+            loop = While([_list(Sum(condition, index), index)], body, index)
+            return Group([_list(Sum(first, index), index), _list(loop, index)], False)
         name = "".join(character for part in self.word() for character, _ in part.chars)
         self.skip(newlines=True)
-        words: list[Parts] | None = None
+        words: list[Parts] = [(Part("name", [("$@", index)], True, "@"),)]
         if re.compile(r"in(?!\S)").match(self.text, self.at):
             self.at += 2
             words = self.words_until("\n;")
-        return For(name, words, self.body())
+        return For(name, words, self.body(), index)
 
     def body(self) -> Commands:
         self.skip(newlines=True)
@@ -410,7 +412,7 @@ class _Parser:
         else:
             value = self.word(may_be_empty=True)
         written = (Part("text", self.chars[begin : match.end()]), *value)
-        return Assignment(match[1], bool(match[3]), value, items, match[2], written)
+        return Assignment(match[1], bool(match[2]), value, items, written)
 
     def words_until(self, ends: str) -> list[Parts]:
         words: list[Parts] = []
@@ -565,5 +567,5 @@ class _Parser:
         return 0
 
 
-def _sum(text: str, index: int) -> AndOr:
-    return AndOr([("", Pipeline(False, [Sum(text, index)]))])
+def _list(command: Command, begin: int) -> AndOr:
+    return AndOr([("", Pipeline(False, [command]))], begin)

@@ -8,11 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, listed
+from neoxargs.base.problems import Place
 from neoxargs.migrate.shell.placeholders import is_placeholder, placeholder_at
-
-#: Alternatives of a value that messages show.
-_SHOWN = 4
 
 
 class Unknown(str):
@@ -20,27 +17,30 @@ class Unknown(str):
 
     why: what makes it unknown, a clause; empty for a variable that the script does not set. names: the variables that
     would make it known. is_unset: it is a variable without a value, so a test for that (`-z`) can be answered.
-    choices: the values that it has in the branches of a condition.
+    where: the condition or loop that it depends on, if that is not known.
     """
 
     why: str
     names: tuple[str, ...]
     is_unset: bool
-    choices: tuple[str, ...]
+    where: Place | None
 
     @classmethod
     def of(
-        cls, text: str, why: str = "", names: Iterable[str] = (), is_unset: bool = False, choices: Iterable[str] = ()
+        cls,
+        text: str,
+        why: str = "",
+        names: Iterable[str] = (),
+        is_unset: bool = False,
+        where: Place | None = None,
+        because: Sequence[Unknown] = (),
     ) -> Unknown:
+        """because: the unknown values that it is computed from."""
         self = cls(text)
-        self.why, self.names, self.is_unset = why, tuple(dict.fromkeys(names)), is_unset
-        self.choices = tuple(dict.fromkeys(choices))
+        self.why, self.is_unset = why, is_unset
+        self.names = tuple(dict.fromkeys([*names, *(name for each in because for name in each.names)]))
+        self.where = where or next((each.where for each in because if each.where), None)
         return self
-
-    @property
-    def shown_choices(self) -> str:
-        """The values that it can have, as a clause such as `24 or 32`; empty if there is no list of them."""
-        return listed([f"`{each}`" if each else "nothing" for each in self.choices], "or", most=_SHOWN)
 
 
 #: A word's characters, each with its index in the script. An Unknown takes the place of one character.
@@ -109,35 +109,3 @@ def split(value: Chars) -> list[Chars]:
         else:
             parts[-1].append(pair)
     return list(parts)
-
-
-def merged(name: str, values: Sequence[Value | None], why: str, names: Sequence[str]) -> Value:
-    """Return what is known of a variable that has one of several values; None stands for no value.
-
-    The words that all of them begin or end with stay, and an Unknown stands for the rest. why, names: as in Unknown.
-    """
-    known = [value for value in values if value is not None]
-    first = known[0]
-    words = [[part for chars in value for part in split(chars) if part] for value in known]
-    words += [[]] * (len(known) < len(values))
-    texts = [[text_of(part) for part in each] for each in words]
-    fewest = min(map(len, texts))
-    begin = next((i for i in range(fewest) if len({each[i] for each in texts}) > 1), fewest)
-    rest = fewest - begin
-    end = next((i for i in range(rest) if len({each[-1 - i] for each in texts}) > 1), rest)
-    choices = [choice for each in words for choice in _choices(each[begin : len(each) - end])]
-    names = [*names, *([name] if len(known) < len(values) else [])]
-    also = [unknown for value in known for chars in value for unknown in unknowns_of(chars)]
-    unknown = Unknown.of(f"${name}", why, [*names, *(each for one in also for each in one.names)], choices=choices)
-    index = next((chars[0][1] for chars in first if chars), 0)
-    parts = [*words[0][:begin], [(unknown, index)], *words[0][len(words[0]) - end :]]
-    if all(len(value) == 1 for value in known):
-        spaced = [pair for part in parts for pair in [*part, (" ", index)]]
-        return [spaced[:-1]]
-    return parts
-
-
-def _choices(words: Sequence[Chars]) -> Sequence[str]:
-    """Return the values of one branch: one, or those of the branches in it."""
-    unknowns = unknowns_of(words[0]) if len(words) == 1 and len(words[0]) == 1 else ()
-    return unknowns[0].choices if unknowns and unknowns[0].choices else [" ".join(map(text_of, words))]

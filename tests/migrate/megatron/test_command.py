@@ -291,20 +291,14 @@ def test_a_second_model_in_the_script_is_a_warning() -> None:
     assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
 
 
-def test_what_depends_on_an_unknown_condition_is_left_to_the_user() -> None:
+def test_what_depends_on_an_unknown_condition_is_refused() -> None:
     text = "if [ $A = x ]; then N=3; M=1; else N=4; M=2; fi\npython pretrain_gpt.py --num-layers $N --seed $M --lr 1"
-    result = convert_script(Text("run.sh", text))
-    (problem,) = result.problems
-    why = "each depends on `[ $A = x ]` in line 1"
-    assert problem.what == (
-        f"the values of $N and $M are unknown, because {why}, so --num-layers and --seed cannot be converted"
-    )
-    assert problem.hint == "add --var A=VALUE"
-    assert result.to_do[:2] == [
-        "TODO: set num_layers (for --num-layers $N, where $N is `3` or `4`).",
-        "TODO: set seed (for --seed $M, where $M is `1` or `2`).",
-    ]
-    assert "lr: 1\n" in result.text and "num_layers:" not in result.text
+    with pytest.raises(Problems) as stop:
+        convert_script(Text("run.sh", text))
+    (problem,) = stop.value.problems
+    assert (str(problem.where), problem.id, problem.severity) == ("run.sh:1:4", "migrate-branch-unknown", "error")
+    assert problem.what.startswith("--num-layers and --seed depend on this condition")
+    assert problem.hint.startswith("add --var A=VALUE; or, ") and "--run" in problem.hint
     assert "num_layers: 3\n" in convert_script(Text("run.sh", text), {"A": "x"}).text
 
 
@@ -496,12 +490,26 @@ def test_several_machines_without_a_hostfile() -> None:
 def test_a_loop_is_computed_or_its_variables_are_unknown() -> None:
     script = "G=8\nwhile [ $G -lt {} ]; do G=$((G*2)); done\npython pretrain_gpt.py " + SIZES + " --seed $G"
     assert "seed: 128\n" in convert_script(Text("run.sh", script.format(99))).text
-    result = convert_script(Text("run.sh", script.format("$N")))
-    assert "seed" not in yaml.safe_load(result.text)
-    assert result.problems[0].what == (
-        "the value of $G is unknown, because it changes in `while [ $G -lt $N ]; do G=$((G*2)); done` in line 2, "
-        "so --seed cannot be converted"
-    )
+    with pytest.raises(Problems, match="--seed depend"):
+        convert_script(Text("run.sh", script.format("$N")))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["eval $C", "$C", "bash -c \"$C\"", "python pretrain_gpt.py --num-layers 2 $C", "$C --seed 1",
+     "torchrun --nnodes $C pretrain_gpt.py --num-layers 2"],
+)  # fmt: skip
+def test_nothing_is_written_if_a_condition_decides_what_is_started(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin = f"python pretrain_gpt.py {SIZES}"
+    Path("run.sh").write_text(f"if grep -q x y; then C='{begin} --seed 3'; else C='{begin} --seed 4'; fi\n{command}\n")
+    assert main(["migrate", "run.sh", "-o", "new.yml", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    errors = [each for each in answer["problems"] if each["severity"] == "error"]
+    assert [(each["id"], each["line"], each["column"]) for each in errors] == [("migrate-branch-unknown", 1, 4)]
+    assert not Path("new.yml").exists()
 
 
 @pytest.mark.parametrize(
