@@ -81,7 +81,7 @@ def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
     source = Source(text)
     reader = _Reader(source, given or {})
     try:
-        is_ended = reader.run(parse([*((character, i) for i, character in enumerate(source.text))], source))
+        is_ended = reader.run(parse([*((character, i) for i, character in enumerate(source.text))]))
         script = reader.script
         if not any(_has_flags(command) for command in [*script.commands, *script.printed]):
             # functions for another script to call
@@ -149,26 +149,21 @@ class _Reader(Environment):
         self.count += 1
         if self.count > _MAX_COMMANDS:
             raise _too_much(f"this script runs more than {_MAX_COMMANDS} commands", self.source)
+        match command:
+            case Branching():
+                return self.run_if(command.arms, command.otherwise)
+            case Group() if command.is_subshell:
+                self.run_apart(lambda: self.run(command.body))
+                return False
+            case Group():
+                return self.run(command.body)
+            case Function():
+                self.functions[command.name] = command
+                return False
         runs: dict[type, Callable[[Any], bool]] = {
-            Simple: self.run_simple, Sum: self.run_test, Branching: self.run_branching, Case: self.run_case,
-            For: self.run_for, While: self.run_while, Group: self.run_group, Function: self.define,
+            Simple: self.run_simple, Sum: self.run_sum, Case: self.run_case, For: self.run_for, While: self.run_while,
         }  # fmt: skip
         return runs[type(command)](command)
-
-    def run_group(self, group: Group) -> bool:
-        if not group.is_subshell:
-            return self.run(group.body)
-        self.run_apart(lambda: self.run(group.body))
-        return False
-
-    def define(self, function: Function) -> bool:
-        self.functions[function.name] = function
-        return False
-
-    def run_test(self, command: Sum) -> bool:
-        total = self.run_sum(command.text, command.begin)
-        self.status = None if total is None else total != 0
-        return False
 
     # -- conditions and loops ----------------------------------------------------------------------------------------
 
@@ -204,9 +199,6 @@ class _Reader(Environment):
         self.script = script
         self.run_undecided([body], begin)
         return False
-
-    def run_branching(self, command: Branching) -> bool:
-        return self.run_if(command.arms, command.otherwise)
 
     def run_if(self, arms: Sequence[tuple[Commands, Commands]], otherwise: Commands) -> bool:
         if not arms:
@@ -305,7 +297,7 @@ class _Reader(Environment):
         """Keep the here-documents that a command writes to a file."""
         for here in command.here:
             into, body = text_of(self.joined(command.target)), text_of(self.joined(here.body))
-            self.documents[into] = Text(self.source.name, "\n" * (here.line - 1) + body)
+            self.documents[into] = Text(self.source.name, "\n" * (self.source.place(here.begin).line - 1) + body)
 
     def run_words(self, words: Sequence[Chars], index: int) -> bool:
         texts = [text_of(word) for word in words]
@@ -340,8 +332,9 @@ class _Reader(Environment):
         self.is_assumed = self.status is not None and bool(doubted)
         self.doubted += doubted
 
-    def run_sum(self, expression: str, index: int) -> int | None:
-        """Run `(( ))`; return its value, None if that is unknown."""
+    def run_sum(self, command: Sum) -> bool:
+        """Run `(( ))`, which succeeds if its value is not 0."""
+        expression, index = command.text, command.begin
         changed = assigned(expression, self.text_of)
         for name, value in changed.items():
             if value is None:
@@ -350,9 +343,9 @@ class _Reader(Environment):
             else:
                 self.store(name, [[(character, index) for character in value]], index)
         total = 1 if changed else evaluate(expression, self.text_of)
-        if total is None:
-            self.doubted += self.unknowns_in(expression)
-        return total
+        self.doubted += self.unknowns_in(expression) if total is None else []
+        self.status = None if total is None else total != 0
+        return False
 
     def call(self, function: Function, arguments: Sequence[Chars]) -> bool:
         before, self.arguments = self.arguments, [*arguments]
@@ -366,7 +359,7 @@ class _Reader(Environment):
     def run_inner(self, chars: Chars) -> bool:
         """Run a script that is the value of a word, as in `eval` and `bash -c`, unless it is nested too deep."""
         self.depth += 1
-        is_ended = self.depth <= _MAX_DEPTH and self.run(parse(chars, self.source))
+        is_ended = self.depth <= _MAX_DEPTH and self.run(parse(chars))
         self.depth -= 1
         return is_ended
 

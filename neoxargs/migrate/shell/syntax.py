@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from neoxargs.base.problems import Problem, Problems
 from neoxargs.migrate.shell.placeholders import placeholder_at
-from neoxargs.migrate.shell.values import Chars, Source
+from neoxargs.migrate.shell.values import Chars
 
-#: Nesting depth of commands and expansions.
-_MAX_DEPTH = 120
 #: Characters of a `$( )` or `${ }` that are searched for its end, so that many open ones take linear time.
 _MAX_BRACKETS = 4000
 #: Takes the place of an Unknown in the text of an inner script.
@@ -67,7 +64,7 @@ class Here:
     end: str
     is_plain: bool
     body: Parts = ()
-    line: int = 0
+    begin: int = 0
 
 
 class Simple(NamedTuple):
@@ -138,17 +135,15 @@ Command: TypeAlias = "Simple | Sum | Branching | Case | For | While | Group | Fu
 Commands: TypeAlias = "list[AndOr]"
 
 
-def parse(chars: Chars, source: Source) -> Commands:
-    """Parse a script, or the characters of one that another one starts. source: where the characters come from."""
-    return _Parser(chars, source).whole()
+def parse(chars: Chars) -> Commands:
+    """Parse a script, or the characters of one that another one starts."""
+    return _Parser(chars).whole()
 
 
 @dataclass
 class _Parser:
     chars: Chars
-    source: Source
     at: int = 0
-    depth: int = 0
     in_array: bool = False
     pending: list[Here] = field(default_factory=list)
 
@@ -157,13 +152,6 @@ class _Parser:
 
     def index(self, at: int) -> int:
         return self.chars[min(at, len(self.chars) - 1)][1] if self.chars else 0
-
-    def enter(self) -> None:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            what = f"the commands or expansions of this script are nested more than {_MAX_DEPTH} deep"
-            hint = "migrate a file that contains only the training command and its variables"
-            raise Problems([Problem(what, self.source.place(self.index(self.at)), hint, id="migrate-nested-too-deep")])
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
@@ -176,7 +164,6 @@ class _Parser:
 
     def commands(self, ends: Sequence[str]) -> Commands:
         """Read commands up to one of the keywords `ends`, or another keyword that does not begin a command."""
-        self.enter()
         found: Commands = []
         while True:
             self.skip(newlines=True)
@@ -191,7 +178,6 @@ class _Parser:
             else:
                 found.append(self.and_or())
             assert self.at > begin
-        self.depth -= 1
         return found
 
     def and_or(self) -> AndOr:
@@ -220,7 +206,6 @@ class _Parser:
             self.skip(newlines=True)
 
     def command(self) -> Command:
-        self.enter()
         keyword = self.keyword()
         command: Command
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)) and self.text[end - 2] == ")":
@@ -245,7 +230,6 @@ class _Parser:
             command = self.simple()
         if not isinstance(command, Simple) and self.redirects():
             self.simple()  # the redirections of a compound command
-        self.depth -= 1
         return command
 
     def branching(self) -> Branching:
@@ -387,11 +371,11 @@ class _Parser:
         # Tabs before the end word, as `<<-` allows.
         close = re.compile(rf"^\t*{re.escape(here.end)}$", re.M).search(self.text, self.at)
         stop = close.start() if close else len(self.text)
-        here.line = self.source.place(self.index(self.at)).line if self.at < len(self.text) else 0
+        here.begin = self.index(self.at)
         if here.is_plain:
             here.body = (Part("text", self.chars[self.at : stop], True),)
         else:
-            here.body = _Parser(self.chars[self.at : stop], self.source, depth=self.depth).quoted("")
+            here.body = _Parser(self.chars[self.at : stop]).quoted("")
         self.at = close.end() if close else stop
 
     # -- words -------------------------------------------------------------------------------------------------------
@@ -497,13 +481,12 @@ class _Parser:
 
     def expansion(self, quoted: bool) -> Part:
         """Read the variable, arithmetic or command substitution at this `$` or backquote."""
-        self.enter()
         begin = self.at
-        part = self._expansion(begin, quoted)
-        self.depth -= 1
+        part = self.unplaced_expansion(quoted)
         return part._replace(chars=self.chars[begin : self.at], quoted=quoted)
 
-    def _expansion(self, begin: int, quoted: bool) -> Part:
+    def unplaced_expansion(self, quoted: bool) -> Part:
+        begin = self.at
         if self.text.startswith("$((", begin) and (end := self.brackets(begin + 1)) and self.text[end - 2] == ")":
             self.at = end
             return Part("sum", ())
@@ -515,15 +498,11 @@ class _Parser:
         else:
             end = self.brackets(begin + 1) if self.text[begin + 1 : begin + 2] in ("(", "{") else 0
         self.at = end or begin + 1
-        if not end:
-            return Part("text", ())
-        match = _BRACES.fullmatch(self.text, begin + 2, end - 1) if self.text[begin + 1] == "{" else None
-        if match is None:
-            return Part("output", ())
-        word: Parts = ()
-        if match[4]:
-            inner = _Parser(self.chars[match.start(4) : match.end(4)], self.source, depth=self.depth)
-            word = inner.quoted_default() if quoted else inner.default()
+        match = _BRACES.fullmatch(self.text, begin + 2, end - 1) if self.text[begin + 1 : begin + 2] == "{" else None
+        if not end or match is None:
+            return Part("output" if end else "text", ())
+        inner = _Parser(self.chars[match.start(4) : match.end(4)] if match[4] else [])
+        word = inner.quoted_default() if quoted else inner.default()
         return Part("name", (), name=match[1], sign=match[3] or "", word=word, subscript=match[2])
 
     def quoted_default(self) -> Parts:
