@@ -91,7 +91,8 @@ class Environment:
     def _variable(self, part: Part, written: str, index: int) -> Value:
         value = self.lookup(part.name)
         if value is not None and part.subscript not in (None, "@", "*"):
-            value = self._element(value, part.subscript or "", written, index)
+            unknowns = [unknown for chars in value for unknown in unknowns_of(chars)]
+            return [[(Unknown.of(written, "`migrate` does not read single elements", because=unknowns), index)]]
         is_empty = value is not None and not any(value)
         if part.sign in (":+", "+"):
             unknowns = [unknown for chars in value or () for unknown in unknowns_of(chars)]
@@ -106,14 +107,6 @@ class Environment:
                 self.store(part.name, default)
             return default
         return [[(self.unknown(part.name, f"${{{part.name}}}" if part.sign else written), index)]]
-
-    def _element(self, value: Value, subscript: str, written: str, index: int) -> Value:
-        number = evaluate(subscript, self.text_of)
-        unknowns = [*self.unknowns_in(subscript), *(unknown for chars in value for unknown in unknowns_of(chars))]
-        if number is None or number < 0 or unknowns:
-            why = f"`migrate` does not know which element `{subscript}` is"
-            return [[(Unknown.of(written, why, because=unknowns), index)]]
-        return [value[number]] if number < len(value) else []
 
     def unknown(self, name: str, written: str) -> Unknown:
         """Return what stands for a variable without a value."""

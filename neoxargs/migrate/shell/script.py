@@ -17,7 +17,7 @@ from typing import Any
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.shell import conditions
-from neoxargs.migrate.shell.arithmetic import assigned, evaluate
+from neoxargs.migrate.shell.arithmetic import ASSIGNED, evaluate
 from neoxargs.migrate.shell.expand import Environment
 from neoxargs.migrate.shell.syntax import (
     AndOr,
@@ -333,17 +333,12 @@ class _Reader(Environment):
         self.doubted += doubted
 
     def run_sum(self, command: Sum) -> bool:
-        """Run `(( ))`, which succeeds if its value is not 0."""
-        expression, index = command.text, command.begin
-        changed = assigned(expression, self.text_of)
-        for name, value in changed.items():
-            if value is None:
-                unknown = Unknown.of(f"$(({expression}))", because=self.unknowns_in(expression))
-                self.store(name, [[(unknown, index)]], index)
-            else:
-                self.store(name, [[(character, index) for character in value]], index)
-        total = 1 if changed else evaluate(expression, self.text_of)
-        self.doubted += self.unknowns_in(expression) if total is None else []
+        """Run `(( ))`, which succeeds if its value is not 0; the variables that it sets are unknown afterwards."""
+        total = evaluate(command.text, self.text_of)
+        self.doubted += self.unknowns_in(command.text)
+        unknown = Unknown.of(f"(({command.text}))", where=self.source.place(command.begin), because=self.doubted)
+        for match in ASSIGNED.finditer(command.text):
+            self.store(match[1] or match[2], [[(unknown, command.begin)]], command.begin)
         self.status = None if total is None else total != 0
         return False
 

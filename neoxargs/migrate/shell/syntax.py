@@ -22,7 +22,6 @@ _NAME = re.compile(r"\$(?:(\w+)|[@*#?$!-])", re.A)
 _BRACES = re.compile(r"(\w+|[@*])(?:\[([^]]*)\])?(?:(:?[-=+?])(.*))?", re.A | re.S)
 _ASSIGNED = re.compile(r"(\w+)(\+?)=", re.A)
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)\s*|function[ \t]+([\w.-]+)\s*", re.A)
-_GROUP = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)")
 _REDIRECTION = re.compile(r"\d*(<<-?(?!<)|<<<|<>|<&|<|>>|>&|>\||>|&>>|&>)[ \t]*")
 _KEYWORD = re.compile(r"(?:if|then|elif|else|fi|case|esac|for|select|while|until|do|done|[{}!])(?![^\s;&|()<>])")
 _CLOSING = ("then", "elif", "else", "fi", "esac", "do", "done", "}")
@@ -144,7 +143,6 @@ def parse(chars: Chars) -> Commands:
 class _Parser:
     chars: Chars
     at: int = 0
-    in_array: bool = False
     pending: list[Here] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -217,12 +215,14 @@ class _Parser:
             self.at += self.text[self.at : self.at + 1] in (")", "}")
         elif keyword == "if":
             command = self.branching()
+        elif keyword in ("for", "while"):
+            command = self.loop(keyword)
         elif keyword == "case":
             command = self.case()
-        elif keyword in ("for", "select", "while", "until"):
-            begin, command = self.at, self.loop(keyword)
-            if keyword in ("select", "until"):  # not read: a command of that name ends in a problem
-                command = Simple([(Part("text", self.chars[begin : begin + 6]),)], (), [], self.index(begin))
+        elif keyword in ("select", "until"):  # not read: a command of that name ends in a problem
+            written = Part("text", self.chars[self.at : self.at + len(keyword)])
+            command = Simple([(written,)], (), [], self.index(self.at))
+            self.loop(keyword)
         elif match := _FUNCTION.match(self.text, self.at):
             self.at = match.end()
             command = Function(match[1] or match[2], self.command())
@@ -278,11 +278,9 @@ class _Parser:
         if keyword in ("while", "until"):
             return While(self.commands(("do",)), self.body(), index)
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)):
-            first, condition, step = [*self.text[self.at + 2 : end - 2].split(";"), "", ""][:3]
+            passes = Pipeline(False, [Sum(self.text[self.at + 2 : end - 2], index)])
             self.at = end
-            body = [*self.body(), _list(Sum(step, index), index)]
-            loop = While([_list(Sum(condition, index), index)], body, index)
-            return Group([_list(Sum(first, index), index), _list(loop, index)], False)
+            return While([AndOr([("", passes)], index)], self.body(), index)
         name = "".join(character for part in self.word() for character, _ in part.chars)
         self.skip(newlines=True)
         words: list[Parts] = [(Part("name", [("$@", index)], True, "@"),)]
@@ -387,11 +385,9 @@ class _Parser:
         begin, self.at = self.at, match.end()
         items = None
         value: Parts = ()
-        if self.text.startswith("(", self.at) and not self.in_array:
+        if self.text.startswith("(", self.at):
             self.at += 1
-            self.in_array = True  # arrays cannot be nested
             items = tuple(self.words_until(")"))
-            self.in_array = False
             self.at += 1
         else:
             value = self.word(may_be_empty=True)
@@ -430,7 +426,7 @@ class _Parser:
     def literal(self, depth: int) -> Chars:
         """Read text that stands for itself; nothing if the word ends here or has a quote or `$`. depth: of brackets."""
         begin, character = self.at, self.text[self.at]
-        if unsplit := self.unsplit_text():
+        if unsplit := placeholder_at(self.text, self.at):
             self.at += len(unsplit)
             return self.chars[begin : self.at]
         if character == "\\" and not self.text.startswith("\\\n", begin):
@@ -451,12 +447,6 @@ class _Parser:
         begin, end = self.at + 1, self.text.find("'", self.at + 1)
         self.at = (end if end >= 0 else len(self.text)) + 1
         return [Part("text", self.chars[begin : self.at - 1], True)]
-
-    def unsplit_text(self) -> str:
-        """Return the text here that belongs to one word in spite of spaces and special characters."""
-        # Published scripts have unquoted lists such as `[0]*1+([1]*26)` in arrays, although bash rejects them.
-        group = _GROUP.match(self.text, self.at) if self.in_array else None
-        return group[0] if group else placeholder_at(self.text, self.at)
 
     def quoted(self, end: str) -> Parts:
         """Read up to a closing double quote, or the whole text if `end` is empty."""
@@ -544,7 +534,3 @@ class _Parser:
                     return at + 1
             at += 1
         return 0
-
-
-def _list(command: Command, begin: int) -> AndOr:
-    return AndOr([("", Pipeline(False, [command]))], begin)
