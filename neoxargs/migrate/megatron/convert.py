@@ -102,6 +102,8 @@ def convert_script(
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
     others = _other_models(script.commands, command)
+    if others and (where := _condition(script, command)):
+        raise Problems([undecided(where, "commands that describe different models", [], script.unset)])
     if others:
         reading.to_do.append(f"TODO: {sentence(others[0])} (line {command[0].place.line}).")
     if program and not is_of_gpt(program.text):
@@ -130,6 +132,11 @@ def _command(script: Script) -> Sequence[Word]:
             if where := word.unknowns[0].where:  # it can be the training command
                 raise Problems([undecided(where, f"the words of {word.text}", word.unknowns, script.unset)])
     return command
+
+
+def _condition(script: Script, command: Sequence[Word]) -> Place | None:
+    """Return the condition that decides whether a command is started, if it is not known."""
+    return next((place for number, place in script.conditions.items() if script.commands[number] is command), None)
 
 
 def _flag_count(words: Sequence[Word]) -> int:

@@ -61,6 +61,8 @@ class Script:
     """The parts of a script that can be read without running it."""
 
     commands: list[list[Word]] = field(default_factory=list)
+    conditions: dict[int, Place] = field(default_factory=dict)
+    """The condition or loop that is not known and decides whether the command of this index is started."""
     printed: list[list[Word]] = field(default_factory=list)
     """`echo` and `printf` commands; some scripts print the command that they submit elsewhere."""
     flag_lines: list[list[Word]] = field(default_factory=list)
@@ -173,12 +175,14 @@ class _Reader(Environment):
         What they change is unknown afterwards. begin: the index of the condition. is_complete: one of them does run.
         """
         place, names = self.source.place(begin), [name for unknown in self.doubted for name in unknown.names]
-        before = self.variables, self.documents
+        before, count = (self.variables, self.documents), len(self.script.commands)
         states = [] if is_complete else [before]
         for body in bodies:
             self.variables, self.documents = dict(before[0]), dict(before[1])
             if not body():  # a script that goes on has not ended in this body
                 states.append((self.variables, self.documents))
+        for number in range(count, len(self.script.commands)):
+            self.script.conditions.setdefault(number, place)
         if not states:
             return True
         self.variables, self.documents = dict(states[0][0]), dict(states[0][1])

@@ -291,6 +291,14 @@ def test_a_second_model_in_the_script_is_a_warning() -> None:
     assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
 
 
+def test_a_model_that_a_condition_selects_is_refused() -> None:
+    command = f"torchrun pretrain_gpt.py {SIZES}"
+    with pytest.raises(Problems, match="commands that describe different models depend on this") as stop:
+        convert_script(Text("run.sh", f"if [ -f x ]; then\n{command} --lr 1\nelse\n{command} --lr 2\nfi"))
+    assert [str(problem.where) for problem in stop.value.problems] == ["run.sh:1:4"]
+    assert convert_script(Text("run.sh", f"if [ -f x ]; then\n{command}\nelse\n{command}\nfi")).to_do == []
+
+
 def test_what_depends_on_an_unknown_condition_is_refused() -> None:
     text = "if [ $A = x ]; then N=3; M=1; else N=4; M=2; fi\npython pretrain_gpt.py --num-layers $N --seed $M --lr 1"
     with pytest.raises(Problems) as stop:
