@@ -43,3 +43,18 @@ def test_where_files_lie_is_asked_of_one_module() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "parents"
     }
     assert climbing == {"tests/support/paths.py"}
+
+
+def measures(node: ast.AST) -> bool:
+    """Whether this is a CPU clock, or the time since another time."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in {"process_time", "thread_time", "perf_counter"}
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and "time.monotonic()" in ast.unparse(node)
+
+
+def test_no_test_measures_time() -> None:
+    """A deadline that aborts what hangs is `time.monotonic() + seconds`; durations belong in bench/."""
+    timed = {str(path.relative_to(ROOT)) for path in MODULES for node in nodes(path) if measures(node)}
+    assert {path for path in timed if "/test_" in path} == set()
+    assert any(map(measures, ast.walk(ast.parse("assert time.monotonic() - begun < 30"))))
+    assert "tests/fuzz/judge.py" in timed  # which reports the slowest inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fuzz import judge
 from tests.fuzz.judge import Input, described, judged, made
 from tests.fuzz.mutant import Mutant, Spot
 
@@ -29,6 +30,17 @@ def test_a_wrong_answer_is_detected() -> None:
     right, wrong = (Input(Mutant(text, "misspelt key", Spot(line, 1)), "check") for line in (2, 1))
     assert judged(right).faults == []
     assert "nothing points at line 1, column 1" in judged(wrong).faults[0]
+
+
+def test_an_input_that_hangs_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(given: Input, faults: list[str]) -> str:
+        while True:
+            pass
+
+    monkeypatch.setattr(judge, "HANG", 0.1)
+    monkeypatch.setitem(judge.READERS, "check", hang)
+    verdict = judged(Input(Mutant("", "none"), "check"))
+    assert (verdict.outcome, verdict.faults) == ("hangs", ["no answer after 0.1 s of CPU"])
 
 
 def test_inputs_are_reproducible() -> None:

