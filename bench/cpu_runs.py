@@ -69,10 +69,9 @@ def prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     # Log-uniform, which is close to the frequencies of words (Zipf's law).
     tokens = (vocabulary ** rng.random(2_000_000)).astype(np.uint16)
-    writer = indexed.Writer(folder / "data", np.uint16)
-    lengths = [1000] * (len(tokens) // 1000)
-    writer.add(tokens, lengths, [True] * len(lengths))
-    writer.finish()
+    with indexed.new_file(folder / "data", np.uint16) as writer:
+        lengths = [1000] * (len(tokens) // 1000)
+        writer.add(tokens, lengths, [True] * len(lengths))
     paths = {"data_path": str(folder / "data"), "vocab_file": str(folder / "tokenizer.json")}
     return {**MODEL, **paths, "train_iters": steps, "make_vocab_size_divisible_by": 64}
 

@@ -400,9 +400,8 @@ def _tokens(folder: Path) -> Path:
     """Write random tokens unless they exist, and return the prefix of their files."""
     prefix = folder / "tokens"
     if not indexed.exists(prefix):
-        writer = indexed.Writer(prefix, np.uint16)
-        writer.add(np.random.default_rng(0).integers(0, 256, 20_000).astype(np.uint16), [200] * 100, [True] * 100)
-        writer.finish()
+        with indexed.new_file(prefix, np.uint16) as writer:
+            writer.add(np.random.default_rng(0).integers(0, 256, 20_000).astype(np.uint16), [200] * 100, [True] * 100)
     return prefix
 
 

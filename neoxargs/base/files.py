@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,14 +24,71 @@ def never_writable_for_all() -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file, so that readers see the old or the new text, also if this process is killed meanwhile."""
-    # Written beside and renamed, because a rename is atomic and a write is not.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except BaseException:  # also Ctrl-C and SIGTERM
-        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a hidden file beside `path`, which it replaces when the block ends.
+
+    Readers see the old or the new content, also if this process is killed. After an exception, Ctrl-C and SIGTERM
+    included, `path` is as it was and the hidden file is gone.
+    """
+    with replacing_all([path]) as [part]:
+        yield part
+
+
+@contextmanager
+def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Do the same for several files: after an exception, also in the middle of the renames, all are as they were."""
+    # Of the process, which tells what a killed one left; and random, because hosts and containers share folders.
+    parts = [path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part") for path in paths]
+    kept = [part.with_suffix(".old") for part in parts]
+    renamed: list[tuple[Path, Path]] = []
+    try:
+        yield parts
+        for number, (path, part, old) in enumerate(zip(paths, parts, kept, strict=True), 1):
+            if number < len(paths):  # after the last rename nothing can fail
+                if path.exists():
+                    _give_second_name(path, old)
+                renamed.append((path, old))
+            os.replace(part, path)
+    except BaseException:
+        for path, old in reversed(renamed):
+            if old.exists():
+                os.replace(old, path)
+            else:
+                path.unlink(missing_ok=True)
         raise
+    finally:
+        for left in (*parts, *kept):
+            left.unlink(missing_ok=True)
+
+
+def _give_second_name(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:  # a file system without hard links
+        shutil.copy2(path, other)
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder beside `folder`, which takes its name when the block ends.
+
+    After an exception, Ctrl-C and SIGTERM included, the hidden folder is gone; one that a killed process left is
+    removed first. Raises OSError, also if `folder` exists and is not empty.
+    """
+    part = folder.with_name(f".writing-{folder.name}")
+    try:
+        if part.exists():
+            shutil.rmtree(part)
+        part.mkdir(parents=True)
+        yield part
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def why_unwritable(folder: Path) -> str:

@@ -6,11 +6,11 @@ import difflib
 import errno
 import io
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from neoxargs.base.files import Text
+from neoxargs.base.files import Text, replacing_all
 from neoxargs.base.problems import Place, Problem, Problems
 
 BOM = b"\xef\xbb\xbf"
@@ -72,25 +72,18 @@ def _is_stream(name: str) -> bool:
 
 
 def _replace(files: Sequence[Text]) -> None:
-    before: dict[str, bytes | None] = {}
-    ready: dict[str, str] = {}
-    moved: list[str] = []
+    # The targets of symbolic links, which are kept.
+    targets = [Path(os.path.realpath(name)) for name, _ in files]
     try:
-        for name, text in files:
-            with os_error_as_problem(name):
-                before[name] = _content(name)
-                ready[name] = _write_beside(name, _byte_order_mark(before[name]) + text.encode())
-        for name, temporary in ready.items():
-            with os_error_as_problem(name):
-                os.replace(temporary, os.path.realpath(name))
-            moved.append(name)
-    except BaseException:  # includes KeyboardInterrupt
-        for name in moved:
-            _restore(name, before[name])
-        raise
-    finally:
-        for name in ready.keys() - set(moved):
-            os.unlink(ready[name])
+        with replacing_all(targets) as parts:
+            for (name, text), target, part in zip(files, targets, parts, strict=True):
+                with os_error_as_problem(name):
+                    _write(part, _byte_order_mark(target) + text.encode())
+                    _copy_owner_and_mode(target, part)
+    except OSError as error:  # of the renames
+        names = {str(target): name for (name, _), target in zip(files, targets, strict=True)}
+        with os_error_as_problem(names.get(error.filename2, files[0].name)):
+            raise
 
 
 @contextmanager
@@ -104,56 +97,28 @@ def os_error_as_problem(name: str) -> Iterator[None]:
         raise Problems([Problem(what, Place(name, 0, 0), id="output-file-unwritable")]) from None
 
 
-def _content(name: str) -> bytes | None:
-    """Return the content of the file, None if it does not exist; raise OSError if it is not writable."""
-    if not os.path.exists(name):
-        return None
+def _byte_order_mark(target: Path) -> bytes:
+    """Return the byte order mark of an existing file, which some Windows editors write; raise OSError if read-only."""
+    if not target.exists():
+        return b""
     # os.replace needs write permission for the folder only, so it would replace a read-only file.
-    if not os.access(name, os.W_OK):
+    if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    with open(name, "rb") as file:
-        return file.read()
+    with open(target, "rb") as file:
+        return BOM if file.read(len(BOM)) == BOM else b""
 
 
-def _write_beside(name: str, content: bytes) -> str:
-    """Write the content to a temporary file in the same folder, with the old file's owner and permissions."""
-    target = os.path.realpath(name)
-    handle, temporary = tempfile.mkstemp(prefix=".deepy-", dir=os.path.dirname(target))
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        _copy_owner_and_mode(target, temporary)
-    except BaseException:  # also Ctrl-C, while a slow disk is written to
-        os.unlink(temporary)
-        raise
-    return temporary
+def _write(part: Path, content: bytes) -> None:
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _copy_owner_and_mode(target: str, temporary: str) -> None:
-    if not os.path.exists(target):
-        os.chmod(temporary, 0o666 & ~_umask())
+def _copy_owner_and_mode(target: Path, part: Path) -> None:
+    if not target.exists():
         return
-    old = os.stat(target)
+    old = target.stat()
     with suppress(PermissionError):  # only root may change the owner of a file
-        os.chown(temporary, old.st_uid, old.st_gid)
-    os.chmod(temporary, old.st_mode & 0o777)
-
-
-def _restore(name: str, content: bytes | None) -> None:
-    if content is None:
-        os.unlink(name)
-    else:
-        os.replace(_write_beside(name, content), os.path.realpath(name))
-
-
-def _byte_order_mark(content: bytes | None) -> bytes:
-    """Return the byte order mark (some Windows editors write one) if the old file starts with it."""
-    return BOM if content and content.startswith(BOM) else b""
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        os.chown(part, old.st_uid, old.st_gid)
+    os.chmod(part, old.st_mode & 0o777)

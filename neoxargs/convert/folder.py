@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from neoxargs.base.files import replacing_folder
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import Digest, digest_of
@@ -27,27 +27,18 @@ YAML = "model.yml"
 
 @contextmanager
 def output_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder to write to. It is renamed to `folder` at the end, and removed after an exception.
-
-    Raises Problems if `folder` exists or cannot be written.
-    """
+    """Yield a hidden folder to write to (`replacing_folder`). Raises Problems if `folder` exists or is not writable."""
     if folder.exists():
         what = f"--to ({folder}) already exists"
         hint = "choose a different folder, or remove this one"
         raise Problems(Problem(what, hint=hint, id="output-folder-exists"))
-    part = folder.with_name(f".writing-{folder.name}")
     try:
-        if part.exists():  # left by a killed run
-            shutil.rmtree(part)
-        part.mkdir(parents=True)
-        yield part
-        part.rename(folder)
+        with replacing_folder(folder) as part:
+            yield part
     except OSError as error:
         raise Problems(
             Problem(f"--to ({folder}) cannot be written: {error.strerror or error}", id="output-folder-unwritable")
         ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_digests(folder: Path, known: Mapping[str, Digest] | None = None) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.config.config import Config
-from neoxargs.files.checkpoints.folder import BASE, Base
+from neoxargs.files.checkpoints.folder import BASE, Base, delete
 from neoxargs.targets.ranks import train_values
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.commit import begin, commit
@@ -47,16 +47,20 @@ class Imported:
 def write(source: Imported, config: Config, folder: Path, advance: Callable[[int], object]) -> None:
     """Add the checkpoint to a folder. advance: called with the bytes of the weights of each layer that is written."""
     iteration = source.common["iteration"]
-    files = RankFiles(begin(folder, iteration))
-    # groupby joins neighbours only; `names` has those of a layer one after the other.
-    for layer, names in groupby(source.names, _layer):
-        advance(_write_layer(source, files, layer, list(names)))
-    files.save(source.common, files.part / STATES)
-    files.text(json.dumps(train_values(config), indent=1), files.part / "config.json")
-    if source.base:
-        files.text(source.base.to_json(), files.part / BASE)
-    files.raise_error()
-    commit(folder, iteration, files.digests)
+    part = begin(folder, iteration)
+    try:
+        files = RankFiles(part)
+        # groupby joins neighbours only; `names` has those of a layer one after the other.
+        for layer, names in groupby(source.names, _layer):
+            advance(_write_layer(source, files, layer, list(names)))
+        files.save(source.common, part / STATES)
+        files.text(json.dumps(train_values(config), indent=1), part / "config.json")
+        if source.base:
+            files.text(source.base.to_json(), part / BASE)
+        files.raise_error()
+        commit(folder, iteration, files.digests)
+    finally:
+        delete(part)  # after an exception; otherwise it has been renamed
 
 
 def _layer(name: str) -> str:

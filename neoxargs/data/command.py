@@ -76,9 +76,8 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
     refuse_other_files(prefix)
     tokenizer, files = _tokenizer_and_files(recipe, texts)
     total = sum(file.stat().st_size for file in files)
-    writer = indexed.Writer(prefix, stored_type(tokenizer.vocab_size))
     counts, text_bytes = np.zeros(tokenizer.vocab_size, dtype=np.int64), 0
-    try:
+    with indexed.new_file(prefix, stored_type(tokenizer.vocab_size)) as writer:
         with Meter(total, f"tokenising {total / 1e6:.1f} MB") as meter:
             for chunk in encode(text_files.documents(files, recipe.json_key), recipe, worker_count(total, workers)):
                 writer.add(chunk.ids, chunk.lengths, chunk.last)
@@ -96,9 +95,6 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
         summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe), eod)
         # Before the files change, so that no summary describes another token file.
         sidecar(prefix).unlink(missing_ok=True)
-        writer.finish()
-    finally:
-        writer.discard()
     write_json(sidecar(prefix), asdict(summary))
     return summary
 

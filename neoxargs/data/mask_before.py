@@ -35,17 +35,13 @@ def write(prefix: Path, delimiter: tuple[int, ...], fingerprint: str) -> None:
     """Write `<prefix>_label` for a token file. fingerprint: of the token file, which the labels repeat."""
     tokens = indexed.read(prefix)
     bounds = np.concatenate(([0], np.cumsum(tokens.lengths, dtype=np.int64)))
-    writer = indexed.Writer(label_prefix(prefix), np.int32)
-    try:
+    with indexed.new_file(label_prefix(prefix), np.int32) as writer:
         for first, last in pairwise(tokens.ends.tolist()):
             # A document may be several sequences, across which the delimiter is searched.
             labels = masked(np.array(tokens.ids[bounds[first] : bounds[last]], dtype=np.int32), delimiter)
             lengths = tokens.lengths[first:last].tolist()
             writer.add(labels, lengths, [False] * (len(lengths) - 1) + [True])
         sidecar(label_prefix(prefix)).unlink(missing_ok=True)
-        writer.finish()
-    finally:
-        writer.discard()
     write_json(sidecar(label_prefix(prefix)), _made_from(delimiter, fingerprint))
 
 

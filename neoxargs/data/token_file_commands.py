@@ -172,15 +172,13 @@ def merge(prefixes: Sequence[str], output: Path) -> None:
         raise Problems(problems)
     refuse_other_files(output)
     with ExitStack() as stack:
-        writers = []
         total = sum(Path(name + ".bin").stat().st_size for names in inputs for name in names)
         meter = stack.enter_context(Meter(total, f"merging {format_bytes(total)}"))
         for same_kind in zip(*inputs, strict=True):
             ending = same_kind[0][len(prefixes[0]) :]
             opened = [_opened(name) for name in same_kind]
-            writer = indexed.Writer(output.with_name(output.name + ending), _stored(opened))
-            stack.callback(writer.discard)
-            writers.append(writer)
+            new = indexed.new_file(output.with_name(output.name + ending), _stored(opened))
+            writer = stack.enter_context(new)
             for name, file in zip(same_kind, opened, strict=True):
                 ends = _ends(name)
                 for part in _parts(file):
@@ -188,8 +186,6 @@ def merge(prefixes: Sequence[str], output: Path) -> None:
                     writer.add(ids, file.lengths[part].tolist(), ends[part])
                     meter.advance(ids.nbytes)
         sidecar(output).unlink(missing_ok=True)
-        for writer in writers:
-            writer.finish()
     write_json(sidecar(output), _record(prefixes))
 
 

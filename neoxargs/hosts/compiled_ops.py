@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from neoxargs.base.files import replace_text
 from neoxargs.base.problems import Problem
 
 #: The file beside a library that names the torch and DeepSpeed installations it was built with.
@@ -60,7 +61,7 @@ def cache_folders(environ: Mapping[str, str]) -> list[Path]:
 
 def record_installation(folder: Path) -> None:
     """Write to a folder of the cache which installations its library was built with."""
-    (folder / BUILT_WITH).write_text(_installation(), encoding="utf-8")
+    replace_text(folder / BUILT_WITH, _installation())
 
 
 def is_compiled(op: str, environ: Mapping[str, str]) -> bool:

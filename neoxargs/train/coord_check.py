@@ -43,7 +43,7 @@ def run(config: Config, device: torch.device) -> None:
         sizes = measure(config, device)
         file = Path(config.logging.run_dir) / "coord_check.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
+        replace_text(file, json.dumps(sizes, indent=1) + "\n")
         print(*table_lines(sizes), f"all values: {file}", sep="\n", flush=True)
 
 

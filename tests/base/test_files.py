@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import never_writable_for_all, replace_text
+from neoxargs.base.files import never_writable_for_all
 from neoxargs.cli import main
 from neoxargs.config.config import Config
 from neoxargs.files.run_record import write_record
@@ -74,17 +74,6 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert not [path for path in created if path.stat().st_mode & stat.S_IWOTH]
     assert not [path for path in created if path.is_file() and b"hunter" in path.read_bytes()]
     assert "hunter" not in output + errors + " ".join(arguments)
-
-
-def test_a_text_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(source: Path, target: Path) -> None:
-        raise OSError("disk full")
-
-    replace_text(tmp_path / "file", "old")
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        replace_text(tmp_path / "file", "new")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
 
 
 @pytest.mark.parametrize("write", [write_record, lambda config: write_lock(config, "train.py")])

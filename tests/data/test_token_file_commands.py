@@ -68,9 +68,8 @@ def test_merged_files_of_one_type_are_those_files_one_after_the_other() -> None:
 
 
 def test_documents_of_several_sequences_stay_together() -> None:
-    writer = indexed.Writer(Path("d/a"), np.uint16)
-    writer.add(np.arange(6, dtype=np.uint16), [2, 3, 1], [False, True, True])
-    writer.finish()
+    with indexed.new_file(Path("d/a"), np.uint16) as writer:
+        writer.add(np.arange(6, dtype=np.uint16), [2, 3, 1], [False, True, True])
     assert main(["--merge", "d/a", "d/a.idx", "--output-prefix", "same"]) == 0
     assert indexed.read(Path("same")).ends.tolist() == [0, 2, 3]
     token_file(Path("d/b"), [[1]], np.uint16)

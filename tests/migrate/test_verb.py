@@ -145,9 +145,9 @@ def test_files_already_replaced_are_restored_on_an_error(folder: Path, monkeypat
     (folder / "other.yml").write_text("other")
     replace = os.replace
 
-    def refused_once(source: str, target: str) -> None:
-        if target.endswith("other.yml"):
-            raise PermissionError(1, "Operation not permitted")
+    def refused_once(source: Path, target: Path) -> None:
+        if target.name == "other.yml":
+            raise PermissionError(1, "Operation not permitted", str(source), None, str(target))
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", refused_once)

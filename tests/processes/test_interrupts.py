@@ -90,7 +90,7 @@ def test_tokenising_with_several_processes_prints_one_line(tmp_path):
     (tmp_path / "made").mkdir()
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
-    while not list((tmp_path / "made").glob("out.*.part.bin")):
+    while not list((tmp_path / "made").glob(".out.bin.*.part")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)

@@ -15,10 +15,9 @@ IGNORED = -100
 
 def token_file(prefix: Path, documents: Sequence[Sequence[float]], stored: type[np.generic] = np.int32) -> str:
     """Write documents to a token file and return its prefix."""
-    writer = indexed.Writer(prefix, stored)
-    for ids in documents:
-        writer.add(np.array(ids, stored), [len(ids)], [True])
-    writer.finish()
+    with indexed.new_file(prefix, stored) as writer:
+        for ids in documents:
+            writer.add(np.array(ids, stored), [len(ids)], [True])
     return str(prefix)
 
 

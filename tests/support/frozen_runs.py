@@ -86,10 +86,10 @@ def losses(folder: Path) -> list[float]:
 
 def trained_base(folder: Path) -> Path:
     """Write text to a folder, and train a model for two steps; its checkpoint is in `base`."""
-    writer, ids = indexed.Writer(folder / "text", np.uint16), np.frombuffer(b"some words to learn " * 40, np.uint8)
-    for _ in range(20):
-        writer.add(ids.astype(np.uint16), [len(ids)], [True])
-    writer.finish()
+    ids = np.frombuffer(b"some words to learn " * 40, np.uint8)
+    with indexed.new_file(folder / "text", np.uint16) as writer:
+        for _ in range(20):
+            writer.add(ids.astype(np.uint16), [len(ids)], [True])
     run_ranks(trained, 1, [configured(folder, "", train_iters=2, save=folder / "base")])
     return folder
 

@@ -171,8 +171,7 @@ def write_tokens(folder: Path) -> Path:
     """Write random tokens as a token file unless it exists, and return its prefix."""
     prefix = folder / "tokens"
     if not indexed.exists(prefix):
-        writer = indexed.Writer(prefix, np.uint16)
-        ids = np.random.default_rng(0).integers(0, 256, 20_000).astype(np.uint16)
-        writer.add(ids, [200] * 100, [True] * 100)
-        writer.finish()
+        with indexed.new_file(prefix, np.uint16) as writer:
+            ids = np.random.default_rng(0).integers(0, 256, 20_000).astype(np.uint16)
+            writer.add(ids, [200] * 100, [True] * 100)
     return prefix

@@ -155,11 +155,10 @@ def text(folder: Path) -> Path:
     """A token file of 200 documents of words, drawn alike every time."""
     prefix, draw = folder / "text", np.random.default_rng(1)
     words = ["attention", "layer", "gradient", "weight", "token", "batch", "stage", "rank", "loss", "step"]
-    writer = indexed.Writer(prefix, np.uint16)
-    for _ in range(200):
-        ids = np.frombuffer(" ".join(draw.choice(words, 100)).encode(), np.uint8).astype(np.uint16)
-        writer.add(ids, [len(ids)], [True])
-    writer.finish()
+    with indexed.new_file(prefix, np.uint16) as writer:
+        for _ in range(200):
+            ids = np.frombuffer(" ".join(draw.choice(words, 100)).encode(), np.uint8).astype(np.uint16)
+            writer.add(ids, [len(ids)], [True])
     return prefix
 
 

@@ -132,10 +132,9 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
     encoder = Encoder(recipe, sources.forms_of(files, recipe.json_keys), now)
     size, totals = sum(file.stat().st_size for file in files), _Totals()
     with ExitStack() as stack:
-        writers = []
-        for path, stored in _files(recipe, prefix).items():
-            writers.append(indexed.Writer(path, stored))
-            stack.callback(writers[-1].discard)
+        writers = [
+            stack.enter_context(indexed.new_file(path, stored)) for path, stored in _files(recipe, prefix).items()
+        ]
         meter = stack.enter_context(Meter(size, f"tokenising {size / 1e6:.1f} MB"))
         chunks = encode(sources.conversations(files), encoder, now, worker_count(size, workers))
         for chunk in chunks:
@@ -153,8 +152,6 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
         summary = _summary(writers[0].documents, totals, encoder, fingerprint(files, recipe))
         # Before the files change, so that no summary describes others.
         sidecar(prefix).unlink(missing_ok=True)
-        for writer in writers:
-            writer.finish()
     write_json(sidecar(prefix), asdict(summary))
     return summary, totals.sample
 

@@ -7,17 +7,17 @@ files appear under their final names only once they are complete.
 
 from __future__ import annotations
 
-import os
 import zlib
 from array import array
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neoxargs.base.files import replacing
 from neoxargs.files.checkpoints.checksums import ChecksumFile, Digest
 from neoxargs.files.token_files import checksums
 from neoxargs.files.token_files.index import HEADER, MAGIC
@@ -30,34 +30,51 @@ CODES: dict[type[np.generic], int] = {np.uint16: 8, np.int32: 4}
 REWARD, REWARD_CODE = np.float32, 6
 
 
-class Writer:
-    """Appends sequences; `finish` moves both files to their final names, `discard` deletes unfinished ones.
+@contextmanager
+def new_file(prefix: Path, stored: type[np.generic]) -> Iterator[Writer]:
+    """Yield the writer of a token file, which appears when the block ends; after an exception, nothing has changed.
 
     prefix: path of the files without `.bin` and `.idx`. stored: type of the token ids in the file.
     """
-
-    def __init__(self, prefix: Path, stored: type[np.generic]) -> None:
-        self.prefix, self.stored = prefix, stored
+    bin_path, idx_path = paths(prefix)
+    with ExitStack() as files:
         with writing(prefix):
             prefix.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(prefix)
-        self._crc32, self._ids = 0, checksums.Ids(np.dtype(stored).str if stored in CODES else None)
-        self._parts = [_partial_file(prefix, os.getpid(), ending) for ending in ("bin", "idx")]
+            _remove_leftovers(prefix)
+            # The index is renamed last: a token file without index counts as missing.
+            idx_part, bin_part = files.enter_context(replacing(idx_path)), files.enter_context(replacing(bin_path))
+            stream = files.enter_context(open(bin_part, "wb"))
+        writer = Writer(prefix, stored, stream)
+        yield writer
+        with writing(prefix):
+            stream.close()
+            records = writer.write_index(idx_part)
+            # Without the record of their checksums, files count as foreign ones.
+            checksums.forget(str(prefix))
+            idx_path.unlink(missing_ok=True)  # so that an old index is never read together with new ids
+            files.close()
+            checksums.write(str(prefix), records, made=True)
+
+
+class Writer:
+    """Appends sequences to a token file.
+
+    stored: type of the token ids in the file. lengths: of all sequences, in tokens. ends: document boundaries: 0, then,
+    for each document, the number of sequences up to its end.
+    """
+
+    def __init__(self, prefix: Path, stored: type[np.generic], stream: BinaryIO) -> None:
+        self.prefix, self.stored, self._stream = prefix, stored, stream
+        self._size, self._crc32, self._ids = 0, 0, checksums.Ids(np.dtype(stored).str if stored in CODES else None)
         self.lengths = array("i")
         self.ends = array("q", [0])
-        """Document boundaries: 0, then, for each document, the number of sequences up to its end."""
-
-    @cached_property
-    def _bin(self) -> BinaryIO:
-        """The file of token ids. Created by the first `add`, when a signal already leads to `discard`."""
-        return open(self._parts[0], "wb")  # closed by finish and discard
 
     def add(self, ids: NDArray[np.generic], lengths: list[int], last: list[bool]) -> None:
         """Append sequences, concatenated in `ids`; `last` marks those that end a document. Empty ones are dropped."""
         assert ids.dtype == self.stored and ids.size == sum(lengths)
         with writing(self.prefix):
-            self._bin.write(ids.data)
-        self._crc32 = zlib.crc32(ids.data, self._crc32)
+            self._stream.write(ids.data)
+        self._size, self._crc32 = self._size + ids.nbytes, zlib.crc32(ids.data, self._crc32)
         self._ids.add(ids.data)
         for length, ends in zip(lengths, last, strict=True):
             if length:
@@ -69,41 +86,18 @@ class Writer:
     def documents(self) -> int:
         return len(self.ends) - 1
 
-    def finish(self) -> None:
-        """Write the index, then rename both files, the index last: a token file without index counts as missing.
-
-        The record of their checksums is removed before and written after: without it, files count as foreign ones.
-        """
-        with writing(self.prefix):
-            self._bin.close()
-            size = self._parts[0].stat().st_size
-            index = self._write_index()
-            bin_path, idx_path = paths(self.prefix)
-            checksums.forget(str(self.prefix))
-            idx_path.unlink(missing_ok=True)  # so that an old index is never read together with new ids
-            os.replace(self._parts[0], bin_path)
-            os.replace(self._parts[1], idx_path)
-            tokens = checksums.Record(Digest(size, self._crc32), self._ids.extremes)
-            checksums.write(str(self.prefix), {".bin": tokens, ".idx": checksums.Record(index)}, made=True)
-
-    def _write_index(self) -> Digest:
+    def write_index(self, path: Path) -> checksums.Records:
+        """Write the index; return the records of both files."""
         lengths = np.array(self.lengths, dtype=np.int32)
         sizes = lengths.astype(np.int64) * np.dtype(self.stored).itemsize
         code = REWARD_CODE if self.stored is REWARD else CODES[self.stored]
-        header = HEADER.pack(MAGIC, VERSION, code, len(lengths), len(self.ends))
-        idx = ChecksumFile(self._parts[1])
-        idx.write(header)
+        idx = ChecksumFile(path)
+        idx.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(self.ends)))
         # Lengths in tokens, offsets in bytes, document boundaries: the three arrays after the header.
         for values in (lengths, np.cumsum(sizes) - sizes, np.array(self.ends, dtype=np.int64)):
             idx.write(values.tobytes())
-        return idx.finish()
-
-    def discard(self) -> None:
-        """Delete the unfinished files; without effect after `finish`."""
-        with suppress(OSError):  # a full disk, which has already been reported
-            self._bin.close()
-        for part in self._parts:
-            part.unlink(missing_ok=True)
+        tokens = checksums.Record(Digest(self._size, self._crc32), self._ids.extremes)
+        return {".bin": tokens, ".idx": checksums.Record(idx.finish())}
 
 
 class TokenFile(NamedTuple):
@@ -165,13 +159,10 @@ def damage(prefix: Path) -> str:
     return ""
 
 
-def _partial_file(prefix: Path, pid: int, ending: str) -> Path:
-    return prefix.with_name(f"{prefix.name}.{pid}.part.{ending}")
-
-
 def _remove_leftovers(prefix: Path) -> None:
     """Remove the partial files of processes that no longer run (killed with SIGKILL)."""
-    for path in prefix.parent.glob(f"{prefix.name}.*.part.*"):
-        pid = path.name[len(prefix.name) + 1 :].partition(".")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            path.unlink(missing_ok=True)
+    for path in paths(prefix):
+        for part in path.parent.glob(f".{path.name}.*.part"):
+            pid = part.name[len(path.name) + 2 :].partition(".")[0]
+            if pid.isdigit() and not Path("/proc", pid).exists():
+                part.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from neoxargs.base.files import replace_text
 from neoxargs.processes import failures, watch
 from neoxargs.processes.failures import Cause, RankFailure
 from neoxargs.processes.process_tree import HIDDEN, start_time
@@ -68,7 +69,7 @@ def _record(logs: Path, rank: int, supervisor: _Supervisor) -> None:
     when = _last_output(logs, rank)
     failure = RankFailure(rank, supervisor.host, when, -signal.SIGKILL, reason, Cause.NO_RECORD)
     with contextlib.suppress(OSError):
-        failures.record_file(logs, rank).write_text(json.dumps(asdict(failure)))
+        replace_text(failures.record_file(logs, rank), json.dumps(asdict(failure)))
 
 
 def _supervisors(logs: Path) -> Iterator[tuple[int, _Supervisor]]:

@@ -215,11 +215,14 @@ class Saver:
         self.files.save(value, path)
 
     def _compare_outcomes(self, files: RankFiles, position: Position) -> list[dict[str, Digest]]:
-        """Return the digests of each rank's files; raise Problems on every rank if one of them failed."""
+        """Return the digests of each rank's files. If a rank failed, remove them and raise Problems on every rank."""
         outcomes: list[Any] = [None] * self.process.world_size
         torch.distributed.all_gather_object(outcomes, (files.digests, files.error, socket.gethostname()))
         for rank, (_, error, host) in enumerate(outcomes):
             if error:
+                if self.leads:
+                    with contextlib.suppress(OSError):  # the next save tries again
+                        checkpoint_folder.delete(files.part)
                 kind = Problems if rank == self.process.rank else OfAnotherRank
                 raise kind(_not_saved(self.options.save, position, f"rank {rank} on {host}: {error}", self.last))
         return [digests for digests, *_ in outcomes]

@@ -200,9 +200,8 @@ def test_a_run_without_data_is_reported():
     ],
 )
 def test_token_files_that_do_not_belong_together(tmp_path, name, size, sentence):
-    writer = indexed.Writer(tmp_path / "tokens", np.uint16)
-    writer.add(np.arange(10, dtype=np.uint16), [4, 6], [True, True])
-    writer.finish()
+    with indexed.new_file(tmp_path / "tokens", np.uint16) as writer:
+        writer.add(np.arange(10, dtype=np.uint16), [4, 6], [True, True])
     (tmp_path / "tokens.checksums.json").unlink()  # as of a file of another program
     os.truncate(tmp_path / f"tokens.{name}", size)
     found = [problem.what for problem in missing_files(config(data_path=str(tmp_path / "tokens")))]

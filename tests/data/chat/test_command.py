@@ -197,7 +197,7 @@ class TestProcess:
         write_chats(Path("large.jsonl"), chats=CHATS * 60_000)
         words = [*self.words, "large.jsonl", *BYTES.split(), "--chat-template", "chatml", "--workers", "2"]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
-        while not list(Path().glob("out.*.part.bin")):
+        while not list(Path().glob(".out.bin.*.part")):
             assert process.poll() is None
             time.sleep(0.02)
         os.killpg(process.pid, number)

@@ -38,10 +38,9 @@ def _megatron() -> None:
 
 
 def token_file(prefix: Path, documents: list[list[int]]) -> str:
-    writer = indexed.Writer(prefix, np.uint16)
-    for ids in documents:
-        writer.add(np.array(ids, np.uint16), [len(ids)], [True])
-    writer.finish()
+    with indexed.new_file(prefix, np.uint16) as writer:
+        for ids in documents:
+            writer.add(np.array(ids, np.uint16), [len(ids)], [True])
     return str(prefix)
 
 

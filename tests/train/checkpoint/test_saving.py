@@ -144,6 +144,7 @@ def failures(root: str) -> list[str]:
                     saver.finish()
                 except Problems as problems:
                     messages.append(f"{place}: {problems}")
+                assert not list(Path(root, str(background)).glob(".writing-*"))
         saver.save(Position(3, 3 * SAMPLES))
         saver.finish()
         messages.append(saver.last.name if saver.last else "")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neoxargs.base.files import replacing
 from neoxargs.base.text import format_duration
 from neoxargs.files.token_files.index import IGNORED
 from neoxargs.train.batches.loader import Samples
@@ -221,10 +221,7 @@ def cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arra
     if not all(file.is_file() for file in files.values()):
         cache.mkdir(parents=True, exist_ok=True)
         for name, array in build().items():
-            # With the process id, because several machines may write at the same time; renamed when it is complete, so
-            # that no reader sees half a file.
-            part = files[name].with_suffix(f".{os.getpid()}.part")
-            with open(part, "wb") as stream:
+            # Several machines may write at the same time.
+            with replacing(files[name]) as part, open(part, "wb") as stream:
                 np.save(stream, array)
-            os.replace(part, files[name])
     return {name: np.load(file, mmap_mode="r") for name, file in files.items()}

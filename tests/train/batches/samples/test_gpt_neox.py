@@ -36,12 +36,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the token files that the reference was made with."""
     folder = tmp_path_factory.mktemp("data")
     for name, (count, longest, salt) in REFERENCE["files"].items():
-        writer = indexed.Writer(folder / name, np.uint16)
-        for i in range(count):
-            length = 1 + (i * 7919 + salt * 104729 + i * i * 31) % longest
-            ids = [(i * 31 + position * 7 + salt * 101 + position * i) % 500 for position in range(length)]
-            writer.add(np.array(ids, np.uint16), [length], [True])
-        writer.finish()
+        with indexed.new_file(folder / name, np.uint16) as writer:
+            for i in range(count):
+                length = 1 + (i * 7919 + salt * 104729 + i * i * 31) % longest
+                ids = [(i * 31 + position * 7 + salt * 101 + position * i) % 500 for position in range(length)]
+                writer.add(np.array(ids, np.uint16), [length], [True])
     return folder
 
 
