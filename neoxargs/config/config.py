@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from neoxargs.base.problems import Place, Problem
+from neoxargs.base.record import replace
 from neoxargs.config.dialect import Dialect
 from neoxargs.config.groups import Groups
 from neoxargs.config.value import DEFAULT, Source, Value
@@ -72,6 +73,10 @@ class Config(Groups):
             waiting += [read for read in source.inputs if read not in seen]
             seen.update(source.inputs)
         return None
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem that has no place with that of the first of its parameters which has one."""
+        return replace(problem, where=problem.where or next(filter(None, map(self.place, problem.about)), None))
 
     def is_set(self, name: str) -> bool:
         """True if the user set this parameter."""

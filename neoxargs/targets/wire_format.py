@@ -1,7 +1,8 @@
 """The wire format between `deepy` and the ranks: command line arguments with JSON in URL-safe base64.
 
 `--deepspeed_config` and `--megatron_config` are those of GPT-NeoX, so that its scripts start under this launcher and
-this package's scripts under its launcher. `--deepy_config` has the values that only this package's scripts read.
+this package's scripts under its launcher. `--deepy_config` has the values that only this package's scripts read,
+`--deepy_places` where the values are set.
 """
 
 from __future__ import annotations
@@ -13,22 +14,30 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.problems import SET, Place, Problem, Problems, without_secrets
 from neoxargs.base.record import Record
+from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.registry import REGISTRY, normal, plugins
 from neoxargs.targets import deepspeed, neox_compat
+from neoxargs.targets.ranks import rank_values
 
 DEEPSPEED = "--deepspeed_config"
 MEGATRON = "--megatron_config"
 DEEPY = "--deepy_config"
+#: Where the values are set: file -> `line:column` -> names; SET -> its argument -> names.
+PLACES = "--deepy_places"
 PLUGINS = "--deepy_plugins"
 LOCAL_RANK = "--local_rank"
 #: The keys for what a launch says of itself, in DEEPY beside the parameters: see RankArguments.
 ATTEMPT, LAUNCH, JOB = "attempt", "launch", "job"
+#: Characters of a `--set` argument in PLACES; its complete value is sent already.
+MAX_SET = 80
 
-#: The source of all values of a rank; places in files are only known to the launcher.
+Places = dict[str, dict[str, list[str]]]
+
+#: The source of a rank's values, with the place if it is known.
 LAUNCHER = Source("environment", text=MEGATRON)
 
 
@@ -57,16 +66,39 @@ def script_arguments(config: Config, attempt: str = "", launch: str = "", job: s
         DEEPSPEED: deepspeed.deepspeed_json(config),
         MEGATRON: neox_compat.neox_values(config),
         DEEPY: neox_compat.extra_values(config) | {name: text for name, text in said.items() if text},
+        PLACES: _places(config),
     }
     words = [word for option, values in payloads.items() for word in (option, encode(values))]
     return [*words, *((PLUGINS, ",".join(plugins.LOADED)) if plugins.LOADED else ())]
 
 
-def config_from_values(values: Mapping[str, Any]) -> Config:
-    """Return the configuration that `ranks.train_values` was made from, without the sources of its values.
+def _places(config: Config) -> Places:
+    """Return the places of the values that ranks receive; a derived value has that of one that it derives from."""
+    found: Places = {}
+    for name in rank_values(config):
+        if place := config.place(name):
+            is_set = place.file == SET
+            at = shorten(without_secrets(place.text), MAX_SET) if is_set else f"{place.line}:{place.column}"
+            found.setdefault(place.file, {}).setdefault(at, []).append(name)
+    return found
+
+
+def _sources(places: Places) -> Iterator[tuple[str, Source]]:
+    """Yield the names in the result of `_places`, each with its source."""
+    for file, by_place in places.items():
+        for at, names in by_place.items():
+            line, _, column = ("1", "", "1") if file == SET else at.partition(":")
+            text = at if file == SET else ""
+            where = Place(file, int(line), int(column), text, max(1, len(text)))
+            yield from ((name, LAUNCHER._replace(where=where)) for name in names)
+
+
+def config_from_values(values: Mapping[str, Any], places: Places | None = None) -> Config:
+    """Return the configuration that `ranks.train_values` was made from. places: see PLACES.
 
     Nested sections become dotted names; the value of a parameter that is itself a mapping is not flattened.
     """
+    sources = dict(_sources(places or {}))
     flat: dict[str, Value] = {}
     sections: set[str] = set()
     for name, value in _flatten(values, "", sections):
@@ -77,7 +109,7 @@ def config_from_values(values: Mapping[str, Any]) -> Config:
             raise Problems([Problem(what, hint=hint, id="rank-argument-unknown-parameter")])
         if isinstance(value, list) and parameter.annotation.startswith("tuple"):
             value = tuple(value)  # JSON has no tuples
-        flat[parameter.name] = Value(value, LAUNCHER)
+        flat[parameter.name] = Value(value, sources.get(parameter.name, LAUNCHER))
     return Config(flat, frozenset(sections))
 
 
@@ -117,16 +149,17 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
         option, equals, value = word.partition("=")
         # DeepSpeed's launcher passes --local_rank, torch's --local-rank.
         option = option[:2] + normal(option[2:])
-        if option in (DEEPSPEED, MEGATRON, DEEPY, PLUGINS, LOCAL_RANK):
+        if option in (DEEPSPEED, MEGATRON, DEEPY, PLACES, PLUGINS, LOCAL_RANK):
             found[option] = value if equals else next(words, "")
         else:
             rest.append(word)
     # Before the values, whose parameters may be a plugin's.
     plugins.load(filter(None, found.get(PLUGINS, "").split(",")))
-    found.setdefault(DEEPY, encode({}))  # GPT-NeoX's launcher does not send it
-    payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, DEEPY)}
+    for option in (DEEPY, PLACES):  # GPT-NeoX's launcher does not send them
+        found.setdefault(option, encode({}))
+    payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, DEEPY, PLACES)}
     said = [str(payloads[DEEPY].pop(name, "")) for name in (ATTEMPT, LAUNCH, JOB)]
-    config = config_from_values({**payloads[MEGATRON], **payloads[DEEPY]})
+    config = config_from_values({**payloads[MEGATRON], **payloads[DEEPY]}, payloads[PLACES])
     local = found.get(LOCAL_RANK) or os.environ.get("LOCAL_RANK", "0")
     return RankArguments(config, payloads[DEEPSPEED], int(local), tuple(rest), *said)
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed
 
-from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.process import memory
 from neoxargs.train.process.collectives import all_reduce
+from neoxargs.train.process.report import warn
 from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
@@ -255,7 +256,7 @@ class Loop:
         if self.checkpoint.on_save_error == "stop" or {problem.id for problem in problems.problems} != {NOT_SAVED}:
             return False
         if self.trackers:  # on one rank only
-            warn(problems)
+            warn(problems.problems)
         return True
 
     def _due(self, interval: int | None) -> bool:
@@ -268,7 +269,7 @@ class Loop:
         """Create folders that have vanished again, and warn of it."""
         with self._reporting():
             if warnings := self.folders.restore():
-                warn(Problems(warnings))
+                warn(warnings)
 
     def _notify(self, event: Callable[[Tracker], None], trackers: Iterable[Tracker] | None = None) -> None:
         """Tell the trackers of an event. trackers: some other order of them."""
@@ -290,7 +291,7 @@ class Loop:
                 raise problems from error
             if str(problems) not in self.unwritten:
                 self.unwritten.add(str(problems))
-                warn(problems)
+                warn(problems.problems)
 
 
 class StopRequest:
@@ -384,11 +385,6 @@ def _unwritten(run_dir: Path, error: OSError) -> Problem:
     what = f"run_dir ({run_dir}): {file} cannot be written: {reason}"
     hint = "free up space on this disk, or set run_dir to a folder that this user can write to"
     return Problem(what, hint=hint, id="run-folder-not-written", about=("run_dir", "on_save_error"))
-
-
-def warn(problems: Problems) -> None:
-    """Print problems that do not end the run."""
-    report([problem.as_warning() for problem in problems.problems])
 
 
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:

@@ -78,6 +78,7 @@ def _run(program: Program, argv: Sequence[str]) -> int:
 
     try:
         arguments = parse_rank_arguments(argv)
+        report.config = arguments.config
         # Without effect after `run_program`, unless it failed there: then the problem is raised here, and reported.
         mpi.set_rank_environment(arguments.config)
         setup.show_all = shows_all(arguments.config)

@@ -81,6 +81,25 @@ def test_rank_arguments_are_recovered_from_script_arguments():
     assert wire_format.parse_rank_arguments(argv[1:]).local_rank == 0
 
 
+def test_places_arrive_with_the_values_and_with_what_is_derived_from_them():
+    overrides = ("eval_interval=7", f"comet_others={{api_key: hidden, b: [{'1, ' * 50}]}}")
+    config = complete(draft([Text("my.yml", YAML)], overrides), 1)
+    arrived = wire_format.parse_rank_arguments(wire_format.script_arguments(config)).config
+    for name in ranks.rank_values(config):
+        place = config.place(name)
+        assert (place and place[:3]) == (arrived.place(name) and arrived.place(name)[:3]), name
+    assert str(arrived.place("zero_optimization.offload_optimizer.device")) == "my.yml:8:51"
+    # Derived from the batch size on a line of the file.
+    assert not config.is_set("train_batch_size")
+    assert str(arrived.source("train_batch_size")) == "my.yml:6:1"
+    assert str(arrived.place("eval_interval")) == "--set eval_interval=7"
+    text = arrived.place("comet_others").text
+    assert len(text) == wire_format.MAX_SET
+    assert "hidden" not in text
+    # Set by nobody.
+    assert arrived.place("checkpoint_factor") is None
+
+
 def test_both_spellings_of_options_are_read():
     words = [
         f"--deepspeed-config={wire_format.encode({})}",

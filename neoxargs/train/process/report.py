@@ -5,24 +5,34 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch.distributed
 
-from neoxargs.base.problems import Problems, render
+from neoxargs.base.problems import Problem, Problems, render, report
+from neoxargs.config.config import Config
 from neoxargs.processes import failures
+
+#: This rank's configuration, whose places problems get; empty until it is decoded.
+config = Config({})
 
 
 def report_failure(error: BaseException) -> None:
     """Print an error to standard error: Problems as `deepy check` prints them, anything else with its traceback."""
     failures.record_exception(error)
     if isinstance(error, Problems):
-        print_once(render(error.problems))
+        print_once(render([config.located(problem) for problem in error.problems]))
     elif failures.cause_of(error) is failures.Cause.LOST_CONNECTION:
         print(f"[rank {_rank()}] lost the connection to another rank, which has exited", file=sys.stderr, flush=True)
     else:
         trace = "".join(traceback.format_exception(error))
         print_once(f"[rank {_rank()}] {trace}", key=f"{type(error).__name__}: {error}")
+
+
+def warn(problems: Sequence[Problem]) -> None:
+    """Print problems that do not end the run."""
+    report([config.located(problem).as_warning() for problem in problems])
 
 
 def print_once(text: str, key: str = "") -> None:
