@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
+from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
 from neoxargs.base.options import add_files, add_json
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
@@ -123,10 +124,8 @@ def _find_command(word: str) -> Callable[[list[str]], int]:
     if word.endswith(".py"):
         return launch
     if word not in COMMANDS:
-        from neoxargs.base.programs import PROGRAMS
-
-        choices = f"commands: {', '.join(COMMANDS)}; scripts: {', '.join(PROGRAMS)}"
-        instead = did_you_mean(word, [*COMMANDS, *PROGRAMS]) or choices
+        choices = f"commands: {', '.join(COMMANDS)}; scripts: {', '.join(programs.PROGRAMS)}"
+        instead = did_you_mean(word, [*COMMANDS, *programs.PROGRAMS]) or choices
         _usage_error(f"there is no command {word}; {instead}")
     return COMMANDS[word]
 
@@ -269,20 +268,20 @@ def migrate(words: list[str]) -> int:
 def data(words: list[str]) -> int:
     """`deepy data ...`: tokenise text or conversations, or work on token files; the programs parse their arguments."""
     if not {"--verify", "--count", "--merge"}.isdisjoint(words):
-        _become_module("neoxargs.data.token_file_commands", words, needs=("numpy",))
+        _become_module(programs.TOKEN_FILES, words, needs=("numpy",))
     if "--chat" in words:
-        _become_module("neoxargs.data.chat.command", words, needs=("numpy", "tokenizers", "jinja2"))
-    _become_module("neoxargs.data.command", words, needs=("numpy", "tokenizers"))
+        _become_module(programs.CHAT_DATA, words, needs=("numpy", "tokenizers", "jinja2"))
+    _become_module(programs.DATA, words, needs=("numpy", "tokenizers"))
 
 
 def export(words: list[str]) -> int:
     """`deepy export FILE ... --to FOLDER`: write a checkpoint in Hugging Face's or GPT-NeoX's format."""
-    _become_module("neoxargs.convert.huggingface.exporting", words, needs=("numpy", "torch"))
+    _become_module(programs.EXPORT, words, needs=("numpy", "torch"))
 
 
 def import_(words: list[str]) -> int:
     """`deepy import FOLDER --to FOLDER`: convert a Hugging Face folder or a GPT-NeoX checkpoint."""
-    _become_module("neoxargs.convert.huggingface.importing", words, needs=("numpy", "torch"))
+    _become_module(programs.IMPORT, words, needs=("numpy", "torch"))
 
 
 def checkpoints(words: list[str]) -> int:

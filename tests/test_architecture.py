@@ -12,6 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
+from neoxargs.base import programs
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "neoxargs"
@@ -87,6 +88,21 @@ def test_few_rooms_import_heavy_packages() -> None:
             continue
         allowed = light.union(*(names for room, names in heavier.items() if f"{part}/".startswith(f"{room}/")))
         assert package in allowed, f"{module} imports {package}"
+
+
+def test_modules_named_in_strings_stand_in_one_table() -> None:
+    """A name in a string is an import that no checker sees; `python -m` needs such names, and nothing else."""
+    names = modules().keys() - {"neoxargs"}
+    for name in (value for key, value in vars(programs).items() if key.isupper() and isinstance(value, str)):
+        assert "__main__" in modules()[name].read_text(encoding="utf-8"), f"python -m {name} does nothing"
+    elsewhere = {
+        f"{module}: {node.value}"
+        for module, path in modules().items()
+        if module != programs.__name__
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }
+    assert elsewhere == set()
 
 
 def test_private_names_of_deepspeed_are_used_in_one_folder_only() -> None:

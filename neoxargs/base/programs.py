@@ -1,4 +1,4 @@
-"""The script that a launch starts, and whether it is a shipped program, whose needs and limits are known.
+"""Programs: the script that a launch starts, and the modules that run as processes of their own.
 
 GPT-NeoX's scripts have the same names as the shipped programs. A file at the given path takes precedence; otherwise the
 shipped program with that name is started.
@@ -15,6 +15,18 @@ from neoxargs.base.shipped import SHIPPED
 Program = Literal["train", "generate", "eval"]
 #: The shipped programs by file name.
 PROGRAMS: dict[str, Program] = {"train.py": "train", "generate.py": "generate", "eval.py": "eval"}
+
+# Modules that are started with `python -m`. No import checker sees such a name, so all of them stand here.
+LOCAL_RANKS = "neoxargs.train.local_ranks"
+OVER_SSH = "neoxargs.launch.command.over_ssh"
+COMPILE_OP = "neoxargs.train.process.ops"
+LM_EVAL_TASKS = "neoxargs.train.evaluation.lm_eval_tasks"
+LOST_RANKS = "neoxargs.launch.start.lost_ranks"
+DATA = "neoxargs.data.command"
+TOKEN_FILES = "neoxargs.data.token_file_commands"
+CHAT_DATA = "neoxargs.data.chat.command"
+EXPORT = "neoxargs.convert.huggingface.exporting"
+IMPORT = "neoxargs.convert.huggingface.importing"
 
 
 class Script(NamedTuple):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from neoxargs.base.programs import LOCAL_RANKS
 from neoxargs.config.config import Config
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.hosts.launchers.launcher import Launcher, Start
@@ -29,7 +30,7 @@ def local_command(start: Start) -> Sequence[str]:
     [(host, devices)] = start.hosts.items()
     # As in DeepSpeed's runner, because the host's own name may not resolve.
     address = "127.0.0.1" if start.master_addr == host else start.master_addr
-    return [sys.executable, "-u", "-m", "neoxargs.train.local_ranks", f"--devices={','.join(map(str, devices))}",
+    return [sys.executable, "-u", "-m", LOCAL_RANKS, f"--devices={','.join(map(str, devices))}",
             f"--master_addr={address}", f"--master_port={start.master_port}", *start.words[1:]]  # fmt: skip
 
 

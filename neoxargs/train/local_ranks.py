@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -27,7 +26,7 @@ from neoxargs.processes.process_tree import send_signal, signal_when_parent_ends
 from neoxargs.processes.supervisor import AFTER_LAUNCHER_KILLED, FORWARDED
 from neoxargs.targets.wire_format import LOCAL_RANK, parse_rank_arguments
 from neoxargs.train.process import gpu_environment
-from neoxargs.train.rank import MODULES, run_program
+from neoxargs.train.rank import imported, run_program
 
 #: Seconds that the other ranks have to end after one has failed, as in DeepSpeed's launcher.
 AFTER_A_FAILURE = 30
@@ -119,7 +118,7 @@ def _import(program: Program, config: Config) -> None:
         from neoxargs.train.deepspeed import lean_import
 
         lean_import.import_packages(config.fusion.compile_layers)
-        import_module(MODULES[program])
+        imported(program)
     # A garbage collection in a rank would otherwise visit, and so copy, the pages of all these modules.
     gc.collect()
     gc.freeze()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from neoxargs.base.programs import Program
@@ -13,13 +12,6 @@ from neoxargs.base.programs import Program
 if TYPE_CHECKING:
     from neoxargs.processes.run_lock import RunLock
     from neoxargs.targets.wire_format import RankArguments
-
-#: The module of each program, which is imported in a rank only when its log is open.
-MODULES: dict[Program, str] = {
-    "train": "neoxargs.train.run",
-    "generate": "neoxargs.train.generate",
-    "eval": "neoxargs.train.evaluate",
-}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -85,11 +77,22 @@ def _run(program: Program, argv: Sequence[str]) -> int:
         setup.set_numerics(arguments.config)
         with _lock(program, arguments):
             lean_import.import_packages(arguments.config.fusion.compile_layers)
-            import_module(MODULES[program]).run(arguments)
+            imported(program)(arguments)
     except Exception as error:
         report.report_failure(error)
         return 1
     return 0
+
+
+def imported(program: Program) -> Callable[[RankArguments], None]:
+    """Import the modules of a program, with torch, and return the function that runs it."""
+    if program == "train":
+        from neoxargs.train.run import run
+    elif program == "generate":
+        from neoxargs.train.generate import run
+    else:
+        from neoxargs.train.evaluate import run
+    return run
 
 
 def _lock(program: Program, arguments: RankArguments) -> RunLock | nullcontext[None]:

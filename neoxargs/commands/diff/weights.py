@@ -7,7 +7,6 @@ all ranks, one at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from math import inf
 from typing import Any
 
@@ -93,8 +92,9 @@ def compare(a: Side, b: Side) -> tuple[WeightComparison | None, list[Problem]]:
     if a.checkpoint is None or b.checkpoint is None:
         return None, []
     try:
-        # Imported here and by name: the trainer, which reads tensors, needs torch, and most comparisons do not.
-        reader = import_module("neoxargs.train.checkpoint.differences")
+        # Imported here, because reading tensors needs torch, and most comparisons do not.
+        from neoxargs.train.checkpoint import differences as reader
+
         common, found, only = reader.compare((a.checkpoint, a.config), (b.checkpoint, b.config))
         return WeightComparison(common, [TensorDifference(*each) for each in found], only), []
     except ModuleNotFoundError:

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from neoxargs.base.programs import OVER_SSH
 from neoxargs.hosts.launchers.launcher import Launcher, Start
 
 
@@ -25,7 +26,7 @@ def ssh_command(start: Start) -> Sequence[str]:
 def over_ssh(start: Start, words: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """Return the command that runs `words` on each host. arguments: additional arguments of `over_ssh.py`."""
     hosts = [f"--host={host}={','.join(map(str, devices))}" for host, devices in start.hosts.items()]
-    return [sys.executable, "-m", "neoxargs.launch.command.over_ssh", *hosts, *arguments, "--", *words]
+    return [sys.executable, "-m", OVER_SSH, *hosts, *arguments, "--", *words]
 
 
 SSH = Launcher(

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import IO
 
+from neoxargs.base.programs import OVER_SSH
 from neoxargs.hosts.environment import passed_on
 
 #: Seconds that the other hosts have to end by themselves after one has failed.
@@ -30,7 +31,7 @@ GRACE = 20.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command on all hosts, copy their output, and return the exit code of the first host that fails."""
-    parser = argparse.ArgumentParser(prog="python -m neoxargs.launch.command.over_ssh")
+    parser = argparse.ArgumentParser(prog=f"python -m {OVER_SSH}")
     parser.add_argument("--host", action="append", required=True, metavar="NAME=DEVICE,DEVICE...")
     parser.add_argument("--port", type=int)
     parser.add_argument("command", nargs="+")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.base.programs import LOST_RANKS
 from neoxargs.base.request import Request
 from neoxargs.base.shipped import IMPORT_ROOT, SHIPPED
 from neoxargs.config.config import Config
@@ -98,7 +99,7 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     # Quoted word by word, so that the shell which runs the script interprets none of them.
     yield f"{shlex.join(['srun', '--kill-on-bad-exit=1', *shlex.split(runner.launcher_args)])} {deepy}"
     yield "code=$?"
-    summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.start.lost_ranks"])
+    summarize = shlex.join([sys.executable, "-m", LOST_RANKS])
     summarize = f'PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {summarize} {logs}/slurm-"$SLURM_JOB_ID".*'
     if config.runner_extras.restarts:
         yield from _requeue(config.runner_extras.restarts, summarize)

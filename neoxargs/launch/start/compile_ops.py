@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.programs import COMPILE_OP
 from neoxargs.hosts.compiled_ops import ABOUT, ALTERNATIVES, cache_folders, is_compiled
 from neoxargs.processes import interrupts
 from neoxargs.processes.process_tree import signal_group
@@ -66,7 +67,7 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
 def _start_compilation(op: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         # A session of its own, with which ninja and the compilers are killed too.
-        [sys.executable, "-m", "neoxargs.train.process.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", COMPILE_OP, op], env=dict(environ), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from neoxargs.base.files import Text
+from neoxargs.base.programs import DATA, LM_EVAL_TASKS
 from neoxargs.checks.machine.hardware import ops_to_compile
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source
@@ -63,7 +64,7 @@ def load_tasks(config: Config, resources: Resources, environ: Mapping[str, str],
         return 0
     say(f"loading the tasks {', '.join(options.eval_tasks)}")
     folder = [f"--folder={options.eval_tasks_path}"] if options.eval_tasks_path else []
-    command = [sys.executable, "-m", "neoxargs.train.evaluation.lm_eval_tasks", *folder, "--", *options.eval_tasks]
+    command = [sys.executable, "-m", LM_EVAL_TASKS, *folder, "--", *options.eval_tasks]
     return _run(command, environ)
 
 
@@ -91,7 +92,7 @@ def data_command(config: Config) -> list[str]:
         return []
     options = {"tokenizer-type": tokenizer.tokenizer_type, "vocab-file": tokenizer.vocab_file,
                "merge-file": tokenizer.merge_file, "output-prefix": config.data.data_path}  # fmt: skip
-    command = [sys.executable, "-m", "neoxargs.data.command", "--if-missing"]
+    command = [sys.executable, "-m", DATA, "--if-missing"]
     command += [f"--{option}={value}" for option, value in options.items() if value]
     # A name that begins with `-` would be an option.
     names = [f"./{text}" if text.startswith("-") else text for text in ([texts] if isinstance(texts, str) else texts)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean
+from neoxargs.base.programs import LM_EVAL_TASKS
 from neoxargs.config.config import Config
 from neoxargs.hosts.packages import harness_missing
 
@@ -88,7 +89,7 @@ def _unknown(name: str, available: Collection[str]) -> Problem:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load tasks; return 0, or 1 after printing problems."""
-    parser = argparse.ArgumentParser(prog="python -m neoxargs.train.evaluation.lm_eval_tasks", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"python -m {LM_EVAL_TASKS}", allow_abbrev=False)
     parser.add_argument(
         "tasks", nargs="+", metavar="TASK", help="the name of an lm_eval task, or a YAML file that defines one"
     )
