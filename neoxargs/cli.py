@@ -9,10 +9,9 @@ import gc
 import json
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
@@ -22,9 +21,6 @@ from neoxargs.base.record import replace
 from neoxargs.base.request import Request, is_lock
 from neoxargs.commands.command_line import make_parser, parse, strip_key_dashes
 from neoxargs.processes import interrupts
-
-if TYPE_CHECKING:
-    from neoxargs.launch.main import CheckMemory
 
 USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]  train a model
@@ -169,16 +165,14 @@ def launch(words: list[str]) -> int:
         from neoxargs.launch.become_rank import become_rank
 
         become_rank(request)
-    return launch_main.run(request, _memory_check(request, options))
-
-
-def _memory_check(request: Request, options: Namespace) -> CheckMemory:
-    """Return the plan's memory check, or one that accepts everything if --force is set."""
+    from neoxargs.launch.stages import State
     from neoxargs.plan.gate import check_memory
 
-    if options.force:
-        return lambda script, spec: None
-    return lambda script, spec: check_memory(script, spec, request, options.device)
+    def memory(state: State) -> State:
+        check_memory(state.script, state.spec, request, options.device)
+        return state
+
+    return launch_main.run(request, {} if options.force else {"memory": memory})
 
 
 def check(words: list[str]) -> int:

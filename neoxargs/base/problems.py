@@ -97,10 +97,15 @@ class Problems(Exception):
         return render(self.problems)
 
 
+def has_errors(problems: Iterable[Problem]) -> bool:
+    """Return whether any of the problems is an error."""
+    return any(problem.severity == "error" for problem in problems)
+
+
 def report(problems: Sequence[Problem], end: str = "\n") -> None:
-    """Print problems on stderr, in colour if it is a terminal."""
-    text = render(problems, in_colour(sys.stderr))
-    print(text, end=end, file=sys.stderr, flush=True)
+    """Print problems, if there are any, on stderr, in colour if it is a terminal."""
+    if problems:
+        print(render(problems, in_colour(sys.stderr)), end=end, file=sys.stderr, flush=True)
 
 
 def in_colour(stream: TextIO) -> bool:

@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 from neoxargs.base.problems import Problem, Problems, did_you_mean, listed
 from neoxargs.base.shipped import SHIPPED
 
-Program = Literal["train", "generate", "eval"]
+#: The programs of which is known what they need; `deepy export` runs by itself.
+Program = Literal["train", "generate", "eval", "export"]
 #: The shipped programs by file name.
 PROGRAMS: dict[str, Program] = {"train.py": "train", "generate.py": "generate", "eval.py": "eval"}
 

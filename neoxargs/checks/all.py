@@ -8,7 +8,7 @@ of the devices (plan/gate.py) and the lock of the run (processes/run_lock.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +51,7 @@ from neoxargs.checks.data.files import (
     unreadable_base_shapes,
     unreadable_prompts,
 )
-from neoxargs.checks.machine import secrets
+from neoxargs.checks.machine import launcher, secrets
 from neoxargs.checks.machine.disk_space import (
     folder_problems,
     index_problems,
@@ -85,13 +85,16 @@ from neoxargs.runs.run_spec import RunSpec
 Subject = Literal["values", "program", "trainer", "files", "folders", "machine", "command", "hosts"]
 #: What a launch checks before it looks at other hosts.
 HERE: tuple[Subject, ...] = ("values", "program", "trainer", "files", "folders", "machine", "command")
+#: What needs nothing but the values of the configuration: neither hosts nor files.
+OF_VALUES: tuple[Subject, ...] = ("values", "program")
 
 
 class Check(Record):
     """A check: what it looks at, the function, and the programs that it is for (None: a user's script)."""
 
     subject: Subject
-    find: Callable[[RunSpec], Iterable[Problem]]
+    find: Callable[..., Iterable[Problem]]
+    """Takes the run and, if the subject is `command`, the words of the command."""
     programs: tuple[Program | None, ...] = ("train",)
 
 
@@ -101,24 +104,26 @@ WRONG_DATA = ("data-file-damaged", "data-file-changed", "data-other-tokenizer", 
 
 
 def problems(
-    spec: RunSpec, program: Program | None, subjects: Container[Subject] = HERE, lenient: Container[Subject] = ()
+    spec: RunSpec,
+    program: Program | None,
+    subjects: Container[Subject] = HERE,
+    words: Sequence[str] = (),
+    lenient: Container[Subject] = (),
 ) -> list[Problem]:
-    """Return what a program lacks, of these subjects. lenient: the subjects of which every problem is a warning,
-    except for the contents of data files that are here: they are the data of the run, wherever it starts."""
+    """Return what a program lacks, of these subjects.
+
+    words: the command that starts the ranks. lenient: the subjects of which every problem is a warning, except for the
+    contents of data files that are here: they are the data of the run, wherever it starts.
+    """
     found: list[Problem] = []
     for check in CHECKS:
         if check.subject in subjects and program in check.programs:
-            new = check.find(spec)
+            new = check.find(spec, words) if check.subject == "command" else check.find(spec)
             warns = check.subject in lenient
             found += (each.as_warning() if warns and each.id not in WRONG_DATA else each for each in new)
             if check.subject == "trainer" and found:
                 return found  # without these packages, most of the other checks have no answer
     return found
-
-
-def refused_values(program: Program | None, config: Config) -> list[Problem]:
-    """Return the settings that a shipped program does not support; empty for a user's script."""
-    return trainer_support.trainer_problems(config, training=program == "train") if program else []
 
 
 def fit_of_checkpoint(config: Config) -> list[Problem]:
@@ -197,15 +202,9 @@ def _installed(spec: RunSpec) -> list[Problem]:
     return [*found, *nvme_problems(config, device), *gpu_only_kernels(config, device)]
 
 
-def _command(spec: RunSpec) -> list[Problem]:
-    """Return why the command that starts the ranks would fail, or show secrets."""
-    from neoxargs.checks.machine import launcher
-    from neoxargs.launch.command.command import command
-
-    config, resources, script = spec.config, spec.resources, str(spec.config.get("user_script"))
-    words = command(config, resources, script, os.environ).words
-    return [*secrets.on_command_lines(config, resources, os.environ),
-            *launcher.problems(config, resources, script, words, os.environ)]  # fmt: skip
+def _command(spec: RunSpec, words: Sequence[str]) -> Iterator[Problem]:
+    """Return why the command that starts the ranks would fail."""
+    return launcher.problems(spec.config, spec.resources, str(spec.config.get("user_script")), words, os.environ)
 
 
 def _hosts(spec: RunSpec) -> list[Problem]:
@@ -233,6 +232,7 @@ CHECKS: tuple[Check, ...] = (
     Check("files", lambda spec: missing_checkpoint(spec.config)),
     Check("files", _continued),
     Check("files", _checkpoint_to_read, ("generate", "eval")),
+    Check("files", lambda spec: fit_of_checkpoint(spec.config), ("export",)),
     Check("files", _read_by_generate, ("generate",)),
     Check("machine", _precision),
     Check("machine", _installed),
@@ -242,10 +242,11 @@ CHECKS: tuple[Check, ...] = (
     Check("folders", lambda spec: index_problems(spec.config, spec.resources.remote)),
     Check("folders", lambda spec: unwritable_file(spec.config, "sample_output_file"), ("generate",)),
     Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
-    Check("values", lambda spec: refused_values("train", spec.config)),
-    Check("values", lambda spec: refused_values("generate", spec.config), ("generate", "eval")),
+    Check("values", lambda spec: trainer_support.trainer_problems(spec.config)),
+    Check("values", lambda spec: trainer_support.trainer_problems(spec.config, training=False), ("generate", "eval")),
     Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),
     Check("values", lambda spec: secrets.in_configuration(spec.config), ALL),
+    Check("command", lambda spec, _: secrets.on_command_lines(spec.config, spec.resources, os.environ), ALL),
     Check("command", _command, ALL),
     Check("hosts", _hosts, ALL),
 )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from neoxargs.base.problems import Problem, Problems, listed, report
+from neoxargs.base.problems import Problem, Problems, has_errors, listed, report
 from neoxargs.base.programs import Script
 from neoxargs.base.regular_files import is_special
 from neoxargs.base.request import Request
 from neoxargs.base.shipped import SHIPPED
 from neoxargs.base.text import format_bytes
-from neoxargs.checks import all as preflight
+from neoxargs.checks.all import HERE, Subject
 from neoxargs.checks.data.files import READ_AT_MOST, unread
 from neoxargs.checks.machine.packages import can_train_here
 from neoxargs.hosts.launchers import launcher_named
-from neoxargs.launch.stages import resolve_launch
+from neoxargs.launch.stages import State, run_until
 from neoxargs.resolve.yaml.read import read_files
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
@@ -30,15 +31,14 @@ OF_ANOTHER_PROGRAM = "file-of-another-program"
 def run(request: Request) -> int:
     """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code."""
     spec, problems = find_problems(request)
-    failed = any(problem.severity == "error" for problem in problems)
+    failed = has_errors(problems)
     if failed and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
         problems = [*problems, *_migrate_suggestion(request)]
     if request.as_json:
         not_checked = list(unchecked(spec, request)) if spec else []
         print(json.dumps(_to_json(spec, problems, not failed) | {"unchecked": not_checked}, indent=2))
         return int(failed)
-    if problems:
-        report(problems)
+    report(problems)
     if spec and not failed:
         print("\n".join(["ok", *summary.brief_lines(spec)]))
         if left_out := list(unchecked(spec, request)):
@@ -68,18 +68,18 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
 
     With `--gpus`, the run is for another machine, so missing files and programs are only warnings.
     """
-    try:
-        spec = resolve_launch(TRAIN, request, checking=True)
-    except Problems as stop:
-        return None, stop.problems
-    subjects: set[preflight.Subject] = {*preflight.HERE}
-    lenient: set[preflight.Subject] = {"program"}  # the script may become one that a plugin's values are for
+    subjects: set[Subject] = {*HERE}
+    lenient: set[Subject] = {"program"}  # the script may become one that a plugin's values are for
     if request.gpus is not None:
         subjects -= {"trainer", "folders"}
         lenient |= {"files", "machine", "command"}
     elif not can_train_here():
         subjects -= {"trainer"}
-    return spec, [*spec.warnings, *preflight.problems(spec, TRAIN.program, subjects, lenient)]
+    try:
+        state = run_until("problems", State(TRAIN, request, os.environ, subjects, lenient))
+    except Problems as stop:
+        return None, stop.problems
+    return state.spec, [*state.spec.warnings, *state.problems]
 
 
 def unchecked(spec: RunSpec, request: Request) -> Iterator[str]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from neoxargs.base.problems import SET, Place, Problem, Problems, listed, report
+from neoxargs.base.problems import SET, Place, Problem, Problems, has_errors, listed, report
 from neoxargs.base.request import Request
 from neoxargs.commands.diff.differences import Difference, contents, differences
 from neoxargs.commands.diff.side import Side, of_lock, short_json
@@ -42,12 +42,11 @@ def run(request: Request) -> int:
     problems = [_missing_sources(name, missing)] if missing else _settings(lock, side, sources)
     same = _what_is_the_same(compared=not missing, differ=bool(problems))
     problems += _environment(lock, side.config)
-    failed = any(problem.severity == "error" for problem in problems)
+    failed = has_errors(problems)
     if request.as_json:
         print(json.dumps({"ok": not failed, "problems": [problem.to_json() for problem in problems]}, indent=2))
         return int(failed)
-    if problems:
-        report(problems)
+    report(problems)
     if not failed:
         print("\n".join([f"ok\n  {same}", *_only_sampled(lock)]))
     return int(failed)

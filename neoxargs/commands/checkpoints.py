@@ -122,8 +122,7 @@ def _print_json(root: Path, ok: bool, **found: object) -> None:
 
 
 def _print_warnings(root: Path) -> None:
-    if problems := _warnings(root):
-        report(problems)
+    report(_warnings(root))
 
 
 def _warnings(root: Path) -> list[Problem]:

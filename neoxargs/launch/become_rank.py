@@ -8,24 +8,23 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from typing import NoReturn
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.base.programs import Script, find_script
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
-from neoxargs.checks import all as preflight
+from neoxargs.checks.all import HERE
 from neoxargs.files.run_record import write_record
 from neoxargs.hosts import rank_env
 from neoxargs.hosts.devices import device
 from neoxargs.hosts.environment import with_package
 from neoxargs.hosts.slurm import job
-from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch, say
+from neoxargs.launch.stages import Name, Stage, State, launch_of, make_command, run_until, say, unchanged
 from neoxargs.launch.start.prepare import data_command
 from neoxargs.launch.start.restarts import continues_job
 from neoxargs.processes.run_lock import held_by_another_launch, lock_run
 from neoxargs.runs.lockfile import write_lock
-from neoxargs.runs.run_spec import RunSpec
 from neoxargs.targets.wire_format import script_arguments
 
 #: Seconds in which a launcher ends all ranks after the first one failed.
@@ -36,49 +35,49 @@ def become_rank(request: Request) -> NoReturn:
     """Check the configuration, then replace this process by the script with its arguments; raises Problems."""
     names = rank_env.names(os.environ)
     assert names
-    script = find_script(request.script)
     rank, size, local_rank = rank_env.numbers(names, os.environ)
+    subjects = [subject for subject in HERE if subject != "command"]
     with _only_rank_0_prints(rank, local_rank):
-        spec = resolve_launch(script, replace(request, gpus=size))
-        # A given number of GPUs is resolved as for a machine that has them.
-        spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
-        _check_tokenised(spec)
-        check_needs(script, spec, {*preflight.HERE} - {"command"})
-        if script.program == "train":
-            _lock(rank, spec, request)
-        announce(script, spec)
-    if rank == 0 and script.program == "train" and not continues_job(spec.config, os.environ):
-        write_record(spec.config)
-        write_lock(spec.config, script.path)
-    _execute(script, spec)
-
-
-def _lock(rank: int, spec: RunSpec, request: Request) -> None:
-    """Take the lock of the run on rank 0, for this process and the program that it becomes; raises Problems.
-
-    The other ranks end silently if another run holds it, before they touch its logs.
-    """
-    launch = rank_env.launch_id(os.environ)
-    if rank == 0:
-        lock_run(spec.config, os.environ, say, request.break_lock, launch)
-    elif not request.break_lock and held_by_another_launch(spec.config, os.environ, launch):
-        sys.exit(1)
-
-
-def _execute(script: Script, spec: RunSpec) -> NoReturn:
+        state = launch_of(replace(request, gpus=size), subjects)
+        others: dict[Name, Stage] = {"command": _started_already, "hosts": unchanged, "lock": partial(_lock, rank)}
+        state = run_until("announce", state, others)
+    config, script = state.spec.config, state.script
+    if rank == 0 and script.program == "train" and not continues_job(config, os.environ):
+        write_record(config)
+        write_lock(config, script.path)
     launch = rank_env.launch_id(os.environ) if script.program == "train" else ""
-    arguments = script_arguments(spec.config, rank_env.attempt(os.environ), launch, job(os.environ))
+    arguments = script_arguments(config, rank_env.attempt(os.environ), launch, job(os.environ))
     words = [sys.executable, "-u", script.path, *arguments]
     # This process keeps its number, by which its launcher and the lock of the run know it.
     os.execve(sys.executable, words, with_package(os.environ))
 
 
-def _check_tokenised(spec: RunSpec) -> None:
-    config, tokenises = spec.config, data_command(spec.config)
-    if tokenises and not os.path.exists(f"{config.data.data_path}.idx"):
+def _started_already(state: State) -> State:
+    """Add the values of a launch to a run whose ranks another launcher has started; its text must be tokenised."""
+    spec = make_command(state).spec
+    tokenises = data_command(spec.config)
+    if tokenises and not os.path.exists(f"{spec.config.data.data_path}.idx"):
         what = "the text in text_path is not tokenised yet; it must be tokenised before the ranks start"
         hint, about = f"run this command once, then start the ranks again: {shlex.join(tokenises)}", ("text_path",)
-        refuse([Problem(what, config.place("text_path"), hint, id="text-not-tokenised", about=about)])
+        place = spec.config.place("text_path")
+        raise Problems([Problem(what, place, hint, id="text-not-tokenised", about=about)])
+    # A given number of GPUs is resolved as for a machine that has them.
+    return replace(state, resolved=replace(spec, resources=replace(spec.resources, device=device(os.environ))))
+
+
+def _lock(rank: int, state: State) -> State:
+    """Take the lock of the run on rank 0, for this process and the program that it becomes; raises Problems.
+
+    The other ranks end silently if another run holds it, before they touch its logs.
+    """
+    config, request, launch = state.spec.config, state.request, rank_env.launch_id(os.environ)
+    if state.script.program != "train":
+        return state
+    if rank == 0:
+        lock_run(config, os.environ, say, request.break_lock, launch)
+    elif not request.break_lock and held_by_another_launch(config, os.environ, launch):
+        sys.exit(1)
+    return state
 
 
 @contextmanager

@@ -1,35 +1,209 @@
-"""The first stages of a launch, which `deepy check` and `--dry-run` share: resolve a run, and find every problem."""
+"""The stages of a launch, in order: any of them can refuse the run, and the fastest come first.
+
+Each command runs a part of the list. `deepy check` ends with the problems, `deepy export` when they are refused,
+`--dry-run` with the command, and a process that was started as a rank (become_rank.py) has stages of its own from the
+lock on. What a later stage needs is imported when it runs, so that a check stays fast.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Literal
 
-from neoxargs.base.problems import Problem, Problems
-from neoxargs.base.programs import Script
-from neoxargs.base.record import replace
+from neoxargs.base.problems import Problem, Problems, has_errors, report
+from neoxargs.base.programs import Script, find_script
+from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
-from neoxargs.checks import all as preflight
+from neoxargs.checks import all as checks
 from neoxargs.checks.data.files import certainly_missing
-from neoxargs.checks.machine import secrets
-from neoxargs.checks.trainer import plugin_value_problems
-from neoxargs.launch.start.prepare import with_launch, with_text
+from neoxargs.hosts.hosts import Resources
+from neoxargs.hosts.slurm import requeues
+from neoxargs.launch.command.command import Command, command
+from neoxargs.launch.start import prepare as preparation
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.runs.run_spec import RunSpec, resolve_run
 
+if TYPE_CHECKING:
+    from neoxargs.processes.run_lock import RunLock
 
-def resolve_launch(script: Script, request: Request, commit: str | None = None, checking: bool = False) -> RunSpec:
-    """Resolve a run and add the values that only a launch sets; raises Problems with all that can be found.
+#: Programs that write nothing but logs of their own attempt to the folders of a run.
+READERS = ("generate", "eval")
 
-    commit: that of the working directory. checking: whether the script may become another one, as for `deepy check`.
-    """
+
+class State(Record):
+    """A launch as far as its stages have come."""
+
+    script: Script
+    request: Request
+    environ: Mapping[str, str]
+    subjects: Collection[checks.Subject] = checks.HERE
+    """What is checked."""
+    lenient: Collection[checks.Subject] = ()
+    """The subjects of which every problem is a warning."""
+    commit: str | None = None
+    """The commit of the working directory."""
+    held: ExitStack | None = None
+    """Releases the lock when the run has ended."""
+    resolved: RunSpec | None = None
+    command: Command | None = None
+    problems: tuple[Problem, ...] = ()
+    lock: RunLock | None = None
+    code: int = 0
+    """The exit code of the program that ran last."""
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run, which the first stage resolves."""
+        assert self.resolved
+        return self.resolved
+
+
+def launch_of(request: Request, subjects: Collection[checks.Subject] = checks.HERE) -> State:
+    """Return the state before the first stage of the script that is launched; raises Problems."""
+    from neoxargs.runs.fingerprints import git_hash
+
+    return State(find_script(request.script), request, os.environ, subjects, commit=git_hash())
+
+
+# -- the stages: each returns what it was given, with what it adds; all raise Problems ---------------------------------
+
+
+def resolve(state: State) -> State:
+    """Resolve the configuration and find the hosts; a job that Slurm has queued again continues what it has saved."""
     try:
-        spec = resolve_run(request, os.environ)
+        spec = resolve_run(state.request, state.environ)
     except Unresolved as stop:
-        # What can be checked without the broken values is reported together with them.
-        found = [*secrets.in_configuration(stop.certain), *preflight.refused_values(script.program, stop.certain)]
-        plugins = list(plugin_value_problems(stop.certain)) if script.program else []
-        found += map(Problem.as_warning, plugins) if checking else plugins
-        if script.program == "train" and request.gpus is None:
-            found += certainly_missing(stop.certain, stop.broken)
-        raise Problems([*stop.problems, *found]) from None
-    return replace(spec, config=with_text(with_launch(spec.config, script.path, spec.texts, commit)))
+        raise Problems([*stop.problems, *_of_unaffected_values(state, stop)]) from None
+    if state.script.program == "train" and requeues(state.environ):
+        from neoxargs.launch.start.restarts import requeued
+
+        spec = replace(spec, config=requeued(spec.config, state.environ))
+    return replace(state, resolved=spec)
+
+
+def _of_unaffected_values(state: State, stop: Unresolved) -> list[Problem]:
+    """Return what can be checked without the broken values, to be reported together with them."""
+    certain, program = RunSpec(stop.certain, Resources({}, "cpu")), state.script.program
+    values = [subject for subject in checks.OF_VALUES if subject in state.subjects]
+    found = checks.problems(certain, program, values, lenient=state.lenient)
+    if program == "train" and state.request.gpus is None:
+        found += certainly_missing(stop.certain, stop.broken)
+    return found
+
+
+def unchanged(state: State) -> State:
+    """Do nothing, in place of a stage that a command leaves out."""
+    return state
+
+
+def make_command(state: State) -> State:
+    """Add the values that only a launch sets, and make the command that starts the ranks, if it is checked."""
+    resources, path = state.spec.resources, state.script.path
+    config = preparation.with_text(preparation.with_launch(state.spec.config, path, state.spec.texts, state.commit))
+    made = command(config, resources, path, state.environ) if "command" in state.subjects else None
+    return replace(state, resolved=replace(state.spec, config=config), command=made)
+
+
+def find_problems(state: State) -> State:
+    """Find what the script lacks on this machine and what it does not support."""
+    words = state.command.words if state.command else ()
+    found = checks.problems(state.spec, state.script.program, state.subjects, words, state.lenient)
+    return replace(state, problems=tuple(found))
+
+
+def refuse(state: State) -> State:
+    """Refuse the run if an error was found; print warnings."""
+    if has_errors(state.problems):
+        raise Problems([*state.problems, *state.spec.warnings])
+    report(state.problems)
+    return state
+
+
+def ask_hosts(state: State) -> State:
+    """Check the other hosts, last, because that takes seconds."""
+    if problems := checks.problems(state.spec, state.script.program, ["hosts"]):
+        raise Problems(problems)
+    return state
+
+
+def lock_folders(state: State) -> State:
+    """Lock the folders of the run; refuse it if another run holds them."""
+    from neoxargs.processes.run_lock import lock_run, new_launch
+
+    if state.script.program in READERS:
+        return state
+    assert state.held
+    lock = lock_run(state.spec.config, state.environ, say, state.request.break_lock, new_launch())
+    return replace(state, lock=state.held.enter_context(lock))
+
+
+def announce(state: State) -> State:
+    """Print a summary of the run, in one line for generate.py and eval.py."""
+    from neoxargs.runs.summary import print_summary, ranks
+
+    spec = state.spec
+    if state.script.program in READERS:
+        reads, options = {"generate": "sampling from", "eval": "evaluating"}, spec.config.checkpoint
+        count = ranks(spec.config, spec.resources)
+        say(f"{reads[state.script.program]} {options.load or options.save}; ranks: {count}")
+    else:
+        print_summary(spec)
+        report(spec.warnings)
+    return state
+
+
+def prepare(state: State) -> State:
+    """Record the run, tokenise and compile once, before all ranks wait for it."""
+    assert state.command
+    spec, environ = state.spec, state.command.environ(state.environ)
+    with preparation.disk_errors_are_problems(spec.config):
+        code = preparation.prepare(state.script, spec, environ, say, state.script.program not in READERS)
+    return replace(state, code=code)
+
+
+def start(state: State) -> State:
+    """Start the ranks and wait for them, unless the preparation failed."""
+    from neoxargs.launch.start.restarts import start_ranks
+
+    if state.code:
+        return state
+    with preparation.disk_errors_are_problems(state.spec.config):
+        return replace(state, code=start_ranks(state.script.path, state.spec, say, state.lock))
+
+
+Name = Literal[
+    "resolve", "memory", "command", "problems", "refuse", "hosts", "lock", "announce", "prepare", "start"
+]  # fmt: skip
+Stage = Callable[[State], State]
+STAGES: Mapping[Name, Stage] = {
+    "resolve": resolve,
+    "memory": unchanged,  # cli.py puts plan's gate here: launch and plan do not import each other
+    "command": make_command,
+    "problems": find_problems,
+    "refuse": refuse,
+    "hosts": ask_hosts,
+    "lock": lock_folders,
+    "announce": announce,
+    "prepare": prepare,
+    "start": start,
+}
+
+
+def run_until(last: Name, state: State, others: Mapping[Name, Stage] = {}) -> State:
+    """Run the stages up to the last one, and return what they found; raises Problems.
+
+    others: stages that replace those of the same name.
+    """
+    for name, stage in STAGES.items():
+        state = others.get(name, stage)(state)
+        if name == last:
+            break
+    return state
+
+
+def say(text: str) -> None:
+    """Print a line about the run, marked to distinguish it from the output of the ranks."""
+    print(f"deepy: {text}", file=sys.stderr, flush=True)

@@ -60,8 +60,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
     else:
         from neoxargs.plan.output.text import to_text
 
-        if plan.warnings:
-            report(plan.warnings, end="\n\n")
+        report(plan.warnings, end="\n\n")
         print(to_text(plan, suggestions))
     return int(not plan.fits)
 

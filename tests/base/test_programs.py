@@ -53,7 +53,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     """Neither what it can do, nor what it needs, nor how much memory it takes."""
     started: list[str] = []
     for name in ("tokenise", "compile_ops", "write_record"):
-        monkeypatch.setattr(f"neoxargs.launch.main.{name}", lambda *_: 0)
+        monkeypatch.setattr(f"neoxargs.launch.start.prepare.{name}", lambda *_: 0)
     monkeypatch.setattr(
         "neoxargs.launch.start.restarts.start", lambda launched, *_, **__: started.append(launched.words) or Ended(0)
     )

@@ -19,8 +19,7 @@ from neoxargs.checks.all import CHECKS, Check
 from neoxargs.checks.data import files as data_files
 from neoxargs.checks.machine import packages
 from neoxargs.cli import main
-from neoxargs.launch import become_rank
-from neoxargs.launch import main as launch_main
+from neoxargs.launch import become_rank, stages
 from neoxargs.launch.start.prepare import data_command
 from neoxargs.resolve.yaml import read
 from tests.support import smallest
@@ -52,13 +51,13 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         reached.append("lock")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch_main, "locked", lock)
+    monkeypatch.setitem(stages.STAGES, "lock", lock)
     monkeypatch.setattr(become_rank, "_lock", lock)
     return reached
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, row: Check) -> None:
-    monkeypatch.setattr(preflight, "CHECKS", [replace(row, find=lambda spec: [PLANTED])])
+    monkeypatch.setattr(preflight, "CHECKS", [replace(row, find=lambda *_: [PLANTED])])
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> set[str]:

@@ -39,7 +39,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count("neoxargs.resolve", "draft")
     count("neoxargs.resolve", "complete")
     count("neoxargs.runs.run_spec", "resources")
-    monkeypatch.setattr("neoxargs.launch.main.compile_ops", lambda *_: 0)
+    monkeypatch.setattr("neoxargs.launch.start.prepare.compile_ops", lambda *_: 0)
     monkeypatch.setattr("neoxargs.launch.start.restarts.start", lambda *_, **__: counted.update(["start"]) or Ended(0))
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ def test_a_text_that_has_changed_since_the_checkpoint_is_told(
         token_file(Path(tokens), [ids])
         return 0
 
-    monkeypatch.setattr("neoxargs.launch.main.tokenise", tokenise)
+    monkeypatch.setattr("neoxargs.launch.start.prepare.tokenise", tokenise)
     assert main(["train.py", "my.yml"]) == 0
     assert ("the contents of a.txt have changed since the checkpoint" in capsys.readouterr().err) == told
 
@@ -116,7 +116,7 @@ def test_a_disk_that_fills_up_before_the_ranks_start_is_a_problem_of_run_dir(
     def full(*_: object) -> int:
         raise OSError(number, os.strerror(number), "runs/launch.json")
 
-    monkeypatch.setattr("neoxargs.launch.main.prepare", full)
+    monkeypatch.setattr("neoxargs.launch.start.prepare.prepare", full)
     assert main(["train.py", "my.yml", "--force"]) == 1
     told = capsys.readouterr().err
     assert "error: run_dir (runs): runs/launch.json cannot be written: " in told and "[folder-not-writable]" in told
@@ -129,7 +129,7 @@ def test_a_program_that_may_not_be_executed_is_not_blamed_on_the_disk(
     def refused(*_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", "/usr/bin/launcher")
 
-    monkeypatch.setattr("neoxargs.launch.main.prepare", refused)
+    monkeypatch.setattr("neoxargs.launch.start.prepare.prepare", refused)
     assert main(["train.py", "my.yml", "--force"]) == 1
     told = capsys.readouterr().err
     assert "/usr/bin/launcher" in told and "permission denied" in told and "run_dir" not in told

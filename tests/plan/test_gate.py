@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch import main as launch_main
+from neoxargs.launch.stages import STAGES, State
 from tests.support import smallest
 
 
@@ -17,11 +16,13 @@ from tests.support import smallest
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The scripts whose launch passed the memory check."""
     scripts: list[str] = []
-    monkeypatch.setattr(launch_main, "check_needs", lambda script, *_: scripts.append(Path(script.path).name))
-    monkeypatch.setattr(launch_main, "announce", lambda *_: None)
-    for stage in ("prepare", "start_ranks"):
-        monkeypatch.setattr(launch_main, stage, lambda *_: 0)
-    monkeypatch.setattr(launch_main, "locked", lambda *_: nullcontext())
+
+    def start(state: State) -> State:
+        scripts.append(Path(state.script.path).name)
+        return state
+
+    for stage in list(STAGES)[list(STAGES).index("command") :]:
+        monkeypatch.setitem(STAGES, stage, start if stage == "start" else lambda state: state)
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return scripts

@@ -49,10 +49,9 @@ def test_sigterm_before_the_ranks_start_prints_one_line_and_ends_the_step_that_r
     program = """
 import sys
 from neoxargs.cli import main
-from neoxargs.launch import main as launch_main
 from neoxargs.launch.start import prepare
 step = "import time; print('step', flush=True); time.sleep(99)"
-launch_main.tokenise = lambda config, environ: prepare._run([sys.executable, "-c", step], environ)
+prepare.tokenise = lambda config, environ: prepare._run([sys.executable, "-c", step], environ)
 sys.exit(main(["train.py", "configs/quickstart.yml", "--set", "save=SAVE"]))
 """
     words = [sys.executable, "-c", program.replace("SAVE", str(tmp_path))]

@@ -53,8 +53,8 @@ def test_secrets_are_left_out() -> None:
 
 def test_a_launch_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tokenise", "compile_ops"):
-        monkeypatch.setattr(f"neoxargs.launch.main.{name}", lambda *_: 0)
-    monkeypatch.setattr("neoxargs.launch.main.start_ranks", lambda *_: 0)
+        monkeypatch.setattr(f"neoxargs.launch.start.prepare.{name}", lambda *_: 0)
+    monkeypatch.setattr("neoxargs.launch.start.restarts.start_ranks", lambda *_: 0)
     Path("my.yml").write_text(smallest.YAML + "run_dir: out\n")
     Path("script.py").touch()
     assert main(["script.py", "my.yml"]) == 0

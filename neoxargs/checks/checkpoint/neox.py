@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems, has_errors
 from neoxargs.base.record import replace
 from neoxargs.base.regular_files import read_regular
 from neoxargs.checks.checkpoint.schedule import chooses_schedule
@@ -48,7 +48,7 @@ def neox_checkpoint(config: Config) -> Iterator[Problem]:
             return
         located = locate(contents)
         problems = [*inconsistencies(contents), *mismatches(config, contents, located), *differences(config, contents)]
-        if not any(problem.severity == "error" for problem in problems):
+        if not has_errors(problems):
             compared = require_checksums(contents, AT_MOST)
             problems += _taken_over(config, contents, located, compared)
     except Problems as found:

@@ -69,8 +69,7 @@ def run(options: Namespace) -> int:
         print("\n".join(text.rows_of(list(weights.table()))), end="\n" * bool(weights.differences))
     if losses:
         print("\n".join(text.section("losses", [[line] for line in losses.lines()])))
-    if warnings:
-        report(warnings)
+    report(warnings)
     return code
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.programs import Script
 from neoxargs.base.request import Request
-from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.config.config import Config
 from neoxargs.convert.folder import exit_code, output_folder, weight_name, write_digests
 from neoxargs.convert.huggingface import FAMILIES, adapters, tokens
@@ -30,13 +30,15 @@ from neoxargs.facts.kinds import has_attention
 from neoxargs.facts.model import has_experts, mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.files import tokenizer_folder
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.runs.run_spec import resolve_run
+from neoxargs.launch.stages import State, run_until, unchanged
 from neoxargs.train.checkpoint import base, inventory
 from neoxargs.train.checkpoint.neox.loading import weights_of
 from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, Weights
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+#: Configurations are resolved and checked as for a launch of this.
+EXPORT = Script("", "export")
 #: Maximum size of a safetensors file, in bytes, if the user sets none.
 MAX_SHARD_SIZE = 5 * UNITS["GB"]
 
@@ -301,8 +303,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(options: argparse.Namespace) -> None:
     if useless := list(_useless_options(options)):
         raise Problems(useless)
-    config = resolve_run(Request.of(options), os.environ).config
-    _require_fit(config)
+    wanted = State(EXPORT, Request.of(options), os.environ, subjects=["files"])
+    config = run_until("refuse", wanted, {"command": unchanged}).spec.config
     if options.adapter:
         return _export_adapters(config, options)
     if options.format == "neox":
@@ -338,15 +340,6 @@ def _useless_options(options: argparse.Namespace) -> Iterator[Problem]:
             if getattr(options, key) != defaults.get_default(key):
                 what, hint = f"{name} has no effect {when}", f"remove {name}, or {remedy}"
                 yield Problem(what, hint=hint, id="export-option-not-applicable")
-
-
-def _require_fit(config: Config) -> None:
-    """Raise Problems unless the checkpoint contains what the configuration says; print warnings."""
-    problems = fit_of_checkpoint(config)
-    if any(problem.severity == "error" for problem in problems):
-        raise Problems(problems)
-    if problems:
-        report(problems)
 
 
 def _export_adapters(config: Config, options: argparse.Namespace) -> None:

@@ -27,10 +27,8 @@ MAX_DECODED = 80
 MAX_HOSTS = 16
 
 
-def emit(form: Form, config: Config, resources: Resources, command: Command) -> str:
-    """Return one form: a command or flags as a line for a shell, or the configuration of DeepSpeed as JSON."""
-    if form == "command":
-        return str(command)
+def emit(form: Form, config: Config, resources: Resources) -> str:
+    """Return one form: flags as a line for a shell, or the configuration of DeepSpeed as JSON."""
     if form == "deepspeed":
         return pretty_json(deepspeed.deepspeed_json(config))
     flags = megatron.megatron_flags(config) if form == "megatron" else runner_flags(config, resources)

@@ -2,25 +2,80 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from neoxargs.base.files import Text
-from neoxargs.base.programs import DATA, LM_EVAL_TASKS
+from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.programs import DATA, LM_EVAL_TASKS, Script
+from neoxargs.checks.checkpoint.model import loaded_checkpoint, other_data
 from neoxargs.checks.machine.hardware import ops_to_compile
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source
+from neoxargs.files.run_record import write_record
+from neoxargs.files.token_files.index import digest
 from neoxargs.files.token_files.sources import token_cache
 from neoxargs.hosts.hosts import Resources
 from neoxargs.processes import interrupts
+from neoxargs.runs.run_spec import RunSpec
 
+#: What a disk that is full, limited, write-protected or broken answers. Permissions are checked before the start.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 #: Larger texts of configuration files are not sent to the ranks, because an argument may have at most 128 KiB.
 MAX_FILES_BYTES = 32_000
 #: Prints a line about the run.
 Say = Callable[[str], None]
 LAUNCHED = Source("derived", text="set by deepy when the run was launched")
+
+
+def prepare(script: Script, spec: RunSpec, environ: Mapping[str, str], say: Say, records: bool) -> int:
+    """Prepare a run; return the exit code of the step that failed, or 0. records: whether the run folder is its own."""
+    from neoxargs.launch.start.restarts import continues_job  # a dry run does without these imports
+    from neoxargs.runs import lockfile
+
+    config, resources = spec.config, spec.resources
+    # Not of a requeued job that goes on: the record says how its first start was launched.
+    records = records and not continues_job(config, os.environ)
+    if records:
+        report(lockfile.replaced_record(config, script.path))
+        write_record(config)
+    if script.program != "generate" and (failed := _tokenise(script, config, environ)):
+        return failed
+    if script.program == "train" and (failed := load_tasks(config, resources, environ, say)):
+        return failed
+    if records:
+        lockfile.write_lock(config, script.path)  # after the token files exist, whose digests it contains
+    compile_ops(config, resources, environ, say)
+    return 0
+
+
+@contextmanager
+def disk_errors_are_problems(config: Config) -> Iterator[None]:
+    """Raise Problems in place of the error of a disk that cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        folder = config.logging.run_dir
+        what = f"run_dir ({folder}): {error.filename or 'a file in it'} cannot be written: {error.strerror}"
+        hint = "free up space and inodes on this disk, or set run_dir to another folder"
+        problem = Problem(what, config.place("run_dir"), hint, id="folder-not-writable", about=("run_dir",))
+        raise Problems([problem]) from error
+
+
+def _tokenise(script: Script, config: Config, environ: Mapping[str, str]) -> int:
+    """Tokenise text; warn if the text has changed, because the checks before this saw the old tokens."""
+    prefix = str(config.get("data_path"))
+    before = digest(prefix)
+    failed = tokenise(config, environ)
+    if script.program == "train" and not failed and digest(prefix) != before:
+        report(list(other_data(config, loaded_checkpoint(config))))
+    return failed
 
 
 def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:

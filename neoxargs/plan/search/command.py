@@ -72,8 +72,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
 
     start = start_of(resolve, drafted, options.gpus, search.fewest)
     target = _target(options, start.spec, search.name)
-    if warnings := target.warnings(start.spec.config):
-        report(warnings, end="\n\n")
+    report(target.warnings(start.spec.config), end="\n\n")
     with _progress() as tell:
         result = _search(resolve, start, target, options, search.fewest, tell)
     subject = Subject(start, target, options.files, _host_memory(target, min(result.devices, options.per_host)))

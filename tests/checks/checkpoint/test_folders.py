@@ -27,7 +27,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     Path("a.yml").write_text(MODEL)
     seen: list[str] = []
     for name in ("tokenise", "compile_ops", "write_record"):
-        monkeypatch.setattr(f"neoxargs.launch.main.{name}", lambda *_: 0)
+        monkeypatch.setattr(f"neoxargs.launch.start.prepare.{name}", lambda *_: 0)
     monkeypatch.setattr(
         "neoxargs.launch.start.restarts.start", lambda launched, *_, **__: seen.append(str(launched)) or Ended(0)
     )
