@@ -73,7 +73,7 @@ class Problem(Record):
             "about": list(self.about),
             "severity": self.severity,
             "what": without_secrets(self.what),
-            "hint": self.hint,
+            "hint": without_secrets(self.hint),
             **_place_to_json(self.where),
             "also": [_place_to_json(place) for place in self.also],
         }
@@ -183,7 +183,7 @@ def _draw(problem: Problem, colour: bool) -> str:
         if place and (excerpt := _excerpt(place)):
             lines += [excerpt[0], paint(excerpt[1], severity)]
     if problem.hint:
-        lines.append(paint(f"  = {_line(problem.hint)}", "hint"))
+        lines.append(paint(f"  = {_line(without_secrets(problem.hint))}", "hint"))
     return "\n".join(lines)
 
 

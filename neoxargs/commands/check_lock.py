@@ -9,7 +9,7 @@ from typing import Any
 
 from neoxargs.base.problems import SET, Place, Problem, Problems, has_errors, listed, report
 from neoxargs.base.request import Request
-from neoxargs.commands.diff.differences import Difference, contents, differences
+from neoxargs.commands.diff.differences import RankedDifference, contents, ranked
 from neoxargs.commands.diff.side import Side, of_lock, short_json
 from neoxargs.config.config import Config
 from neoxargs.resolve import draft, read_files
@@ -105,10 +105,10 @@ def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]
     except Problems as stop:
         return stop.problems
     now = Side("now", "files", config, side.ranks)
-    return [_other_value(lock, each) for each in differences(side, now)]
+    return [_other_value(lock, each) for each in ranked(side, now)]
 
 
-def _other_value(lock: Lock, found: Difference) -> Problem:
+def _other_value(lock: Lock, found: RankedDifference) -> Problem:
     then, now = map(short_json, found.values)
     what = f"{found.name} was {then} when the run was launched; with the current configuration files, it is {now}"
     place, source = lock.places.get(("values", found.name)), found.sources[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 from neoxargs.base.problems import Problem
@@ -10,12 +9,10 @@ from neoxargs.config.config import Config
 from neoxargs.config.dialect import Dialect
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, changes
-from neoxargs.resolve.effects.unread import unread_by_run
+from neoxargs.resolve.compare.differences import differences
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
-#: A second name of gradient_clipping.
-SECOND_NAMES = ("clip_grad",)
 #: Parameters of the first iteration only. No file of GPT-NeoX can state them, and today's GPT-NeoX reads a file without
 #: `dialect` as deepy does, so this difference alone is no reason for a warning.
 FIRST_ITERATION = ("warmup_from_zero",)
@@ -31,7 +28,15 @@ def derived_from_dialect() -> frozenset[str]:
 
 def follows_dialect(name: str) -> bool:
     """Whether the default of a parameter depends on the dialect."""
-    return name not in SECOND_NAMES and bool(changes(name) or name in derived_from_dialect())
+    return bool(changes(name)) or name in derived_from_dialect()
+
+
+@cache
+def _same_in_every_dialect() -> frozenset[str]:
+    """Return the parameters that no dialect changes in the training."""
+    return frozenset(
+        p.name for p in REGISTRY.parameters.values() if p.effect == "generation" or not follows_dialect(p.name)
+    )
 
 
 def guess_warnings(used: Config, other: Config) -> list[Problem]:
@@ -41,10 +46,12 @@ def guess_warnings(used: Config, other: Config) -> list[Problem]:
     other: the same in the dialect at the other end of the range that the keys allow.
     """
     assert used.dialect and other.dialect
-    changed = sorted(_changed(used, other), key=lambda name: REGISTRY.parameters[name].effect in ROUNDING)
+    read = [each for each in differences(used, other, _same_in_every_dialect()) if any(each.is_read)]
+    found = {each.name: [format_node(node_of(value)) for value in each.values] for each in read}
+    changed = sorted(found, key=lambda name: REGISTRY.parameters[name].effect in ROUNDING)
     if all(REGISTRY.parameters[name].effect in ROUNDING or _is_of_today(name, used) for name in changed):
         return []
-    values = [f"{name} {_text(used, name)} instead of {_text(other, name)}" for name in changed]
+    values = [f"{name} {' instead of '.join(found[name])}" for name in changed]
     what = (
         f"no dialect is set; because {used.dialect.reason}, the defaults of {used.dialect.name} apply, not those of "
         f"{other.dialect.name}: {', '.join(values)}"
@@ -61,17 +68,3 @@ def _is_of_today(name: str, used: Config) -> bool:
 def other_dialect(dialect: Dialect | None) -> Dialect | None:
     """Return the dialect at the other end of the range that the keys allow; None if nothing was guessed."""
     return Dialect(dialect.or_else, "") if dialect and dialect.or_else else None
-
-
-def _changed(used: Config, other: Config) -> Iterator[str]:
-    """Yield the parameters that the training reads and that have different values."""
-    unread = [unread_by_run(used), unread_by_run(other)]
-    for name, parameter in REGISTRY.parameters.items():
-        if parameter.effect == "generation" or not follows_dialect(name) or name in used.broken | other.broken:
-            continue
-        if used.get(name) != other.get(name) and not all(is_unread(name) for is_unread in unread):
-            yield name
-
-
-def _text(config: Config, name: str) -> str:
-    return format_node(node_of(config.get(name)))

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from neoxargs.base.record import Record
 from neoxargs.config.config import Config
-from neoxargs.facts.lr_schedule import PARAMETERS as SCHEDULE
-from neoxargs.facts.model import head_dim, mlp_width
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.resolve.compare.continuing import Level, changes_training, level_of, matters, meaning
-from neoxargs.resolve.effects.unread import unread_by_run
+from neoxargs.registry import ABSENT, REGISTRY
+from neoxargs.resolve.compare.apart import REPORTED_ELSEWHERE, names
+from neoxargs.resolve.compare.continuing import Level, changes_training, level_of, matters
+from neoxargs.resolve.compare.differences import Difference, differences, same_function
 from neoxargs.resolve.rules.synonyms import names_of_setting
 from neoxargs.targets.wire_format import config_from_values
-
-#: Parameters whose changes other checks report, or by which the user chooses between two schedules.
-REPORTED_ELSEWHERE = {
-    *SCHEDULE, "lr_decay_fraction", "override_lr_scheduler", "use_checkpoint_lr_scheduler", "tokenizer_type",
-    "vocab_file", "merge_file",
-}  # fmt: skip
-#: Parameters that define a size only together: two ways to write the same size are no difference.
-SIZES: Mapping[str, Callable[[Config], int]] = {
-    "head_dim": lambda config: head_dim(config.shape),
-    **dict.fromkeys(
-        ("intermediate_size", "expansion_factor", "mlp_multiple_of", "exact_mlp_width"),
-        lambda config: mlp_width(config.shape, config.mlp),
-    ),
-}
-
-
-class Change(Record):
-    """A parameter with two values."""
-
-    name: str
-    theirs: Any
-    """The value in the checkpoint; None if it is not set there."""
-    ours: Any
-    level: Level
 
 
 def recorded_config(values: Mapping[str, Any]) -> Config:
@@ -46,17 +20,28 @@ def recorded_config(values: Mapping[str, Any]) -> Config:
     return config_from_values(dict(_known(values, "")))
 
 
-def changes(config: Config, recorded: Mapping[str, Any]) -> list[Change]:
+def changes(config: Config, recorded: Mapping[str, Any]) -> dict[Level, list[Difference]]:
     """Return the changes of the model and of how it is trained, in the registry's order. recorded: a config.json.
 
-    A value that follows from another changed one is left out.
+    The first value of each is the checkpoint's. A value that follows from another changed one is left out.
     """
-    saved = recorded_config(recorded)
-    unread = unread_by_run(config)
-    differing = [change for names in _settings() if (change := _change(config, saved, names))]
-    # The ranks compare SHAPE in any case.
-    found = [change for change in differing if change.name in checkpoint_folder.SHAPE or not unread(change.name)]
-    return [change for change in found if not _follows(config, change, found)]
+    levels: dict[str, Level] = {
+        name: "training" if changes_training(parameter) else level_of(parameter)
+        for name, parameter in REGISTRY.parameters.items()
+    }
+    elsewhere = {other for name in names(REPORTED_ELSEWHERE) for other in names_of_setting(name)}
+    apart = elsewhere | {name for name, level in levels.items() if level == "apart"}
+    found: dict[Level, list[Difference]] = {"weights": [], "adapted": [], "training": []}
+    for each in differences(_comparable(recorded_config(recorded)), config, apart, same_function):
+        # The ranks compare SHAPE in any case.
+        is_read = each.is_read[1] or each.name in checkpoint_folder.SHAPE
+        if is_read and matters(each.name, config) and config.get(each.name) is not ABSENT:
+            found[levels[each.name]].append(each)
+    # What follows from a change that is at least as serious.
+    return {
+        level: [each for each in some if not _follows(config, each, [*found["weights"], *some])]
+        for level, some in found.items()
+    }
 
 
 def _known(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -69,47 +54,20 @@ def _known(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _settings() -> Iterator[tuple[str, ...]]:
-    """Yield the names of each setting that is compared."""
-    names = [name for name, parameter in REGISTRY.parameters.items() if _level(parameter) != "apart"]
-    return iter(dict.fromkeys(names_of_setting(name) for name in names))
-
-
-def _level(parameter: Parameter) -> Level:
-    return "training" if changes_training(parameter) else level_of(parameter)
-
-
-def _change(config: Config, saved: Config, names: tuple[str, ...]) -> Change | None:
-    if REPORTED_ELSEWHERE & {*names} or ("data_path" in names and (config.get("text_path") or saved.get("text_path"))):
-        return None  # the tokens of text_path are in the run folder
-    for name in names:
-        theirs, ours = _recorded(saved, name), config.get(name)
-        known = theirs is not ABSENT and ours is not ABSENT and matters(name, config)
-        if known and meaning(name, theirs) != meaning(name, ours) and not _same_size(config, saved, name):
-            return Change(name, theirs, ours, _level(REGISTRY.parameters[name]))
-    return None
-
-
-def _recorded(saved: Config, name: str) -> Any:
-    """Return a value of the checkpoint; ABSENT if it is not known.
+def _comparable(saved: Config) -> Config:
+    """Return the configuration of a checkpoint, marking the values that are not known.
 
     A record contains only the values that differ from the defaults, and always the number of heads.
     """
-    if name in saved.values or "num_attention_heads" in saved.values:
-        return saved.get(name)
-    return ABSENT
+    is_record = "num_attention_heads" in saved.values
+    known = REGISTRY.parameters.keys() if is_record else saved.values.keys()
+    unknown = {name for name in REGISTRY.parameters if name not in known or saved.get(name) is ABSENT}
+    return Config(saved.values, saved.sections, broken=frozenset(unknown))
 
 
-def _same_size(config: Config, saved: Config, name: str) -> bool:
-    size = SIZES.get(name)
-    complete = {"num_attention_heads", "hidden_size", "intermediate_size"} <= saved.values.keys()
-    return size is not None and complete and size(config) == size(saved)
-
-
-def _follows(config: Config, change: Change, found: Sequence[Change]) -> bool:
-    """Return whether a value is derived from one whose change is reported, and at least as serious."""
+def _follows(config: Config, change: Difference, serious: Sequence[Difference]) -> bool:
+    """Return whether a value is derived from one of the serious changes."""
     if config.is_set(change.name):
         return False
     inputs = {*config.source(change.name).inputs} - {*names_of_setting(change.name)}
-    serious = (other for other in found if other.level in ("weights", change.level))
     return any(inputs & {*names_of_setting(other.name)} for other in serious)

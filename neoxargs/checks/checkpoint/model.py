@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ from neoxargs.files.token_files.sources import files_of, sources
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 if TYPE_CHECKING:
-    from neoxargs.checks.checkpoint.changes import Change
+    from neoxargs.resolve.compare.continuing import Level
+    from neoxargs.resolve.compare.differences import Difference
 
 
 def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
@@ -29,11 +31,9 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     Most of the errors would go unnoticed: the weights fit, but compute something else.
     """
     found = _changes(config, checkpoint)
-    for change in found:
-        if change.level == "weights":
-            yield _other_value(config, change, checkpoint)
-    adapted = [change for change in found if change.level == "adapted"]
-    if adapted:
+    for change in found["weights"]:
+        yield _other_value(config, change, checkpoint)
+    if adapted := found["adapted"]:
         names = [change.name for change in adapted]
         places = [place for name in (*names, "load") if (place := config.place(name))]
         what = f"the model differs from that of the checkpoint to be loaded ({checkpoint}): {_listed(adapted)}"
@@ -74,8 +74,7 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
     if not trains_the_same_part(config, checkpoint):
         return
     yield from lost_reference(config, checkpoint)
-    found = [change for change in _changes(config, checkpoint) if change.level == "training"]
-    if found:
+    if found := _changes(config, checkpoint)["training"]:
         since = f"since the checkpoint to be loaded ({checkpoint}) was saved"
         what = f"the configuration has changed {since}: {_listed(found)}"
         hint = "set the old values to continue the same run; `deepy diff` compares all values of two runs"
@@ -154,20 +153,20 @@ def _has_other_contents(before: Any, prefix: str) -> bool:
                for suffix, found in then.items())  # fmt: skip
 
 
-def _changes(config: Config, checkpoint: Path | None) -> list[Change]:
+def _changes(config: Config, checkpoint: Path | None) -> Mapping[Level, list[Difference]]:
     saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
     if saved is None:
-        return []
+        return defaultdict(list)
     # Imported here: most checks load no checkpoint, and this import would take a tenth of their time.
     from neoxargs.checks.checkpoint.changes import changes
 
     return changes(config, saved)
 
 
-def _other_value(config: Config, change: Change, checkpoint: Path | None) -> Problem:
-    name, ours, theirs = change.name, form(change.ours), form(change.theirs)
+def _other_value(config: Config, change: Difference, checkpoint: Path | None) -> Problem:
+    name, (theirs, ours) = change.name, map(form, change.values)
     what = differs(name, ours, theirs, checkpoint)
-    hint = f"remove {name}" if change.theirs is None else f"set {name} to {theirs}"
+    hint = f"remove {name}" if change.values[0] is None else f"set {name} to {theirs}"
     place = config.place(name) or config.place("load")
     hint += ", or load a different checkpoint"
     return Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
@@ -178,8 +177,9 @@ def differs(name: str, ours: object, theirs: object, checkpoint: Path | None) ->
     return f"{name} is {ours} in this configuration, but {theirs} in the checkpoint to be loaded ({checkpoint})"
 
 
-def _listed(found: Sequence[Change]) -> str:
-    return ", ".join(f"{change.name} (was {form(change.theirs)}, now {form(change.ours)})" for change in found)
+def _listed(found: Sequence[Difference]) -> str:
+    pairs = ((change.name, *map(form, change.values)) for change in found)
+    return ", ".join(f"{name} (was {theirs}, now {ours})" for name, theirs, ours in pairs)
 
 
 def form(value: Any) -> str:

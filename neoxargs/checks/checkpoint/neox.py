@@ -24,7 +24,7 @@ from neoxargs.files.neox_checkpoint.optimizer import (
     restorable_state,
     state_kinds,
 )
-from neoxargs.files.neox_checkpoint.saved_configuration import differences
+from neoxargs.files.neox_checkpoint.saved_configuration import other_model
 from neoxargs.files.neox_checkpoint.weights import Located, locate, used_weights, weight_kinds
 
 #: The first DeepSpeed that was released after GPT-NeoX moved RMSNorm's epsilon under the root, on 2025-05-09.
@@ -47,7 +47,7 @@ def neox_checkpoint(config: Config) -> Iterator[Problem]:
         if contents is None:
             return
         located = locate(contents)
-        problems = [*inconsistencies(contents), *mismatches(config, contents, located), *differences(config, contents)]
+        problems = [*inconsistencies(contents), *mismatches(config, contents, located), *other_model(config, contents)]
         if not has_errors(problems):
             compared = require_checksums(contents, AT_MOST)
             problems += _taken_over(config, contents, located, compared)

@@ -12,7 +12,7 @@ from neoxargs.base.options import gpu_count
 from neoxargs.base.problems import Problem, Problems, listed, report
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.commands.diff import at_step, text
-from neoxargs.commands.diff.differences import Difference, differences
+from neoxargs.commands.diff.differences import RankedDifference, ranked
 from neoxargs.commands.diff.losses import read_losses
 from neoxargs.commands.diff.operands import read_sides
 from neoxargs.commands.diff.page import page
@@ -47,7 +47,7 @@ def run(options: Namespace) -> int:
         raise Problems(_too_many([options.a, options.b, *options.more]))
     require_replaceable(options.html, BEGINNING)
     a, b = read_sides((options.a, options.b), options.conf_dir, options.gpus)
-    found, losses = differences(a, b), read_losses(a, b)
+    found, losses = ranked(a, b), read_losses(a, b)
     weights, uncompared = compare(a, b)
     code = max(exit_code(found, options.allow_rounding), int(weights is not None and not weights.same))
     at = at_step.rows(a, b, options.at) if options.at else []
@@ -86,13 +86,13 @@ def _step(word: str) -> int:
     return int(word)
 
 
-def exit_code(found: Sequence[Difference], allow_rounding: bool) -> int:
+def exit_code(found: Sequence[RankedDifference], allow_rounding: bool) -> int:
     """Return 1 if a difference can change a number in training."""
     matter = {"result"} if allow_rounding else {"result", "rounding"}
     return int(any(each.impact in matter for each in found))
 
 
-def _as_json(a: Side, b: Side, found: Sequence[Difference], code: int, more: Mapping[str, object]) -> str:
+def _as_json(a: Side, b: Side, found: Sequence[RankedDifference], code: int, more: Mapping[str, object]) -> str:
     sides = {letter: _side_to_json(side) for letter, side in (("a", a), ("b", b))}
     verdict = next(
         (impact for impact in ("result", "rounding", "nothing") if any(each.impact == impact for each in found)), ""

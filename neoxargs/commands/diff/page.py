@@ -7,7 +7,7 @@ from html import escape
 
 from neoxargs.base.charts.html_page import html_page
 from neoxargs.base.charts.line_chart import STYLE, Chart, figure, smoothed
-from neoxargs.commands.diff.differences import Difference
+from neoxargs.commands.diff.differences import RankedDifference
 from neoxargs.commands.diff.losses import Losses
 from neoxargs.commands.diff.side import Side, short_json
 from neoxargs.commands.diff.text import HEADINGS, described, verdict
@@ -23,7 +23,7 @@ MAX_COLUMNS = 6
 def page(
     a: Side,
     b: Side,
-    found: Sequence[Difference],
+    found: Sequence[RankedDifference],
     losses: Losses | None,
     at: Sequence[tuple[str, str, str]],
     step: int,

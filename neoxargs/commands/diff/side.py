@@ -14,9 +14,10 @@ from neoxargs.base.request import LOCK_FILE
 from neoxargs.checks.checkpoint.changes import recorded_config
 from neoxargs.config.config import Config
 from neoxargs.config.value import Kind, Source, Value
-from neoxargs.files.token_files.sources import token_cache
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import Draft
+from neoxargs.resolve.compare.differences import value_of
+from neoxargs.resolve.secrets import masked
 from neoxargs.runs.lockfile import read_lock
 
 #: The source of a value that a checkpoint records without its source.
@@ -26,7 +27,7 @@ PLACE = re.compile(r"(.+):(\d+):(\d+)")
 
 
 class Side(Record):
-    """A resolved configuration."""
+    """A resolved configuration; values that are not recorded are `broken`."""
 
     name: str
     """As given on the command line."""
@@ -36,8 +37,6 @@ class Side(Record):
     ranks: int
     has_sources: bool = True
     """Whether the source of each value is known."""
-    unknown: frozenset[str] = frozenset()
-    """Parameters whose values are not recorded."""
     folder: Path | None = None
     """The run folder, which may contain the losses."""
     checkpoint: Path | None = None
@@ -46,22 +45,8 @@ class Side(Record):
     """The sections of the run's run.lock.yml: code, packages, hardware, files."""
 
     def get(self, name: str) -> Any:
-        """Return a value; None for one that is derived and that no rule supplies.
-
-        Also None for the path of a cache, and for a retired parameter that is not set or only sets others.
-        """
-        value, replaced_by = self.config.get(name), REGISTRY.parameters[name].replaced_by
-        # A path in the run folder, which differs between any two runs.
-        if name == "data_path" and value == self._token_cache():
-            return None
-        if replaced_by is not None and (not self.config.is_set(name) or value in replaced_by):
-            return None
-        return None if value is ABSENT else list(value) if isinstance(value, tuple) else value
-
-    def _token_cache(self) -> str | None:
-        """Return the prefix under which a launch stores the tokens of `text_path`; it says nothing about the text."""
-        config = self.config
-        return token_cache(config) if config.data.text_path else None
+        """Return a value as it is compared, with asterisks in place of secrets."""
+        return masked(name, value_of(self.config, name))
 
 
 class Drafted(Record):
@@ -89,11 +74,11 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
     nulls = any(value.value is None for value in read.values())  # earlier versions recorded none
     missing = {key: p.default for key, p in REGISTRY.parameters.items() if key not in read and p.default is not ABSENT}
     unknown = {key for key, default in missing.items() if nulls or default is not None}
-    config = Config(read)
+    config = Config(read, broken=frozenset(unknown))
     ranks = ranks_of(config)
     path = folder / LOCK_FILE if folder else None
     sections = read_lock(path).sections if path and path.exists() else {}
-    return Side(name, "run folder", config, ranks, unknown=frozenset(unknown), folder=folder, environment=sections)
+    return Side(name, "run folder", config, ranks, folder=folder, environment=sections)
 
 
 def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int, folder: Path) -> Side:
@@ -102,7 +87,7 @@ def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int, folder: 
     recorded = {key: value._replace(source=RECORDED) for key, value in config.values.items()}
     kind = f"checkpoint of iteration {iteration}"
     not_sent = frozenset(key for key, parameter in REGISTRY.parameters.items() if not parameter.to)
-    return Side(name, kind, Config(recorded), ranks_of(config), False, not_sent, checkpoint=folder)
+    return Side(name, kind, Config(recorded, broken=not_sent), ranks_of(config), False, checkpoint=folder)
 
 
 def ranks_of(config: Config) -> int:

@@ -6,7 +6,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from neoxargs.commands.diff.differences import Difference, first_names, spellings
+from neoxargs.commands.diff.differences import RankedDifference, first_names, spellings
 from neoxargs.commands.diff.side import Side, short_json
 from neoxargs.commands.diff.weights import WeightComparison
 from neoxargs.registry import REGISTRY
@@ -33,7 +33,9 @@ def rows_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
-def lines(a: Side, b: Side, found: Sequence[Difference], weights: WeightComparison | None = None) -> Iterator[str]:
+def lines(
+    a: Side, b: Side, found: Sequence[RankedDifference], weights: WeightComparison | None = None
+) -> Iterator[str]:
     """Yield the lines of the comparison."""
     yield from (f"{letter}  {described(side)}" for letter, side in (("A", a), ("B", b)))
     yield f"=> {verdict(a, b, found, weights)}"
@@ -55,11 +57,11 @@ def lines(a: Side, b: Side, found: Sequence[Difference], weights: WeightComparis
 
 def not_compared(side: Side) -> list[str]:
     """Return the parameters with an effect on training that are missing from a run's record."""
-    names = (name for name in REGISTRY.parameters if name in side.unknown and side.has_sources)
+    names = (name for name in REGISTRY.parameters if name in side.config.broken and side.has_sources)
     return [name for name in names if IMPACTS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
 
 
-def verdict(a: Side, b: Side, found: Sequence[Difference], weights: WeightComparison | None = None) -> str:
+def verdict(a: Side, b: Side, found: Sequence[RankedDifference], weights: WeightComparison | None = None) -> str:
     """Return what all differences together can do, in a sentence."""
     if not found and a.checkpoint and b.checkpoint:
         if weights is None:
@@ -82,7 +84,7 @@ def described(side: Side) -> str:
     return f"{side.name}  ({side.kind}, {dialect}{side.ranks} rank{'s' * (side.ranks > 1)})"
 
 
-def _table(found: Sequence[Difference]) -> Iterator[str]:
+def _table(found: Sequence[RankedDifference]) -> Iterator[str]:
     """Yield a row for each difference: kind, name, both values, and where they come from."""
     rows = [(each.kind, each.name, *map(short_json, each.values)) for each in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -10,22 +10,15 @@ from collections.abc import Iterator
 from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.config.config import Config
 from neoxargs.files.neox_checkpoint.contents import Contents
-from neoxargs.registry import ABSENT, model, regularization
-from neoxargs.registry.model import Fusion, Init
+from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import resolve
+from neoxargs.resolve.compare.apart import SHOWN_BY_SHAPES, names
+from neoxargs.resolve.compare.continuing import level_of
+from neoxargs.resolve.compare.differences import differences, same_function
 from neoxargs.resolve.rules.synonyms import yaml_form
 
-#: Modules of the registry whose parameters determine the function that the weights compute.
-MODULES = tuple(subject.__name__ for subject in (model, regularization))
-#: Parameters that may differ: they do not change that function, or the shapes of the weights show them.
-FREE = (
-    "seq_length", "make_vocab_size_divisible_by", "padded_vocab_size", "max_position_embeddings", "hidden_dropout",
-    "attention_dropout", "weight_decay", "num_layers", "hidden_size", "num_attention_heads", "num_kv_heads",
-    "intermediate_size", "no_weight_tying", "attention_config", "sparsity_config", "softmax_over_padding",
-)  # fmt: skip
 
-
-def differences(config: Config, contents: Contents) -> Iterator[Problem]:
+def other_model(config: Config, contents: Contents) -> Iterator[Problem]:
     """Yield a warning that lists the model's parameters whose values in the saved configuration differ.
 
     Whether attention and MLP are parallel decides how the biases of several ranks are joined, so that is an error.
@@ -33,25 +26,31 @@ def differences(config: Config, contents: Contents) -> Iterator[Problem]:
     saved = _saved_configuration(contents, config.dialect.name if config.dialect else None)
     if saved is None:
         return
-    names = [name for name in _comparable(config) if saved.get(name) != config.get(name)]
-    if "gpt_j_residual" in names and contents.files.tensor_ranks > 1:
-        value = yaml_form(saved.get("gpt_j_residual"))
+    function = {p.name for p in REGISTRY.parameters.values() if level_of(p) in ("weights", "adapted")}
+    apart = (REGISTRY.parameters.keys() - function) | names(SHOWN_BY_SHAPES)
+    found = {
+        each.name: [yaml_form(value) for value in each.values]
+        for each in differences(saved, config, apart, same_function)
+        if any(each.is_read) and config.get(each.name) is not ABSENT
+    }
+    if "gpt_j_residual" in found and contents.files.tensor_ranks > 1:
+        value, ours = found["gpt_j_residual"]
         what = f"load ({contents.folder}): the checkpoint was written with gpt_j_residual {value}"
-        what += f", but this configuration has {yaml_form(config.get('gpt_j_residual'))}"
+        what += f", but this configuration has {ours}"
         place = config.place("gpt_j_residual") or config.place("load")
         yield Problem(
             what, place, f"set gpt_j_residual: {value}", id="checkpoint-other-model", about=("load", "gpt_j_residual")
         )
         return
-    if names:
-        pairs = [f"{name} (saved {yaml_form(saved.get(name))}, here {yaml_form(config.get(name))})" for name in names]
+    if found:
+        pairs = [f"{name} (saved {theirs}, here {ours})" for name, (theirs, ours) in found.items()]
         what = f"load ({contents.folder}): the model differs from the configuration saved with the checkpoint: "
         hint = f"compare with {listed(map(str, contents.configurations), 'and')}"
-        places = [place for name in names if (place := config.place(name))]
+        places = [place for name in found if (place := config.place(name))]
         first, *others = [*places, config.place("load")]
         yield Problem(
             what + listed(pairs, "and"), first, hint, also=tuple(place for place in others if place),
-            severity="warning", id="checkpoint-other-model", about=("load", *names),
+            severity="warning", id="checkpoint-other-model", about=("load", *found),
         )  # fmt: skip
 
 
@@ -65,11 +64,3 @@ def _saved_configuration(contents: Contents, dialect: str | None) -> Config | No
         return resolve(contents.configurations, [f"dialect={dialect}"] if dialect else [], gpus=contents.files.ranks)
     except Problems:
         return None
-
-
-def _comparable(config: Config) -> Iterator[str]:
-    for parameter, value in config.items():
-        group = parameter.group
-        of_model = parameter.effect == "model" and group.__module__ in MODULES and group not in (Init, Fusion)
-        if of_model and parameter.name not in FREE and value.value is not ABSENT:
-            yield parameter.name

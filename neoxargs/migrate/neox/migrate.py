@@ -5,7 +5,7 @@ The result is verified: a migration that would change the resolved configuration
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -27,7 +27,7 @@ from neoxargs.migrate.neox.rewrites import (
     rewrite_for,
     rewrites,
 )
-from neoxargs.migrate.neox.verify import beyond, differences, fitting_gpus, verify
+from neoxargs.migrate.neox.verify import beyond, changed, fitting_gpus, verify
 from neoxargs.migrate.result import Change, Result
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, introduced, removed
@@ -273,7 +273,7 @@ class _Migration:
         comment = f"defaults of {self.drafted.dialect.name} that differ in {self.to}"
         if self.drafted.dialect.date == self.day:
             comment = "defaults that depended on a key that was replaced"
-        for name, value, now in list(self.changed_defaults()):
+        for name, value, now in self.changed_defaults():
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
             default = "a derived value" if now is ABSENT else format_node(node_of(now))
@@ -283,12 +283,14 @@ class _Migration:
             place = Place(document.name, 0, 0)
             self.changes.append(Change(place, "", f"{name}: {format_node(node_of(value))}", why, since))
 
-    def changed_defaults(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield each parameter that would change with the new dialect's defaults, its old and its new value."""
+    def changed_defaults(self) -> list[tuple[str, Any, Any]]:
+        """Return each parameter that would change with the new dialect's defaults, its old and its new value."""
         after, _ = resolved(draft(self.files.texts, [f"dialect={self.to}"]), self.gpus)
-        for name, then, now in differences(self.before, after):
-            if follows_dialect(name) and name not in self.values and then is not ABSENT:
-                yield name, then, now
+        return [
+            (each.name, self.before.get(each.name), after.get(each.name))
+            for each in changed(self.before, after)
+            if follows_dialect(each.name) and each.name not in self.values and self.before.get(each.name) is not ABSENT
+        ]
 
     def spelled_like(self, document: Document, name: str) -> str:
         if "DSC" in REGISTRY.parameters[name].origins:

@@ -10,9 +10,8 @@ from neoxargs.base.record import replace
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.migrate.neox.rewrites import CAPACITY, rewrites
-from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Draft
-from neoxargs.resolve.effects.unread import unread_by_run
+from neoxargs.resolve.compare.differences import Difference, differences
 from neoxargs.runs.lenient import resolved
 
 
@@ -41,35 +40,28 @@ def _identity(error: Problem) -> tuple[str, tuple[str, ...], Place | None]:
     return error.id, error.about, error.where
 
 
-def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, before, after) for each parameter that differs.
+def changed(before: Config, after: Config) -> Iterator[Difference]:
+    """Yield each setting that a migration changes.
 
-    Except retired names, the dialect, and parameters that are not set and that no run reads. Of the retired names that
-    the trainer still reads, the values of CAPACITY count.
+    Except retired names. Of those that the trainer still reads, CAPACITY, the values count.
     """
     retired = {*rewrites(), "dialect"} - {"precision", *CAPACITY}
-    unread = [unread_by_run(before), unread_by_run(after)]
-    for name in REGISTRY.parameters:  # in neither: both have the registry's default
-        if name not in before.values and name not in after.values:
-            continue
-        if name in retired or before.get(name) == after.get(name):
-            continue
+    for each in differences(before, after, retired):
         # A retired parameter that nothing reads is removed from the file.
-        is_set = name not in CAPACITY and any(config.is_set(name) for config in (before, after))
-        if is_set or not all(is_unread(name) for is_unread in unread):
-            yield name, before.get(name), after.get(name)
+        if each.name not in CAPACITY or any(each.is_read):
+            yield each
 
 
 def verify(before: Draft, after: Draft, gpus: int, file: Place) -> None:
     """Raise Problems if the new files resolve to another configuration. file: the place of errors of the new files."""
     was, errors = resolved(before, gpus)
     becomes, new_errors = resolved(after, gpus)
-    if new_errors and not errors:
+    if {error.id for error in new_errors} - {error.id for error in errors}:
         what = "this file cannot be migrated: `deepy check` would reject the result"
         refused = Problem(what, file, "replace the retired names by hand", id="migrate-result-refused")
         raise Problems([refused, *(replace(error, where=file, also=()) for error in new_errors)])
-    if changed := list(differences(was, becomes)):
-        raise Problems([_would_change(was.place(name), name, *both) for name, *both in changed])
+    if found := list(changed(was, becomes)):
+        raise Problems([_would_change(was.place(each.name), each.name, *each.values) for each in found])
 
 
 def _would_change(where: Place | None, name: str, before: Any, after: Any) -> Problem:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal
 
 from neoxargs.registry.declare import Parameter
-from neoxargs.resolve.compare.impact import IMPACTS, Values, kind_of, without_spelling
+from neoxargs.resolve.compare.impact import IMPACTS, Values, kind_of
 
 #: weights: the weights belong to the old value. adapted: a model can be trained further with another value.
 #: training: changes how weights are trained, not what they compute. apart: not compared.
@@ -63,13 +63,6 @@ MATTER_WITH: Mapping[str, tuple[str, Container[Any]]] = {
     "mup_": ("use_mup", (True,)),
 }
 
-#: Values that mean the same as others.
-SAME: Mapping[str, Mapping[str, str]] = {
-    "norm": {"te_layernorm": "layernorm", "te_rmsnorm": "rmsnorm"},
-    "activation": {"swish": "silu"},
-    "attention_config": {"flash": "global"},
-}
-
 
 def level_of(parameter: Parameter) -> Level:
     """Return what another value of a parameter means for a checkpoint."""
@@ -93,15 +86,6 @@ def matters(name: str, values: Values) -> bool:
     """Return whether a parameter matters to the weights of a run with these values."""
     conditions = [condition for start, condition in MATTER_WITH.items() if name.startswith(start)]
     return all(values.get(other) in allowed for other, allowed in conditions)
-
-
-def meaning(name: str, value: Any) -> Any:
-    """Return a value in a form that is equal for all values with the same meaning."""
-    value = without_spelling(name, value)
-    same = SAME.get(name, {})
-    if isinstance(value, (list, tuple)):
-        return [same.get(item, item) if isinstance(item, str) else item for item in value]
-    return same.get(value, value) if isinstance(value, str) else value
 
 
 @cache

@@ -114,16 +114,6 @@ def kind_of(parameter: Parameter) -> str:
     return found
 
 
-def without_spelling(name: str, value: Any) -> Any:
-    """Return a value in a form that is equal for all spellings of it: `95,4,1`, `95, 4, 1` and `[95, 4, 1]`."""
-    if name != "split" or value is None:
-        return value
-    try:
-        return [float(part) for part in (value.replace("/", ",").split(",") if isinstance(value, str) else value)]
-    except ValueError:  # of a record that was changed by hand
-        return value
-
-
 def impact_of(parameter: Parameter, sides: tuple[Values, Values]) -> tuple[Impact, str]:
     """Return what a difference in this parameter can do, and why if that depends on other values."""
     impact, name = IMPACTS[kind_of(parameter)], parameter.name

@@ -170,7 +170,10 @@ def test_what_shapes_do_not_show_is_compared_with_the_saved_configuration(tmp_pa
     assert warning.what.endswith("rotary_pct (saved 0.25, here 1.0)")
     (error,) = problems(tmp_path, "gpt_j_residual=false")
     assert error.severity == "error" and error.hint == "set gpt_j_residual: true"
-    assert [problem.id for problem in problems(tmp_path, "rotary_pct=0.25")] == ["checkpoint-of-gpt-neox"]
+    unread = ("rotary_pct=0.25", "rms_norm_epsilon=0.5")
+    assert [problem.id for problem in problems(tmp_path, *unread)] == ["checkpoint-of-gpt-neox"]
+    (warning, _) = problems(tmp_path, "rotary_pct=0.25", "rope_scaling={rope_type: linear, factor: 2}")
+    assert "rope_scaling.factor (saved None, here 2" in warning.what
 
 
 def test_weights_only_in_zero3_s_partitions(tmp_path: Path) -> None:

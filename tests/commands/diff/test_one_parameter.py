@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 
 from neoxargs.base.files import Text
-from neoxargs.commands.diff.differences import SETTINGS, differences
+from neoxargs.commands.diff.differences import ranked
 from neoxargs.commands.diff.side import Side
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import complete, draft
+from neoxargs.resolve.compare.differences import SETTINGS
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.synonyms import names_of_setting
 from tests.support.configure import SHAPE
@@ -139,7 +140,7 @@ def names_shown(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", names())
 def test_the_difference_is_found_and_ranked(name: str) -> None:
-    found = differences(*pair(name))
+    found = ranked(*pair(name))
     of_parameter = [each for each in found if each.name in names_shown(name)]
     assert len(of_parameter) == 1, found
     impact = IMPACT.get(name, BY_EFFECT[effect(name).partition(":")[0]])
@@ -149,10 +150,10 @@ def test_the_difference_is_found_and_ranked(name: str) -> None:
 
 def test_an_explicit_switch_disables_as_much_as_the_default() -> None:
     a, b = (BASE | {"weight_by_num_documents": False, "weighted_sampler_alpha": alpha} for alpha in (0.3, 0.5))
-    (difference,) = differences(side(a), side(b))
+    (difference,) = ranked(side(a), side(b))
     assert (difference.name, difference.impact) == ("weighted_sampler_alpha", "unread")
     a, b = (each | {"weight_by_num_documents": True} for each in (a, b))
-    (difference,) = differences(side(a), side(b))
+    (difference,) = ranked(side(a), side(b))
     assert difference.impact == "result"
 
 

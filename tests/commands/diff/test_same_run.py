@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.commands.diff.differences import differences
+from neoxargs.commands.diff.differences import ranked
 from neoxargs.commands.diff.side import Side
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.resolve import draft, read_files
@@ -42,7 +42,7 @@ def test_a_file_and_its_migration(name: str, to: str) -> None:
     fixed = [] if "dialect" in draft(migrated).values else [f"dialect={drafted.dialect.name}"]
     a, b = (Side("my.yml", "file", resolved(draft(each, fixed), RANKS)[0], RANKS) for each in (texts, migrated))
     assert a.config.values
-    assert {each.impact for each in differences(a, b)} <= {"unread"}
+    assert {each.impact for each in ranked(a, b)} <= {"unread"}
 
 
 @pytest.mark.parametrize("other", LAYOUTS)

@@ -10,7 +10,7 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.neox.rewrites import SPECIAL_REWRITES, rewrites
-from neoxargs.migrate.neox.verify import differences
+from neoxargs.migrate.neox.verify import changed
 from neoxargs.migrate.result import Result
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft
@@ -352,7 +352,7 @@ def test_round_trip() -> None:
     forward = migrated("geglu: true\nsave: x\nsave-interval: 5\n", sizes=OF_2021)
     back = migrate(forward.texts, "neox-2021")
     original = complete(draft([Text("my.yml", OF_2021 + "geglu: true\nsave: x\nsave-interval: 5\n")]), 1)
-    assert list(differences(original, complete(draft(back.texts), 1))) == []
+    assert list(changed(original, complete(draft(back.texts), 1))) == []
     assert "geglu: true" in back.texts[0].text
 
 

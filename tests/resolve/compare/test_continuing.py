@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.compare.continuing import MATTER_WITH, REASONS, SAME, level_of
+from neoxargs.resolve.compare.continuing import MATTER_WITH, REASONS, level_of
 
 
 def test_every_name_is_a_parameter_or_a_section_of_the_model() -> None:
@@ -14,7 +14,7 @@ def test_every_name_is_a_parameter_or_a_section_of_the_model() -> None:
         assert known, f"{name} is neither a parameter nor a section"
     starts = [start for start in MATTER_WITH if not any(name.startswith(start) for name in REGISTRY.parameters)]
     assert starts == []
-    assert {*SAME, *(other for other, _ in MATTER_WITH.values())} <= REGISTRY.parameters.keys()
+    assert {other for other, _ in MATTER_WITH.values()} <= REGISTRY.parameters.keys()
 
 
 def test_only_what_a_table_excepts_is_free() -> None:
