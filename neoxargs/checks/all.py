@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from neoxargs.base.problems import Problem
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.programs import Program
 from neoxargs.base.record import Record
 from neoxargs.checks import trainer as trainer_support
@@ -118,7 +118,10 @@ def problems(
     found: list[Problem] = []
     for check in CHECKS:
         if check.subject in subjects and program in check.programs:
-            new = check.find(spec, words) if check.subject == "command" else check.find(spec)
+            try:
+                new = list(check.find(spec, words) if check.subject == "command" else check.find(spec))
+            except Problems as stop:  # of a checkpoint in a format that this deepy does not know
+                new = stop.problems
             warns = check.subject in lenient
             found += (each.as_warning() if warns and each.id not in WRONG_DATA else each for each in new)
             if check.subject == "trainer" and found:

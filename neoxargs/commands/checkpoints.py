@@ -16,6 +16,7 @@ from typing import Any
 from neoxargs.base.problems import Place, Problem, Problems, report, similar_folders
 from neoxargs.base.text import format_bytes, format_duration
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.neox_checkpoint import pickles
 from neoxargs.files.neox_checkpoint.consistency import findings
 from neoxargs.files.neox_checkpoint.contents import Contents
@@ -26,6 +27,8 @@ from neoxargs.registry import REGISTRY
 DESCRIPTION = "List the checkpoints of a run, verify their checksums, or remove old ones."
 #: What a checkpoint's layout is made of.
 SIZES = {"tp": "model_parallel_size", "pp": "pipe_parallel_size"}
+#: Letters of a run's id that are shown.
+RUN_LETTERS = 8
 
 #: Returns what is wrong with a checkpoint.
 Examine = Callable[[Path], str]
@@ -47,6 +50,8 @@ class Listed:
     """What files.json records for each file: `checksum`, `size`, or `nothing` if it has no record."""
     verified: bool
     """Whether checksums were compared."""
+    by: Written
+    """The run that wrote it."""
 
     @property
     def iteration(self) -> int:
@@ -64,7 +69,7 @@ class Listed:
         return {
             "iteration": self.iteration, "folder": str(self.folder), "written": round(self.written), "bytes": self.size,
             "layout": self.layout, "content": self.content, "damage": self.damage, "latest": self.latest,
-            "recorded": self.recorded, "verified": self.verified,
+            "recorded": self.recorded, "verified": self.verified, "run": self.by.run, "format": self.by.format,
         }  # fmt: skip
 
 
@@ -141,7 +146,8 @@ def examine(folder: Path, find_damage: Examine) -> Listed:
     files = [file for file in folder.rglob("*") if file.is_file()]
     return Listed(
         folder=folder,
-        written=checkpoint_folder.written(folder) / 1e9,
+        # The time of the folder changes when a file is removed.
+        written=(record if (record := folder / checkpoint_folder.FILES).exists() else folder).stat().st_mtime,
         size=sum(file.stat().st_size for file in files),
         layout=_layout(folder),
         content=_content(folder),
@@ -149,16 +155,20 @@ def examine(folder: Path, find_damage: Examine) -> Listed:
         latest=checkpoint_folder.latest(folder.parent) == folder.name,
         recorded=(recorded := _recorded(folder)),
         verified=recorded == "checksum" and find_damage is not checkpoint_folder.damage,
+        by=checkpoint_folder.written_by(folder),
     )
 
 
 def table(listed: Sequence[Listed], now: float) -> list[str]:
     """Return the lines of the list."""
-    rows = [("iteration", "age", "size", "layout", "state")]
+    rows: list[tuple[str, ...]] = [("iteration", "age", "size", "layout", "run", "state")]
     rows += [
-        (str(row.iteration), format_duration(max(0, now - row.written)), format_bytes(row.size), row.layout, row.state)
+        (str(row.iteration), format_duration(max(0, now - row.written)), format_bytes(row.size), row.layout,
+         row.by.run[:RUN_LETTERS] or "-", row.state)
         for row in listed
-    ]
+    ]  # fmt: skip
+    if not any(row.by.run for row in listed):  # of other programs, or older
+        rows = [(*row[:4], row[5]) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join([row[0].rjust(widths[0]), *map(str.ljust, row[1:], widths[1:])]).rstrip() for row in rows
@@ -167,19 +177,21 @@ def table(listed: Sequence[Listed], now: float) -> list[str]:
 
 @dataclass
 class Choice:
-    """The checkpoints to keep and to remove; damage: what is wrong with some of them."""
+    """The checkpoints to keep and to remove; damage: what is wrong with some of them. line: what led to the newest."""
 
     kept: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
     damage: dict[Path, str] = field(default_factory=dict)
+    line: list[Path] = field(default_factory=list)
 
     def reason(self, folder: Path) -> str:
         """Return why a checkpoint is removed."""
         if folder in self.damage:
             return f"damaged: {self.damage[folder]}"
         latest = self.kept[0]  # unless `latest` names no checkpoint: then no iteration is higher
-        is_later = checkpoint_folder.iteration_of(folder) > checkpoint_folder.iteration_of(latest)
-        return f"later than {latest.name}, which `latest` names" if is_later else "older"
+        if checkpoint_folder.iteration_of(folder) > checkpoint_folder.iteration_of(latest):
+            return f"later than {latest.name}, which `latest` names"
+        return "older" if folder in self.line else f"of a run that {latest.name} does not continue"
 
     def kept_line(self) -> str:
         """Return the names of the checkpoints to keep."""
@@ -194,8 +206,9 @@ def choose(root: Path, keep: int, verify: Examine) -> Choice:
 
     Checkpoints are verified, the newest first, until there are enough to keep.
     """
-    choice, latest, undamaged = Choice(), checkpoint_folder.latest(root), 0
-    for folder in checkpoint_folder.newest_first(root):
+    found, latest, undamaged = checkpoint_folder.newest_first(root), checkpoint_folder.latest(root), 0
+    choice = Choice(line=checkpoint_folder.line(found[0]))
+    for folder in found:
         is_needed = undamaged < keep
         if is_needed and (damage := verify(folder)):
             choice.damage[folder] = damage

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.config.config import Config
-from neoxargs.files.checkpoints.folder import BASE, Base, delete
+from neoxargs.files.checkpoints.folder import BASE, CONFIG, RUN, Base, Written, delete
 from neoxargs.targets.ranks import train_values
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.commit import begin, commit
@@ -54,7 +54,8 @@ def write(source: Imported, config: Config, folder: Path, advance: Callable[[int
         for layer, names in groupby(source.names, _layer):
             advance(_write_layer(source, files, layer, list(names)))
         files.save(source.common, part / STATES)
-        files.text(json.dumps(train_values(config), indent=1), part / "config.json")
+        files.text(json.dumps(train_values(config), indent=1), part / CONFIG)
+        files.text(Written().to_json(), part / RUN)
         if source.base:
             files.text(source.base.to_json(), part / BASE)
         files.raise_error()

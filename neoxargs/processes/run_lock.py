@@ -196,6 +196,11 @@ def new_launch() -> str:
     return BY_DEEPY + uuid.uuid4().hex
 
 
+def run_of(launch: str) -> str:
+    """Return what identifies the run of a launch, as its checkpoints record it; a new id if no deepy launched it."""
+    return launch.removeprefix(BY_DEEPY) if launch.startswith(BY_DEEPY) else uuid.uuid4().hex
+
+
 def lock_run(
     config: Config, environ: Mapping[str, str], say: Callable[[str], None], break_lock: bool = False, launch: str = "",
 ) -> RunLock:  # fmt: skip

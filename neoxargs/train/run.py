@@ -13,9 +13,10 @@ from neoxargs.facts import model
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.description import describe
 from neoxargs.files import metrics as run_metrics
+from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.run_record import launch_command
 from neoxargs.processes import failures, watch
-from neoxargs.processes.run_lock import locked_folders
+from neoxargs.processes.run_lock import locked_folders, run_of
 from neoxargs.targets.ranks import train_values
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train import coord_check
@@ -63,7 +64,7 @@ def run(arguments: RankArguments) -> None:
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
     trained = engine.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trained.deepspeed, process)
-    saver.job = arguments.job
+    saver.written = Written(run_of(arguments.launch), job=arguments.job)
     if config.checkpoint.checkpoint_validation_with_forward_pass and not model.is_reward_model(config):
         saver.forward_pass = ForwardPass(config, trained, vocabulary)
     with starting_from_text(trained.deepspeed, config, tokenizer, mesh):

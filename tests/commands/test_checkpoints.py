@@ -14,6 +14,7 @@ import torch
 
 from neoxargs.cli import main
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.folder import Written
 from neoxargs.processes.run_lock import lock_run
 from neoxargs.train.checkpoint import commit
 from tests.support import neox_files
@@ -221,6 +222,40 @@ def test_latest_may_name_a_checkpoint_that_does_not_exist(root, capsys):
     assert names(root) == ["global_step400"]
     main(["checkpoints", str(root), "--json"])
     assert [each["id"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["latest-checkpoint-missing"]
+
+
+def of_run(root: Path, iteration: int, run: str, start: int, version: int = checkpoint_folder.FORMAT) -> None:
+    part = commit.begin(root, iteration)
+    (part / checkpoint_folder.RUN).write_text(Written(run, start, format=version).to_json())
+    commit.commit(root, iteration)
+
+
+def test_runs_are_listed_and_what_the_newest_does_not_continue_is_removed_first(tmp_path, capsys):
+    """Although it has the later iteration, and is not later than the newest."""
+    for iteration, run, start in ((10, "first run", 0), (20, "first run", 0), (15, "second", 10), (25, "second", 10)):
+        of_run(tmp_path, iteration, run, start)
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[-2:] == ["run", "state"]
+    assert [line.split("not recorded")[1].split("complete")[0].strip() for line in lines] == [
+        "first ru", "second", "first ru", "second",
+    ]  # fmt: skip
+    main(["checkpoints", str(tmp_path), "--json"])
+    rows = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [(row["run"], row["format"]) for row in rows[:2]] == [("first run", 1), ("second", 1)]
+    assert main(["checkpoints", str(tmp_path), "--prune", "2", "--yes"]) == 0
+    assert names(tmp_path) == ["global_step15", "global_step25"]
+    assert [line.rpartition("  ")[2] for line in capsys.readouterr().out.splitlines()[:2]] == [
+        "older", "of a run that global_step25 does not continue",
+    ]  # fmt: skip
+
+
+def test_nothing_is_removed_if_a_newer_deepy_wrote_to_the_folder(tmp_path, capsys):
+    of_run(tmp_path, 10, "old", 0)
+    of_run(tmp_path, 20, "new", 0, checkpoint_folder.FORMAT + 1)
+    assert main(["checkpoints", str(tmp_path), "--prune", "1", "--yes"]) == 1
+    assert "[checkpoint-format-newer]" in capsys.readouterr().err
+    assert names(tmp_path) == ["global_step10", "global_step20"]
 
 
 def test_prune_never_removes_everything(root, capsys):

@@ -198,7 +198,7 @@ def skipped_checkpoints(config: Config, chosen: Path | None) -> Iterator[Problem
     if named := checkpoint_folder.missing_latest(Path(folder)):
         yield _skipped(config, f"the file `latest` points to {named}, which does not exist", chosen)
     # Those that come before the chosen one, in the order in which they are tried.
-    for candidate in takewhile(lambda candidate: candidate != chosen, checkpoint_folder.candidates(Path(folder))):
+    for candidate in takewhile(lambda candidate: candidate != chosen, checkpoint_folder.newest_first(Path(folder))):
         damage = checkpoint_folder.damage(candidate)
         yield _skipped(config, f"the checkpoint {candidate.name} is damaged: {damage}", chosen)
 

@@ -19,7 +19,7 @@ MAX_SHOWN = 20
 #: Problems of a checkpoint that must not be compared.
 DAMAGE = (
     "checkpoint-file-damaged", "checkpoint-file-renamed", "checkpoint-file-refused", "checkpoint-incomplete",
-    "checkpoint-not-usable",
+    "checkpoint-format-newer", "checkpoint-not-usable",
 )  # fmt: skip
 
 

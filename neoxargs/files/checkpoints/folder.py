@@ -5,7 +5,7 @@
         config.json           the values of the run that differ from the defaults
         tokenizer/            the files of the tokenizer
         base.json             if a part of the model is frozen: the checkpoint that has this part
-        run.json              the Slurm job that has written it
+        run.json              the format of the checkpoint, and the run that has written it
     latest                    the name of the newest checkpoint, as DeepSpeed expects it
 
     .writing-global_step200/     being written, or left by a killed run
@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.base.files import replace_text
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.record import Record, as_dict
 from neoxargs.base.regular_files import read_regular
 from neoxargs.facts.lr_schedule import Get
 from neoxargs.files.checkpoints.checksums import Digest, archive_damage, digest_of
@@ -41,6 +43,8 @@ DATA = "data.json"
 BASE = "base.json"
 TOKENIZER = "tokenizer"
 RUN = "run.json"
+#: The format of the checkpoints that this deepy writes. It reads this one and all before it (docs/reliability.md).
+FORMAT = 1
 WRITING = ".writing-"
 REMOVING = ".removing-"
 #: The most bytes of a file of a checkpoint other than weights and optimizer state.
@@ -66,31 +70,65 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=iteration_of)
 
 
-def written(checkpoint: Path) -> int:
-    """Return when a checkpoint was completed, in nanoseconds since 1970."""
-    files = checkpoint / FILES  # the time of the folder changes when a file is removed
-    return (files if files.exists() else checkpoint).stat().st_mtime_ns
+class Written(Record):
+    """What a checkpoint records of the run that wrote it."""
+
+    run: str = ""
+    """Identifies the run, from its start to its end, with restarts; empty if it is not known."""
+    start: int = 0
+    """The iteration at which the run began. Checkpoints of other runs are part of what it continues up to this one."""
+    job: str = ""
+    """The Slurm job, by which a requeued job knows its checkpoints; empty if there is none."""
+    format: int = FORMAT
+    """0 in the checkpoints of other programs, and of versions that recorded no format."""
+
+    def to_json(self) -> str:
+        return json.dumps(as_dict(self))
 
 
-def candidates(folder: Path) -> list[Path]:
-    """Return every checkpoint, damaged or not, the one to continue from first: the one that `latest` names."""
-    others = list(reversed(checkpoints(folder)))
-    named = folder / (latest(folder) or LATEST)  # LATEST is not the name of any checkpoint
-    return [named, *(other for other in others if other != named)] if named in others else others
+def written_by(checkpoint: Path) -> Written:
+    """Return what a checkpoint records of its run."""
+    try:
+        found = json.loads(_text(checkpoint / RUN))
+        run, start, version = found.get("run", ""), found.get("start", 0), found.get("format", 0)
+        return Written(str(run), int(start), str(found["job"]), int(version))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return Written(format=0)
+
+
+def require_known_format(checkpoint: Path) -> None:
+    """Raise Problems if a newer version of deepy wrote the checkpoint in a format that this one does not know."""
+    if (found := written_by(checkpoint).format) > FORMAT:
+        what = f"{checkpoint} has checkpoint format {found}, but this version of deepy reads formats up to {FORMAT}"
+        hint = "use the version of deepy that wrote it, or a later one"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-format-newer", about=("load",)))
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """Return every checkpoint in the order in which they are worth keeping.
+    """Return every checkpoint, damaged or not, in the order in which runs continue from them and keep them.
 
-    First the one that `latest` names, then earlier iterations, the last one first. Later iterations belong to an
-    earlier run in this folder and come last. Only among them does the time decide: copying a folder changes the times.
+    First the one that `latest` names with those before it (`line`), then the others, the last iteration first.
     """
-    found = candidates(folder)
-    if not found or found[0].name != latest(folder):
-        return found
-    first, *others = found
-    later = [other for other in others if iteration_of(other) > iteration_of(first)]
-    return [first, *(other for other in others if other not in later), *sorted(later, key=written, reverse=True)]
+    found = list(reversed(checkpoints(folder)))
+    named = folder / (latest(folder) or LATEST)  # LATEST is not the name of any checkpoint
+    first = line(named) if named in found else []
+    return [*first, *(other for other in found if other not in first)]
+
+
+def line(checkpoint: Path) -> list[Path]:
+    """Return a checkpoint and those of its folder that led to it, the last one first.
+
+    They are those of its own run, and of others those up to the iteration at which the run began: a run that began
+    again at an earlier iteration does not continue the later checkpoints that were there.
+    """
+    found: list[Path] = []
+    run, start = "", iteration_of(checkpoint)
+    for earlier in reversed(checkpoints(checkpoint.parent)):
+        by, iteration = written_by(earlier), iteration_of(earlier)
+        if iteration <= start or (found and by.run == run):
+            found.append(earlier)
+            run, start = by.run, by.start if by.run else iteration
+    return found
 
 
 def missing_latest(folder: Path) -> str:
@@ -104,7 +142,7 @@ def newest(folder: Path) -> Path | None:
 
     Checksums are not verified: that takes as long as reading the checkpoint.
     """
-    return next((candidate for candidate in candidates(folder) if not damage(candidate)), None)
+    return next((candidate for candidate in newest_first(folder) if not damage(candidate)), None)
 
 
 def digests(checkpoint: Path) -> dict[str, Digest]:
@@ -154,9 +192,11 @@ def damage(checkpoint: Path) -> str:
     """Return what is wrong with a checkpoint (a file is missing or has a wrong size), "" if nothing is.
 
     Checkpoints of other programs have no files.json and are assumed to be complete, unless they have no file at all.
+    Raises Problems if the format is newer than this deepy: such a checkpoint is neither damaged nor usable.
     """
     if not checkpoint.is_dir():
         return "it does not exist"
+    require_known_format(checkpoint)
     try:
         recorded = digests(checkpoint)
     except ValueError as error:
@@ -244,14 +284,6 @@ def recorded_digests(checkpoint: Path) -> dict[str, Any]:
         return dict(json.loads(_text(checkpoint / DATA)))
     except (OSError, ValueError, TypeError):
         return {}
-
-
-def job_of(checkpoint: Path) -> str:
-    """Return the Slurm job that has written a checkpoint; empty if none is recorded."""
-    try:
-        return str(json.loads((checkpoint / RUN).read_text(encoding="utf-8"))["job"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
 
 
 def file_digest(file: str | None) -> str:

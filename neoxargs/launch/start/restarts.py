@@ -24,7 +24,7 @@ from neoxargs.launch.command.command import command
 from neoxargs.launch.start import lost_ranks
 from neoxargs.launch.start.run import AFTER_LAUNCHER_ENDED, Ended, start
 from neoxargs.processes import failures, shared_buffers
-from neoxargs.processes.run_lock import RunLock
+from neoxargs.processes.run_lock import RunLock, run_of
 from neoxargs.processes.supervisor import AFTER_LAUNCHER_KILLED
 from neoxargs.runs.run_spec import RunSpec
 
@@ -33,29 +33,30 @@ FIRST_WAIT = 1.0
 LONGEST_WAIT = 300.0
 CONTINUED = Source("derived", text="continued from the run's own checkpoint after a rank failed")
 
-#: Name and inode of a checkpoint, which tell it from a later one of the same iteration.
-Identity = tuple[str, int]
+#: Says whether a checkpoint in `save` is one of this run.
+Own = Callable[[Path], bool]
 
 
 def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLock | None = None) -> int:
     """Start the ranks, wait for them, restart them if one fails, and return the exit code of the last attempt."""
-    before, restarts, fruitless, reached = _checkpoints(spec.config), spec.config.runner_extras.restarts, 0, None
+    launch = lock.holder.launch if lock else ""
+    own, restarts, fruitless, reached = of_launch(spec.config, launch), spec.config.runner_extras.restarts, 0, None
     for number in range(restarts + 1):
-        config = continued(spec.config, before)
-        ended = _attempt(script, replace(spec, config=config), say, lock)
+        config = continued(spec.config, own)
+        ended = _attempt(script, replace(spec, config=config), say, launch, lock)
         if ended.asked and lock:  # generate.py and eval.py, which save nothing, run without a lock
-            say(after_stop(spec.config, before))
+            say(after_stop(spec.config, own))
         if not ended.may_restart or number == restarts:
             return ended.code
-        own = own_checkpoint(spec.config, before)
-        fruitless = 0 if own != reached else fruitless + 1
-        reached, wait = own, wait_before(fruitless)
-        say(f"restart {number + 1} of {restarts} in {wait:.0f} s, {_starting_point(spec.config, own)}")
+        newest = own_checkpoint(spec.config, own)
+        fruitless = 0 if newest != reached else fruitless + 1
+        reached, wait = newest, wait_before(fruitless)
+        say(f"restart {number + 1} of {restarts} in {wait:.0f} s, {_starting_point(spec.config, newest)}")
         time.sleep(wait)
     raise AssertionError("unreachable: the last attempt returns")
 
 
-def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLock | None) -> Ended:
+def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], launch: str, lock: RunLock | None) -> Ended:
     config, resources = spec.config, spec.resources
     for earlier in failures.logs_folder(config, "").glob("*"):  # those of a deepy that was killed
         lost_ranks.tidy(earlier)
@@ -63,7 +64,6 @@ def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLo
     logs = failures.logs_folder(config, attempt)
     # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
     port = free_port(config, resources)
-    launch = lock.holder.launch if isinstance(lock, RunLock) else ""
     launched = command(config, resources, script, os.environ, port, attempt, launch)
     ended = start(launched, os.environ, say, resources.remote, logs=logs, lock=lock)
     shared_buffers.remove(port or rendezvous_port(config, resources))
@@ -91,12 +91,9 @@ def _starting_point(config: Config, own: Path | None) -> str:
 # -- what a restarted run continues from -----------------------------------------------------------------------------
 
 
-def continued(config: Config, before: frozenset[Identity]) -> Config:
-    """Return the configuration that continues from the run's own newest checkpoint, if it has one.
-
-    before: the checkpoints in `save` that are not the run's own.
-    """
-    if not own_checkpoint(config, before):
+def continued(config: Config, own: Own) -> Config:
+    """Return the configuration that continues from the run's own newest checkpoint, if it has one."""
+    if not own_checkpoint(config, own):
         return config
     for name, value in _continuation(config).items():
         config = config.with_value(name, value, CONTINUED)
@@ -113,49 +110,50 @@ def _continuation(config: Config) -> dict[str, object]:
     return {name: value for name, value in values.items() if config.get(name) != value}
 
 
-def after_stop(config: Config, before: frozenset[Identity]) -> str:
+def after_stop(config: Config, own: Own) -> str:
     """Return the line about a run that was told to end: how to continue it, or that nothing has been saved."""
-    own = own_checkpoint(config, before)
-    if not own:
+    newest = own_checkpoint(config, own)
+    if not newest:
         return f"no checkpoint was written{'' if config.checkpoint.save else ', because save is not set'}"
     texts = {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in _continuation(config).items()
     }
     changes = " ".join(f"--set {shlex.quote(f'{name}={text}')}" for name, text in texts.items())
     how = f"add {changes} to the command" if changes else "run the same command again"
-    return f"the newest checkpoint is {own}; to continue from it, {how}"
+    return f"the newest checkpoint is {newest}; to continue from it, {how}"
 
 
-def own_checkpoint(config: Config, before: frozenset[Identity]) -> Path | None:
-    """Return the newest complete checkpoint in `save`, None if it is one of those before the run."""
+def own_checkpoint(config: Config, own: Own) -> Path | None:
+    """Return the newest complete checkpoint in `save`, None if it is not one of the run."""
     save = config.checkpoint.save
     newest = checkpoint_folder.newest(Path(save)) if save else None
-    return newest if newest and _identity(newest) not in before else None
+    return newest if newest and own(newest) else None
 
 
 def requeued(config: Config, environ: Mapping[str, str]) -> Config:
     """Return the configuration of a job that Slurm has queued again: it continues what the job has saved so far."""
-    return continued(config, _of_others(config, environ)) if requeues(environ) else config
+    return continued(config, _of_job(environ)) if requeues(environ) else config
 
 
 def continues_job(config: Config, environ: Mapping[str, str]) -> bool:
     """Return whether this is a later start of a job that has saved checkpoints, whose first start wrote its record."""
-    return bool(requeues(environ) and own_checkpoint(config, _of_others(config, environ)))
+    return bool(requeues(environ) and own_checkpoint(config, _of_job(environ)))
 
 
-def _of_others(config: Config, environ: Mapping[str, str]) -> frozenset[Identity]:
-    """Return the checkpoints in `save` that this Slurm job has not written."""
+def of_launch(config: Config, launch: str) -> Own:
+    """Return whether a checkpoint is one of this launch, or of a script that records no run and one that is new."""
+    run, save = run_of(launch), config.checkpoint.save
+    # By the inode too, because a script may write a checkpoint of the same iteration again.
+    before = {(path.name, path.stat().st_ino) for path in (checkpoint_folder.checkpoints(Path(save)) if save else ())}
+
+    def is_own(path: Path) -> bool:
+        by = checkpoint_folder.written_by(path).run
+        return by == run if by else (path.name, path.stat().st_ino) not in before
+
+    return is_own
+
+
+def _of_job(environ: Mapping[str, str]) -> Own:
+    """Return whether a checkpoint is one of this Slurm job."""
     this = job(environ)
-    return _checkpoints(config, lambda path: not this or checkpoint_folder.job_of(path) != this)
-
-
-def _checkpoints(config: Config, chosen: Callable[[Path], bool] = lambda _: True) -> frozenset[Identity]:
-    """Return the checkpoints in `save`, or those that are chosen."""
-    save = config.checkpoint.save
-    found = checkpoint_folder.checkpoints(Path(save)) if save else []
-    return frozenset(_identity(path) for path in found if chosen(path))
-
-
-def _identity(checkpoint: Path) -> Identity:
-    # By the inode, because a run may write a checkpoint of the same iteration again.
-    return checkpoint.name, checkpoint.stat().st_ino
+    return lambda path: bool(this) and checkpoint_folder.written_by(path).job == this

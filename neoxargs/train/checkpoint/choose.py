@@ -24,7 +24,7 @@ def choose(config: Config, root: Path, process: Process) -> Path | None:
     if config.training.iteration is not None:
         return _checkpoint_of_iteration(root, config.training.iteration)
     # Rank 0's list: on a shared disk, other ranks may not see the newest folder yet, and all must choose the same.
-    names: list[str] = _gather([checkpoint.name for checkpoint in checkpoint_folder.candidates(root)])[0]
+    names: list[str] = _gather([checkpoint.name for checkpoint in checkpoint_folder.newest_first(root)])[0]
     damaged: list[str] = []
     for checkpoint in (root / name for name in names):
         reason = damage_on_any_host(checkpoint)

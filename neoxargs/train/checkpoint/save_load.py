@@ -15,6 +15,7 @@ import torch
 import torch.distributed
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.record import replace
 from neoxargs.facts.lr_schedule import differing
 from neoxargs.facts.model import DRAWS, REWARD_HEAD, is_reward_model
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -43,6 +44,10 @@ class Checkpoints(Saver):
         An empty `load` folder that is also `save` is a first start, so that one command starts and restarts a run.
         """
         position = self._restore()
+        # A run that goes on from a checkpoint of its own, after a rank has failed, began where that one says.
+        before = checkpoint_folder.written_by(self.last) if self.last else None
+        start = before.start if before and before.run == self.written.run else position.iteration
+        self.written = replace(self.written, start=start)
         if self.options.load and (where := first_non_finite(self.engine)):
             raise Problems(_not_finite(self.options.load, where))
         return position

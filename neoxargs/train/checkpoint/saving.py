@@ -74,14 +74,14 @@ class Saver:
     beside: the ranks whose files are in the same folder.
     forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
     references: the reference log-probabilities of preference training.
-    job: the Slurm job of the run, by which a requeued job knows its checkpoints; empty if there is none.
+    written: what its checkpoints record of this run.
     initial: the checkpoint whose weights the run began with (`finetune`); None if they were random or a frozen model's.
     """
 
     forward_pass: ForwardPass | None = None
     references: References | None = None
     initial: checkpoint_folder.Base | None = None
-    job: str = ""
+    written = checkpoint_folder.Written()
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
@@ -203,7 +203,7 @@ class Saver:
         if self.leads:
             _write_config(files, self.config)
             _write_tokenizer(files, self.config)
-            files.text(json.dumps({"job": self.job}), files.part / checkpoint_folder.RUN)
+            files.text(self.written.to_json(), files.part / checkpoint_folder.RUN)
             if self.references:
                 recorded.write(recorded.Recorded(self.references.tables, self.initial), files)
             if self.base:

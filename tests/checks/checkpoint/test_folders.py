@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from neoxargs.cli import main
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.launch.start.run import Ended
 from tests.support import smallest
 
@@ -43,6 +44,21 @@ def test_an_earlier_run_is_not_overwritten(capsys, started):
     assert "a.yml:10:1: error: save (out) already holds a checkpoint from iteration 100, " in shown
     assert "  = set load: out to continue from this checkpoint, or set save to a different folder\n" in shown
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"], ["generate.py", "a.yml"]])
+def test_a_checkpoint_of_a_newer_format_is_reported_with_all_other_problems(capsys, started, words):
+    """No older one is taken in its place."""
+    for iteration, version in ((10, checkpoint_folder.FORMAT), (20, checkpoint_folder.FORMAT + 1)):
+        folder = Path(f"out/global_step{iteration}")
+        folder.mkdir(parents=True)
+        (folder / checkpoint_folder.RUN).write_text(checkpoint_folder.Written(format=version).to_json())
+    Path("tokens.idx").unlink()
+    assert main([*words, "--set", "load=out"]) == 1
+    shown = capsys.readouterr().err
+    assert "error: out/global_step20 has checkpoint format 2, but this version of deepy reads formats up to 1" in shown
+    assert words[0] == "generate.py" or "[data-file-missing]" in shown
+    assert not started
 
 
 @pytest.mark.parametrize("words", [["train.py", "a.yml", "--set", "load=out"], ["train.py", "a.yml", "--set", "save=b"],

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from neoxargs.base.problems import Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.files.checkpoints.folder import damage, verify
+from neoxargs.files.checkpoints.folder import Written, damage, verify
 from neoxargs.train.checkpoint import commit
 
 SIZES = {"model.pt": 5000, "sub/optimizer.pt": 9000, "config.json": 40, "empty": 0}
@@ -103,16 +104,56 @@ def test_a_file_that_cannot_be_read_is_damage(checkpoint, monkeypatch):
     assert verify(checkpoint) == "sub/optimizer.pt cannot be read: input/output error"
 
 
-def test_candidates_begin_with_the_one_that_latest_names(tmp_path):
+def write(root: Path, iteration: int, record: str | None) -> Path:
+    part = commit.begin(root, iteration)
+    (part / "model.pt").touch()
+    if record is not None:
+        (part / checkpoint_folder.RUN).write_text(record)
+    return commit.commit(root, iteration)
+
+
+def ordered(folder: Path) -> list[int]:
+    return [checkpoint_folder.iteration_of(path) for path in checkpoint_folder.newest_first(folder)]
+
+
+@pytest.mark.parametrize("record", [None, '{"job": ""}', "not JSON"])
+def test_without_runs_earlier_iterations_come_before_later_ones(tmp_path, record):
+    """As in checkpoints of other programs and older ones."""
     for iteration in (1, 2, 3):
-        commit.begin(tmp_path, iteration)
-        commit.commit(tmp_path, iteration)
+        write(tmp_path, iteration, record)
+    assert ordered(tmp_path) == [3, 2, 1]
     (tmp_path / "latest").write_text("global_step2")
-    assert [path.name for path in checkpoint_folder.candidates(tmp_path)] == [
-        "global_step2",
-        "global_step3",
-        "global_step1",
-    ]
+    assert ordered(tmp_path) == [2, 1, 3]
+    (tmp_path / "latest").write_text("global_step9")
+    assert ordered(tmp_path) == [3, 2, 1]
+
+
+def test_a_run_that_began_again_earlier_does_not_continue_what_was_later(tmp_path):
+    """Whatever the times of the files. 10 has no run; then come a, b from 20 of a, and c from 25 of b."""
+    write(tmp_path, 10, None)
+    for run, start, iterations in (("a", 10, (20, 30, 40)), ("b", 20, (25, 35)), ("c", 25, (28, 45))):
+        for iteration in iterations:
+            write(tmp_path, iteration, Written(run, start).to_json())
+    assert ordered(tmp_path) == [45, 28, 25, 20, 10, 40, 35, 30]
+    (tmp_path / "latest").write_text("global_step35")
+    assert ordered(tmp_path) == [35, 25, 20, 10, 45, 40, 30, 28]
+
+
+def test_a_format_that_is_not_known_is_neither_damage_nor_skipped(tmp_path):
+    """Also if the list of files, or another file, has a form that is not known."""
+    write(tmp_path, 1, Written("a").to_json())
+    newer = write(tmp_path, 2, Written("a", format=checkpoint_folder.FORMAT + 1).to_json())
+    (newer / checkpoint_folder.FILES).write_text("another form")
+    refusal = r"global_step2 has checkpoint format 2, but .* up to 1 \[checkpoint-format-newer\]"
+    for read in (damage, verify, lambda path: checkpoint_folder.newest(path.parent)):
+        with pytest.raises(Problems, match=refusal):
+            read(newer)
+
+
+def test_the_format_of_older_and_foreign_checkpoints_is_0(tmp_path):
+    for number, record in enumerate((None, '{"job": "one.5"}', "[]", "{}", '{"format": "x", "job": ""}')):
+        assert checkpoint_folder.written_by(write(tmp_path, number, record)).format == 0
+    assert checkpoint_folder.written_by(tmp_path / "global_step1") == Written(job="one.5", format=0)
 
 
 def test_files_of_other_programs_are_compared_with_torch_s_checksums(tmp_path):

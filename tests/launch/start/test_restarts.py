@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from neoxargs.launch.start.restarts import (
     wait_before,
 )
 from neoxargs.launch.start.run import Ended
+from neoxargs.processes.run_lock import BY_DEEPY
 from neoxargs.resolve import resolve_texts
 from neoxargs.runs.run_spec import RunSpec
 from tests.support import smallest
@@ -37,11 +39,13 @@ def config(folder: Path, more: str = "") -> Config:
     return configure(f"run_dir: {folder}/run\nsave: {folder}/save\ncheckpoint_factor: 5\n{more}")
 
 
-def checkpoint(folder: Path, iteration: int) -> Path:
-    """Write a checkpoint as of another program, the newest of its folder."""
+def checkpoint(folder: Path, iteration: int, run: str = "") -> Path:
+    """Write a checkpoint of a run, or as of another program, the newest of its folder."""
     path = folder / f"global_step{iteration}"
     path.mkdir(parents=True)
     (path / "mp_rank_00_model_states.pt").touch()
+    if run:
+        (path / checkpoint_folder.RUN).write_text(checkpoint_folder.Written(run).to_json())
     (folder / "latest").write_text(path.name)
     return path
 
@@ -65,8 +69,12 @@ class Attempts:
         self.does(len(self.configs))
         return self.ends.pop(0)
 
-    def run(self, config: Config) -> int:
-        return start_ranks("train.py", RunSpec(config, Resources({"localhost": [0]}, "cpu")), self.said.append)
+    def run(self, config: Config, lock: Any = None) -> int:
+        return start_ranks("train.py", RunSpec(config, Resources({"localhost": [0]}, "cpu")), self.said.append, lock)
+
+
+#: The lock of a launch, as far as restarts need it.
+LOCK = SimpleNamespace(holder=SimpleNamespace(launch=f"{BY_DEEPY}mine"))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +110,7 @@ def stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "", saves
     attempts = Attempts(
         monkeypatch, Ended(130, asked=True), does=lambda _: saves and checkpoint(folder / "save", saves)
     )
-    spec = RunSpec(config(folder, more), Resources({"localhost": [0]}, "cpu"))
-    lock: Any = object()
-    assert start_ranks("train.py", spec, attempts.said.append, lock) == 130
+    assert attempts.run(config(folder, more), LOCK) == 130
     return attempts.said
 
 
@@ -184,11 +190,28 @@ def test_checkpoints_from_before_the_run_are_not_its_own(tmp_path, monkeypatch):
     assert [config.get("iteration") for config in attempts.configs] == [5, 5, None]
 
 
+@pytest.mark.parametrize(("run", "loads"), [("mine", True), ("other", False)])
+def test_a_checkpoint_is_the_run_s_own_by_what_it_records(tmp_path, monkeypatch, run, loads):
+    """Not by whether it is new: its folder may have the inode of one that was removed, or be copied there meanwhile."""
+    before = checkpoint(tmp_path / "save", 5, "other")
+    if run == "mine":
+
+        def save(number: int) -> None:  # into the same folder
+            (before / checkpoint_folder.RUN).write_text(checkpoint_folder.Written(run).to_json())
+    else:
+
+        def save(number: int) -> None:
+            checkpoint(tmp_path / "save", 5 + number, run)
+
+    attempts = Attempts(monkeypatch, DIED, DONE, does=save)
+    attempts.run(config(tmp_path, "restarts: 1\n"), LOCK)
+    assert [each.checkpoint.load for each in attempts.configs] == [None, str(tmp_path / "save") if loads else None]
+
+
 def test_an_optimizer_that_is_not_saved_is_not_loaded(tmp_path):
-    before: frozenset[tuple[str, int]] = frozenset()
     checkpoint(tmp_path / "save", 5)
     unsaved = config(tmp_path, "no_save_optim: true\nno_load_optim: true\n")
-    assert continued(unsaved, before).get("no_load_optim") is True
+    assert continued(unsaved, lambda path: True).get("no_load_optim") is True
 
 
 def of_job(path: Path, job: str) -> None:

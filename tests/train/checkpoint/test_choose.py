@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.checkpoints.folder import Written
 from neoxargs.train.checkpoint import commit
 from tests.support.ranks import run_ranks
 
@@ -73,7 +74,7 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> d
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     root = tmp_path_factory.mktemp("choose")
-    cases: dict[str, int | None] = dict.fromkeys(("whole", "flipped", "all", "hosts", "missing"))
+    cases: dict[str, int | None] = dict.fromkeys(("whole", "flipped", "newer", "all", "hosts", "missing"))
     cases |= {"asked": 2, "asked whole": 1}
     hosts = ["hosts", "missing"]
     for case in cases:
@@ -82,6 +83,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         flip(root / case / "global_step2" / "3.pt")
     for iteration in (1, 2):
         flip(root / "all" / f"global_step{iteration}" / "0.pt")
+    newer = Written(format=checkpoint_folder.FORMAT + 1)
+    (root / "newer" / "global_step2" / checkpoint_folder.RUN).write_text(newer.to_json())
     for case in hosts:
         shutil.copytree(root / case, root / f"{case}-0")
         shutil.copytree(root / case, root / f"{case}-1")
@@ -111,6 +114,12 @@ def test_a_checkpoint_that_was_asked_for_is_refused(found):
         assert "iteration (2): " in rank["asked"][0]
         assert "global_step2 cannot be loaded: 3.pt has the checksum " in rank["asked"][0]
         assert "[checkpoint-not-usable]" in rank["asked"][0]
+
+
+def test_a_newer_format_is_refused_and_no_older_checkpoint_taken_in_its_place(found):
+    for rank in found:
+        assert "global_step2 has checkpoint format 2, but " in rank["newer"][0]
+        assert "[checkpoint-format-newer]" in rank["newer"][0]
 
 
 def test_every_checkpoint_is_damaged(found):

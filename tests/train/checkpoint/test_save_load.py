@@ -12,6 +12,7 @@ import torch
 
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import digest_of
+from neoxargs.train.checkpoint.saving import Position
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial
 
@@ -61,10 +62,23 @@ def damage(folder: Path, loaded: Callable[..., None], found: dict[str, Any]) -> 
     loaded("damaged", folder)
 
 
+def runs(folder: Path, start: Callable[..., Any]) -> tuple[checkpoint_folder.Written, list[int]]:
+    """Return what the checkpoint of a run records, and where runs begin that load it: the same, another, a new one."""
+    _, checkpoints = start(save=str(folder))
+    checkpoints.written = checkpoint_folder.Written("first", 1, "a job")
+    checkpoints.save(Position(2, 2 * SAMPLES))
+    recorded, began = checkpoint_folder.written_by(checkpoints.last), []
+    for run, finetune in (("first", False), ("second", False), ("third", True)):
+        _, checkpoints = start(load=str(folder), finetune=finetune)
+        checkpoints.written = checkpoint_folder.Written(run)
+        checkpoints.load()
+        began.append(checkpoints.written.start)
+    return recorded, began
+
+
 def cases(root: str) -> dict[str, Any]:
     """Return the result of every case; each folder has checkpoints of iterations 2 and 3."""
     from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.process import setup
 
     process = setup.start("gloo", seed=1)
@@ -119,6 +133,7 @@ def cases(root: str) -> dict[str, Any]:
         found[f"bare{stage}: files"] = sorted(path.name for path in (bare / "global_step3").iterdir())
         found[f"bare{stage}: bytes"] = sum(path.stat().st_size for path in (bare / "global_step3").iterdir())
         loaded(f"bare{stage}", bare, no_load_optim=True, **{"zero_optimization.stage": stage})
+    found["runs"] = runs(Path(root, "runs"), start)
     found["whole: bytes"] = sum(path.stat().st_size for path in (folder / "global_step2").iterdir())
     return found
 
@@ -169,6 +184,11 @@ def test_no_load_rng_draws_other_masks(found: dict[str, Any]) -> None:
 def test_an_iteration_can_be_chosen(found: dict[str, Any]) -> None:
     assert found["iteration"][:2] == (2, 2 * SAMPLES)
     assert "global_step7 cannot be loaded: it does not exist [" in found["iteration that is not there"]
+
+
+def test_a_checkpoint_records_its_run_and_where_that_began(found: dict[str, Any]) -> None:
+    """A run that goes on from a checkpoint of its own began where that one says."""
+    assert found["runs"] == (checkpoint_folder.Written("first", 1, "a job", checkpoint_folder.FORMAT), [1, 2, 0])
 
 
 def test_flipped_bytes_are_noticed_before_weights_are_used(found: dict[str, Any]) -> None:
