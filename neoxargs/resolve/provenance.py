@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from neoxargs.base.record import Record
+from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.config.dialect import NAMES
+from neoxargs.config.value import Value
 from neoxargs.facts.description import batch_equation
+from neoxargs.facts.kinds import attention_layers
 from neoxargs.registry import ABSENT, REGISTRY
-from neoxargs.registry.history import changes, default_at
-from neoxargs.resolve.rules import DERIVATIONS
+from neoxargs.registry.history import SEED, changes, default_at
+from neoxargs.resolve.effects.switched_off import switched_off_by
 from neoxargs.resolve.rules.synonyms import names_of_setting
 
 #: Limits of the tree of sources: inputs shown per value, and levels.
@@ -21,62 +24,73 @@ MAX_DEPTH = 4
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-@dataclass
-class Origin:
+class Origin(Record):
     """A value, its source, and the origins of the values it was derived from."""
 
     name: str
     value: Any
     why: str
-    inputs: list[Origin] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        described = {"name": self.name, "value": self.value, "why": self.why}
-        return described | ({"from": [origin.to_json() for origin in self.inputs]} if self.inputs else {})
-
-    def lines(self, indent: str = "") -> Iterator[str]:
-        """Yield the tree below this value, one line per value."""
-        for origin in self.inputs:
-            yield f"{indent}{origin.name} {json_words(origin.value)}: {origin.why}"
-            yield from origin.lines(indent + "  ")
+    inputs: tuple[Origin, ...] = ()
 
 
-def origin(name: str, config: Config, above: tuple[str, ...] = ()) -> Origin:
-    """Return the tree of a value; `above` are the names on the path to it, which are not repeated below."""
-    source = config.source(name)
-    tree = Origin(name, config.get(name), source_of(name, config))
-    if source.kind == "derived" and not is_default(name, config) and len(above) < MAX_DEPTH:
-        tree.inputs = [origin(read, config, (*above, name)) for read in _inputs(name, config) if read not in above]
-    return tree
+def tree(name: str, config: Config, above: tuple[str, ...] = ()) -> Origin:
+    """Return the origin of a value; `above` are the names on the path to it, which are not repeated below."""
+    inputs: list[str] = []
+    if config.source(name).kind == "derived" and not is_default(name, config) and len(above) < MAX_DEPTH:
+        inputs = [read for read in _inputs(name, config) if read not in above]
+    below = (tree(read, config, (*above, name)) for read in inputs)
+    return Origin(name, config.get(name), source_of(name, config), tuple(below))
 
 
 def source_of(name: str, config: Config) -> str:
     """Return where the value was set, the rule that derived it, or whose default it is."""
     source = config.source(name)
+    if config.is_set(name) or config.dialect is None:
+        return str(source)
     is_auto = name in config.auto and "auto" not in source.text  # the reason of some rules explains `auto` already
     auto = " (set to `auto`)" if is_auto else ""
-    if source.kind == "default" or is_default(name, config):
+    if is_default(name, config):
         return (_dialect_default(name, config) or "default") + auto
-    if source.kind != "derived":
-        return str(source)
     return f"derived: {batch_equation(config) if name in BATCH else source.text}{auto}"
+
+
+def derived(config: Config) -> Iterator[tuple[str, Value]]:
+    """Yield the values that follow from set ones, without synonyms, defaults and those without effect.
+
+    A rule with several results gives the same reason for each; equal values of it are yielded once.
+    """
+    yielded: set[tuple[str, str]] = set()
+    for parameter, value in config.items():
+        name, source = parameter.name, value.source
+        if source.kind != "derived" or equals_default(name, config) or _is_synonym(name, config):
+            continue
+        key = source.text, shorten(value.value, None)
+        if key not in yielded and not _has_no_effect(name, config) and not _repeats_itself(name, config):
+            yielded.add(key)
+            yield name, value
 
 
 def is_default(name: str, config: Config) -> bool:
     """Whether the value is the dialect's default, even if a rule returned it, and nothing that is set led to it."""
-    if config.dialect is None or config.is_set(name) or config.get(name) is None:
+    if config.source(name).kind != "derived" or config.get(name) is None:
         return config.source(name).kind == "default"
     names = names_of_setting(name)
-    defaults = [default_at(other, config.dialect.date) for other in names]
     # A synonym depends on its other names; any other value on the lines of the files that its rule read.
     depends = any(config.is_set(other) for other in names) if len(names) > 1 else config.place(name) is not None
-    return not depends and config.get(name) in defaults
+    return not depends and equals_default(name, config)
+
+
+def equals_default(name: str, config: Config) -> bool:
+    """Whether the value equals the default of the files' dialect, for any name of the setting."""
+    day = config.dialect.date if config.dialect else SEED
+    return config.get(name) in [default_at(other, day) for other in names_of_setting(name)]
 
 
 def _dialect_default(name: str, config: Config) -> str:
     """Return `neox-2021's default; neox-2026 has 1.0` if the default depends on the dialect, otherwise ''."""
-    if config.dialect is None or not changes(name):
+    if not changes(name):
         return ""
+    assert config.dialect
     defaults = {dialect: default_at(name, day) for dialect, day in NAMES.items()}
     words = {dialect: "derives it" if v is ABSENT else f"has {json.dumps(v)}" for dialect, v in defaults.items()}
     others = [f"{dialect} {words[dialect]}" for dialect, v in defaults.items() if v != config.get(name)]
@@ -91,12 +105,25 @@ def _inputs(name: str, config: Config) -> list[str]:
     return sorted(inputs, key=lambda read: (not config.is_set(read), config.place(read) is None))[:MAX_INPUTS]
 
 
-def json_words(value: Any) -> str:
-    """Return a value as JSON, truncated to 60 characters."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:58] + " …"
+def _is_synonym(name: str, config: Config) -> bool:
+    """Whether a rule only copied the value from one name of the setting to another."""
+    names = names_of_setting(name)
+    # The batch equation has equal inputs and results too, but they are not synonyms.
+    return len(names) > 1 and name not in BATCH and {*names} <= {*config.source(name).inputs}
 
 
-def reasons(name: str) -> list[str]:
-    """Return the reasons of the rules that can derive a parameter."""
-    return [rule.reason for rule in DERIVATIONS if name in rule.results]
+def _has_no_effect(name: str, config: Config) -> bool:
+    """Whether a derived value concerns no layer of the model, or nothing else of the run."""
+    # Recurrent layers use intermediate_size only if it is set.
+    unused_width = name == "intermediate_size" and not attention_layers(config)
+    return unused_width or switched_off_by(config, name) is not None
+
+
+def _repeats_itself(name: str, config: Config) -> bool:
+    """Whether the value equals that of another parameter, or does not depend on any set parameter."""
+    inputs = config.source(name).inputs
+    others = [other for other in inputs if other != name and other in REGISTRY.parameters]
+    if not any(config.is_set(other) for other in others):
+        return True
+    given = [config.get(other) for other in others if config.is_set(other) or equals_default(other, config)]
+    return name in inputs and config.get(name) in given

@@ -19,7 +19,7 @@ from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import parameters, vocabulary_rows
 from neoxargs.facts.trained import trained_parameters
 from neoxargs.hosts.hosts import Resources
-from neoxargs.resolve.derived_values import derived, overridden
+from neoxargs.resolve.provenance import derived
 from neoxargs.runs.launcher import LOCAL, launcher_of, settings_for_a_launcher
 from neoxargs.runs.rank_grid import compact_numbers, rank_grid
 from neoxargs.runs.run_spec import RunSpec
@@ -52,8 +52,15 @@ def summary_rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
         Row("data", tuple(description.data(config, cut))),
         Row("run", tuple(_run(config))),
         Row("dialect", (dialect(config),)),
-        Row("overridden", (*overridden(config, cut), *resources.overrides), cut=cut),
-        Row("derived", tuple(derived(config, cut)), cut=cut),
+        Row("overridden", (*_overridden(config, 40 if cut else None), *resources.overrides), cut=cut),
+        Row(
+            "derived",
+            tuple(
+                f"{name} {shorten(value.value, 24 if cut else None)}: {value.source.text}"
+                for name, value in derived(config)
+            ),
+            cut=cut,
+        ),
     ]
     return [row for row in rows if row.lines]
 
@@ -154,6 +161,13 @@ def _launcher(config: Config, resources: Resources) -> Iterator[str]:
     if not resources.remote and launcher is not LOCAL:
         name = "DeepSpeed's launcher" if launcher.through_deepspeed else launcher.name
         yield f"{name}, because of {listed(settings_for_a_launcher(config), 'and')}"
+
+
+def _overridden(config: Config, limit: int | None) -> Iterator[str]:
+    """Yield lines such as `lr 0.002  (--set lr=0.002)`. limit: characters of a value."""
+    for name, value in config.values.items():
+        if value.source.kind in ("set", "environment"):
+            yield f"{name} {shorten(value.value, limit)}  ({value.source.short})"
 
 
 def _run(config: Config) -> Iterator[str]:

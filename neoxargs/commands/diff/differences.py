@@ -109,5 +109,4 @@ def _source(side: Side, setting: Sequence[str]) -> str:
     config, name = side.config, setting[0]
     if not side.has_sources:
         return "recorded" if name in config.values else "default"
-    at = next(filter(config.is_set, setting), name)
-    return str(config.source(at)) if config.is_set(at) or config.dialect is None else source_of(name, config)
+    return source_of(next(filter(config.is_set, setting), name), config)

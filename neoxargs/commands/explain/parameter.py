@@ -14,11 +14,11 @@ from neoxargs.commands.docs.parameters import (
 )
 from neoxargs.commands.explain import keyword_search
 from neoxargs.commands.explain.destinations import destinations
-from neoxargs.commands.explain.render import rows
+from neoxargs.commands.explain.render import json_words, origin_to_json, rows
 from neoxargs.config.config import Config
 from neoxargs.migrate.deepspeed.auto import AUTO_VALUES
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
-from neoxargs.resolve.provenance import json_words, origin, reasons
+from neoxargs.resolve.provenance import tree
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.values.describe_type import describe_type
 
@@ -41,8 +41,8 @@ def to_json(parameter: Parameter, asked: str, config: Config | None) -> dict[str
     """Return the description for `--json`; `asked` is the name on the command line, possibly an alias."""
     described = dict(_described(parameter, asked, config))
     if config is not None:
-        tree = described["source"]
-        described |= {"source": tree.why, "from": [read.to_json() for read in tree.inputs]}
+        origin = described["source"]
+        described |= {"source": origin.why, "from": list(map(origin_to_json, origin.inputs))}
     return {"name": parameter.name, **described}
 
 
@@ -75,7 +75,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if parameter.aliases:
         yield "old names", ", ".join(parameter.aliases)
     if config is None or config.source(parameter.name).kind != "derived":
-        yield from (("derived", sentence) for sentence in reasons(parameter.name))
+        yield from (("derived", rule.reason) for rule in DERIVATIONS if parameter.name in rule.results)
     yield from _relations(parameter.name)
     if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
         yield (
@@ -85,7 +85,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if config is not None:
         value = config.get(parameter.name)
         yield "value", None if value is ABSENT else value
-        yield "source", origin(parameter.name, config)
+        yield "source", tree(parameter.name, config)
         yield "sent as", destinations(parameter, config)
 
 

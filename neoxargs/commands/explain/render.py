@@ -26,10 +26,29 @@ def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator
 
 def _texts(value: Any) -> list[str]:
     if isinstance(value, Origin):
-        return [value.why, *value.lines("  ")]
+        return [value.why, *_lines(value, "  ")]
     if isinstance(value, list) and value and all(isinstance(item, str) and ": " in item for item in value):
         return value
     return [value if isinstance(value, str) else json.dumps(value, default=str)]
+
+
+def _lines(origin: Origin, indent: str) -> Iterator[str]:
+    """Yield the tree below a value, one line per value."""
+    for read in origin.inputs:
+        yield f"{indent}{read.name} {json_words(read.value)}: {read.why}"
+        yield from _lines(read, indent + "  ")
+
+
+def origin_to_json(origin: Origin) -> dict[str, Any]:
+    """Return the tree of a value for `--json`."""
+    below = {"from": list(map(origin_to_json, origin.inputs))} if origin.inputs else {}
+    return {"name": origin.name, "value": origin.value, "why": origin.why, **below}
+
+
+def json_words(value: Any) -> str:
+    """Return a value as JSON, truncated to 60 characters."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:58] + " …"
 
 
 def _indent(text: str) -> str:

@@ -14,8 +14,7 @@ from neoxargs.commands.explain.command import explain, explain_everything
 from neoxargs.commands.explain.explain_all import FROM_ENVIRONMENT, annotated_yaml
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import complete, draft, resolve
-from neoxargs.resolve.provenance import origin
+from neoxargs.resolve import complete, draft, provenance, resolve
 from tests.support.paths import NEOX_2021, NEOX_HEAD, ROOT, needs_corpus
 from tests.support.reference import read
 
@@ -57,11 +56,10 @@ def test_the_inputs_of_a_derived_value_are_traced_to_the_lines_that_set_them() -
     assert first.startswith("  optimizer.params.betas [0.9, 0.95]: q.yml:")
     text = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 1,\n"
     config = complete(draft([Text("my.yml", f"{text} mlp_type: llama}}")]), 1)
-    assert list(origin("intermediate_size", config).lines()) == [
-        "hidden_size 64: my.yml:1:17",
-        'expansion_factor 8.0: derived: `mlp_type: "llama"` (my.yml:2:2)',
-        '  mlp_type "llama": my.yml:2:2',
-    ]
+    hidden_size, factor = provenance.tree("intermediate_size", config).inputs
+    assert (hidden_size.name, hidden_size.value, hidden_size.why) == ("hidden_size", 64, "my.yml:1:17")
+    assert (factor.value, factor.why) == (8.0, 'derived: `mlp_type: "llama"` (my.yml:2:2)')
+    assert [(read.name, read.why) for read in factor.inputs] == [("mlp_type", "my.yml:2:2")]
 
 
 def test_a_path_is_never_broken(tmp_path: Path) -> None:
