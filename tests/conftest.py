@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.support import selection, shows
+from tests.support import selection, shows, snapshots
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,3 +36,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[shows.SHOWN] = shows.collect(items)
     selection.select(config, items)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    snapshots.begin(item)

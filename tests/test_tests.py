@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import snapshots
 from tests.support.paths import ROOT
 
 MODULES = sorted((ROOT / "tests").rglob("*.py"))
@@ -43,6 +45,23 @@ def test_where_files_lie_is_asked_of_one_module() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "parents"
     }
     assert climbing == {"tests/support/paths.py"}
+
+
+def function_of(name: str) -> str:
+    """Return the function of a test whose text is in a snapshot."""
+    return name.partition("[")[0].partition(" ")[0].rpartition("::")[2]
+
+
+def test_every_pinned_text_belongs_to_a_test() -> None:
+    """`UPDATE=1` writes the texts of the tests that run, and leaves those of tests that no longer exist."""
+    stale = {
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in (ROOT / "tests").rglob("snapshots/test_*.txt")
+        for name in snapshots.read(file)
+        if not re.search(rf"def {function_of(name)}\(", (file.parent.parent / f"{file.stem}.py").read_text("utf-8"))
+    }
+    assert stale == set()
+    assert function_of("TestOrder::test_it[a::b c] 2") == "test_it"
 
 
 def measures(node: ast.AST) -> bool:

@@ -15,6 +15,7 @@ from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.model import LAYER_KINDS
 from tests.support.configure import configure
 from tests.support.paths import CONFIGS
+from tests.support.snapshots import pinned
 
 
 def test_the_default_model_is_supported() -> None:
@@ -52,28 +53,28 @@ def test_muon_is_refused_on_shards_of_matrices() -> None:
     shards = "{optimizer: {type: muon}, model_parallel_size: 2}"
     (problem,) = trainer_problems(configure(shards, gpus=2))
     assert problem.id == "muon-needs-whole-matrices"
-    assert "optimizer.type (muon) and model_parallel_size (2) cannot be combined" in problem.what
+    pinned(problem)
     assert trainer_problems(configure("{optimizer: {type: Muon}, zero_stage: 1, pipe_parallel_size: 2}", gpus=2)) == []
 
 
 def test_a_pattern_counts_at_least_one_layer() -> None:
     (problem,) = trainer_problems(configure("{pipe_parallel_size: 2, pipe_partition_method: 'type:Position'}", gpus=2))
     assert problem.id == "no-layer-counted"
-    assert "matches no layer of the pipeline: TokenEmbedding, TransformerBlock and FinalNorm" in problem.what
+    pinned(problem)
 
 
 @pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
 def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
     (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
-    assert (problem.what, problem.hint) == (f"optimizer.type ({kind}) is not a known optimizer", hint)
+    assert problem.hint == hint
+    pinned(problem.what)
     assert problem.where
 
 
 @pytest.mark.parametrize("kind", ["Shampoo", "AdaBound"])
 def test_another_optimizer_is_not_supported(kind: str) -> None:
     (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
-    why = "it is not an optimizer of DeepSpeed, torch, GPT-NeoX or deepy"
-    assert problem.what == f"optimizer.type ({kind}) is not supported by train.py: {why}"
+    pinned(problem)
 
 
 def nested(name: str, value: Any) -> str:
@@ -168,9 +169,7 @@ def test_a_reason_is_followed_by_what_to_write_instead() -> None:
 def test_a_layer_that_does_not_exist_is_one_problem() -> None:
     with pytest.raises(Unresolved) as stop:
         configure('attention_config: [[["hyena"], 4]]')
-    assert [problem.what for problem in [*stop.value.problems, *trainer_problems(stop.value.certain)]] == [
-        "attention_config contains an unknown layer type: hyena"
-    ]
+    pinned([*stop.value.problems, *trainer_problems(stop.value.certain)])
 
 
 def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,16 +177,13 @@ def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPat
     assert trainer_problems(config) == []
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
     (problem,) = trainer_problems(config)
-    assert problem.what == "optimizer.type (OneBitAdam) needs DeepSpeed 0.19.6 or older, but 0.20.0 is installed"
+    pinned(problem)
     assert trainer_problems(configure("optimizer: {type: Adam}")) == []
 
 
 def test_generate_checks_only_the_model() -> None:
     config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, te_fp8_mha: true}")
-    assert [problem.what for problem in trainer_problems(config, training=False)] == [
-        "te_fp8_mha (true) is not supported by train.py: GPT-NeoX's code for fp8 refers to names that do not exist, so "
-        "it can never have run"
-    ]
+    pinned(trainer_problems(config, training=False))
 
 
 @pytest.mark.parametrize(
@@ -229,5 +225,6 @@ def test_what_stays_unsupported_has_a_reason(text: str, why: str) -> None:
 
 def test_a_run_that_deepspeed_would_end_for_autotuning_is_refused() -> None:
     (problem,) = trainer_problems(configure("autotuning: {enabled: true, end_profile_step: 7}"))
-    assert problem.id == "autotuning-without-tuner" and "ends the run after 7 steps" in problem.what
+    assert problem.id == "autotuning-without-tuner"
+    pinned(problem)
     assert trainer_problems(configure("{autotuning: {enabled: true}, autotuning_run: tune}")) == []

@@ -13,6 +13,7 @@ from neoxargs.resolve import resolve
 from neoxargs.runs.fingerprints import environment
 from neoxargs.runs.lockfile import lock_text
 from tests.support.smallest import YAML
+from tests.support.snapshots import pinned
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def line_of(word: str) -> int:
 
 def test_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "run/run.lock.yml"]) == 0
-    assert capsys.readouterr().out == "ok\n  the same values and files as when the run was launched\n"
+    pinned(capsys.readouterr().out)
 
 
 def test_files_of_which_samples_were_compared_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,10 +79,8 @@ def test_a_value_that_cannot_change_training_is_a_warning(capsys: pytest.Capture
     ])  # fmt: skip
     main(["check", "run/run.lock.yml"])
     printed = capsys.readouterr()
-    assert printed.out == (
-        "ok\n  the same files as when the run was launched; the values that differ cannot change the result\n"
-    )
-    assert "= source of the new value: my.yml:" in printed.err
+    pinned(printed.out)
+    pinned(printed.err, "[lock-value-differs]")
     assert printed.err.count("; the difference cannot change training") == 2
 
 
@@ -89,24 +88,21 @@ def test_missing_configuration_files_are_named(capsys: pytest.CaptureFixture[str
     Path("my.yml").rename("other.yml")
     assert main(["check", "run/run.lock.yml"]) == 0
     printed = capsys.readouterr()
-    assert (
-        "because these configuration files of the run do not exist here: my.yml [lock-configuration-missing]"
-        in printed.err
-    )
-    assert printed.out == "ok\n  the same files as when the run was launched; the values were not compared\n"
+    pinned(printed.err, "[lock-configuration-missing]")
+    pinned(printed.out)
 
 
 def test_options_that_do_not_apply_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "run/run.lock.yml", "--gpus", "4", "--set", "lr=1", "-d", "."]) == 1
     text = capsys.readouterr().err
     assert text.count("[lock-option-not-applicable]") == 3
-    assert "--gpus does not apply to a lock file, because the file records the number of ranks of its run" in text
+    pinned(text, "[lock-option-not-applicable]")
 
 
 def test_a_renamed_lock_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run/run.lock.yml").rename("bad.lock.yml")
     assert main(["check", "bad.lock.yml"]) == 0
-    assert capsys.readouterr().out == "ok\n  the same values and files as when the run was launched\n"
+    pinned(capsys.readouterr().out)
     assert main(["diff", "bad.lock.yml", "run"]) == 0
     assert "A  bad.lock.yml  (lock file, " in capsys.readouterr().out
 
@@ -117,7 +113,7 @@ def test_a_renamed_lock_is_recognised(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_lock_is_not_a_configuration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command.replace("LOCK", "run/run.lock.yml").split()) == 1
     first, *hints = capsys.readouterr().err.splitlines()
-    assert first == ("run/run.lock.yml: error: this is the lock file of a run, not a configuration [file-is-lock]")
+    pinned(first)
     assert len(hints) == 1 and "`deepy check`" in hints[0] and "`deepy diff`" in hints[0]
 
 
@@ -145,7 +141,7 @@ def test_diff_of_a_run_and_a_lock(capsys: pytest.CaptureFixture[str]) -> None:
         Path(f"e.{suffix}").write_text(suffix)
     launch("lr=0.5", "data_path=e", folder="moved")
     assert main(["diff", "run/run.lock.yml", "moved/run.lock.yml"]) == 0
-    assert "(the files have the same content)" in capsys.readouterr().out
+    pinned(capsys.readouterr().out, "the files")
     Path("e.bin").write_text("other")
     launch("lr=0.25", "data_path=e", folder="other", packages={"torch": "0.1"})
     assert main(["diff", "run/run.lock.yml", "other/run.lock.yml", "--json"]) == 1

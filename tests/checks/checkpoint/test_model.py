@@ -29,6 +29,7 @@ from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint.saving import _write_config
 from tests.support import smallest
 from tests.support.finetuning import token_file
+from tests.support.snapshots import pinned
 
 
 def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
@@ -245,13 +246,11 @@ def test_checkpoints_that_are_skipped_are_warned_of(tmp_path: Path) -> None:
     assert skipped(tmp_path) == []
     (tmp_path / "global_step20" / "config.json").unlink()
     [damaged] = skipped(tmp_path)
-    assert "global_step20 is damaged: it is empty; the run continues from global_step10" in damaged.what
+    pinned(damaged)
     (tmp_path / "latest").write_text("global_step99")
     [missing, _] = skipped(tmp_path)
-    assert (
-        missing.severity == "warning"
-        and "the file `latest` points to global_step99, which does not exist" in missing.what
-    )
+    assert missing.severity == "warning"
+    pinned(missing)
     assert skipped(tmp_path, "iteration: 10\n") == []
 
 

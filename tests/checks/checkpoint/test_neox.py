@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs.base.problems import Problem, render
+from neoxargs.base.problems import Problem
 from neoxargs.checks.checkpoint import neox as neox_checkpoint_module
 from neoxargs.checks.checkpoint.neox import neox_base_shapes, neox_checkpoint
 from neoxargs.resolve import resolve
 from tests.support.neox_files import YAML, Run, weights, write
+from tests.support.snapshots import pinned
 
 
 @pytest.fixture
@@ -31,44 +32,16 @@ def problems(folder: Path, *changes: str) -> list[Problem]:
 
 
 def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
-    folder = write(run, tmp_path / "theirs" / "global_step3")
-    (problem,) = problems(tmp_path)
-    assert render([problem]).replace(str(tmp_path), "FOLDER") == (
-        "FOLDER/my.yml:19:1: warning: load (FOLDER/theirs/global_step3) is a GPT-NeoX checkpoint "
-        "[checkpoint-of-gpt-neox]\n"
-        "  checkpoint layout: model_parallel_size 2, pipe_parallel_size 1, optimizer state on 2 ranks; this "
-        "run's layout: model_parallel_size 1, pipe_parallel_size 0\n"
-        "  restored: weights of 2 layers, iteration 3, learning rate schedule, optimizer state at step 3 "
-        "(fp32 copy, exp_avg, exp_avg_sq)\n"
-        "  weights: embedding.word_embeddings (weight), attention.query_key_value (weight, bias), attention.dense "
-        "(weight, bias), mlp.dense_h_to_4h (weight, bias), mlp.dense_4h_to_h (weight, bias), input_layernorm (weight, "
-        "bias), post_attention_layernorm (weight, bias), final_norm (weight, bias), output (weight)\n"
-        "  not restored: RNG states\n"
-        "  different loss: GPT-NeoX's softmax includes 63 padding rows, which have probability 0 here; "
-        "set softmax_over_padding: true to compute GPT-NeoX's loss\n"
-        "  biases: in GPT-NeoX each tensor parallel rank has its own biases; this run uses their sum\n"
-        f"  19 | load: {'FOLDER'}/theirs\n"
-        f"     | {'^' * len(f'load: {folder.parent}')}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("padded_vocab_size=320", []),
-        ("padded_vocab_size=384", ["384 in this run; 64 are added and filled with zeros"]),
-        ("tokenizer_type=CharLevelTokenizer",
-         ["512 in this run; 192 are added and filled with zeros, 192 of them for tokens"]),
-        ("padded_vocab_size=256",
-         ["256 in this run; the last 64 are dropped, which are padding only if the checkpoint's tokenizer has at most"
-          " 256 tokens"]),
-    ],
-)  # fmt: skip
-def test_rows_that_are_dropped_or_added(tmp_path: Path, run: Run, change: str, said: list[str]) -> None:
     write(run, tmp_path / "theirs" / "global_step3")
-    (problem,) = problems(tmp_path, change)
-    lines = [line for line in problem.what.splitlines() if "vocabulary:" in line]
-    assert lines == [f"  vocabulary: 320 rows in the checkpoint, {words}" for words in said]
+    (problem,) = problems(tmp_path)
+    pinned(problem)
+
+
+@pytest.mark.parametrize("rows", [256, 320, 384, 512])
+def test_rows_that_are_dropped_or_added(tmp_path: Path, run: Run, rows: int) -> None:
+    write(run, tmp_path / "theirs" / "global_step3")
+    (problem,) = problems(tmp_path, "tokenizer_type=CharLevelTokenizer" if rows == 512 else f"padded_vocab_size={rows}")
+    pinned([line for line in problem.what.splitlines() if "vocabulary:" in line])
 
 
 def test_changed_bytes_are_an_error_before_the_launch(tmp_path: Path, run: Run, monkeypatch: Any) -> None:
@@ -79,10 +52,10 @@ def test_changed_bytes_are_an_error_before_the_launch(tmp_path: Path, run: Run, 
     file.write_bytes(contents)
     (problem,) = problems(tmp_path)
     assert (problem.id, problem.severity) == ("checkpoint-file-damaged", "error")
-    assert f"{file} cannot be read: its contents are damaged" in problem.what
+    pinned(problem)
     monkeypatch.setattr(neox_checkpoint_module, "AT_MOST", 1000)
     (problem,) = problems(tmp_path)
-    assert "checksums: not compared yet, because the files are large" in problem.what
+    pinned(problem, "checksums: not")
 
 
 def line_of(folder: Path, start: str, *changes: str) -> str:
@@ -109,19 +82,19 @@ def test_biases_that_differ_between_ranks_are_named(tmp_path: Path) -> None:
     changes = ("gpt_j_residual=false", "finetune=true")
     assert line_of(tmp_path, "different biases", *changes) == ""
     told = line_of(tmp_path, "different biases", *changes, "sequence_parallel=true", "model_parallel_size=2")
-    assert "this run updates them by all of it" in told
+    pinned(told)
     file = folder / "layer_03-model_01-model_states.pt"
     tensors = torch.load(file)
     tensors["attention.dense.bias"] += 1
     torch.save(tensors, file)
     told = line_of(tmp_path, "different biases", *changes)
-    assert "have different values of attention.dense (bias); this run uses their mean" in told
+    pinned(told)
 
 
 def test_what_gpt_neox_does_with_mup_is_said(tmp_path: Path, run: Run) -> None:
     write(run, tmp_path / "theirs" / "global_step3")
     changes = ("use_mup=true", "base_shapes_file=shapes", "finetune=true")
-    assert "GPT-NeoX builds its layers with muP off" in line_of(tmp_path, "different model", *changes)
+    pinned(line_of(tmp_path, "different model", *changes))
 
 
 @pytest.mark.parametrize("suffix", ["", ".0"])
@@ -132,7 +105,8 @@ def test_gpt_neox_s_base_shapes_are_refused(tmp_path: Path, name: str, suffix: s
     (tmp_path / "my.yml").write_text(YAML.replace("load: theirs\n", ""))
     given = ["use_mup=true", f"base_shapes_file={tmp_path}/shapes"]
     (problem,) = neox_base_shapes(resolve([tmp_path / "my.yml"], given, gpus=1))
-    assert problem.id == "base-shapes-of-gpt-neox" and f"shapes{suffix}) was written by GPT-NeoX" in problem.what
+    assert problem.id == "base-shapes-of-gpt-neox"
+    pinned(problem)
     (tmp_path / f"shapes{suffix}").write_text("embedding.word_embeddings.weight:\n- null\n- 64\n")
     assert not list(neox_base_shapes(resolve([tmp_path / "my.yml"], given, gpus=1)))
 
@@ -144,7 +118,7 @@ def test_without_optimizer_state_it_says_what_to_set(tmp_path: Path, run: Run) -
     assert error.severity == "error" and error.id == "checkpoint-without-optimizer"
     assert str(error.where).endswith("my.yml:19:1") and error.hint.startswith("set finetune: true to load only")
     (listed,) = problems(tmp_path, "finetune=true")
-    assert "not restored: RNG states, optimizer state, learning rate schedule" in listed.what
+    pinned(listed, "not restored")
 
 
 def test_another_model_is_an_error_at_the_parameter(tmp_path: Path, run: Run) -> None:
@@ -157,7 +131,7 @@ def test_another_schedule_is_an_error(tmp_path: Path, run: Run) -> None:
     write(run, tmp_path / "theirs" / "global_step3")
     found = problems(tmp_path, "lr_decay_iters=40")
     assert [problem.id for problem in found] == ["checkpoint-other-lr-schedule", "checkpoint-of-gpt-neox"]
-    assert "the checkpoint's learning rate schedule uses lr_decay_iters = 30 iterations" in found[0].what
+    pinned(found[0])
     assert len(problems(tmp_path, "lr_decay_iters=40", "override_lr_scheduler=true")) == 1
 
 
@@ -181,7 +155,8 @@ def test_weights_only_in_zero3_s_partitions(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "zero_pp_rank_0_mp_rank_00_model_states.pt").touch()
     (problem,) = problems(tmp_path)
-    assert "ZeRO-3 stored only partitions of the weights" in problem.what and "zero_to_fp32.py" in problem.hint
+    pinned(problem)
+    assert "zero_to_fp32.py" in problem.hint
 
 
 def test_the_command_reads_it_without_torch_and_refuses_hostile_files(tmp_path: Path, run: Run) -> None:

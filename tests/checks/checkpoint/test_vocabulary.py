@@ -16,6 +16,7 @@ from neoxargs.commands.check import find_problems
 from neoxargs.config.config import Config
 from neoxargs.resolve import complete, draft
 from tests.support import smallest
+from tests.support.snapshots import pinned
 
 BYTES = "tokenizer_type: ByteLevelTokenizer\n"
 SAVED = {"tokenizer_type": "ByteLevelTokenizer"}
@@ -63,10 +64,9 @@ def test_another_tokenizer_is_a_warning_at_its_line(tmp_path: Path) -> None:
     checkpoint(tmp_path, 512, tokenizer_type="CharLevelTokenizer")
     other, dropped = told(tmp_path)
     assert (other.severity, other.id) == ("warning", "checkpoint-other-vocabulary")
-    assert "tokenizer_type is ByteLevelTokenizer in this configuration, but CharLevelTokenizer" in other.what
+    pinned(other)
     assert other.where and other.where.text.startswith("tokenizer_type")
-    assert "384 rows in this configuration, but 512" in dropped.what
-    assert "at least 128 trained rows would be dropped" in dropped.what
+    pinned(dropped)
 
 
 def test_files_are_compared_by_their_content(tmp_path: Path) -> None:
@@ -78,7 +78,8 @@ def test_files_are_compared_by_their_content(tmp_path: Path) -> None:
     assert told(tmp_path, text) == []
     other.write_text('{"b": 0, "a": 1}')
     [problem] = told(tmp_path, text)
-    assert problem.about == ("vocab_file", "load") and "the contents of the two files differ" in problem.what
+    assert problem.about == ("vocab_file", "load")
+    pinned(problem)
     one.unlink()
     assert told(tmp_path, text) == []
 
@@ -87,13 +88,14 @@ def test_tokens_without_a_row_are_counted(tmp_path: Path) -> None:
     checkpoint(tmp_path, 128, 2, **SAVED)
     [problem] = told(tmp_path)
     assert problem.severity == "warning"
-    assert "has 257 tokens" in problem.what and "only 256 rows; the embeddings of tokens 256 and" in problem.what
+    assert "has 257 tokens" in problem.what
+    pinned(problem)
 
 
 def test_rows_beyond_the_padding_are_counted_without_the_saved_tokenizer(tmp_path: Path) -> None:
     checkpoint(tmp_path, 640, tokenizer_type="SPMTokenizer", vocab_file="gone.model")
     _, problem = told(tmp_path)
-    assert "at least 129 trained rows would be dropped" in problem.what  # 640 rows have at least 513 tokens
+    pinned(problem)  # 640 rows have at least 513 tokens
     checkpoint(tmp_path, 640, padded_vocab_size=640, tokenizer_type="SPMTokenizer", vocab_file="gone.model")
     assert [problem.about[0] for problem in told(tmp_path)] == ["tokenizer_type"]
 
@@ -103,7 +105,7 @@ def test_rows_that_only_deepspeed_could_load_are_an_error(tmp_path: Path) -> Non
     assert told(tmp_path) == []
     [problem] = told(tmp_path, f"{BYTES}padded_vocab_size: 512\n")
     assert (problem.severity, problem.id) == ("error", "checkpoint-other-model")
-    assert "512 rows in this configuration, but 384" in problem.what
+    pinned(problem)
 
 
 def test_check_and_generate_tell_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from neoxargs.hosts.launchers import BUILT_IN
 from neoxargs.launch.start.prepare import with_launch
 from neoxargs.registry.runner import Runner
 from tests.support import smallest
+from tests.support.snapshots import pinned
 
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)
 LOCAL = Resources({"localhost": [0]}, "cpu")
@@ -42,7 +43,7 @@ def told(launcher: str, resources: Resources = REMOTE, words: Any = ("x",), scri
 
 def test_a_missing_program_matters_only_with_remote_hosts():
     Path("bin/pdsh").unlink()
-    assert told("pdsh") == "launcher pdsh needs pdsh, which is not installed on this machine"
+    pinned(told("pdsh"))
     assert told("pdsh", LOCAL) == ""
 
 
@@ -53,7 +54,7 @@ def test_a_missing_program_is_reported_before_anything_is_written(here, monkeypa
     run = "data_path: tokens\ntokenizer_type: ByteLevelTokenizer\nlauncher: srun\nnum_nodes: 1\nnum_gpus: 1\n"
     Path("my.yml").write_text(smallest.YAML + run)
     assert main(["train.py", "my.yml"]) == 1
-    assert "my.yml:10:1: error: launcher srun needs srun, which is not installed" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[launcher-program-missing]")
     assert not Path("runs").exists()
 
 
@@ -73,9 +74,8 @@ def test_a_missing_program_is_reported_before_anything_is_written(here, monkeypa
 def test_a_loopback_rendezvous_address(launcher, hosts, address, refused):
     there = Resources({host: [0] for host in hosts}, "cuda", remote=True)
     said = told(launcher, there, master_addr=address)
-    assert said == (
-        f"the rendezvous address {refused} is a loopback address, which other hosts cannot reach" if refused else ""
-    )
+    assert bool(said) == bool(refused) and refused in said
+    pinned(said)
 
 
 def test_lines_that_deepspeed_cannot_read(here):
@@ -90,9 +90,7 @@ def test_lines_that_deepspeed_cannot_read(here):
 @pytest.mark.parametrize("line", ["A;touch executed;B=1", "$(touch executed)=1", "export A=1"])
 def test_lines_whose_name_a_shell_would_interpret(here, launcher, line):
     Path(".deepspeed_env").write_text(f"{line}\n")
-    assert (
-        told(launcher) == "this line does not begin with the name of a variable, and a remote shell would interpret it"
-    )
+    pinned(told(launcher))
 
 
 def test_values_that_deepspeed_does_not_quote(here):

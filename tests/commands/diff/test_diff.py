@@ -16,6 +16,7 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.compare.impact import EXCEPTIONS, IMPACTS, kind_of
 from neoxargs.targets.ranks import train_values
 from tests.support.smallest import YAML
+from tests.support.snapshots import pinned
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "diff.txt"
 DIALECT = "dialect: neox-2026\n"
@@ -116,7 +117,7 @@ def test_a_record_of_an_older_version_lacks_values(capsys: pytest.CaptureFixture
     Path("run/config.json").write_text(json.dumps(record))
     code, text = output("run a.yml", capsys)
     assert code == 0
-    assert "not recorded in run: rotary_pct, moe_num_experts, clip_grad, gradient_clipping" in text
+    pinned(text, "not recorded")
 
 
 def test_sources_of_a_record() -> None:
@@ -142,8 +143,7 @@ def test_every_parameter_has_a_kind() -> None:
 def test_several_names_are_joined_with_plus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "new.yml", "layers.yml", "old.yml", "layers.yml"]) == 2
     text = capsys.readouterr().err
-    assert "deepy diff compares two runs, but 4 were given: new.yml, layers.yml, old.yml and layers.yml" in text
-    assert "= join the YAML files of each run with +, for example new.yml+layers.yml old.yml+layers.yml" in text
+    pinned(text, "[diff-of-two-runs]")
 
 
 def test_only_missing_names_are_required(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,18 +152,11 @@ def test_only_missing_names_are_required(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.endswith("the following arguments are required: B\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("runs/my-rnu", "did you mean my-run?"),
-        ("runs/xyz", "pass YAML files "),
-        ("layer.yml", "did you mean layers.yml?"),
-    ],
-)
-def test_a_missing_path_has_a_hint(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["runs/my-rnu", "runs/xyz", "layer.yml"])
+def test_a_missing_path_has_a_hint(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("runs/my-run").mkdir(parents=True)
     assert main(["diff", "a.yml", name]) == 2
-    assert f"there is no such file [file-missing]\n  = {hint}" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[file-missing]")
 
 
 @pytest.mark.parametrize(("kind", "exit_code"), [("Muon", 0), ("sm3", 1)])

@@ -17,6 +17,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft, provenance, resolve
 from tests.support.paths import NEOX_2021, NEOX_HEAD, ROOT, needs_corpus
 from tests.support.reference import read
+from tests.support.snapshots import pinned
 
 QUICKSTART = "configs/quickstart.yml"
 
@@ -46,7 +47,7 @@ def line(word: str) -> int:
 
 def test_a_derived_value_shows_its_rule_once_and_its_inputs() -> None:
     shown = explain("intermediate_size", Request([QUICKSTART], gpus=4))
-    assert source_of("intermediate_size") == "derived: 4 x hidden_size, or expansion_factor x hidden_size"
+    pinned(source_of("intermediate_size"))
     assert shown.count("4 x hidden_size, or") == 1
     assert tree("intermediate_size") == [f"  hidden_size 256: q.yml:{line('hidden_size')}:1"]
 
@@ -100,7 +101,7 @@ def test_a_value_is_shown_in_the_form_that_its_receiver_gets() -> None:
     assert sent("num_layers")[-1] == "--emit megatron: --num-layers 4"
     assert sent("bias_gelu_fusion")[-1] == "--emit megatron: --no-bias-gelu-fusion"
     assert sent("master_port", "master_port=3000")[0] == "launcher: --master_port 3000"
-    assert sent("master_port")[0] == "launcher: not sent, because DeepSpeed has the same default"
+    pinned(sent("master_port")[0])
 
 
 @pytest.mark.parametrize(
@@ -213,9 +214,9 @@ def test_what_a_parameter_affects() -> None:
         return effect
 
     assert affects("num-layers") == "model"
-    assert affects("master_port") == "which processes are started, and how"
+    pinned(affects("master_port"))
     assert affects("mask-prob") == "nothing: only BERT, ICT and REALM read it"
-    assert affects("sequence_parallel_size") == "nothing: train.py accepts only the default"
+    pinned(affects("sequence_parallel_size"))
 
 
 def test_a_refused_parameter_shows_the_reason_and_what_to_write_instead() -> None:
@@ -234,14 +235,14 @@ def test_a_section_shows_what_is_in_the_files() -> None:
     values = json.loads(explain("optimizer.params", Request([QUICKSTART], gpus=4, as_json=True)))["values"]
     assert values["optimizer.params.betas"] == [0.9, 0.95]
     assert "values of" not in explain("optimizer.params", Request([]))
-    assert "amp: all values are defaults" in explain("amp", Request([QUICKSTART], gpus=4))
+    pinned(explain("amp", Request([QUICKSTART], gpus=4)), "amp: all")
 
 
 def test_a_word_finds_the_parameters_with_it_in_their_names() -> None:
     question = explain("how do I use lora", Request([]))
     assert "lora.rank " in question and "wandb" not in question
     lines = explain("bucket", Request([])).splitlines()
-    assert lines[0] == "no parameter is named bucket; these parameters mention the word:"
+    pinned(lines[0])
     assert lines[1].split()[:4] == ["zero_reduce_bucket_size", "The", "same", "as"]
     assert all("bucket" in line.split()[0] for line in lines[1:])
     many = explain("zero", Request([])).splitlines()
@@ -278,8 +279,7 @@ def test_the_words_of_a_name_are_suggested_as_one_name(capsys: pytest.CaptureFix
     with pytest.raises(Problems) as raised:
         explain("learning", Request(["rate"]))
     (problem,) = raised.value.problems
-    assert problem.what == "explain: expected configuration files after learning, but found no file named rate"
-    assert problem.hint == "to explain the parameter learning_rate, write `explain learning_rate`"
+    pinned(problem)
     assert "lr" in explain("learning_rate", Request([])).split()
     assert explain("learning rate", Request([])) == explain("learning_rate", Request([]))
     with pytest.raises(Problems, match="there is no such file"):

@@ -15,6 +15,7 @@ from neoxargs.files.neox_checkpoint.consistency import SAMPLE, _equal, inconsist
 from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.files.neox_checkpoint.pickles import TensorRef, read
 from tests.support.neox_files import Run, write
+from tests.support.snapshots import pinned
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "fp32": {"optimizer": "fp32"}, "fp32 tp2 pp2": {"optimizer": "fp32", "tensor": 2, "pipe": 2},
@@ -124,7 +125,7 @@ def test_a_folder_of_another_iteration(tmp_path: Path) -> None:
     old, new = two_checkpoints(tmp_path, "weights only")
     shutil.copy(old / "mp_rank_00_model_states.pt", new)
     (problem,) = problems(tmp_path)
-    assert "the state files are of iteration 10, which contradicts the folder's name" in problem.what
+    pinned(problem)
 
 
 def test_an_optimizer_file_of_another_step_is_named(tmp_path: Path) -> None:

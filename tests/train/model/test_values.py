@@ -304,6 +304,7 @@ def test_hidden_dropout() -> None:
     assert dropped.eval().layers[0].add(x + 1, x).eq(1).all()
 
 
+@pytest.mark.compiler
 @pytest.mark.shows("bias-dropout-fusion")
 @pytest.mark.filterwarnings("ignore")
 def test_one_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
-
-from neoxargs.train.process import loopback
-from tests.support.paths import ROOT
-from tests.support.ports import free_port
-
-#: A rank that prints the addresses on which its process listens, after a collective.
-RANK = """
-import os, pathlib
 import torch
-from neoxargs.train.process import setup
-process = setup.start("gloo", 1)
-torch.distributed.all_reduce(torch.ones(1))
-own = {os.readlink(path) for path in pathlib.Path("/proc/self/fd").iterdir() if path.is_symlink()}
-for table in ("tcp", "tcp6"):
-    for line in pathlib.Path("/proc/self/net", table).read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
-            print(process.rank, *fields[1].split(":"))
-torch.distributed.barrier()
-setup.stop()
-"""
+
+from neoxargs.train.process import loopback, setup
+from tests.support.ports import free_port
+from tests.support.ranks import CPU, forked_from
+
+
+def addresses(end: Connection, environ: dict[str, str]) -> None:
+    """Send the rank's number and the addresses on which this process listens, after a collective."""
+    for name in [name for name in os.environ if name.startswith(("TORCHELASTIC_", "GLOO_"))]:
+        del os.environ[name]
+    os.environ.update(environ)
+    process = setup.start("gloo", 1)
+    torch.distributed.all_reduce(torch.ones(1))
+    own = {os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    rows = [
+        line.split() for table in ("tcp", "tcp6")
+        for line in Path("/proc/self/net", table).read_text().splitlines()[1:]
+    ]  # fmt: skip
+    end.send([(process.rank, row[1]) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own])
+    torch.distributed.barrier()
+    setup.stop()
 
 
 @pytest.mark.timeout(200)
@@ -35,24 +37,22 @@ setup.stop()
 @pytest.mark.parametrize("size", [1, 2])
 def test_ranks_of_one_machine_listen_on_the_loopback_interface_only(size, address):
     port = free_port()
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-              "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)}  # fmt: skip
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC_", "GLOO_"))}
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": str(port), **CPU.environment}
+    context = multiprocessing.get_context("forkserver")
+    receiver, sender = context.Pipe(duplex=False)
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK], stdout=subprocess.PIPE, text=True,
-            env={**inherited, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
+        context.Process(target=addresses, args=(sender, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
         for rank in range(size)
-    ]  # fmt: skip
-    try:
-        output = "".join(rank.communicate(timeout=150)[0] for rank in ranks)
-    finally:
+    ]
+    with forked_from(CPU.preload):
         for rank in ranks:
-            rank.kill()
-    listening = [line.split() for line in output.splitlines()]
-    assert ["0", "0100007F", f"{port:04X}"] in listening
-    assert {where for _, where, _ in listening} == {"0100007F"}  # 127.0.0.1, as /proc writes it
+            rank.start()
+    listening = [each for _ in ranks if receiver.poll(150) for each in receiver.recv()]
+    for rank in ranks:
+        rank.join(20)
+        rank.kill()
+    assert (0, f"0100007F:{port:04X}") in listening  # 127.0.0.1, as /proc writes it
+    assert {where.partition(":")[0] for _, where in listening} == {"0100007F"}
 
 
 def test_other_addresses_are_reached_as_torch_does(monkeypatch):
