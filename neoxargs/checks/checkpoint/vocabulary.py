@@ -43,7 +43,11 @@ def _other_tokenizer(config: Config, checkpoint: Path, saved: Config) -> Iterato
     elif ours == theirs:
         for name in FILES:
             here, there = config.get(name), saved.get(name)
-            if here and there and here != there and _differ(tokenizer_file(here), tokenizer_file(there)):
+            if not here or not there or here == there:
+                continue
+            one, other = tokenizer_file(here), tokenizer_file(there)
+            # A path alone proves nothing, because files are moved.
+            if one.is_file() and other.is_file() and not filecmp.cmp(one, other, shallow=False):
                 yield _warning(config, name, checkpoint, here, there)
 
 
@@ -55,11 +59,6 @@ def _warning(config: Config, name: str, checkpoint: Path, ours: Any, theirs: Any
     return Problem(
         what + different, place, hint, severity="warning", id="checkpoint-other-vocabulary", about=(name, "load")
     )
-
-
-def _differ(one: Path, other: Path) -> bool:
-    """Whether two files exist and differ; a path alone proves nothing, because files are moved."""
-    return one.is_file() and other.is_file() and not filecmp.cmp(one, other, shallow=False)
 
 
 def _other_rows(config: Config, checkpoint: Path, saved: Config) -> Iterator[Problem]:
@@ -107,9 +106,5 @@ def _trained_rows(saved: Config, rows: int) -> int:
     if known is not None:
         return min(known, rows)
     # Padding fills up the last unit at most, unless the number of rows was set.
-    return 0 if "padded_vocab_size" in saved.values else rows - _unit(saved) + 1
-
-
-def _unit(saved: Config) -> int:
-    """Return the number that the rows of a checkpoint are a multiple of."""
-    return saved.embedding.make_vocab_size_divisible_by * saved.parallel.model_parallel_size
+    unit = saved.embedding.make_vocab_size_divisible_by * saved.parallel.model_parallel_size
+    return 0 if "padded_vocab_size" in saved.values else rows - unit + 1

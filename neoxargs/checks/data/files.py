@@ -9,7 +9,7 @@ import itertools
 import os
 import shlex
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neoxargs.base.problems import MAX_DRAWN, Problem, Problems, listed
@@ -99,7 +99,18 @@ def certainly_missing(certain: Config, broken: frozenset[str]) -> list[Problem]:
 
 def unnamed_files(config: Config) -> list[Problem]:
     """Return the data and the tokenizer's files that training needs and that no parameter names."""
-    return [*_nothing_to_train_on(config), *_unnamed_vocabulary(config)]
+    found = []
+    if not any(config.get(name) for name in TRAINING_DATA) and config.data.dataset_impl != "online":
+        hint = "set data_path: PREFIX for a token file, or text_path: FILE for text that is tokenised on first use"
+        what = "there is no training data: none of data_path, text_path and train_data_paths is set"
+        found.append(Problem(what, hint=hint, id="no-training-data", about=TRAINING_DATA))
+    for name in _vocabulary_parameters(config):
+        if not config.get(name):
+            what = f"tokenizer_type ({config.tokenizer.tokenizer_type}) needs {name}"
+            hint = f"set {name}, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
+            place, about = config.source("tokenizer_type").where, ("tokenizer_type", name)
+            found.append(Problem(what, place, hint, id="vocabulary-not-named", about=about))
+    return found
 
 
 def unreadable_base_shapes(config: Config) -> list[Problem]:
@@ -112,13 +123,6 @@ def unreadable_base_shapes(config: Config) -> list[Problem]:
     except Problems as found:
         return found.problems
     return []
-
-
-def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
-    if not any(config.get(name) for name in TRAINING_DATA) and config.data.dataset_impl != "online":
-        hint = "set data_path: PREFIX for a token file, or text_path: FILE for text that is tokenised on first use"
-        what = "there is no training data: none of data_path, text_path and train_data_paths is set"
-        yield Problem(what, hint=hint, id="no-training-data", about=TRAINING_DATA)
 
 
 def _token_files(config: Config) -> Iterator[Problem]:
@@ -315,7 +319,8 @@ def _similar_file(prefix: str) -> str:
     """Return the prefix of an existing token file that was probably meant, or ""."""
     # Frequent mistakes: a file name in place of the prefix, and the suffix of the tools left out or added.
     stem = prefix.removesuffix(".bin").removesuffix(".idx")
-    candidates = [stem, prefix + TOKEN_FILE_SUFFIX, prefix.removesuffix(TOKEN_FILE_SUFFIX), *_near(prefix)]
+    longer = sorted(path.removesuffix(".idx") for path in glob.glob(glob.escape(prefix) + "*.idx"))
+    candidates = [stem, prefix + TOKEN_FILE_SUFFIX, prefix.removesuffix(TOKEN_FILE_SUFFIX), *longer]
     return next((candidate for candidate in candidates if candidate != prefix and not _absent(candidate)), "")
 
 
@@ -334,11 +339,6 @@ def _creation_hint(config: Config, prefix: str) -> str:
     flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]
     command = f"create it with: deepy data TEXT --output-prefix {shlex.quote(prefix)}"
     return f"{command} --tokenizer-type {tokenizer.tokenizer_type}{''.join(flags)}"
-
-
-def _near(prefix: str) -> Iterable[str]:
-    """Return the prefixes of existing token files that begin with the missing one."""
-    return sorted(path.removesuffix(".idx") for path in glob.glob(glob.escape(prefix) + "*.idx"))
 
 
 def _texts(config: Config) -> Iterator[Problem]:
@@ -409,15 +409,6 @@ def _vocabulary_parameters(config: Config) -> tuple[str, ...]:
     if kind == "GPT2BPETokenizer":
         return ("vocab_file", "merge_file")
     return ("vocab_file",) if kind in LOCAL_VOCABULARY else ()
-
-
-def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
-    for name in _vocabulary_parameters(config):
-        if not config.get(name):
-            what = f"tokenizer_type ({config.tokenizer.tokenizer_type}) needs {name}"
-            hint = f"set {name}, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
-            about = ("tokenizer_type", name)
-            yield Problem(what, config.source("tokenizer_type").where, hint, id="vocabulary-not-named", about=about)
 
 
 def _absent_vocabulary(config: Config) -> Iterator[Problem]:

@@ -30,8 +30,9 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
     size = samples * (INDEX_BYTES if config.data.pack_impl == "packed" else PASSES_BYTES)
     free = shutil.disk_usage(nearest_existing(Path(run_dir))).free
     memory = size if remote else host_memory()
+    earlier = sum(path.stat().st_size for path in Path(run_dir, "data", "index").glob("*.npy"))
     # A folder that cannot be written to is an error of its own.
-    if size <= min(free, memory) or _written_index(run_dir) >= size or why_unwritable(Path(run_dir)):
+    if size <= min(free, memory) or earlier >= size or why_unwritable(Path(run_dir)):
         return
     lacks = f"the disk that holds run_dir ({run_dir}) has only {_size(free)} free"
     lacks = f"this machine has {_size(memory)} of memory" if memory < size else lacks
@@ -41,11 +42,6 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
     hint += "" if memory < size else ", or set run_dir to a folder on a disk with more free space"
     about = ("train_iters", "train_batch_size", "run_dir")
     yield Problem(what, config.place("train_iters"), hint, id="sample-order-too-large", about=about)
-
-
-def _written_index(run_dir: str) -> int:
-    """Return the size of the index files that earlier runs in this folder have written."""
-    return sum(path.stat().st_size for path in Path(run_dir, "data", "index").glob("*.npy"))
 
 
 def folder_problems(config: Config) -> list[Problem]:

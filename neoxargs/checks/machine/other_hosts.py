@@ -156,20 +156,16 @@ def _differences(host: str, answer: Answer, local: Mapping[str, Any], spec: RunS
         what = f"host {host} has Python {found['python']}, but this machine has {local['python']}"
         yield Problem(what, hint="install the same Python version on every host", id="host-other-python")
     for name, version in local["packages"].items():
-        yield from _other_version(host, name, found["packages"].get(name), version)
+        remote = found["packages"].get(name)
+        has = f"host {host} has {f'{name} {remote}' if remote else f'no {name}'}"
+        if remote != version:
+            hint = f"install the same version of {name} on every host"
+            yield Problem(f"{has}, but this machine has {version or 'none'}", hint=hint, id="host-other-package")
+        elif remote is None and name != CHECKOUT:
+            yield Problem(f"{has}, which training needs", hint=f"install {name} on every host", id="host-other-package")
     for path in found["absent"]:
         hint = "make the same files available at the same paths on every host"
         yield Problem(f"host {host} has no file or folder {path}", hint=hint, id="host-without-file")
-
-
-def _other_version(host: str, name: str, remote: str | None, local: str | None) -> Iterator[Problem]:
-    """Yield a problem if a host has another version of a package than this machine, or if both lack it."""
-    has = f"host {host} has {f'{name} {remote}' if remote else f'no {name}'}"
-    if remote != local:
-        hint = f"install the same version of {name} on every host"
-        yield Problem(f"{has}, but this machine has {local or 'none'}", hint=hint, id="host-other-package")
-    elif remote is None and name != CHECKOUT:
-        yield Problem(f"{has}, which training needs", hint=f"install {name} on every host", id="host-other-package")
 
 
 def what_was_checked(spec: RunSpec) -> str:
@@ -186,7 +182,8 @@ def what_was_checked(spec: RunSpec) -> str:
 def _too_few_gpus(config: Config, resources: Resources, host: str, gpus: int) -> Iterator[Problem]:
     last = max(resources.hosts[host])
     if resources.device == "cuda" and last >= gpus:
-        what = f"host {host} has {_count(gpus, 'GPU')}, but the run uses its slot {last} (slots are counted from 0)"
+        has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
+        what = f"host {host} has {has}, but the run uses its slot {last} (slots are counted from 0)"
         hint = "correct the number of slots in the hostfile"
         yield Problem(what, config.place("hostfile"), hint, id="host-with-fewer-gpus", about=("hostfile",))
 
@@ -207,7 +204,3 @@ def _table(answers: Mapping[str, Answer], resources: Resources) -> str:
         rows.append((host, str(len(resources.hosts[host])), *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

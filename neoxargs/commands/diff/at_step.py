@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from neoxargs.base.text import format_count
 from neoxargs.commands.diff.side import Side
@@ -50,19 +50,14 @@ def _weights(side: Side) -> Iterator[tuple[str, float]]:
     """Yield every training dataset and its weight."""
     blended = side.get("data_path")
     if isinstance(blended, list) and len(blended) > 1:
-        yield from _pairs(blended)
+        # Weights and paths alternate, as in Megatron.
+        yield from ((str(path), float(weight)) for weight, path in zip(blended[::2], blended[1::2], strict=True))
         return
     sources = [side.get(name) for name in ("train_data_paths", "data_path", "text_path")]
     paths: str | list[str] = next(filter(None, sources), [])
     weights = side.get("train_data_weights") if side.get("train_data_paths") else None
     names = path_list(paths)
     yield from zip(names, weights or [1.0] * len(names), strict=True)
-
-
-def _pairs(blended: Sequence[str | float]) -> Iterator[tuple[str, float]]:
-    # Weights and paths alternate, as in Megatron.
-    for weight, path in zip(blended[::2], blended[1::2], strict=True):
-        yield str(path), float(weight)
 
 
 def _samples_per_step(side: Side) -> int:

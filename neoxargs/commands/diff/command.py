@@ -93,7 +93,10 @@ def exit_code(found: Sequence[RankedDifference], allow_rounding: bool) -> int:
 
 
 def _as_json(a: Side, b: Side, found: Sequence[RankedDifference], code: int, more: Mapping[str, object]) -> str:
-    sides = {letter: _side_to_json(side) for letter, side in (("a", a), ("b", b))}
+    sides = {
+        letter: {"name": side.name, "kind": side.kind, "ranks": side.ranks, "not_recorded": text.not_compared(side)}
+        for letter, side in (("a", a), ("b", b))
+    }
     verdict = next(
         (impact for impact in ("result", "rounding", "nothing") if any(each.impact == impact for each in found)), ""
     )
@@ -104,7 +107,3 @@ def _as_json(a: Side, b: Side, found: Sequence[RankedDifference], code: int, mor
         "differences": [each.to_json() for each in found],
     }
     return json.dumps({**answer, **more}, indent=2, default=str)
-
-
-def _side_to_json(side: Side) -> dict[str, object]:
-    return {"name": side.name, "kind": side.kind, "ranks": side.ranks, "not_recorded": text.not_compared(side)}

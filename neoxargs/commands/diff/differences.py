@@ -7,7 +7,7 @@ from typing import Any
 
 from neoxargs.base.record import as_dict
 from neoxargs.base.request import LOCK_FILE
-from neoxargs.commands.diff.side import Side, set_names
+from neoxargs.commands.diff.side import Side
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.compare.apart import NOT_OF_THE_RUN, names
 from neoxargs.resolve.compare.differences import Difference, differences
@@ -47,7 +47,7 @@ def ranked(a: Side, b: Side) -> list[RankedDifference]:
 
 def spellings(a: Side, b: Side) -> str:
     """Return which parameters only one side sets, for two sides with the same values; "" if there are none."""
-    in_a, in_b = set_names((a, b))
+    in_a, in_b = ({*filter(side.config.is_set, side.config.values)} for side in (a, b))
     only = (sorted(each - names(NOT_OF_THE_RUN)) for each in (in_a - in_b, in_b - in_a))
     return "; ".join(
         f"only {side.name} sets {first_names(some)}" for side, some in zip((a, b), only, strict=True) if some

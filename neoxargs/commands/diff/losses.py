@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.record import Record
@@ -69,17 +68,14 @@ class Losses(Record):
 def read_losses(a: Side, b: Side) -> Losses | None:
     """Return the losses of two runs; None if either side has none."""
     first, second = (_losses(side) for side in (a, b))
-    warnings = tuple(warning for side in (a, b) for warning in _incomplete_line(side))
-    return Losses(first, second, warnings) if first and second else None
-
-
-def _incomplete_line(side: Side) -> Iterator[Problem]:
-    path = side.folder / run_metrics.FILE if side.folder else None
-    if path and path.exists() and run_metrics.ends_incomplete(path):
-        what = (
-            "the last line of this file is incomplete and was skipped; this happens if a run is killed while it writes"
-        )
-        yield Problem(what, Place(str(path), 0, 0), severity="warning", id="diff-losses-incomplete")
+    what = "the last line of this file is incomplete and was skipped; this happens if a run is killed while it writes"
+    paths = [side.folder / run_metrics.FILE for side in (a, b) if side.folder]
+    warnings = [
+        Problem(what, Place(str(path), 0, 0), severity="warning", id="diff-losses-incomplete")
+        for path in paths
+        if path.exists() and run_metrics.ends_incomplete(path)
+    ]
+    return Losses(first, second, tuple(warnings)) if first and second else None
 
 
 def _losses(side: Side) -> dict[int, float | None]:
@@ -87,13 +83,10 @@ def _losses(side: Side) -> dict[int, float | None]:
         return {}
     path = side.folder / run_metrics.FILE
     try:
-        return {row["step"]: _finite(row["loss"]) for row in run_metrics.read(path) if row["event"] == "step"}
+        losses = {row["step"]: row["loss"] for row in run_metrics.read(path) if row["event"] == "step"}
+        # Other programs write NaN, which Python reads as a number.
+        return {step: loss if loss is not None and math.isfinite(loss) else None for step, loss in losses.items()}
     except (OSError, ValueError, KeyError, TypeError):
         what = "this file does not contain the losses of a run"
         hint = "move the file elsewhere to compare only the configurations"
         raise Problems(Problem(what, Place(str(path), 0, 0), hint, id="diff-losses-unreadable")) from None
-
-
-def _finite(loss: float | None) -> float | None:
-    """Return the loss, or None if it is not finite; other programs write NaN, which Python reads as a number."""
-    return loss if loss is not None and math.isfinite(loss) else None

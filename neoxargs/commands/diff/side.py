@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,3 @@ def short_json(value: Any, limit: int = 36) -> str:
         return f"{len(value)} x {json.dumps(value[0])}"
     text = "not set" if value is None else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= limit else f"{text[: limit - 2]} …"
-
-
-def set_names(sides: Sequence[Side]) -> list[set[str]]:
-    """Return the parameters that each side sets, rather than leaving them to a default or a rule."""
-    return [{name for name, value in side.config.values.items() if value.source.set_by_user} for side in sides]

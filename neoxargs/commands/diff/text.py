@@ -90,13 +90,10 @@ def _table(found: Sequence[RankedDifference]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row, each in zip(rows, found, strict=True):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"  {cells}  {_sources(*each.sources)}"
+        a, b = map(_short, each.sources)
+        yield f"  {cells}  {f'both: {a}' if a == b else f'A: {a}; B: {b}'}"
         if each.note:
             yield f"  {' ' * widths[0]}  ({each.note})"
-
-
-def _sources(a: str, b: str) -> str:
-    return f"both: {_short(a)}" if a == b else f"A: {_short(a)}; B: {_short(b)}"
 
 
 def _short(source: str, limit: int = 60) -> str:

@@ -69,7 +69,7 @@ class WeightComparison(Record):
             yield "", "largest difference", "relative"
         for each in ranked[:MAX_SHOWN]:
             values = (each.note, "") if each.note else (f"{each.largest:.3g}", f"{each.relative:.3g}")
-            yield _name(each.weight, each.state), *values
+            yield f"{each.weight} {each.state}".rstrip(), *values
         if len(ranked) > MAX_SHOWN:
             yield f"and {len(ranked) - MAX_SHOWN} more", "", ""
 
@@ -105,7 +105,3 @@ def compare(a: Side, b: Side) -> tuple[WeightComparison | None, list[Problem]]:
             raise
         reasons = [replace(problem, severity="warning") for problem in stop.problems]
         return None, [Problem("the weights were not compared", severity="warning", id="weights-not-compared"), *reasons]
-
-
-def _name(weight: str, state: str) -> str:
-    return f"{weight} {state}".rstrip()

@@ -48,7 +48,10 @@ def unknown_key(key: Key, match: Match | None) -> Problem:
 
 def key_advice(key: Key, match: Match | None) -> str:
     """Return the hint for an unknown key."""
-    return match.advice if match else _legal_keys(key.section) or NO_MATCH
+    if match:
+        return match.advice
+    keys = keys_of(key.section) if key.section else {}
+    return f"valid keys: {listed(keys, 'and')}" if keys else NO_MATCH
 
 
 def unexplained_key(key: Key) -> Problem:
@@ -92,7 +95,8 @@ def _another_programs(key: Key) -> Match | None:
 
 def _instead(other: OtherKey) -> str:
     """Return the hint for another program's key: the program, and what to do instead."""
-    advice = f"use {other.counterpart} instead ({_brief(other.counterpart)})" if other.counterpart else other.advice
+    ours = REGISTRY.parameters[other.counterpart] if other.counterpart else None
+    advice = f"use {ours.name} instead ({ours.brief})" if ours else other.advice
     if not other.programs:
         return advice
     whose = f"this is a parameter of {listed(dict.fromkeys(other.programs), 'and')}"
@@ -103,17 +107,8 @@ def _instead(other: OtherKey) -> str:
     return f"{whose} and has no equivalent in deepy: remove it"
 
 
-def _brief(name: str) -> str:
-    return REGISTRY.parameters[name].brief
-
-
 def _printable(written: str) -> str:
     return written if re.fullmatch(r"[\w.-]+", written) else json.dumps(written, ensure_ascii=False)
-
-
-def _legal_keys(section: str) -> str:
-    keys = keys_of(section) if section else {}
-    return f"valid keys: {listed(keys, 'and')}" if keys else ""
 
 
 def _similar_of_another_program(key: Key) -> Match | None:

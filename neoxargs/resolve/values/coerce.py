@@ -155,11 +155,8 @@ def _bool(node: Node, wanted: Any) -> bool:
     is_digit = isinstance(value, int | float) and value in (0, 1)
     if is_digit:
         raise Mismatch(node, wanted, advice=f"write {str(bool(value)).lower()}")
-    raise Mismatch(node, wanted, advice=typo_hint(node) or did_you_mean(_lower(node), ("true", "false")))
-
-
-def _lower(node: Node) -> str:
-    return node.text.strip().lower() if isinstance(node, Scalar) else ""
+    word = node.text.strip().lower() if isinstance(node, Scalar) else ""
+    raise Mismatch(node, wanted, advice=typo_hint(node) or did_you_mean(word, ("true", "false")))
 
 
 def _int(node: Node, wanted: Any) -> int:

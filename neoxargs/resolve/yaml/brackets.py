@@ -32,9 +32,11 @@ def _other_mistake(failure: ParseFailure) -> Problem | None:
         return Problem("YAML does not expand variables", failure.where, hint, id="yaml-variable")
     # An odd number of quotes: the parser took what follows an earlier quote as its text, and stops at this one.
     if failure.character not in "]}" and failure.before.count('"') % 2:
-        line = failure.last_above(_half_quoted, skip=1)
-        what, hint = "this quote is not closed on its line", 'add the closing `"`'
-        return line and Problem(what, _last_quote(line), hint, id="yaml-unclosed-quote")
+        line = failure.last_above(lambda above: _COMMENT.sub("", above).count('"') % 2 == 1, skip=1)
+        if line is None:
+            return None
+        quote = line._replace(column=_COMMENT.sub("", line.text).rindex('"') + 1, width=1)
+        return Problem("this quote is not closed on its line", quote, 'add the closing `"`', id="yaml-unclosed-quote")
     line = failure.above() if failure.character == ":" else None
     return line_problem(line) if line else None
 
@@ -91,14 +93,6 @@ def _content_above(failure: ParseFailure) -> Place | None:
     return None
 
 
-def _half_quoted(line: str) -> bool:
-    return _COMMENT.sub("", line).count('"') % 2 == 1
-
-
-def _last_quote(line: Place) -> Place:
-    return line._replace(column=_COMMENT.sub("", line.text).rindex('"') + 1, width=1)
-
-
 def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
     """Return the problem of a file that ends inside a bracket.
 
@@ -112,7 +106,8 @@ def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
                 inner.append(line._replace(column=match.start() + 1, width=1))
             elif match[0] in "]}" and inner:
                 first = inner.pop()
-                if not line.text[: match.start()].strip() and match.start() < _indentation(first):
+                indentation = len(first.text) - len(first.text.lstrip())
+                if not line.text[: match.start()].strip() and match.start() < indentation:
                     partner = {"{": "}", "[": "]"}[first.text[first.column - 1]]
                     also = (line._replace(column=match.start() + 1, width=1),)
                     what = (
@@ -121,7 +116,3 @@ def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
                     return Problem(what, first, f"add the closing `{partner}`", also, id="yaml-unclosed-bracket")
     what = f"this `{opening}` is never closed"
     return Problem(what, failure.began, f"add the closing `{closing}`", id="yaml-unclosed-bracket")
-
-
-def _indentation(line: Place) -> int:
-    return len(line.text) - len(line.text.lstrip())

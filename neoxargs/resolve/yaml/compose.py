@@ -114,7 +114,9 @@ class _Composer:
             where = self.place(len(before) - 1, len(before[-1]))
             what = f"control character U+{ord(bad.group()):04X} is not allowed in YAML"
             raise Problems([Problem(what, where, "remove it", id="yaml-control-character")])
-        self.loader = _LOADER(self.text if "CSafe" in _LOADER.__name__ else _without_tabs(self.text))
+        # PyYAML's pure Python parser does not accept the tabs of JSON between tokens.
+        has_tabs = "CSafe" not in _LOADER.__name__ and self.text.lstrip().startswith("{")
+        self.loader = _LOADER(self.text.replace("\t", " ") if has_tabs else self.text)
         self.next()  # the stream starts
         if isinstance(self.next(), yaml.StreamEndEvent):
             return None
@@ -137,7 +139,7 @@ class _Composer:
         if self.count > MAX_VALUES:
             raise too_long(self.at(event), f"{MAX_VALUES:,} values")
         if event.tag is not None:
-            what = f"type tag `{_written_tag(event.tag)}` is not allowed"
+            what = f"type tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not allowed"
             hint = "remove the tag; put the value in quotes if it is meant as a string"
             self.problems.append(Problem(what, self.at(event), hint, id="yaml-type-tag"))
         if isinstance(event, yaml.ScalarEvent):
@@ -186,7 +188,8 @@ class _Composer:
                 raise too_long(self.at(event), f"{MAX_KEYS:,} keys")
             key = self.node(event, depth)
             value = self.node(self.next(), depth)
-            if last and _is_absent(value) and (number := _with_comma(last.value, key)):
+            is_absent = isinstance(value, Scalar) and not value.text and not value.quoted
+            if last and is_absent and (number := _with_comma(last.value, key)):
                 entries[last.key] = last = last._replace(value=number)
             elif isinstance(key, Scalar) and key.text == "<<" and not key.quoted:
                 # `<<: [*a, *b]` merges several mappings.
@@ -272,10 +275,6 @@ def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", abou
     return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
 
 
-def _is_absent(node: Node) -> bool:
-    return isinstance(node, Scalar) and not node.text and not node.quoted
-
-
 def _with_comma(before: Node, after: Node) -> Scalar | None:
     """Return `1` and `000` of `{key: 1,000}`, which YAML separates at the comma, as the one value that is meant."""
     if not (isinstance(before, Scalar) and isinstance(after, Scalar)) or before.quoted or after.quoted:
@@ -295,21 +294,9 @@ def _not_a_name(key: Node) -> Problem:
     if isinstance(key, Scalar):
         if not key.text:
             return Problem("this key is empty", key.place, "write a parameter name before the colon", id=_NO_NAME)
-        what = f"a key must be a parameter name; YAML reads `{key.text}` as {_kind(key.value)}"
+        kind = "null" if key.value is None else "a boolean" if isinstance(key.value, bool) else "a number"
+        what = f"a key must be a parameter name; YAML reads `{key.text}` as {kind}"
         hint = f"replace `{key.text}` with a parameter name, or remove this line"
         return Problem(what, key.place, hint, id=_NO_NAME)
     what = "a key must be a parameter name, not a list or a mapping"
     return Problem(what, key.place, "write `key: value`", id=_NO_NAME)
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else "a boolean" if isinstance(value, bool) else "a number"
-
-
-def _written_tag(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!")
-
-
-def _without_tabs(text: str) -> str:
-    """Replace tabs in JSON with spaces: PyYAML's pure Python parser does not accept tabs between tokens."""
-    return text.replace("\t", " ") if text.lstrip().startswith("{") else text

@@ -56,19 +56,11 @@ def _colon(failure: ParseFailure) -> Problem:
     if failure.before.startswith(" "):
         hint = "align this key with the keys around it"
         what = "this key is indented differently from the line above it"
-        return Problem(what, _key_of(failure.where), hint, id="yaml-indentation")
+        key = failure.before.strip()
+        where = failure.where._replace(column=failure.where.text.index(key) + 1, width=max(1, len(key)))
+        return Problem(what, where, hint, id="yaml-indentation")
     hint = "check the lines above: each must be `key: value`"
     return Problem("unexpected `: `", failure.where, hint, id="yaml-second-colon")
-
-
-def _key_of(where: Place) -> Place:
-    """Return the range of the key before the colon at a place."""
-    key = where.text[: where.column - 1].strip()
-    return where._replace(column=where.text.index(key) + 1, width=max(1, len(key)))
-
-
-def _no_colon(failure: ParseFailure) -> Problem:
-    return _no_key(failure.began or failure.where)
 
 
 def _no_key(line: Place) -> Problem:
@@ -158,7 +150,8 @@ def _no_value(failure: ParseFailure) -> Problem:
 def _after_the_end(failure: ParseFailure) -> Problem:
     if failure.character and failure.character in "]}":
         return _no_value(failure)
-    first = next((place for number in range(failure.where.line) if _is_content(place := failure.at(number, 0))), None)
+    above = (failure.at(number, 0) for number in range(failure.where.line))
+    first = next((place for place in above if place.text.strip() and not place.text.lstrip().startswith("#")), None)
     if failure.begins_line and failure.character != "{" and (problem := line_problem(failure.where)):
         return problem
     # A first line of plain text is a complete document, so the parser complains only about the line after it.
@@ -170,10 +163,6 @@ def _after_the_end(failure: ParseFailure) -> Problem:
         return Problem(what, failure.where, "begin all top-level keys in the same column", also, id="yaml-indentation")
     hint = "put everything into one pair of `{ }`, or remove the braces"
     return Problem("unexpected text after the end of the configuration", failure.where, hint, id="yaml-text-after-end")
-
-
-def _is_content(line: Place) -> bool:
-    return bool(line.text.strip()) and not line.text.lstrip().startswith("#")
 
 
 def _directive(failure: ParseFailure) -> Problem:
@@ -192,7 +181,7 @@ _BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {
     "cannot start any token": _stray_character,
     "tab character": _tab,
     "mapping values are not allowed": _colon,
-    "could not find expected ':'": _no_colon,
+    "could not find expected ':'": lambda failure: _no_key(failure.began or failure.where),
     "expected ',' or '}'": bracket_problem("{", "}"),
     "expected ',' or ']'": bracket_problem("[", "]"),
     "unexpected end of stream": _quote,
