@@ -14,6 +14,8 @@ from neoxargs.base.shipped import SHIPPED
 
 #: The programs of which is known what they need; `deepy export` runs by itself.
 Program = Literal["train", "generate", "eval", "export"]
+#: Those that write nothing but logs of their own attempt to the folders of a run.
+READERS = ("generate", "eval")
 #: The shipped programs by file name.
 PROGRAMS: dict[str, Program] = {"train.py": "train", "generate.py": "generate", "eval.py": "eval"}
 

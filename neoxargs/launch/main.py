@@ -14,7 +14,7 @@ from neoxargs.checks.machine import other_hosts, secrets
 from neoxargs.hosts.assumed import missing_hostfile
 from neoxargs.launch.output import sbatch
 from neoxargs.launch.output.dry_run import Form, dry_run, emit, to_json
-from neoxargs.launch.stages import Name, Stage, State, launch_of, run_until, say
+from neoxargs.launch.stages import Name, Stage, State, find_problems, launch_of, run_until, say
 from neoxargs.processes import interrupts
 from neoxargs.targets.megatron_unsupported import dropped_settings
 
@@ -29,18 +29,20 @@ def run(request: Request, others: Mapping[Name, Stage]) -> int:
 def show(request: Request, form: Form | None) -> int:
     """Print what would be started (`--dry-run`), or one form of it (`--emit`); returns the exit code."""
     state = run_until("command", launch_of(request, _subjects_of_what_is_shown(request, form)))
-    spec, program, subjects = state.spec, state.script.program, {*state.subjects}
+    spec, others = state.spec, {*state.subjects}.difference(checks.OF_VALUES)
     if found := list(secrets.in_configuration(spec.config)):  # before anything shows their values
         raise Problems(found)
-    refused = checks.problems(spec, program, checks.OF_VALUES)
-    words = state.command.words if state.command else ()
-    needs = checks.problems(spec, program, subjects.difference(checks.OF_VALUES), words)
+    refused = find_problems(replace(state, subjects=checks.OF_VALUES)).problems
+    needs = find_problems(replace(state, subjects=others)).problems
     left_out = dropped_settings(spec.config) if form == "megatron" else []
     if form in ("command", "runner"):
         left_out += missing_hostfile(spec.config, spec.resources)
     warnings = [*spec.warnings, *left_out, *(need.as_warning() for need in needs)]
     if request.as_json and not form:
-        _print_json(state, [*warnings, *refused], not has_errors(refused))
+        assert state.command
+        listed = [problem.to_json() for problem in (*warnings, *refused)]
+        answer = {"ok": not has_errors(refused), "problems": listed, **to_json(spec.config, state.command)}
+        print(json.dumps(answer, indent=2))
     else:
         report([*warnings, *(problem.as_warning() for problem in refused)])
         print(_shown(state, form))
@@ -76,12 +78,6 @@ def _say_whether_it_would_start(problems: Sequence[Problem]) -> None:
     ids = dict.fromkeys(problem.id for problem in problems if problem.severity == "error")
     if ids:
         say(f"on this machine, the run would not start; these warnings would be errors: {', '.join(ids)}")
-
-
-def _print_json(state: State, problems: Sequence[Problem], ok: bool) -> None:
-    assert state.command
-    status = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
-    print(json.dumps(status | to_json(state.spec.config, state.command), indent=2))
 
 
 def _shown(state: State, form: Form | None) -> str:

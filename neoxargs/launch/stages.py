@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal
 
 from neoxargs.base.problems import Problem, Problems, has_errors, report
-from neoxargs.base.programs import Script, find_script
+from neoxargs.base.programs import READERS, Script, find_script
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as checks
@@ -28,9 +28,6 @@ from neoxargs.runs.run_spec import RunSpec, resolve_run
 
 if TYPE_CHECKING:
     from neoxargs.processes.run_lock import RunLock
-
-#: Programs that write nothing but logs of their own attempt to the folders of a run.
-READERS = ("generate", "eval")
 
 
 class State(Record):
@@ -160,8 +157,7 @@ def prepare(state: State) -> State:
     assert state.command
     spec, environ = state.spec, state.command.environ(state.environ)
     with preparation.disk_errors_are_problems(spec.config):
-        code = preparation.prepare(state.script, spec, environ, say, state.script.program not in READERS)
-    return replace(state, code=code)
+        return replace(state, code=preparation.prepare(state.script, spec, environ, say))
 
 
 def start(state: State) -> State:

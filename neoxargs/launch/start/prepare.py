@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, report
-from neoxargs.base.programs import DATA, LM_EVAL_TASKS, Script
+from neoxargs.base.programs import DATA, LM_EVAL_TASKS, READERS, Script
 from neoxargs.checks.checkpoint.model import loaded_checkpoint, other_data
 from neoxargs.checks.machine.hardware import ops_to_compile
 from neoxargs.config.config import Config
@@ -32,14 +32,14 @@ Say = Callable[[str], None]
 LAUNCHED = Source("derived", text="set by deepy when the run was launched")
 
 
-def prepare(script: Script, spec: RunSpec, environ: Mapping[str, str], say: Say, records: bool) -> int:
-    """Prepare a run; return the exit code of the step that failed, or 0. records: whether the run folder is its own."""
+def prepare(script: Script, spec: RunSpec, environ: Mapping[str, str], say: Say) -> int:
+    """Prepare a run, and return the exit code of the step that failed, or 0."""
     from neoxargs.launch.start.restarts import continues_job  # a dry run does without these imports
     from neoxargs.runs import lockfile
 
     config, resources = spec.config, spec.resources
     # Not of a requeued job that goes on: the record says how its first start was launched.
-    records = records and not continues_job(config, os.environ)
+    records = script.program not in READERS and not continues_job(config, os.environ)
     if records:
         report(lockfile.replaced_record(config, script.path))
         write_record(config)
