@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.registry import ABSENT
 
 
-class Is(NamedTuple):
+class Is(Record):
     """Condition: the switch has one of these values, ignoring case."""
 
     values: tuple[Any, ...]
@@ -17,7 +18,7 @@ class Is(NamedTuple):
         return _lower(config.get(switch)) in self.values
 
 
-class IsNot(NamedTuple):
+class IsNot(Record):
     """Condition: the switch has none of these values, ignoring case."""
 
     values: tuple[Any, ...]
@@ -27,7 +28,7 @@ class IsNot(NamedTuple):
         return value is not ABSENT and _lower(value) not in self.values
 
 
-class NoneOf(NamedTuple):
+class NoneOf(Record):
     """Condition: the switch is a list without any of these values."""
 
     values: tuple[Any, ...]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from neoxargs.base.problems import Place
+from neoxargs.base.record import Record
 from neoxargs.registry import REGISTRY
 
 
-class Key(NamedTuple):
+class Key(Record):
     """A key that is neither a parameter nor a section."""
 
     name: str
@@ -28,7 +29,7 @@ class Key(NamedTuple):
         return self.name.rpartition(".")[2]
 
 
-class Match(NamedTuple):
+class Match(Record):
     """What an unknown key was probably meant to be."""
 
     found_by: Literal["letters", "other program", "same word", "similar"]

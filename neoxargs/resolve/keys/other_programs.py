@@ -10,13 +10,14 @@ import json
 import os
 from collections.abc import Set
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from neoxargs.base.problems import close_matches
+from neoxargs.base.record import Record
 from neoxargs.registry import REGISTRY, normal
 
 
-class OtherKey(NamedTuple):
+class OtherKey(Record):
     """A key of other programs."""
 
     programs: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class OtherKey(NamedTuple):
     """What to do instead, for the hint."""
 
 
-class OtherFile(NamedTuple):
+class OtherFile(Record):
     """What the files of another program are recognised by."""
 
     called: str

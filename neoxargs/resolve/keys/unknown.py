@@ -38,7 +38,7 @@ def _without_dashes(key: Key) -> Key:
     """Return a flag such as `--num-layers` as the key that it would be in a file."""
     bare = key.written.lstrip("-")
     section = f"{key.section}." if key.section else ""
-    return key._replace(name=section + normal(bare), written=bare) if bare and bare != key.written else key
+    return replace(key, name=section + normal(bare), written=bare) if bare and bare != key.written else key
 
 
 def unknown_key(key: Key, match: Match | None) -> Problem:

@@ -7,6 +7,7 @@ from datetime import date
 from typing import Any
 
 from neoxargs.base.problems import did_you_mean
+from neoxargs.base.record import replace
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.model import KIND_OF_MODE
 from neoxargs.resolve.rules.rule import (
@@ -100,7 +101,7 @@ def sparse_blocks_divide_seq_length(
     block = (sparsity_config or {}).get("block", 16)
     section = "sparsity_config" if "sparsity_config" in written else SECTION
     finding = multiple_of("seq_length", seq_length, f"{section}.block", block)
-    return finding and finding._replace(about=("seq_length",))
+    return finding and replace(finding, about=("seq_length",))
 
 
 @check
@@ -120,7 +121,7 @@ def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_c
     patterns = settings.get("num_different_global_patterns", 1)
     if global_blocks == 0 or local % global_blocks:
         finding = multiple_of("num_local_blocks", local, "num_global_blocks", global_blocks) if global_blocks else None
-        return finding and finding._replace(about=ABOUT_PATTERN)
+        return finding and replace(finding, about=ABOUT_PATTERN)
     if patterns > (most := local // global_blocks):
         what = f"num_different_global_patterns ({patterns}) must be at most num_local_blocks ({local})"
         advice = f"set num_different_global_patterns to {most} or less"

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from neoxargs.base.problems import did_you_mean
+from neoxargs.base.record import replace
 from neoxargs.facts.kinds import RECURRENT
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
 from neoxargs.resolve.rules.shared_findings import (
@@ -216,7 +217,7 @@ def heads_divide_hidden_size(
     if head_dim is not None or all(kind in HEADLESS_KINDS for kind in attention_config):
         return None
     finding = multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
-    return finding and finding._replace(advice=fitting_heads(hidden_size, num_attention_heads))
+    return finding and replace(finding, advice=fitting_heads(hidden_size, num_attention_heads))
 
 
 @check

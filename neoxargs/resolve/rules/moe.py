@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import date
 
 from neoxargs.base.problems import listed
+from neoxargs.base.record import replace
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
@@ -114,7 +115,7 @@ def expert_parallel_divides_experts(
         return None
     name = "moe_num_experts" if ranks == 1 else "the number of experts per tensor parallel rank"
     finding = divisible_by(name, moe_num_experts // ranks, "moe_expert_parallel_size", moe_expert_parallel_size)
-    return finding and finding._replace(about=("moe_num_experts", "moe_expert_parallel_size"))
+    return finding and replace(finding, about=("moe_num_experts", "moe_expert_parallel_size"))
 
 
 @check
@@ -131,7 +132,7 @@ def expert_parallel_divides_replicas(
     if moe_num_experts == 1 or rest:  # the latter is another rule's problem
         return None
     finding = divisible_by("the number of replicas", replicas, "moe_expert_parallel_size", moe_expert_parallel_size)
-    return finding and finding._replace(about=("moe_expert_parallel_size",))
+    return finding and replace(finding, about=("moe_expert_parallel_size",))
 
 
 @check

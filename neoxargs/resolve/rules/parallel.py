@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neoxargs.base.record import replace
 from neoxargs.facts.kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
@@ -94,7 +95,7 @@ def tensor_parallel_divides_kv_heads(
     name, size = "model_parallel_size", model_parallel_size
     finding = divisible_by("num_kv_heads", num_kv_heads, name, size, num_attention_heads)
     if finding and num_attention_heads % size == 0:  # `size` key and value heads are enough: one for each rank
-        return finding._replace(advice=f"{finding.advice}, or num_kv_heads to {size}")
+        return replace(finding, advice=f"{finding.advice}, or num_kv_heads to {size}")
     return finding
 
 

@@ -33,10 +33,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from neoxargs.base.record import Record
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Finding(NamedTuple):
+class Finding(Record):
     """A rule's objection to a configuration; `resolve/derive.py` adds the rule's id and a place to make a Problem."""
 
     sentence: str

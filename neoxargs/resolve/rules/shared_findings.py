@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 
 from neoxargs.base.problems import listed
+from neoxargs.base.record import replace
 from neoxargs.resolve.rules.rule import Finding, refuse
 
 #: Matrix products and attention kernels are slow, or unavailable, for head sizes that are not multiples of this.
@@ -17,7 +18,7 @@ def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
     """Return `hidden_size (1000) must be a multiple of num_attention_heads (12)` if it is not one, otherwise None.
 
     The finding is about both names. Where one of them is not a parameter, the rule corrects that with
-    `finding._replace(about=...)`.
+    `replace(finding, about=...)`.
     """
     if number % unit == 0:
         return None
@@ -46,7 +47,7 @@ def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *other
         return None
     common = gcd(number, *others)
     sizes = [str(size) for size in range(1, min(common, MOST_PROPOSED) + 1) if common % size == 0]
-    return finding._replace(advice=f"set {divisor_name} to {listed(sizes)}")
+    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}")
 
 
 def set_hidden_size(hidden_size: int, heads: int) -> str:

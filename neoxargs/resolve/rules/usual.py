@@ -6,12 +6,12 @@ The limits are wide: what a published run has used, or a paper recommends, is wi
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
 
+from neoxargs.base.record import Record
 from neoxargs.resolve.rules.rule import CHECKS, Finding, Rule, check, warn
 
 
-class Usual(NamedTuple):
+class Usual(Record):
     """Values from `least` to `most`, and 0, are accepted silently; `range` is what the warning names."""
 
     range: str
