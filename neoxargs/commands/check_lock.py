@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,11 @@ def run(request: Request) -> int:
     lock, side = read_lock(name), of_lock(name, name)
     sources, missing = _sources(side)
     problems = [_missing_sources(name, missing)] if missing else _settings(lock, side, sources)
-    same = _what_is_the_same(compared=not missing, differ=bool(problems))
+    same = "the same values and files as when the run was launched"
+    if problems:
+        same = "the same files as when the run was launched; the values that differ cannot change the result"
+    if missing:
+        same = "the same files as when the run was launched; the values were not compared"
     problems += _environment(lock, side.config)
     failed = has_errors(problems)
     if request.as_json:
@@ -48,7 +53,11 @@ def run(request: Request) -> int:
         return int(failed)
     report(problems)
     if not failed:
-        print("\n".join([f"ok\n  {same}", *_only_sampled(lock)]))
+        print(f"ok\n  {same}")
+        files = itertools.chain.from_iterable(lock.sections["files"].values())
+        if sampled := [file["path"] for file in files if file.get("sampled")]:
+            compare = "deepy data --verify compares token files completely"
+            print(f"  of {listed(sampled, 'and', most=3)}, only the size and samples were compared; {compare}")
     return int(failed)
 
 
@@ -62,23 +71,6 @@ def _ignored_options(request: Request) -> Iterator[Problem]:
         if recorded:
             what = f"{option} does not apply to a lock file, because the file records {recorded} of its run"
             yield Problem(what, hint=f"remove {option}", id="lock-option-not-applicable")
-
-
-def _only_sampled(lock: Lock) -> list[str]:
-    """Return a line about the files that are too large to be compared completely."""
-    sampled = [file["path"] for files in lock.sections["files"].values() for file in files if file.get("sampled")]
-    compare = "deepy data --verify compares token files completely"
-    return [f"  of {listed(sampled, 'and', most=3)}, only the size and samples were compared; {compare}"] * bool(
-        sampled
-    )
-
-
-def _what_is_the_same(compared: bool, differ: bool) -> str:
-    if not compared:
-        return "the same files as when the run was launched; the values were not compared"
-    if differ:
-        return "the same files as when the run was launched; the values that differ cannot change the result"
-    return "the same values and files as when the run was launched"
 
 
 def _sources(side: Side) -> tuple[list[Place], list[str]]:

@@ -49,7 +49,8 @@ def guess_warnings(used: Config, other: Config) -> list[Problem]:
     read = [each for each in differences(used, other, _same_in_every_dialect()) if any(each.is_read)]
     found = {each.name: [format_node(node_of(value)) for value in each.values] for each in read}
     changed = sorted(found, key=lambda name: REGISTRY.parameters[name].effect in ROUNDING)
-    if all(REGISTRY.parameters[name].effect in ROUNDING or _is_of_today(name, used) for name in changed):
+    first_only = FIRST_ITERATION if used.dialect.date == NEWEST else ()
+    if all(REGISTRY.parameters[name].effect in ROUNDING or name in first_only for name in changed):
         return []
     values = [f"{name} {' instead of '.join(found[name])}" for name in changed]
     what = (
@@ -58,11 +59,6 @@ def guess_warnings(used: Config, other: Config) -> list[Problem]:
     )
     hint = f"set dialect to {used.dialect.name}, {other.dialect.name} or a date in between"
     return [Problem(what, hint=hint, severity="warning", id="dialect-guessed", about=("dialect", *changed))]
-
-
-def _is_of_today(name: str, used: Config) -> bool:
-    """Whether a value is the one of GPT-NeoX's newest code and differs only in the first of many iterations."""
-    return name in FIRST_ITERATION and used.dialect is not None and used.dialect.date == NEWEST
 
 
 def other_dialect(dialect: Dialect | None) -> Dialect | None:

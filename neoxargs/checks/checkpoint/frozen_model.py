@@ -16,6 +16,7 @@ from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
 from neoxargs.files.neox_checkpoint.files import is_neox
 from neoxargs.registry import REGISTRY
+from neoxargs.resolve.compare.differences import differences
 
 #: Parameters without which a checkpoint's adapters do not fit, or compute something else.
 FITTING = ("lora.rank", "lora.targets", "soft_prompt_tuning.num_tokens")
@@ -79,7 +80,7 @@ def _rank_above_sides(config: Config) -> Iterator[Problem]:
 
 def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Problem:
     saved = (checkpoint_folder.configuration(checkpoint) if checkpoint else None) or {}
-    rank = _saved(saved, "lora.rank")
+    rank = _recorded(saved).lora.rank
     kind, name = (f"adapters (lora.rank {rank})", "lora") if rank else ("a soft prompt", "soft_prompt_tuning")
     what = f"load ({checkpoint}): the checkpoint contains only {kind}, not a model"
     settings = ", ".join(f"{key}: {form(value)}" for key, value in saved.get(name, {}).items())
@@ -108,7 +109,7 @@ def _may_contain(checkpoint: Path, name: str, training: bool) -> bool:
     values = checkpoint_folder.configuration(checkpoint)
     if values is None:  # of another program, whose checkpoints can contain a soft prompt, but no adapters
         return training or name != "lora"
-    return bool(_saved(values, "lora.rank") if name == "lora" else values.get(name))
+    return bool(_recorded(values).lora.rank if name == "lora" else values.get(name))
 
 
 def _own_folder(config: Config, name: str) -> str:
@@ -122,15 +123,15 @@ def _own_folder(config: Config, name: str) -> str:
 
 def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None, new_run: bool) -> Iterator[Problem]:
     """Yield what keeps adapters from working as they did. new_run: they only give the weights to start from."""
-    saved = checkpoint_folder.configuration(checkpoint) or {}
+    saved = _recorded(checkpoint_folder.configuration(checkpoint) or {})
     # A new run may scale the adapters that it starts from in another way.
-    for name in FITTING if new_run else (*FITTING, *SCALING):
-        ours, theirs = config.get(name), _saved(saved, name)
-        if ours != theirs:
-            what = f"{name} is {form(ours)} here, but {form(theirs)} in the checkpoint to be loaded ({checkpoint})"
-            hint = f"set {name} to {form(theirs)}"
-            place = config.place(name) or config.place("load")
-            yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
+    compared = FITTING if new_run else (*FITTING, *SCALING)
+    for each in differences(saved, config, REGISTRY.parameters.keys() - {*compared}):
+        name, (theirs, ours) = each.name, map(form, each.values)
+        what = f"{name} is {ours} here, but {theirs} in the checkpoint to be loaded ({checkpoint})"
+        place = config.place(name) or config.place("load")
+        hint = f"set {name} to {theirs}"
+        yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
     # Adapters are differences to the weights of one model.
     if base is not None and base.differs_from(record) and not new_run:
         what = f"the adapters in {checkpoint} were trained with the model in {record.folder}, not with {base.folder}"
@@ -139,6 +140,7 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
         yield Problem(what, place, hint, id="base-checkpoint-differs", about=("base_checkpoint", "load"))
 
 
-def _saved(values: dict[str, Any], name: str) -> Any:
-    section, _, key = name.partition(".")
-    return values.get(section, {}).get(key, REGISTRY.parameters[name].default)
+def _recorded(values: dict[str, Any]) -> Config:
+    from neoxargs.checks.checkpoint.changes import recorded_config  # most checks load no checkpoint
+
+    return recorded_config(values)

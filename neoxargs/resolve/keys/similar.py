@@ -28,11 +28,18 @@ def same_word(key: Key) -> Match | None:
 
 def similar_here(key: Key) -> Match | None:
     """Match a similar word among the valid names of the key's section, old spellings included."""
-    valid = {word: full for word, full in keys_of(key.section).items() if not key.is_section or _takes_keys(full)}
+    # A section can only be a name whose value may be a mapping.
+    valid = {
+        word: full
+        for word, full in keys_of(key.section).items()
+        if not key.is_section or full in REGISTRY.sections or "dict" in REGISTRY.parameters[full].annotation
+    }
     words = _similar(key.word, valid)
     if not words:
         return None
-    hint = f"did you mean {listed(_with_old_spelling(word, valid[word]) for word in words)}?"
+    present = {word: valid[word].rpartition(".")[2] for word in words}
+    named = (word if word == now else f"{now} (old name: {word})" for word, now in present.items())
+    hint = f"did you mean {listed(named)}?"
     return Match("similar", hint, tuple(valid[word] for word in words), words[0] if len(words) == 1 else "")
 
 
@@ -68,19 +75,9 @@ def _in_other_sections(key: Key) -> list[str]:
     return below or sorted(same, key=lambda full: full.count("."))
 
 
-def _takes_keys(full: str) -> bool:
-    """True if the value of this name may be a mapping."""
-    return full in REGISTRY.sections or "dict" in REGISTRY.parameters[full].annotation
-
-
 def _similar(word: str, choices: Mapping[str, str], alike: float = 0.75) -> list[str]:
     lower = {choice.lower(): choice for choice in choices}
     return [lower[choice] for choice in close_matches(word.lower(), lower, alike=alike)]
-
-
-def _with_old_spelling(word: str, full: str) -> str:
-    present = full.rpartition(".")[2]
-    return word if word == present else f"{present} (old name: {word})"
 
 
 def _moved(names: list[str], key: Key) -> str:

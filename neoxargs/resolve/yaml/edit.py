@@ -177,7 +177,8 @@ class Document:
         comment: a comment line above it; left out where several entries share one line.
         """
         entries = self.entries()
-        mapping = self._mapping(section, entries)
+        inside = (entry.parent for name, entry in entries.items() if name.rpartition(".")[0] == section)
+        mapping: Any = next(inside, None)
         siblings = [entry for entry in entries.values() if entry.parent is mapping]
         if after:
             sibling = entries[after]
@@ -192,10 +193,6 @@ class Document:
         else:
             end = self._line_end(max(sibling.value[1], sibling.key[1]))
             self._put(end, end, self._lines(sibling, line, comment))
-
-    def _mapping(self, section: str, entries: Mapping[str, Entry]) -> Any:
-        inside = (entry.parent for name, entry in entries.items() if name.rpartition(".")[0] == section)
-        return next(inside, None)
 
     def _first(self, entry: Entry, key: str, value: Any) -> None:
         """Add the first entry of a section whose value is `{}` or missing."""

@@ -35,16 +35,19 @@ def _place(error: Any, mark: str, at: PlaceAt) -> Place | None:
 
 def _stray_character(failure: ParseFailure) -> Problem:
     if failure.character == "\t":
-        return _tab(failure)
+        return _TAB(failure)
     if failure.begins_line and (problem := line_problem(failure.where)):
         return problem
     what = f"a value cannot begin with `{failure.character}`"
     return Problem(what, failure.where, "put the value in quotes", id="yaml-reserved-character")
 
 
-def _tab(failure: ParseFailure) -> Problem:
-    what = "this line is indented with a tab; YAML requires spaces"
-    return Problem(what, failure.where, "replace the tab with spaces", id="yaml-tab")
+def _constant(what: str, hint: str, *, id: str) -> Callable[[ParseFailure], Problem]:
+    return lambda failure: Problem(what, failure.where, hint, id=id)
+
+
+_DIRECTIVE = _constant("a line that begins with `%` is a YAML directive", "remove this line", id="yaml-directive")
+_TAB = _constant("this line is indented with a tab; YAML requires spaces", "replace the tab with spaces", id="yaml-tab")
 
 
 def _colon(failure: ParseFailure) -> Problem:
@@ -90,12 +93,6 @@ def _escape(failure: ParseFailure) -> Problem:
     return Problem(f"`{escape}` is not a valid escape in double quotes", failure.where, hint, id="yaml-unknown-escape")
 
 
-def _surrogate(failure: ParseFailure) -> Problem:
-    # JSON writes characters above U+FFFF as two escapes.
-    what = "this escape is not a valid code point; YAML has no surrogate pairs"
-    return Problem(what, failure.where, "write the character itself", id="yaml-unknown-escape")
-
-
 def _not_a_key(failure: ParseFailure) -> Problem:
     if failure.character == "-" and failure.begins_line:
         what = "a list item is not allowed between `key: value` lines"
@@ -117,16 +114,6 @@ def _not_a_key(failure: ParseFailure) -> Problem:
     if re.search(r"\w'$", failure.before) and failure.character.isalnum():
         hint = "to write a quote inside single quotes, double it: 'it''s mine'"
     return Problem("unexpected text after the value", failure.where, hint, id="yaml-text-after-value")
-
-
-def _not_an_item(failure: ParseFailure) -> Problem:
-    what = "a `key: value` line cannot follow a list of `- ` items at the same indentation"
-    return Problem(what, failure.where, "write the list below a key, as its value", id="yaml-misplaced-list")
-
-
-def _item(failure: ParseFailure) -> Problem:
-    hint = "write `[a, b]`, or begin the list on the next line"
-    return Problem("a list of `- ` items must begin on a new line", failure.where, hint, id="yaml-misplaced-list")
 
 
 def _no_value(failure: ParseFailure) -> Problem:
@@ -165,11 +152,6 @@ def _after_the_end(failure: ParseFailure) -> Problem:
     return Problem("unexpected text after the end of the configuration", failure.where, hint, id="yaml-text-after-end")
 
 
-def _directive(failure: ParseFailure) -> Problem:
-    what = "a line that begins with `%` is a YAML directive"
-    return Problem(what, failure.where, "remove this line", id="yaml-directive")
-
-
 def _anchor(failure: ParseFailure) -> Problem:
     what = "this anchor name is already used"
     also = (failure.began,) if failure.began else ()
@@ -179,7 +161,7 @@ def _anchor(failure: ParseFailure) -> Problem:
 _BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {
     "second occurrence": _anchor,
     "cannot start any token": _stray_character,
-    "tab character": _tab,
+    "tab character": _TAB,
     "mapping values are not allowed": _colon,
     "could not find expected ':'": lambda failure: _no_key(failure.began or failure.where),
     "expected ',' or '}'": bracket_problem("{", "}"),
@@ -187,12 +169,25 @@ _BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {
     "unexpected end of stream": _quote,
     "expected alphabetic or numeric": _alias,
     "unknown escape character": _escape,
-    "Unicode character escape": _surrogate,
+    # JSON writes characters above U+FFFF as two escapes.
+    "Unicode character escape": _constant(
+        "this escape is not a valid code point; YAML has no surrogate pairs",
+        "write the character itself",
+        id="yaml-unknown-escape",
+    ),
     "expected key": _not_a_key,
-    "expected '-' indicator": _not_an_item,
-    "sequence entries are not allowed": _item,
+    "expected '-' indicator": _constant(
+        "a `key: value` line cannot follow a list of `- ` items at the same indentation",
+        "write the list below a key, as its value",
+        id="yaml-misplaced-list",
+    ),
+    "sequence entries are not allowed": _constant(
+        "a list of `- ` items must begin on a new line",
+        "write `[a, b]`, or begin the list on the next line",
+        id="yaml-misplaced-list",
+    ),
     "expected node content": _no_value,
     "expected <document start>": _after_the_end,
-    "incompatible YAML document": _directive,
-    "directive": _directive,
+    "incompatible YAML document": _DIRECTIVE,
+    "directive": _DIRECTIVE,
 }
