@@ -21,6 +21,7 @@ from neoxargs.base.request import Request
 from neoxargs.checks import all as checks
 from neoxargs.commands import check
 from neoxargs.commands.explain.catalogue import catalogue
+from neoxargs.commands.explain.example import as_files
 from neoxargs.launch import become_rank, main, stages
 from neoxargs.plan import gate
 
@@ -44,6 +45,31 @@ EXCEPTIONS = {
 
 def test_check_reports_all_that_a_launch_can_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused_by_a_launch_alone(monkeypatch) == set().union(*EXCEPTIONS.values())
+
+
+def test_check_and_a_launch_find_the_same_errors_in_every_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neoxargs.runs.fingerprints.git_hash", lambda: None)
+    differ, shown = {}, set()
+    for name, entry in catalogue().items():
+        if not entry.example:
+            continue
+        with as_files(entry.example) as request:
+            here = replace(request, gpus=None, script="train.py")
+            checked = errors(check.find_problems(here)[1])
+            try:
+                stages.run_until("refuse", stages.launch_of(here))
+                launched = set()
+            except Problems as stop:
+                launched = errors(stop.problems)
+        shown |= checked
+        if checked != launched:
+            differ[name] = checked ^ launched
+    assert differ == {}
+    assert len(shown) > 200
+
+
+def errors(problems: Iterable[Problem]) -> set[str]:
+    return {problem.id for problem in problems if problem.severity == "error"}
 
 
 def refuses(*_: object) -> list[Problem]:

@@ -35,12 +35,23 @@ ALTERNATIVES = {"text_path": r"text_path|data_path|\w+_data_paths", "train_iters
 
 def check_example(example: Example) -> list[Problem]:
     """Return the problems that `deepy check` reports for an example."""
-    with TemporaryDirectory() as folder, _working_in(folder):
-        for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            Path(name).write_text(text, encoding="utf-8")
-        _, problems = find_problems(Request([NAME, MODEL], example.overrides, gpus=None if example.files else 8))
-    return problems
+    with as_files(example) as request:
+        return find_problems(request)[1]
+
+
+@contextmanager
+def as_files(example: Example) -> Iterator[Request]:
+    """Write an example to the files of a request, in a temporary working directory: problems have relative paths."""
+    before = os.getcwd()
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).write_text(text, encoding="utf-8")
+            yield Request([NAME, MODEL], example.overrides, gpus=None if example.files else 8)
+        finally:
+            os.chdir(before)
 
 
 def _smallest(example: Example) -> str:
@@ -51,14 +62,3 @@ def _smallest(example: Example) -> str:
         if name not in example.without and not re.search(rf"^({ALTERNATIVES.get(name, name)}):", example.config, re.M)
     ]
     return "".join(f"{line}\n" for line in lines)
-
-
-@contextmanager
-def _working_in(folder: str) -> Iterator[None]:
-    """Change the working directory, because problems name files by their relative paths."""
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
