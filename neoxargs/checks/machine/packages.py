@@ -60,14 +60,10 @@ def missing_packages(config: Config) -> Iterator[Problem]:
         needed["tokenizer_type"] = package
     for name, package in needed.items():
         if is_missing(package):
-            yield _missing(package, name, config)
-
-
-def _missing(package: str, name: str, config: Config) -> Problem:
-    what = f"{name} ({yaml_form(config.get(name))}) needs the Python package {package}, which is not installed"
-    off = f"set {name}: false" if name in ("use_wandb", "use_comet") else f"remove {name}"
-    hint = f"run pip install {package}" + (f", or {off}" if name in PACKAGES else "")
-    return Problem(what, config.place(name), hint, id="package-missing", about=(name,))
+            what = f"{name} ({yaml_form(config.get(name))}) needs the Python package {package}, which is not installed"
+            off = f"set {name}: false" if name in ("use_wandb", "use_comet") else f"remove {name}"
+            hint = f"run pip install {package}" + (f", or {off}" if name in PACKAGES else "")
+            yield Problem(what, config.place(name), hint, id="package-missing", about=(name,))
 
 
 def missing_harness(config: Config, training: bool = False) -> Iterator[Problem]:

@@ -27,10 +27,6 @@ def _learning_rate(side: Side, step: int) -> str:
     return f"{LearningRateCurve.of(side.get).rate(step - 1):.6g}"
 
 
-def _tokens(side: Side, step: int) -> str:
-    return format_count(min(step, side.get("train_iters")) * _samples_per_step(side) * side.get("seq_length"))
-
-
 def _batch(side: Side, step: int) -> str:
     samples = _samples_per_step(side)
     return f"{samples:,} samples, {format_count(samples * side.get('seq_length'))} tokens"
@@ -66,7 +62,9 @@ def _samples_per_step(side: Side) -> int:
 
 ROWS: dict[str, Row] = {
     "learning rate": _learning_rate,
-    "tokens seen": _tokens,
+    "tokens seen": lambda side, step: format_count(
+        min(step, side.get("train_iters")) * _samples_per_step(side) * side.get("seq_length")
+    ),
     "batch": _batch,
     "data": _mixture,
 }

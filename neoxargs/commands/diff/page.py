@@ -77,17 +77,14 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _table(heading: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    # A short text, such as a number, is never broken into lines.
+    cells = ([f"<td{' class=short' * (len(text) <= MAX_SHORT)}>{escape(text)}</td>" for text in row] for row in rows)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     # On a phone, where a row becomes a block, the cells have these titles in front of them.
     names = "".join(f'--c{number}:"{title}: ";' for number, title in enumerate(head, 1) if title)
     table = f'<table style="{escape(names)}"><tr>{titles}</tr>{body}</table>'
     return f"<h2>{escape(heading)}</h2><div class=scroll>{table}</div>"
-
-
-def _cell(text: str) -> str:
-    """Return a cell; a short text, such as a number, is never broken into lines."""
-    return f"<td{' class=short' * (len(text) <= MAX_SHORT)}>{escape(text)}</td>"
 
 
 TABLES = f"""

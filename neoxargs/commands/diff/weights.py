@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.base.record import Record, replace
+from neoxargs.base.record import Record, as_dict, replace
 from neoxargs.commands.diff.side import Side
 
 #: Tensors shown at most in the text; JSON has all.
@@ -74,11 +74,9 @@ class WeightComparison(Record):
             yield f"and {len(ranked) - MAX_SHOWN} more", "", ""
 
     def to_json(self) -> dict[str, Any]:
-        fields = ("weight", "state", "largest", "relative", "note")
-        rows = [{name: getattr(each, name) for name in fields} for each in self.differences]
         return {
-            "equal": len(self.common) - len(rows),
-            "differences": rows,
+            "equal": len(self.common) - len(self.differences),
+            "differences": [as_dict(each) for each in self.differences],
             "only_in_a": self.only[0],
             "only_in_b": self.only[1],
         }

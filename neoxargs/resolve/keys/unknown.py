@@ -27,18 +27,14 @@ NO_MATCH = (
 def match_key(key: Key) -> Match | None:
     """Return what a key was probably meant to be; None if nothing matches."""
     # A flag copied from a command line, such as `--num-layers`, is searched without its dashes.
-    bare = _without_dashes(key)
+    bare, stripped = key, key.written.lstrip("-")
+    if stripped not in ("", key.written):
+        section = f"{key.section}." if key.section else ""
+        bare = replace(key, name=section + normal(stripped), written=stripped)
     if bare != key and (parameter := REGISTRY.find(bare.name)):
         advice = f"write `{bare.written}` without the `{key.written.removesuffix(bare.written)}`"
         return Match("letters", advice, (parameter.name,))
     return next((match for finder in FINDERS if (match := finder(bare))), None)
-
-
-def _without_dashes(key: Key) -> Key:
-    """Return a flag such as `--num-layers` as the key that it would be in a file."""
-    bare = key.written.lstrip("-")
-    section = f"{key.section}." if key.section else ""
-    return replace(key, name=section + normal(bare), written=bare) if bare and bare != key.written else key
 
 
 def unknown_key(key: Key, match: Match | None) -> Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.resolve.rules.rule import CHECKS, Finding, Rule, check, refuse
@@ -37,17 +36,12 @@ def check_switch(name: str, switch: str, required: str) -> None:
     def required_is_set(on: bool, value: Any) -> Finding | None:
         return refuse(f"{switch} needs {required}", f"set {required}") if on and not value else None
 
-    example = "\n".join(f"        {line}" for line in _yaml_lines(switch))
+    *sections, last = switch.split(".")
+    keys = [*(f"{section}:" for section in sections), f"{last}: true"]
+    example = "\n".join(" " * 8 + "  " * depth + key for depth, key in enumerate(keys))
     required_is_set.__doc__ = f"{switch} needs {required}. {PROTECTS_FROM}\n\n{example}"
     required_is_set.__name__ = name
     CHECKS.append(Rule(required_is_set, (), (switch, required)))
-
-
-def _yaml_lines(switch: str) -> Iterator[str]:
-    """Yield `a.b: true` as nested lines of YAML."""
-    *sections, last = switch.split(".")
-    yield from ("  " * depth + f"{section}:" for depth, section in enumerate(sections))
-    yield "  " * len(sections) + f"{last}: true"
 
 
 for name, (switch, required) in SWITCHES.items():

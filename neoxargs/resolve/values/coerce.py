@@ -53,19 +53,14 @@ def coerce(given: Any, wanted: Any) -> Any:
 
 
 def _fit(node: Node, wanted: Any) -> Any:
-    if wanted in (Any, object):
-        return _anything(node)
+    if wanted in (Any, object):  # unchanged, but a float must be finite, as in JSON
+        if isinstance(node, Scalar):
+            return _float(node, float) if isinstance(node.value, float) else node.value
+        return _list(node, list) if isinstance(node, Sequence) else _dict(node, dict)
     origin = get_origin(wanted) or wanted
     if origin in UNIONS:
         return _union(node, wanted)
     return _FITS[origin](node, wanted)
-
-
-def _anything(node: Node) -> Any:
-    """Return the value unchanged; a float must be finite, as in JSON."""
-    if isinstance(node, Scalar):
-        return _float(node, float) if isinstance(node.value, float) else node.value
-    return _list(node, list) if isinstance(node, Sequence) else _dict(node, dict)
 
 
 def _union(node: Node, wanted: Any) -> Any:
@@ -206,13 +201,8 @@ def _in_brackets(node: Node, element: Any) -> str:
         _fit(node, element)
         return f"write [{format_node(node)}]"
     except Mismatch:
-        return _separated(node, element)
-
-
-def _separated(node: Scalar, element: Any) -> str:
-    """Return the hint for items that are separated by commas in one string."""
-    items = [item.strip() for item in node.text.split(",")]
-    try:
+        items = [item.strip() for item in node.text.split(",")]
+    try:  # items that are separated by commas in one string
         return f"write {[coerce(read_plain(item), element) for item in items]}" if len(items) > 1 else ""
     except Mismatch:
         return ""

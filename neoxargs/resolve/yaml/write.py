@@ -28,19 +28,19 @@ class Setting:
 def yaml_text(settings: Mapping[str, Setting], head: Iterable[str] = (), empty: Iterable[str] = ()) -> str:
     """Return the text of the file. head: comment lines at the top. empty: sections to write without any key."""
     tree: dict[str, Any] = {}
-    for name in sorted([*settings, *empty], key=_place):
+    known = list(REGISTRY.parameters)
+
+    def place(name: str) -> int:
+        """Return the index of a parameter in the registry; for a section, of its first parameter."""
+        return next((i for i, other in enumerate(known) if other == name or other.startswith(name + ".")), len(known))
+
+    for name in sorted([*settings, *empty], key=place):
         branch = tree
         *sections, last = name.split(".")
         for section in sections:
             branch = branch.setdefault(section, {})
         branch.setdefault(last, settings.get(name, {}))  # {}: an empty section
     return "\n".join([*(f"# {printable(line)}" for line in head), *_lines(tree, ""), ""])
-
-
-def _place(name: str) -> int:
-    """Return the index of a parameter in the registry; for a section, of its first parameter."""
-    known = list(REGISTRY.parameters)
-    return next((i for i, other in enumerate(known) if other == name or other.startswith(name + ".")), len(known))
 
 
 def _lines(tree: Mapping[str, Any], indent: str) -> Iterator[str]:
