@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import pairwise
+
+from neoxargs.base.charts.scale import labels, readable_ticks, scaled, ticks
 
 Point = tuple[float, float]
 #: Maximum number of points of a line; more are not distinguishable on a screen.
@@ -125,39 +126,6 @@ def centred(points: Sequence[Point], parts: int = 40) -> list[Point]:
     return means
 
 
-def ticks(low: float, high: float, count: int) -> list[float]:
-    """Return about `count` round numbers in [low, high], 1, 2, 2.5 or 5 times a power of ten apart."""
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    # 0.999 and 1e-9 allow for rounding errors in steps such as 0.1.
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def readable_ticks(low: float, high: float) -> list[float]:
-    """Return as close to five round numbers in [low, high] as there are, and four to seven of them."""
-    choices = [ticks(low, high, count) for count in range(4, 9)]
-    return min((marks for marks in choices if len(marks) >= 4), key=lambda marks: abs(len(marks) - 5))
-
-
-def scaled(unit: str, most: float) -> tuple[float, str]:
-    """Return a factor that makes the numbers of an axis short, and the matching unit. most: the largest value."""
-    if unit == "bytes":
-        name, size = next(((n, s) for n, s in (("GiB", 2.0**30), ("MiB", 2.0**20)) if most >= s), ("KiB", 1024.0))
-        return 1 / size, name
-    exponent = math.floor(math.log10(most)) if most > 0 else 0
-    if exponent >= 4:
-        thousands = exponent // 3
-        return 10.0 ** (-3 * thousands), f"{('', 'thousand', 'million', 'billion')[min(thousands, 3)]} {unit}"
-    if exponent <= -2:
-        return 10.0**-exponent, f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(SUPERSCRIPT)} {unit}".strip()
-    return 1.0, unit
-
-
-SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
 @dataclass(frozen=True)
 class Plane:
     """The mapping of values to pixels."""
@@ -223,14 +191,6 @@ def _axes(plane: Plane) -> str:
     parts.append(f'<text class="tick" x="{LEFT - 8}" y="{below}" text-anchor="end">iteration</text>')
     parts.append(f'<path class="axis" d="M{LEFT} {plane.height - BELOW}H{plane.width - RIGHT}"/>')
     return "".join(parts)
-
-
-def labels(values: Sequence[float]) -> list[str]:
-    """Format the numbers of an axis with as many decimals as their distance needs."""
-    step = min((b - a for a, b in pairwise(values)), default=1.0)
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    decimals += abs(round(step, decimals) - step) > step / 100  # one more for steps such as 2.5
-    return [f"{value:,.{decimals}f}" for value in values]
 
 
 def _curve(plane: Plane, series: Series, bins: Sequence[Bin]) -> str:

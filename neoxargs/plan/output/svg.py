@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 
+from neoxargs.base.charts.bars import GAP, LEFT, RIGHT, legend, limit_mark, stacked_bar
 from neoxargs.base.text import format_bytes, format_count, format_duration, format_percent
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.placement import RankPlacement, rank_placements
@@ -13,9 +14,6 @@ from neoxargs.plan.memory.breakdown import PHASES, RankMemory
 from neoxargs.plan.output import style
 from neoxargs.plan.output.scale import LONGEST, bytes_of_track
 
-#: In user units of the SVG: left and right end of a bar, and its height. The page stretches a bar to the width it has,
-#: and therefore holds the texts outside the SVG.
-LEFT, RIGHT, HEIGHT = 0, 1000, 20
 #: The most ranks whose cells have labels; with more, a cell is a coloured square.
 MAX_LABELLED = 256
 #: The most ranks whose squares are 9 pixels wide; with more, they are 5.
@@ -56,7 +54,7 @@ def step_chart(plan: Plan) -> str:
     speed = plan.speed
     seconds = (speed.compute, speed.bubble, speed.tensor, speed.pipe, speed.data, speed.experts, speed.optimizer)
     terms = dict(zip(style.TIME, seconds, strict=True))
-    return _bar(
+    return stacked_bar(
         "", terms, style.TIME, speed.step, lambda time: f"{format_duration(time)}, {format_percent(time, speed.step)}"
     )
 
@@ -72,10 +70,10 @@ def ranks_chart(plan: Plan) -> str:
     classes = "hosts" if labelled else "hosts small"
     grid = f'<div class="{classes}" style="--frame: {width:.0f}px; --dot: {dot}px">{frames}</div>'
     stages = range(min(plan.layout.pipe, MAX_STAGES))
-    legend = _legend([(f"stage {index}", style.stage_colour(index, plan.layout.pipe)) for index in stages])
+    stages_legend = legend([(f"stage {index}", style.stage_colour(index, plan.layout.pipe)) for index in stages])
     omitted = plan.layout.pipe - len(stages)
     note = f"colours of the first {MAX_STAGES} of {plan.layout.pipe} stages"
-    return grid + legend + (f'<p class="legend">{note}</p>' if omitted else "")
+    return grid + stages_legend + (f'<p class="legend">{note}</p>' if omitted else "")
 
 
 def _host(name: str, members: Sequence[RankPlacement], plan: Plan, labelled: bool) -> str:
@@ -99,7 +97,7 @@ def _bars(plan: Plan, rows: Sequence[Bar]) -> str:
     """Stacked bars on a common scale, with a mark where the usable memory ends."""
     # with a margin, so that a full bar does not touch the end of its track
     scale, usable = bytes_of_track(plan) * 1.02, plan.usable
-    limit = _limit(LEFT + (RIGHT - LEFT) * usable / scale) if usable else ""
+    limit = limit_mark(LEFT + (RIGHT - LEFT) * usable / scale) if usable else ""
     drawn, is_cut = [], False
     for label, parts, caption in rows:
         total = sum(parts.values())
@@ -107,45 +105,7 @@ def _bars(plan: Plan, rows: Sequence[Bar]) -> str:
         over = ' class="over"' if usable and total > usable else ""
         marks = (GAP if total > scale else "") + limit
         title = f"<p><b>{label}</b> <span{over}>{caption}</span></p>"
-        drawn.append(_bar(title, parts, style.PARTS, max(scale, total), format_bytes, marks))
+        drawn.append(stacked_bar(title, parts, style.PARTS, max(scale, total), format_bytes, marks))
     key = f'<p class="legend"><span><i class="limit"></i>{format_bytes(usable)} usable</span></p>' if usable else ""
     note = f"a bar with a gap is more than {LONGEST} times the usable memory; its parts are in proportion"
     return "".join(drawn) + key + (f'<p class="legend">{note}</p>' if is_cut else "")
-
-
-#: A slanted gap near the end of a bar that is cut.
-GAP = f'<path class="gap" d="M{RIGHT - 46} {HEIGHT}l12 -{HEIGHT}h9l-12 {HEIGHT}z"/>'
-
-
-def _limit(x: float) -> str:
-    """A dashed line, on a ground of its own that sets it off from the parts."""
-    return (
-        f'<path class="under" d="M{x:.1f} 0V{HEIGHT}"/>'
-        f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{HEIGHT}"/>'
-    )
-
-
-def _bar(
-    title: str,
-    parts: Mapping[str, float],
-    colours: Mapping[str, str],
-    scale: float,
-    format_value: Callable[[float], str],
-    marks: str = "",
-) -> str:
-    """A stacked bar beneath its title. Each part is named with its value below the bar, however narrow the part is."""
-    x, pieces, names = float(LEFT), [], []
-    for part in (part for part in colours if parts.get(part, 0) > 0):
-        width, value = (RIGHT - LEFT) * parts[part] / scale, format_value(parts[part])
-        place = f'x="{x:.2f}" y="0" width="{width:.2f}" height="{HEIGHT}"'
-        pieces.append(f'<rect {place} fill="{colours[part]}"><title>{part}: {value}</title></rect>')
-        names.append((f"{part} {value}", colours[part]))
-        x += width
-    # The texts beneath say what the picture shows.
-    picture = f'<svg viewBox="{LEFT} 0 {RIGHT - LEFT} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
-    return f'<div class="bar">{title}{picture}{"".join(pieces)}{marks}</svg>{_legend(names)}</div>'
-
-
-def _legend(entries: Sequence[tuple[str, str]]) -> str:
-    keys = "".join(f'<span><i style="background: {colour}"></i>{name}</span>' for name, colour in entries)
-    return f'<div class="legend">{keys}</div>'

@@ -12,40 +12,12 @@ from neoxargs.base.charts.line_chart import (
     Series,
     centred,
     draw,
-    labels,
-    readable_ticks,
     smoothed,
     thin,
-    ticks,
 )
 from tests.support.snapshots import pinned
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "shown"),
-    [
-        (0, 10, ["0", "2", "4", "6", "8", "10"]),
-        (0.1, 0.9, ["0.2", "0.4", "0.6", "0.8"]),
-        (2.3, 11.2, ["2.5", "5.0", "7.5", "10.0"]),
-        (1, 10_000, ["2,500", "5,000", "7,500", "10,000"]),
-        (0, 1.1, ["0.0", "0.5", "1.0"]),
-    ],
-)
-def test_ticks_are_round_numbers(low: float, high: float, shown: list[str]) -> None:
-    marks = ticks(low, high, 4 if high != 10 else 6)
-    assert labels(marks) == shown
-
-
-@pytest.mark.parametrize("low", [-3.0, 0.0, 0.3, 2.3, 9.9])
-@pytest.mark.parametrize(
-    "span", [0.0013, 0.5, 0.9, 1.1, 1.3, 1.6, 2, 2.7, 3, 3.5, 4.1, 5, 5.9, 6.8, 7, 8, 9.4, 11, 1e4]
-)
-def test_an_axis_has_about_five_ticks(low: float, span: float) -> None:
-    marks = readable_ticks(low, low + span)
-    assert 4 <= len(marks) <= 7 and low - 1e-6 <= marks[0] and marks[-1] <= low + span + 1e-6
-    assert len(set(labels(marks))) == len(marks)
 
 
 @pytest.mark.parametrize("first", [2.5, 3.2, 4.4, 7.0, 10.8])

@@ -7,16 +7,14 @@ from colorsys import hls_to_rgb
 
 import pytest
 
+from neoxargs.base.charts.bars import HEIGHT, LEFT, RIGHT
 from neoxargs.base.text import format_bytes
 from neoxargs.plan.command import plan_and_suggest
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.memory.breakdown import PHASES
 from neoxargs.plan.output.style import STYLE, stage_colour
 from neoxargs.plan.output.svg import (
-    HEIGHT,
-    LEFT,
     MAX_STAGES,
-    RIGHT,
     memory_chart,
     ranks_chart,
     stages_chart,

@@ -7,17 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.charts.points import HEIGHT
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.search.command import SearchOptions, run_search
-from neoxargs.plan.search.page import HEIGHT, ZERO, _ticks
+from neoxargs.plan.search.page import MARKERS
 from tests.support.legibility import contrast
-
-
-@pytest.mark.parametrize(("first", "last"), [(0.95, 1.05), (0.9, 2.3), (3.1, 4.9), (0.09, 40.0), (5.1, 5.2)])
-def test_an_axis_has_three_ticks_or_more_within_its_limits(first: float, last: float) -> None:
-    ticks = _ticks(first, last)
-    assert 3 <= len(ticks) <= 12 and ticks == sorted(set(ticks))
-    assert first <= ticks[0] and ticks[-1] <= last
 
 
 @pytest.mark.parametrize("memory", [1000.0, 24.0])
@@ -40,7 +34,7 @@ def test_points_show_the_stage_of_zero_by_shape_and_colour(middle: str, tmp_path
     assert len(points) > 10 and all(kind == shape == f"zero{stage}" for kind, shape, stage in points)
     stages = sorted({stage for *_, stage in points})
     assert re.findall(r'href="#zero(\d)"[^>]*/></svg>ZeRO-(\d)<', legend) == [(stage, stage) for stage in stages]
-    shapes, colours = zip(*ZERO, strict=True)
+    shapes, colours = zip(*((each.shape, each.colour) for each in MARKERS.values()), strict=True)
     assert len(stages) == len(set(shapes)) == len(set(colours)) == 4
     for colour in colours:  # WCAG 2 asks for a contrast of 3 in pictures
         for card in re.findall(r"--card: #(\w+)", text):
