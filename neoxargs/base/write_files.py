@@ -19,16 +19,12 @@ BOM = b"\xef\xbb\xbf"
 def diff(before: Text, after: Text) -> str:
     """Return a unified diff that `patch` accepts; empty if nothing changes."""
     lines = difflib.unified_diff(_lines(before.text), _lines(after.text), before.name, after.name, n=2)
-    return "".join(_with_line_end(line) for line in lines)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _lines(text: str) -> list[str]:
     """Split at line feeds only, as `patch` does; `str.splitlines` and YAML also split at other characters."""
     return list(io.StringIO(text, newline="\n"))
-
-
-def _with_line_end(line: str) -> str:
-    return line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
 
 
 def changed_files(before: Sequence[Text], after: Sequence[Text]) -> Iterator[tuple[Text, Text]]:

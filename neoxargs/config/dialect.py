@@ -29,7 +29,7 @@ class Dialect(NamedTuple):
     @property
     def name(self) -> str:
         """`neox-2021`, `neox-2026`, or the date itself."""
-        return _name(self.date)
+        return next((name for name, known in NAMES.items() if known == self.date), self.date.isoformat())
 
     def defaults(self) -> dict[str, Value]:
         """Return the defaults of that date that differ from the registry's."""
@@ -84,7 +84,3 @@ def _day(text: str) -> date | None:
         return None
     # Python 3.11 and later accept other ISO 8601 forms, such as 20220101.
     return day if day.isoformat() == text else None
-
-
-def _name(day: date) -> str:
-    return next((name for name, known in NAMES.items() if known == day), day.isoformat())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from neoxargs.base.problems import Problem, Problems, shortened
 from neoxargs.data.parallel import chunks, in_parallel
 from neoxargs.data.text_files import Raw, decode
-from neoxargs.data.tokenizer import Ids, Tokenizer, build_tokenizer
+from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def _encode(chunk: list[Raw], recipe: Recipe, tokenizer: Tokenizer) -> Encoded:
         end = np.array([tokenizer.eod], dtype=np.int32)
         pieces = [np.concatenate((ids, end)) if ends else ids for ids, ends in zip(pieces, last, strict=True)]
     return Encoded(
-        ids=_concatenate(pieces, tokenizer.vocab_size),
+        # np.concatenate rejects an empty list, hence the empty array.
+        ids=np.concatenate([*pieces, np.empty(0, np.int32)]).astype(stored_type(tokenizer.vocab_size)),
         lengths=[len(ids) for ids in pieces],
         last=last,
         size=sum(raw.size for raw in chunk),
@@ -108,11 +109,6 @@ def _one_per_plain_file(wrong: list[tuple[Raw, Problem]]) -> list[Problem]:
     for raw, problem in wrong:
         first.setdefault(raw.path if raw.line is None else (raw.path, raw.start), problem)
     return list(first.values())
-
-
-def _concatenate(pieces: list[Ids], vocab_size: int) -> NDArray[np.generic]:
-    # np.concatenate rejects an empty list, hence the empty array.
-    return np.concatenate([*pieces, np.empty(0, np.int32)]).astype(stored_type(vocab_size))
 
 
 def stored_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:

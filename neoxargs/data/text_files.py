@@ -85,7 +85,8 @@ def find(texts: Sequence[str], endings: tuple[str, ...] = FOLDER_ENDINGS) -> lis
     selected: dict[Path, None] = {}
     for text in texts:
         files = _files(text, endings)
-        problems += [_no_files(text, endings)] if not files else [_binary(f) for f in files if _is_binary(f)]
+        problems += [] if files else [_no_files(text, endings)]
+        problems += [_binary(f) for f in files if ends_in(f, BINARY_ENDINGS) and not ends_in(f, JSON_LINES)]
         selected |= dict.fromkeys(files)
     if not texts:
         problems.append(Problem("no text was given", hint=f"pass {_selectable(endings)}", id="text-not-given"))
@@ -174,10 +175,6 @@ def _no_files(text: str, endings: tuple[str, ...]) -> Problem:
 def _selectable(endings: tuple[str, ...]) -> str:
     """Return in words what can be passed as text."""
     return "a file, a folder, " + (f"a pattern, or {STDLIB}" if ".py" in endings else "or a pattern")
-
-
-def _is_binary(file: Path) -> bool:
-    return ends_in(file, BINARY_ENDINGS) and not ends_in(file, JSON_LINES)
 
 
 def _binary(file: Path) -> Problem:

@@ -92,7 +92,8 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
             if slots[match[1]] > MAX_RANKS:
                 problems.append(too_many_ranks(slots[match[1]], place, "hostfile"))
     if not slots and not problems:
-        problems.append(_without_host(f"the hostfile {name} lists no hosts", Place(name, 1, 1)))
+        what, place = f"the hostfile {name} lists no hosts", Place(name, 1, 1)
+        problems.append(Problem(what, place, _EXAMPLE, id="hostfile-without-host", about=("hostfile",)))
     if problems:
         raise Problems(problems)
     return slots
@@ -128,10 +129,6 @@ def _mistake(entry: str) -> tuple[str, str]:
     if _ANOTHER.search(entry):
         return "this line contains more than one host", "write each host on a line of its own"
     return "this line must contain a host name and a number of slots", _EXAMPLE
-
-
-def _without_host(what: str, place: Place) -> Problem:
-    return Problem(what, place, _EXAMPLE, id="hostfile-without-host", about=("hostfile",))
 
 
 def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, list[int]]:

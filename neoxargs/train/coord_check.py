@@ -61,7 +61,8 @@ def measure(config: Config, device: torch.device) -> dict[int, Sizes]:
     """Return the sizes by width: `hidden_size`, then `mup_width_scale` times as wide, and so on."""
     # Dropout would add noise that differs between the widths.
     plain = _changed(config, {"attention_dropout": 0.0, "hidden_dropout": 0.0})
-    base = mup.widths(plain) if plain.mup.base_shapes_file else _base_widths(plain)
+    base = Widths(base_shapes(plain), plain.mup.mup_init_scale) if plain.mup.use_mup else None
+    base = mup.widths(plain) if plain.mup.base_shapes_file else base
     models = [widened(plain, plain.mup.mup_width_scale**power) for power in range(WIDTHS)]
     return {model.shape.hidden_size: _sizes_in_training(model, base, device) for model in models}
 
@@ -93,10 +94,6 @@ def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
     source = Source("derived", text="set for coord_check")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}
     return Config(values, config.sections, config.warnings, config.dialect)
-
-
-def _base_widths(config: Config) -> Widths | None:
-    return Widths(base_shapes(config), config.mup.mup_init_scale) if config.mup.use_mup else None
 
 
 def _sizes_in_training(config: Config, base: Widths | None, device: torch.device) -> Sizes:

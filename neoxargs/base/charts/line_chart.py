@@ -85,8 +85,8 @@ def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     header, above = _header(chart, unit, _note(plane, bins), width)
     plane = replace(plane, above=above)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
-    level = _level(plane, chart.level[1]) if chart.level else ""
-    drawn = _axes(plane) + level + _clipped(plane, curves) + _beyond(plane, thinned)
+    across = f'<path class="level" d="M{LEFT} {plane.y(chart.level[1])}H{width - RIGHT}"/>' if chart.level else ""
+    drawn = _axes(plane) + across + _clipped(plane, curves) + _beyond(plane, thinned)
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}">{header}{drawn}</svg>'
 
 
@@ -239,10 +239,6 @@ def _note(plane: Plane, bins: Sequence[Bin]) -> str:
 
 def _line(plane: Plane, bins: Sequence[Bin]) -> str:
     return " ".join(f"{plane.x(bin.x)},{plane.y(bin.mean)}" for bin in bins)
-
-
-def _level(plane: Plane, value: float) -> str:
-    return f'<path class="level" d="M{LEFT} {plane.y(value)}H{plane.width - RIGHT}"/>'
 
 
 def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:

@@ -61,16 +61,13 @@ def _stale(directory: str | None) -> Iterator[Text]:
         texts = pool.map(lambda file: file.text(), files)
         for file, text in zip(files, texts, strict=True):
             path = file.path if directory is None else str(Path(directory) / Path(file.path).name)
-            if _content(Path(_absolute(path, directory))) != text:
+            present = Path(_absolute(path, directory))
+            if not present.exists() or present.read_text(encoding="utf-8") != text:
                 yield Text(path, text)
 
 
 def _absolute(path: str, directory: str | None) -> str:
     return path if directory is not None else str(ROOT / path)
-
-
-def _content(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def _make_folder(directory: Path) -> None:

@@ -99,7 +99,7 @@ def write(export: Export, folder: Path, limit: int = MAX_SHARD_SIZE) -> bool:
             for tensor in export.tensors(piece):
                 writer.add(tensor)
                 meter.advance(tensor.numel() * export.dtype.itemsize)
-    _write_json(folder / "config.json", _config_json(export))
+    (folder / "config.json").write_text(json.dumps(_config_json(export), indent=2) + "\n", encoding="utf-8")
     complete = tokens.write(export.config.tokenizer, export.tokenizer, export.config.shape.seq_length, folder)
     write_digests(folder, writer.digests)
     return complete
@@ -350,10 +350,6 @@ def _export_adapters(config: Config, options: argparse.Namespace) -> None:
     with output_folder(options.to) as folder:
         adapters.write(config, saved, family, sizes_of(config, 0), folder, options.base_model)
     print(f"exported the adapters in {saved.folder} to {options.to} for {family.architecture}")
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ def choose(settings: ChatSettings, requested: str | None) -> dict[str, TemplateS
         return {"default": TemplateSource(BUILT_IN[requested], requested)}
     known = [*settings.templates, *BUILT_IN]
     what = f"--chat-template ({requested}) is neither a file nor the name of a template"
-    hint = did_you_mean(requested, known) or _use_one_of(known)
+    hint = did_you_mean(requested, known) or f"use a file, or one of {', '.join(known)}"
     raise Problems(Problem(what, hint=hint, id="chat-template-unknown"))
 
 
@@ -113,7 +112,3 @@ def _tokenizer_templates(settings: ChatSettings) -> dict[str, TemplateSource]:
         what = "the tokenizer has no chat template"
         hint = f"set --chat-template to a Jinja file, or to one of deepy's own templates: {', '.join(BUILT_IN)}"
     raise Problems(Problem(what, hint=hint, id="chat-template-missing"))
-
-
-def _use_one_of(names: Iterable[str]) -> str:
-    return f"use a file, or one of {', '.join(names)}"

@@ -66,12 +66,12 @@ def recorded(prefix: str) -> dict[str, Record]:
     """Return what is recorded of a token file; empty if nothing is."""
     beside, own = _read(record_file(prefix)), _read(_record_of_user(prefix))
     # The digests beside the files count; the user's record adds when these contents were compared.
-    same = {suffix: record for suffix, record in own.items() if not beside or _digest(beside, suffix) == record.digest}
+    same = {
+        suffix: record
+        for suffix, record in own.items()
+        if not beside or (suffix in beside and beside[suffix].digest == record.digest)
+    }
     return {**beside, **same}
-
-
-def _digest(records: Records, suffix: str) -> Digest | None:
-    return records[suffix].digest if suffix in records else None
 
 
 def _read(file: Path) -> dict[str, Record]:

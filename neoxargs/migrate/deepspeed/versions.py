@@ -95,16 +95,12 @@ def chosen(offered: Sequence[Version], number: int | None, name: str) -> Version
         what = f"--choose ({number}) must be {allowed}"
         raise Problems([Problem(what, Place(name, 0, 0), id="migrate-choice-out-of-range")])
     if len(offered) > 1 and not number:
-        raise Problems([_offer(offered, name), *_every_problem(offered)])
+        found = dict.fromkeys(problem for version in offered for problem in version.draft.problems)
+        raise Problems([_offer(offered, name), *found])
     version = offered[number - 1 if number else 0]
     if version.draft.problems:
         raise Problems(version.draft.problems)
     return version
-
-
-def _every_problem(offered: Sequence[Version]) -> dict[Problem, None]:
-    """Return the problems of all versions without duplicates, in order."""
-    return dict.fromkeys(problem for version in offered for problem in version.draft.problems)
 
 
 def _offer(offered: Sequence[Version], name: str) -> Problem:

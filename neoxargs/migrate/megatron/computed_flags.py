@@ -167,7 +167,8 @@ def expert_layers(reading: Reading, option: Option) -> None:
     if layers is None:
         reading.set_from(option, "moe_expert_interval")
         return
-    interval = next((n for n in range(1, len(layers) + 1) if layers == _every(n, len(layers))), None)
+    numbers = range(len(layers))
+    interval = next((n for n in range(1, len(layers) + 1) if layers == [int(i % n == 0) for i in numbers]), None)
     if interval and reading.number("num-layers") in (None, len(layers)):
         reading.set("moe_expert_interval", interval, option.text)
     else:
@@ -183,10 +184,6 @@ def balance(reading: Reading, option: Option) -> None:
     else:
         hint = "set moe_aux_loss_coeff in the new file to the weight of aux_loss"
         reading.leave_to_write(option, "moe_aux_loss_coeff", hint, "train.py has only one kind of load-balancing loss")
-
-
-def _every(interval: int, layers: int) -> list[int]:
-    return [int(layer % interval == 0) for layer in range(layers)]
 
 
 def fp16(reading: Reading, option: Option) -> None:

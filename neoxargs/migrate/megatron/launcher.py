@@ -80,7 +80,8 @@ def index_of_program(texts: Sequence[str]) -> int:
 
 def is_of_gpt(program: str) -> bool:
     """Return whether a program is one of those that pretrain a GPT in Megatron-LM and its forks."""
-    return re.match(r"pretrain_gpt(2|_\w+)?(\.py)?$", _name(program)) is not None
+    name = os.path.basename(program) if program.endswith(".py") else program.rpartition(".")[2]
+    return re.match(r"pretrain_gpt(2|_\w+)?(\.py)?$", name) is not None
 
 
 def kind_of_program(program: str) -> str:
@@ -90,10 +91,6 @@ def kind_of_program(program: str) -> str:
     """
     words = set(re.split(r"[^a-z0-9]+", program.lower()))
     return next((kind for kind, names in OTHER_PROGRAMS.items() if not words.isdisjoint(names.split())), "")
-
-
-def _name(program: str) -> str:
-    return os.path.basename(program) if program.endswith(".py") else program.rpartition(".")[2]
 
 
 def note_hostfile(reading: Reading) -> None:

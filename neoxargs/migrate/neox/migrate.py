@@ -277,7 +277,8 @@ class _Migration:
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
             default = "a derived value" if now is ABSENT else format_node(node_of(now))
-            why, since = f"the default changed to {default}", _changed(name)
+            since = changes(name)[-1][0] if changes(name) else None
+            why = f"the default changed to {default}"
             if self.day != NEWEST:
                 why, since = f"the default of {self.to} is {default}", None
             place = Place(document.name, 0, 0)
@@ -304,7 +305,3 @@ def _is_json(document: Document) -> bool:
 
 def _value_of(to: Any) -> Any:
     return to.value if isinstance(to, Overwrite) else to
-
-
-def _changed(name: str) -> date | None:
-    return changes(name)[-1][0] if changes(name) else None

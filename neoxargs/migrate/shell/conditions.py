@@ -21,8 +21,9 @@ def evaluate(words: Sequence[Chars]) -> bool | None:
             inner = evaluate(words[1:])
             return None if inner is None else not inner
         case ["-z" | "-n" as sign, text]:
-            is_empty = not text or _is_unset(words[1])
-            return is_empty == (sign == "-z") if is_empty or _has_text(words[1]) else None
+            unknowns, size = unknowns_of(words[1]), len(words[1])
+            is_empty = not text or (size == 1 and any(unknown.is_unset for unknown in unknowns))
+            return is_empty == (sign == "-z") if is_empty or size > len(unknowns) else None
         case [text] if known[0]:
             return text != ""
         case [one, sign, other] if known[0] and known[2]:
@@ -34,14 +35,6 @@ def combined(sign: str, one: bool | None, other: bool | None) -> bool | None:
     """Return whether two tests joined by `&&` or `||` are true; None if that is unknown."""
     decides = sign == "||"
     return decides if decides in (one, other) else None if None in (one, other) else not decides
-
-
-def _is_unset(word: Chars) -> bool:
-    return len(word) == 1 and any(unknown.is_unset for unknown in unknowns_of(word))
-
-
-def _has_text(word: Chars) -> bool:
-    return len(word) > len(unknowns_of(word))
 
 
 def _compared(one: str, sign: str, other: str) -> bool | None:

@@ -85,7 +85,7 @@ def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
     try:
         is_ended = reader.run(parse([*((character, i) for i, character in enumerate(source.text))]))
         script = reader.script
-        if not any(_has_flags(command) for command in [*script.commands, *script.printed]):
+        if not any(word.text.startswith("--") for command in [*script.commands, *script.printed] for word in command):
             # functions for another script to call
             for function in [function for name, function in reader.functions.items() if name not in reader.called]:
                 reader.run_command(function.body)
@@ -387,10 +387,6 @@ class _Reader(Environment):
 def _too_much(what: str, source: Source) -> Problems:
     hint = "migrate a file that contains only the training command and its variables"
     return Problems([Problem(what, source.place(0), hint, id="migrate-nested-too-deep")])
-
-
-def _has_flags(command: Sequence[Word]) -> bool:
-    return any(word.text.startswith("--") for word in command)
 
 
 def _is_command(texts: Sequence[str], number: int) -> bool:

@@ -52,7 +52,7 @@ def suggest_changes(original: Plan, resolve: Resolve) -> list[Suggestion]:
         fitting = [suggestion_of(changes, plan, original) for changes, plan in candidates if plan.fits]
         if fitting:
             break
-        candidates = sorted(candidates, key=lambda pair: _fill(pair[1]))[:MAX_SUGGESTIONS]
+        candidates = sorted(candidates, key=lambda pair: pair[1].fullest.peak / (pair[1].usable or 1))[:MAX_SUGGESTIONS]
     fitting = [*_tensor_and_pipeline(original, resolve), *fitting]
     fastest = sorted(_smallest_of_each_kind(fitting), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))
     return fastest[:MAX_SUGGESTIONS]
@@ -209,14 +209,6 @@ def _smallest_of_each_kind(suggestions: list[Suggestion]) -> list[Suggestion]:
     return list(kinds.values())
 
 
-def _fill(plan: Plan) -> float:
-    return plan.fullest.peak / (plan.usable or 1)
-
-
 def overrides_of(changes: Changes) -> list[str]:
     """Return the changes as values of --set."""
-    return [f"{key}={_as_yaml(value)}" for key, value in changes.items()]
-
-
-def _as_yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changes.items()]

@@ -114,11 +114,6 @@ def _masks_documents(config: Config) -> bool:
     return config.data.reset_attention_mask or config.data.pack_impl == "best_fit"
 
 
-def unfused_share(config: Config) -> float:
-    """Share of the layers whose attention stores the scores on a GPU."""
-    return 0.0 if config.precision.precision == "fp32" else _unfused_softmax(config)
-
-
 def _unfused_softmax(config: Config) -> float:
     """Share of the layers with softmax in fp32 and without its fused kernel, which `flash` layers always have."""
     wanted = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling

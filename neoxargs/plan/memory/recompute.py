@@ -20,8 +20,3 @@ def stops_early(config: Config) -> bool:
     options = config.recompute
     own = options.partition_activations or options.contiguous_checkpointing or options.checkpoint_in_cpu
     return config.zero_optimization.stage < 3 and (own or not options.deepspeed_activation_checkpointing)
-
-
-def skips_last_product(config: Config) -> bool:
-    """Whether a group's last matrix product is not recomputed: nothing after it is kept, unless there is dropout."""
-    return stops_early(config) and not config.regularization.hidden_dropout

@@ -60,7 +60,8 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     yield _section("Ranks", legend, ranks_chart(plan))
     yield _section("Step time", f"about {format_duration(plan.speed.step)}", step_chart(plan))
     yield _section("Batch", "", f'<p class="equation">{escape(batch_equation(plan.config))}</p>')
-    yield _section("Assumptions", "", _list(assumption_notes(plan)))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in assumption_notes(plan))
+    yield _section("Assumptions", "", f"<ul>{notes}</ul>")
 
 
 def _section(title: str, subtitle: str, body: str) -> str:
@@ -103,7 +104,3 @@ def _suggestions(suggestions: Sequence[Suggestion]) -> str:
 def _suggestion(suggestion: Suggestion) -> str:
     lines = "\n".join(f"--set {override}" for override in suggestion.overrides)
     return f'<div class="suggestion"><pre>{escape(lines)}</pre><p>{describe_effect(suggestion)}</p></div>'
-
-
-def _list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"

@@ -32,7 +32,9 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "stages": [_stage(rank) for rank in plan.stage_memory],
         "host": {"peak": plan.host_peak, "memory": plan.target.host_memory},
         "speed": _speed(plan.speed) | {"bubble_share": bubble_share(plan.config)},
-        "suggestions": [_suggestion(suggestion) for suggestion in suggestions],
+        "suggestions": [
+            {"set": dict(each.changes), "peak": each.plan.fullest.peak, "cost": each.cost} for each in suggestions
+        ],
         "assumptions": assumption_notes(plan),
         "assumed": asdict(plan.target.assumed),
         "placements": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
@@ -50,7 +52,3 @@ def _stage(rank: RankMemory) -> dict[str, Any]:
 def _speed(speed: Speed) -> dict[str, Any]:
     derived = ("step", "total", "tokens_per_second", "tflops_per_device")
     return asdict(speed) | {name: getattr(speed, name) for name in derived}
-
-
-def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
-    return {"set": dict(suggestion.changes), "peak": suggestion.plan.fullest.peak, "cost": suggestion.cost}

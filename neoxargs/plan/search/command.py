@@ -75,7 +75,8 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     report(target.warnings(start.spec.config), end="\n\n")
     with _progress() as tell:
         result = _search(resolve, start, target, options, search.fewest, tell)
-    subject = Subject(start, target, options.files, _host_memory(target, min(result.devices, options.per_host)))
+    assumed = target.assumed.bytes_of("host_memory") * min(result.devices, options.per_host)
+    subject = Subject(start, target, options.files, target.host_memory or assumed)
     usage = _write(result, subject, search, texts, options)
     if options.as_json:
         print(json.dumps(to_json(result, subject), indent=1))
@@ -84,10 +85,6 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
             print(fewest(result, subject), end="\n\n")
         print(to_text(result, subject, search.left_out, usage))
     return int(not result.fitting)
-
-
-def _host_memory(target: Target, ranks: int) -> int:
-    return target.host_memory or target.assumed.bytes_of("host_memory") * ranks
 
 
 def _search(resolve: Resolve, start: Start, target: Target, options: PlanOptions, fewest: bool, tell: Tell) -> Result:

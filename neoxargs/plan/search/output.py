@@ -30,8 +30,9 @@ NOTICEABLE = 0.02
 
 def to_text(result: Result, subject: Subject, left_out: bool, usage: Sequence[str]) -> str:
     """Return the lines that the command prints. usage: how to use the file that the fastest layout was written to."""
+    best = result.front[:EXPLAINED]
     rows = [("search", list(_searched(result, subject))), ("front", list(_front(result)))]
-    rows += [("fastest" if not index else "", list(_explained(found))) for index, found in _best(result)]
+    rows += [("fastest" if not index else "", list(_explained(found))) for index, found in enumerate(best)]
     rows += [("left out", list(_left_out(result, left_out)))]
     rows.append(("written", list(usage)))
     return "\n\n".join(_row(label, lines) for label, lines in rows if lines)
@@ -81,10 +82,6 @@ def _front(result: Result) -> Iterator[str]:
         )
     if len(front) > MOST_LISTED:
         yield f"... {len(front)} layouts in total, in order of step time; --json lists all"
-
-
-def _best(result: Result) -> Iterator[tuple[int, Found]]:
-    yield from enumerate(result.front[:EXPLAINED])
 
 
 def _explained(found: Found) -> Iterator[str]:

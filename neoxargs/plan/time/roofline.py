@@ -70,7 +70,8 @@ class Rates:
     @classmethod
     def of(cls, device: Device, number_size: int, seq_length: int, assumed: Assumptions) -> Rates:
         peak = device.single if number_size == SINGLE else device.half
-        share = assumed.matmul_single if number_size == SINGLE else getattr(assumed, _by_generation("matmul", device))
+        suffix = "_volta" if device.generation == VOLTA else "_hopper" if device.generation >= HOPPER else ""
+        share = assumed.matmul_single if number_size == SINGLE else getattr(assumed, f"matmul{suffix}")
         fused = getattr(assumed, "attention_hopper" if device.generation >= HOPPER else "attention")
         long_enough = seq_length / (seq_length + assumed.attention_tokens)
         return cls(peak * share, peak * fused * long_enough, device.bandwidth * assumed.bandwidth)
@@ -80,10 +81,6 @@ class Rates:
 COMPUTED_AGAIN = 2
 #: Compute capability of V100, H100.
 VOLTA, HOPPER = 7, 9
-
-
-def _by_generation(name: str, device: Device) -> str:
-    return f"{name}_volta" if device.generation == VOLTA else f"{name}_hopper" if device.generation >= HOPPER else name
 
 
 def layer_time(sizes: ActivationSizes, device: Device, layer: int) -> tuple[Time, Time]:

@@ -212,7 +212,8 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     if len(present) == 1:
         single: Samples = _gpt_dataset(present[0], part, samples, sampling)
         return single
-    weights = _normalized(_weights(present, sampling))
+    weights = _weights(present, sampling)
+    weights = [weight / sum(weights) for weight in weights]
     surplus = _settings(sampling, present).mid_level_dataset_surplus
     # The blend may draw one sample more from a source than its share, hence + 1.
     # Rounded up twice, as in megatron-core's own builder.
@@ -297,10 +298,6 @@ def _weights(present: Sequence[Source], sampling: Sampling) -> list[float]:
         counts = [_documents_in(source, sampling) for source in present]
         return gpt_neox.document_weights(counts, sampling.data.weighted_sampler_alpha)
     return [float(tokens_in(source, sampling)) if source.weight is None else float(source.weight) for source in present]
-
-
-def _normalized(weights: list[float]) -> list[float]:
-    return [weight / sum(weights) for weight in weights]
 
 
 def tokens_in(source: Source, sampling: Sampling) -> int:

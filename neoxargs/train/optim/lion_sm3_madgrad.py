@@ -63,7 +63,7 @@ class SM3(_PerTensor):
 
     def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         beta = group["beta"]
-        shapes = [_accumulator_shape(weight, d) for d in range(weight.dim())]
+        shapes = [[size if d == kept else 1 for d, size in enumerate(weight.shape)] for kept in range(weight.dim())]
         slices = state.setdefault("slices", [gradient.new_zeros(shape) for shape in shapes])
         bound = slices[0]
         for other in slices[1:]:
@@ -78,11 +78,6 @@ class SM3(_PerTensor):
         if group["momentum"]:
             step = state.setdefault("momentum", torch.zeros_like(weight)).lerp_(step, 1 - group["momentum"])
         weight.add_(step, alpha=-group["lr"])
-
-
-def _accumulator_shape(weight: Tensor, dimension: int) -> list[int]:
-    """Return the weight's shape with every dimension but one set to 1."""
-    return [size if d == dimension else 1 for d, size in enumerate(weight.shape)]
 
 
 class Madgrad(_PerTensor):

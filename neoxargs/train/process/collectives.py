@@ -66,8 +66,4 @@ def _ranks(group: dist.ProcessGroup | None) -> tuple[int, ...]:
 
 
 def _channel(x: Tensor, group: dist.ProcessGroup | None) -> Channel | None:
-    return _channels.get(_ranks(group)) if _channels and _is_supported(x) else None
-
-
-def _is_supported(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype in DTYPES
+    return _channels.get(_ranks(group)) if _channels and x.device.type == "cpu" and x.dtype in DTYPES else None

@@ -114,9 +114,10 @@ def line(run: Run, window: list[Step]) -> str:
     parts = [f"iteration {last.iteration}/{run.iterations}", f"loss {loss:.4f}", f"lr {last.lr:.3g}"]
     if last.grad_norm is not None:
         parts.append(f"grad norm {last.grad_norm:.3g}")
+    peak = f" ({tflops(run, seconds) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
     parts += [
         f"{run.tokens_per_step / seconds:,.0f} tokens/s",
-        f"{tflops(run, seconds):.3g} TFLOP/s per rank{_share_of_peak(run, seconds)}",
+        f"{tflops(run, seconds):.3g} TFLOP/s per rank{peak}",
         f"{duration((run.iterations - last.iteration) * seconds)} left",
         f"{run.samples(last.iteration):,} samples",
     ]
@@ -127,10 +128,6 @@ def line(run: Run, window: list[Step]) -> str:
 def tflops(run: Run, seconds: float) -> float:
     """Return the throughput of one rank in TFLOP/s. seconds: duration of a step."""
     return run.flops_per_token * run.tokens_per_step / seconds / run.ranks / 1e12
-
-
-def _share_of_peak(run: Run, seconds: float) -> str:
-    return f" ({tflops(run, seconds) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
 
 
 def duration(seconds: float) -> str:
