@@ -138,7 +138,8 @@ def data(config: Config, cut: bool) -> Iterator[str]:
     yield f"{shorten(_weighted(source), 3 * 66 if cut else None)}{tokens}"  # about three lines
     labels = [f"labels {', '.join(path_list(data.train_label_data_paths))}"] if data.train_label_data_paths else []
     packing = [f"samples of whole documents ({data.pack_impl})"] if data.pack_impl != "packed" else []
-    rewards = [f"rewards {', '.join(path_list(paths))}"] if (paths := _rewards(config)) else []
+    paths = config.post_training.train_reward_data_paths if config.post_training.train_impl == "kto" else None
+    rewards = [f"rewards {', '.join(path_list(paths))}"] if paths else []
     if labels or rewards or packing:
         yield "; ".join([*labels, *rewards, *packing])
     if data.data_path:
@@ -149,11 +150,6 @@ def _weighted(source: str | Sequence[str | float]) -> str:
     """Format one prefix or several, some with a weight before them."""
     words = [source] if isinstance(source, str) else source
     return "".join(f"{word}, " if isinstance(word, str) else f"{word} x " for word in words).removesuffix(", ")
-
-
-def _rewards(config: Config) -> Sequence[str] | str | None:
-    options = config.post_training
-    return options.train_reward_data_paths if options.train_impl == "kto" else None
 
 
 def counted(number: int, noun: str) -> str:

@@ -76,7 +76,8 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         place = Place(name, number, line.index(entry[0]) + 1, line if shown else "", len(entry))
         match = _ENTRY.match(entry)
         if not match or not is_host(match[1]) or _ANOTHER.search(entry, match.end()):
-            problems.append(_malformed_line(entry, place))
+            what, hint = _mistake(entry)
+            problems.append(Problem(what, place, hint, id="hostfile-line-without-host", about=("hostfile",)))
         elif not int(match[2]):
             hint = "remove this line, or set slots to the number of GPUs that the run should use on this host"
             what = f"host {match[1]} has slots=0"
@@ -105,11 +106,6 @@ def too_many_ranks(ranks: int, place: Place | None, *about: str) -> Problem:
     number = f"{ranks:,}" if ranks < 10**18 else "more than 10^18"
     what = f"the run would have {number} ranks; the maximum is {MAX_RANKS:,}"
     return Problem(what, place, id="too-many-ranks", about=about)
-
-
-def _malformed_line(entry: str, place: Place) -> Problem:
-    what, hint = _mistake(entry)
-    return Problem(what, place, hint, id="hostfile-line-without-host", about=("hostfile",))
 
 
 def _mistake(entry: str) -> tuple[str, str]:

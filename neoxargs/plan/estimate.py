@@ -121,18 +121,14 @@ def make_plan(spec: RunSpec, target: Target) -> Plan:
     config = spec.config
     _check_single_run(config)
     known_rows = vocabulary_rows(config)
-    rows = known_rows or _assumed_rows(config)
+    divisor, ranks = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+    rows = known_rows or padded_vocab_size(VOCABULARY, divisor, ranks)
     stages: list[Stage] = pipeline_stages(config, rows)
     memory = [rank_memory(config, stage, target.device.kind, target.zero_init, target.assumed) for stage in stages]
     # Of the host with the most ranks, whose memory is the tightest.
     ranks_per_host = max(map(len, spec.resources.hosts.values()))
     speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, target.assumed)
     return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
-
-
-def _assumed_rows(config: Config) -> int:
-    divisor, ranks = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
-    return padded_vocab_size(VOCABULARY, divisor, ranks)
 
 
 def _check_single_run(config: Config) -> None:

@@ -38,7 +38,8 @@ def check_memory(script: Script, spec: RunSpec, request: Request, device: str | 
     suggestions = suggest_changes(plan, lambda changes: resolve_run(request.with_overrides(changes), os.environ))
     changes = [" ".join(f"--set {override}" for override in change.overrides) for change in suggestions]
     problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
-    if _surely_too_large(plan):
+    memory = plan.target.device.memory
+    if memory is not None and plan.fullest.peak * (1 - ERROR) > memory:
         raise Problems([problem])
     report([problem.as_warning()])
 
@@ -51,11 +52,6 @@ def _plan_for(spec: RunSpec, device: Device | None) -> Plan | None:
         return make_plan(spec, Target(device))
     except Problems:
         return None
-
-
-def _surely_too_large(plan: Plan) -> bool:
-    memory = plan.target.device.memory
-    return memory is not None and plan.fullest.peak * (1 - ERROR) > memory
 
 
 def _hint(changes: Sequence[str]) -> str:

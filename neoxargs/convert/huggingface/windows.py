@@ -34,7 +34,12 @@ def exported(key: str, to_theirs: Callable[[Config], Any], *ours: str) -> Settin
 WINDOW = ("sliding_window_width", "window_attn_skip_freq")
 #: The keys of a window that some layers have. `windows` reads them.
 LAYER_WINDOWS = (
-    exported("layer_types", lambda config: _layer_types(config)),
+    exported(
+        "layer_types",
+        lambda config: [
+            SLIDING if layer_window(config.attention, layer) else FULL for layer in range(config.shape.num_layers)
+        ],
+    ),
     exported(
         "sliding_window",
         lambda config: OMIT if (width := config.attention.sliding_window_width) is None else width + 1,
@@ -60,8 +65,3 @@ def _window_skips(has_window: Sequence[bool]) -> int | list[int]:
     first = has_window.index(False) + 1
     regular = [bool((layer + 1) % first) for layer in range(len(has_window))] == list(has_window)
     return first if regular and first > 1 else [int(one) for one in has_window]
-
-
-def _layer_types(config: Config) -> list[str]:
-    layers = range(config.shape.num_layers)
-    return [SLIDING if layer_window(config.attention, layer) else FULL for layer in layers]

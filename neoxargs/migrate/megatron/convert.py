@@ -91,7 +91,8 @@ def convert_script(
     notes = [*ran.problems]
     command = _command(script)
     if not _flag_count(command) and script.variable_flags:
-        notes.append(_flags_of_variables(text))
+        what = "no command in this file has Megatron-LM flags, so the flags are read from the file's shell variables"
+        notes.append(Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables"))
         command = script.variable_flags
     if not _flag_count(command):
         raise Problems([_no_command(text)])
@@ -285,11 +286,6 @@ def _no_command(text: Text) -> Problem:
     what = "this file contains no Megatron-LM command"
     hint = "migrate a file that contains a command with flags such as --num-layers 24"
     return Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-command")
-
-
-def _flags_of_variables(text: Text) -> Problem:
-    what = "no command in this file has Megatron-LM flags, so the flags are read from the file's shell variables"
-    return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables")
 
 
 def _from_environment(name: str, text: Text) -> Problem:

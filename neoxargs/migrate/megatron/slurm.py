@@ -72,18 +72,14 @@ def read_job(reading: Reading, job: Job) -> None:
     for name, count in (("num_nodes", job.nodes), ("num_gpus", job.gpus_per_node)):
         if count and name not in {*reading.settings, *reading.to_write}:
             reading.set(name, count, "from #SBATCH")
-    if _has_several_nodes(reading, job) and "hostfile" not in {*reading.settings, *reading.to_write}:
+    nodes = reading.settings.get("num_nodes")
+    if job.options and nodes and nodes.value > 1 and "hostfile" not in {*reading.settings, *reading.to_write}:
         reading.set("launcher", "srun", "a Slurm job")
         reading.settings.pop("master_addr", None)  # Slurm decides which nodes the job gets
     for name in _SAME:
         if name in job.options:
             reading.set_from(job.options[name], name)
     _warn_of_others(reading, [option for option in job.options.values() if option.name not in (*_COUNTS, *_SAME)])
-
-
-def _has_several_nodes(reading: Reading, job: Job) -> bool:
-    nodes = reading.settings.get("num_nodes")
-    return bool(job.options) and nodes is not None and nodes.value > 1
 
 
 def _warn_of_others(reading: Reading, options: list[Option]) -> None:

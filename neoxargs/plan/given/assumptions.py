@@ -261,7 +261,8 @@ def with_changes(changes: list[str], assumed: Assumptions = DEFAULT) -> Assumpti
         key, _, text = change.partition("=")
         key = key.strip().replace("-", "_")
         if key not in FIELDS:
-            problems.append(_unknown(key))
+            hint = did_you_mean(key, NAMES) or "deepy plan --assumptions lists all assumptions"
+            problems.append(Problem(f"unknown assumption: {key}", hint=hint, id="unknown-assumption"))
             continue
         values[key] = number = _number(text)
         if not _allowed(FIELDS[key], number):
@@ -269,11 +270,6 @@ def with_changes(changes: list[str], assumed: Assumptions = DEFAULT) -> Assumpti
     if problems:
         raise Problems(problems)
     return replace(assumed, **values)
-
-
-def _unknown(key: str) -> Problem:
-    hint = did_you_mean(key, NAMES) or "deepy plan --assumptions lists all assumptions"
-    return Problem(f"unknown assumption: {key}", hint=hint, id="unknown-assumption")
 
 
 def _number(text: str) -> float:
@@ -292,13 +288,9 @@ def _allowed(each: Field[Any], number: float) -> bool:
 
 
 def _outside(each: Field[Any], text: str) -> Problem:
+    example = each.metadata["low"] if each.default == CONFIGURED else getattr(DEFAULT, each.name)
     what = f"--assume {each.name} ({text!r}) must be {_range(each)}"
-    return Problem(what, hint=f"for example --assume {each.name}={_example(each):g}", id="assumption-value")
-
-
-def _example(each: Field[Any]) -> float:
-    example: float = each.metadata["low"] if each.default == CONFIGURED else getattr(DEFAULT, each.name)
-    return example
+    return Problem(what, hint=f"for example --assume {each.name}={example:g}", id="assumption-value")
 
 
 def _range(each: Field[Any]) -> str:

@@ -187,13 +187,10 @@ def _mlp(sizes: ActivationSizes, selective: bool) -> int:
     If gated, also the linear half of the input and, unless the gate is linear, the activated gate. With experts, this
     is so for every network that a token passes through.
     """
-    return _networks(sizes, selective) + _dispatch(sizes)
-
-
-def _dispatch(sizes: ActivationSizes) -> int:
+    networks = _networks(sizes, selective)
     if not experts.share(sizes.config):
-        return 0
-    return experts.stored(sizes.config, sizes.tokens, sizes.number_size, sizes.assumed)
+        return networks
+    return networks + experts.stored(sizes.config, sizes.tokens, sizes.number_size, sizes.assumed)
 
 
 def _networks(sizes: ActivationSizes, selective: bool) -> int:

@@ -119,12 +119,8 @@ def _memory(plan: Plan) -> Iterator[str]:
             yield f"{part:<14}" + "".join(f"{_cell(number / unit):>13}" for number in sizes)
     yield f"{'total':<14}" + "".join(f"{_cell(fullest.total(phase) / unit):>13}" for phase in PHASES)
     if plan.target.device.kind == "cuda":
-        yield _instruments(fullest)
-
-
-def _instruments(rank: RankMemory) -> str:
-    allocated, reserved, shown = map(format_bytes, (rank.allocated, rank.reserved, rank.occupied))
-    return f"at the peak, tensors use {allocated}, torch's allocator reserves {reserved}, nvidia-smi shows {shown}"
+        allocated, reserved, shown = map(format_bytes, (fullest.allocated, fullest.reserved, fullest.occupied))
+        yield f"at the peak, tensors use {allocated}, torch's allocator reserves {reserved}, nvidia-smi shows {shown}"
 
 
 def _cell(number: float) -> str:

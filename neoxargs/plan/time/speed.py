@@ -236,7 +236,8 @@ def _communication_volume(
         pipe=batches * max(_bytes(pipeline_messages(sizes, stage), "send") for stage in stages),
         data=_data_volume(states, batches),
         experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
-        host=_host_volume(states),
+        # gradients in fp32 to the host, and weights back
+        host=states.partition * (SINGLE + states.number_size) if states.offloaded else 0,
     )
 
 
@@ -251,12 +252,6 @@ def _data_volume(states: ModelStates, batches: int) -> int:
     if states.zero_stage == 3:
         return int(3 * model * batches)
     return int(model * ((batches if states.zero_stage == 2 else 1) + 1))
-
-
-def _host_volume(states: ModelStates) -> int:
-    if not states.offloaded:
-        return 0
-    return states.partition * (SINGLE + states.number_size)  # gradients in fp32 to the host, and weights back
 
 
 def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, assumed: Assumptions) -> float:
