@@ -19,7 +19,7 @@ from neoxargs.hosts.environment import NAME, lines_of_files, variables_of_files
 from neoxargs.hosts.hostfile import is_host
 from neoxargs.hosts.hosts import Resources
 from neoxargs.hosts.launchers import Launcher, launcher_named
-from neoxargs.hosts.launchers.ssh import SSH
+from neoxargs.hosts.launchers.rows import SSH
 from neoxargs.hosts.rendezvous import rendezvous_address
 
 #: Maximum bytes of one command line argument on Linux (MAX_ARG_STRLEN).

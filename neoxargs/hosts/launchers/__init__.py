@@ -1,4 +1,4 @@
-"""The launchers, one file each, those of MPI in one; a plugin can add more.
+"""The launchers, a table of records (`rows.py`); a plugin can add more.
 
     def flux(start: Start) -> list[str]:
         return ["flux", "run", f"--nodes={len(start.hosts)}", f"--ntasks={start.ranks}", *start.words]
@@ -13,19 +13,12 @@ environment, as `torch.distributed` does.
 from __future__ import annotations
 
 from neoxargs.base.record import replace
-from neoxargs.hosts.launchers.deepspeed import THROUGH_RUNNER
 from neoxargs.hosts.launchers.launcher import Launcher, Start
-from neoxargs.hosts.launchers.mpirun import IMPI, MPICH, MVAPICH, OPENMPI
-from neoxargs.hosts.launchers.pdsh import PDSH
-from neoxargs.hosts.launchers.slurm import SLURM
-from neoxargs.hosts.launchers.srun import SRUN
-from neoxargs.hosts.launchers.ssh import SSH
-from neoxargs.hosts.launchers.torchrun import TORCHRUN
+from neoxargs.hosts.launchers.rows import BUILT_IN, THROUGH_RUNNER
 from neoxargs.registry.plugins import choices
 
 __all__ = ["BUILT_IN", "LAUNCHERS", "THROUGH_RUNNER", "Launcher", "Start", "add_launcher", "launcher_named"]
 
-BUILT_IN = (PDSH, OPENMPI, MPICH, IMPI, MVAPICH, SLURM, SSH, TORCHRUN, SRUN)
 #: All launchers by name, with those of plugins.
 LAUNCHERS = {launcher.name: launcher for launcher in BUILT_IN}
 

@@ -13,7 +13,7 @@ from neoxargs.config.config import Config
 from neoxargs.hosts.environment import with_package
 from neoxargs.hosts.hosts import SELECTION_FLAGS, Resources
 from neoxargs.hosts.launchers import THROUGH_RUNNER, Launcher, Start, launcher_named
-from neoxargs.hosts.launchers.deepspeed import runner_command
+from neoxargs.hosts.launchers.rows import runner_command
 from neoxargs.hosts.rendezvous import rendezvous_address, rendezvous_port
 from neoxargs.hosts.slurm import job
 from neoxargs.runs.launcher import launcher_of

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from neoxargs.hosts.launchers import Start
-from neoxargs.hosts.launchers.srun import srun_command
-from neoxargs.hosts.launchers.ssh import ssh_command
-from neoxargs.hosts.launchers.torchrun import torchrun_command
+from neoxargs.hosts.launchers.rows import srun_command, ssh_command, torchrun_command
 
 TWO = {"w0": [0, 1], "w1": [0, 1]}
 WORDS = (sys.executable, "train.py", "--x", "y")
