@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.programs import Program
+from neoxargs.checks import all as checks
 from neoxargs.config.config import Config
 from neoxargs.convert import imported
 from neoxargs.convert.folder import exit_code
@@ -164,6 +166,17 @@ def test_every_parameter_that_cannot_be_exported_is_reported_with_its_position(
     assert exporting.main([str(tmp_path / "my.yml"), "--to", str(tmp_path / "hf"), "--gpus", "1"]) == 1
     assert capsys.readouterr().err == REFUSED.format(file=tmp_path / "my.yml")
     assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("program", ["export", "generate"])
+def test_an_export_refuses_what_its_rows_of_the_table_of_checks_find(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = checks.Check("files", lambda spec: [Problem("planted", id="planted")], (program,))
+    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, planted))
+    (tmp_path / "my.yml").write_text(YAML)
+    assert exporting.main([str(tmp_path / "my.yml"), "--to", str(tmp_path / "hf"), "--gpus", "1"]) == 1
+    assert ("[planted]" in capsys.readouterr().err) == (program == "export")
 
 
 @pytest.mark.parametrize("name", ["use_mup"])
