@@ -19,9 +19,8 @@ from typing import Any, TypedDict
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.base.files import Text  # noqa: E402
 from neoxargs.config.config import Config  # noqa: E402
-from neoxargs.resolve import read_files, resolve_texts  # noqa: E402
+from neoxargs.resolve import File, complete, draft, read_files  # noqa: E402
 from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
 #: Steps before the measured ones, in which torch compiles kernels and its allocator finds its size.
@@ -68,8 +67,8 @@ def main() -> int:
 
 def resolve_trial(file: str | None, sets: dict[str, Any]) -> Config:
     """Return the configuration of one rank; raises Problems."""
-    texts = read_files([file]) if file else [Text("trial.yml", "{}")]
-    return resolve_texts(texts, [f"{name}={json.dumps(value)}" for name, value in sets.items()], gpus=1)
+    files = read_files([file]) if file else [File("trial.yml", "{}")]
+    return complete(draft(files).with_values(sets), 1)
 
 
 def _attempt(trial: Trial, config: Config) -> dict[str, Any]:

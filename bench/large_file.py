@@ -21,9 +21,8 @@ import argparse
 import time
 from pathlib import Path
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems, render
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yml"
 
@@ -46,7 +45,7 @@ def seconds(text: str) -> float:
     """Return the CPU time of checking this text."""
     start = time.process_time()
     try:
-        complete(draft([Text("large.yml", text)]), 8)
+        complete(draft([File("large.yml", text)]), 8)
     except Problems as stop:
         render(stop.problems)
     return time.process_time() - start

@@ -125,8 +125,7 @@ def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder
 def _peak(trial: dict[str, Any], ranks: int) -> int:
     import yaml
 
-    from neoxargs.base.files import Text
-    from neoxargs.resolve import complete, draft
+    from neoxargs.resolve import File, complete, draft
     from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.losses.cross_entropy import Vocabulary
@@ -135,7 +134,7 @@ def _peak(trial: dict[str, Any], ranks: int) -> int:
     common = {"pipe_parallel_size": 0, "train_micro_batch_size_per_gpu": 4, "train_iters": 2, "data_path": "none",
               "attention_dropout": 0, "hidden_dropout": 0, "dialect": "neox-2021",
               "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}}  # fmt: skip
-    config = complete(draft([Text("bench.yml", yaml.safe_dump({**common, **trial}))]), ranks)
+    config = complete(draft([File("bench.yml", yaml.safe_dump({**common, **trial}))]), ranks)
 
     def work() -> None:
         trained = engine.build(config, deepspeed_json(config), Vocabulary(256, 256), mesh.build_mesh(config.parallel))

@@ -32,7 +32,6 @@ from published_programs import LeftOut, Row  # noqa: E402
 from published_rows import Case, case_of  # noqa: E402
 
 from neoxargs.base import record  # noqa: E402
-from neoxargs.base.files import Text  # noqa: E402
 from neoxargs.base.problems import Problems  # noqa: E402
 from neoxargs.base.text import GIB  # noqa: E402
 from neoxargs.hosts.hosts import assumed_resources  # noqa: E402
@@ -41,7 +40,7 @@ from neoxargs.plan.given.assumptions import DEFAULT  # noqa: E402
 from neoxargs.plan.given.devices import DEVICES  # noqa: E402
 from neoxargs.plan.given.placement import group_into_hosts  # noqa: E402
 from neoxargs.plan.given.target import Target  # noqa: E402
-from neoxargs.resolve import complete, draft  # noqa: E402
+from neoxargs.resolve import File, complete, draft  # noqa: E402
 from neoxargs.runs.run_spec import RunSpec  # noqa: E402
 
 MEMORY, SPEED, VERDICT = "memory", "throughput", "verdict"
@@ -118,7 +117,7 @@ def is_held_out(source: str) -> bool:
 
 def plan_of(case: Case) -> Plan:
     """Return the plan of a case. Raises Problems."""
-    config = complete(draft([Text("row.yml", json.dumps(case.changes))], []), case.gpus)
+    config = complete(draft([File("row.yml", json.dumps(case.changes))], []), case.gpus)
     device = DEVICES[case.device]
     if case.memory:
         device = replace(device, memory=int(case.memory * GIB))

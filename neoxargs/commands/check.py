@@ -19,7 +19,7 @@ from neoxargs.checks.data.files import READ_AT_MOST, unread
 from neoxargs.checks.machine.packages import can_train_here
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.launch.stages import State, run_until
-from neoxargs.resolve.yaml.read import read_files
+from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
 
@@ -53,7 +53,7 @@ def _migrate_suggestion(request: Request) -> list[Problem]:
     if any(map(is_special, request.files)):  # a pipe, which can be read only once
         return []
     try:
-        text, *others = read_files(request.files, request.directory)
+        text, *others = read_texts(request.files, request.directory)
     except Problems:
         return []
     source = source_of(text)

@@ -13,8 +13,7 @@ from neoxargs.base.request import Request
 from neoxargs.commands.diff.differences import RankedDifference, contents, ranked
 from neoxargs.commands.diff.side import Side, of_lock, short_json
 from neoxargs.config.config import Config
-from neoxargs.resolve import draft, read_files
-from neoxargs.resolve.derive import complete
+from neoxargs.resolve import before_ranks, draft, read_files
 from neoxargs.runs.epochs import samples_per_epoch
 from neoxargs.runs.fingerprints import environment
 from neoxargs.runs.lockfile import Lock, read_lock
@@ -92,8 +91,8 @@ def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]
     files = list(dict.fromkeys(place.file for place in sources if place.file != SET))
     overrides = list(dict.fromkeys(place.text for place in sources if place.file == SET))
     try:
-        drafted = draft(read_files(files), overrides)
-        config = complete(drafted, side.ranks, samples_per_epoch=samples_per_epoch(drafted))
+        partial = before_ranks(draft(read_files(files), overrides))
+        config = partial.complete(side.ranks, samples_per_epoch(partial))
     except Problems as stop:
         return stop.problems
     now = Side("now", "files", config, side.ranks)

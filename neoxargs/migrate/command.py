@@ -20,7 +20,8 @@ from neoxargs.migrate.result import NEW_FILE, Result
 from neoxargs.migrate.run_script import confirm
 from neoxargs.migrate.source import CURRENT_DIALECT, Options, Source
 from neoxargs.migrate.sources import SOURCES, source_of
-from neoxargs.resolve import Draft, draft, read_files
+from neoxargs.resolve import Draft, File, draft
+from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs.lenient import resolved
 
 DESCRIPTION = (
@@ -89,7 +90,7 @@ def _variable(text: str) -> tuple[str, str]:
 def run(arguments: argparse.Namespace) -> int:
     """Migrate the files, print the result or write it, and return the exit code."""
     try:
-        texts = read_files(arguments.files, arguments.conf_dir)
+        texts = read_texts(arguments.files, arguments.conf_dir)
         source = next((source for source in SOURCES if source.name == arguments.source), None) or source_of(texts[0])
         if arguments.run and not arguments.source:  # the flags may be in other files
             source = next(source for source in SOURCES if "--run" in source.options)
@@ -186,7 +187,7 @@ def _found_by_check(new: Text, is_whole: bool) -> list[Problem]:
     reported, as warnings, because another training script may support them.
     """
     try:
-        drafted = draft([new])
+        drafted = draft([File(*new)])
         config, errors = resolved(drafted, _gpus(drafted))
     except Problems as stop:
         config, errors = None, stop.problems

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
 
 from neoxargs.base.charts.html_page import BEGINNING
 from neoxargs.base.files import Text
@@ -17,7 +16,8 @@ from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.options import PlanOptions, options_of
 from neoxargs.plan.given.placement import on_hosts
 from neoxargs.plan.given.target import choose_device, choose_target
-from neoxargs.runs.run_spec import RunSpec, resolve_run
+from neoxargs.resolve import Draft, draft, read_files
+from neoxargs.runs.run_spec import RunSpec, complete_run
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,16 +67,17 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
 def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
     """Return the plan, and changes with which the run would fit or, if it fits, would be faster. Raises Problems."""
-    spec = _resolve(options, [])
+    drafted = draft(read_files(options.files, options.directory), options.overrides)
+    spec = _resolve(drafted, options)
     plan = make_plan(spec, choose_target(options, spec))
     suggest = suggest_faster if plan.fits else suggest_changes
     if plan.fits and not plan.has_verdict:
         return plan, []
-    return plan, suggest(plan, lambda changes: _resolve(options, changes))
+    return plan, suggest(plan, lambda changes: _resolve(drafted.with_values(changes), options))
 
 
-def _resolve(options: PlanOptions, changes: Sequence[str]) -> RunSpec:
-    spec = resolve_run(options.with_overrides(changes), os.environ)
+def _resolve(drafted: Draft, options: PlanOptions) -> RunSpec:
+    spec = complete_run(drafted, os.environ, options.gpus)
     kind, resources = choose_device(options, spec).kind, spec.resources
     if options.gpus or kind != resources.device:
         return on_hosts(spec, kind, options.per_host)

@@ -16,7 +16,7 @@ from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
 from neoxargs.plan.given.target import Target
 from neoxargs.plan.output.wording import NOTHING_FITS, verdict
-from neoxargs.runs.run_spec import RunSpec, resolve_run
+from neoxargs.runs.run_spec import RunSpec, complete_run
 
 #: The only program that is checked, because a plan counts the allocations of train.py.
 PLANNED_PROGRAM = "train"
@@ -35,7 +35,11 @@ def check_memory(script: Script, spec: RunSpec, request: Request, device: str | 
     plan = _plan_for(spec, named or _local_gpu(spec)) if script.program == PLANNED_PROGRAM else None
     if plan is None or plan.fits:
         return
-    suggestions = suggest_changes(plan, lambda changes: resolve_run(request.with_overrides(changes), os.environ))
+    assert spec.draft
+    draft = spec.draft
+    suggestions = suggest_changes(
+        plan, lambda changes: complete_run(draft.with_values(changes), os.environ, request.gpus)
+    )
     changes = [" ".join(f"--set {override}" for override in change.overrides) for change in suggestions]
     problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
     memory = plan.target.device.memory

@@ -1,19 +1,21 @@
 """Complete a draft: defaults, retired parameters, derivations in dependency order, cross-checks.
 
 All problems are collected. A rule that reads a value made unknown by an earlier problem is skipped, which keeps one
-mistake from causing several problems.
+mistake from causing several problems. Rules that need neither the number of ranks nor the samples of an epoch, directly
+or through others, run first (`before_ranks`), because the hosts and the samples are found from what they derive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, TypeVar
 
 from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
-from neoxargs.registry import ABSENT, REGISTRY, Parameter
+from neoxargs.registry import ABSENT, REGISTRY, Group, Parameter
 from neoxargs.resolve.guess import guess_warnings, other_dialect
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
@@ -26,6 +28,10 @@ from neoxargs.resolve.yaml.nodes import format_node, node_of
 ADAM_VARIANTS = ("adam", "cpu_adam", "cpu_torch_adam")
 #: Places of one problem that are rendered at most.
 MAX_PLACES = 4
+#: Inputs of rules that are known only when the hosts and the training data have been found.
+FOUND_LATER = ("gpus", "samples_per_epoch")
+
+G = TypeVar("G", bound=Group)
 
 
 class Unresolved(Problems):
@@ -49,40 +55,22 @@ def complete(
     gpus: None if the number is unknown because of a problem; rules that read it are then skipped.
     samples_per_epoch: likewise; 0 without `train_epochs`, or if there is nothing to count.
     """
+    return before_ranks(draft, derivations).complete(gpus, samples_per_epoch, checks)
+
+
+def before_ranks(draft: Draft, derivations: Sequence[Rule] = DERIVATIONS) -> Partial:
+    """Return the values that need no number of ranks; raises Problems if a file cannot be read."""
     if not draft.readable:
         raise Problems(draft.problems)
-    work = _Completion(draft, gpus, samples_per_epoch)
-    # Retired names first, because rules read only current ones; then missing parameters, so that each is reported once
-    # and not by every rule that reads it.
-    work.rewrite_retired()
-    work.require_values()
-    for rule in ordered(derivations):
-        work.derive(rule)
-    # After all derivations, so that a check sees final values whatever the order of the modules.
-    for rule in checks:
-        work.check(rule)
-    if any(problem.severity == "error" for problem in work.problems):
-        raise Unresolved(work.problems, work.certain_values(), work.broken)
-    config = Config(work.values, draft.sections, work.problems, draft.dialect)
-    config.auto = draft.auto
-    if other := other_dialect(draft.dialect):
-        with_other = _without_checks(draft._replace(dialect=other), gpus, derivations, samples_per_epoch)
-        config.warnings += guess_warnings(config, with_other)
-    return config
+    return Partial(draft, ordered(tuple(derivations)))
 
 
-def _without_checks(
-    draft: Draft, gpus: int | None, derivations: Sequence[Rule], samples_per_epoch: int | None
-) -> Config:
-    """Return the values of a configuration, as far as they can be derived."""
-    try:
-        return complete(draft, gpus, derivations, (), samples_per_epoch)
-    except Unresolved as stop:
-        return stop.certain
+@lru_cache(maxsize=2)  # the rules, and in tests those of one subject
+def ordered(rules: tuple[Rule, ...]) -> tuple[tuple[Rule, bool], ...]:
+    """Sort rules topologically: each rule after those whose results it reads.
 
-
-def ordered(rules: Sequence[Rule]) -> list[Rule]:
-    """Sort rules topologically: each rule after those whose results it reads."""
+    The second value is True for a rule that needs the number of ranks or samples, directly or through other rules.
+    """
     makers: dict[str, int] = {}
     for index, rule in enumerate(rules):
         for result in rule.results:
@@ -91,29 +79,36 @@ def ordered(rules: Sequence[Rule]) -> list[Rule]:
     # A rule that reads its own results does not wait for itself.
     needs = {i: {makers[name] for name in r.inputs if name in makers} - {i} for i, r in enumerate(rules)}
     try:
-        return [rules[index] for index in TopologicalSorter(needs).static_order()]
+        sorted_rules = [rules[index] for index in TopologicalSorter(needs).static_order()]
     except CycleError as error:
         cycle = " <- ".join(rules[index].id for index in error.args[1])
         raise AssertionError(f"circular dependency between rules: {cycle}") from None
+    found_later = set(FOUND_LATER)
+    for rule in sorted_rules:
+        if not found_later.isdisjoint(rule.inputs):
+            found_later.update(rule.results)
+    return tuple((rule, not found_later.isdisjoint(rule.inputs)) for rule in sorted_rules)
 
 
-class _Completion:
-    """The state of `complete`: `values` grow with each rule.
+class Partial:
+    """The values of a draft that need no number of ranks; `complete` runs the rules that need it.
 
+    values: grow with each rule.
     broken: names whose value is unknown because of a problem.
     given: names set by the user, directly or through a retired parameter.
     special: inputs of rules that are not parameters.
+    problems: each with the position of its rule, because the order of messages is that of the rules.
     """
 
-    def __init__(self, draft: Draft, gpus: int | None, samples_per_epoch: int | None) -> None:
-        self.draft = draft
+    def __init__(self, draft: Draft, rules: Sequence[tuple[Rule, bool]]) -> None:
+        self.draft, self.rules = draft, rules
         self.values = {**draft.dialect.defaults(), **draft.values}
         self.given = set(draft.values)
         self.broken = set(draft.broken)
-        self.problems = list(draft.problems)
+        self.problems: list[tuple[int, Problem]] = []
+        self.position = -1
         self.special: dict[str, Any] = {
-            "gpus": gpus,
-            "samples_per_epoch": samples_per_epoch,
+            **dict.fromkeys(FOUND_LATER),
             "written": self.given,
             "sections": draft.sections,
             "auto": draft.auto,
@@ -121,6 +116,52 @@ class _Completion:
             "day": draft.dialect.date,
         }
         self.places = _written_places(draft)
+        # Retired names first, because rules read only current ones; then missing parameters, so that each is reported
+        # once and not by every rule that reads it.
+        self.rewrite_retired()
+        self.require_values()
+        self.derive_all(found_later=False)
+
+    def complete(
+        self,
+        gpus: int | None,
+        samples_per_epoch: int | None = 0,
+        checks: Sequence[Rule] = CHECKS,
+        found: Iterable[Problem] = (),
+    ) -> Config:
+        """Return the configuration of a run with this number of ranks; see `complete`.
+
+        found: problems of finding the ranks and the samples.
+        """
+        work = self.completed(gpus, samples_per_epoch, checks)
+        # After those of the draft, in the order of the rules.
+        problems = [*self.draft.problems, *found, *(problem for _, problem in sorted(work.problems, key=_position))]
+        if any(problem.severity == "error" for problem in problems):
+            raise Unresolved(problems, work.certain_values(), work.broken)
+        config = Config(work.values, self.draft.sections, problems, self.draft.dialect)
+        config.auto = self.draft.auto
+        if other := other_dialect(self.draft.dialect):
+            with_other = Partial(self.draft._replace(dialect=other), self.rules).completed(gpus, samples_per_epoch, ())
+            config.warnings += guess_warnings(config, with_other.certain_values())
+        return config
+
+    def completed(self, gpus: int | None, samples_per_epoch: int | None, checks: Sequence[Rule]) -> Partial:
+        """Return a copy after all rules."""
+        work = Partial.__new__(Partial)
+        work.__dict__.update(self.__dict__)
+        work.values, work.broken, work.problems = dict(self.values), set(self.broken), list(self.problems)
+        work.special = {**self.special, "gpus": gpus, "samples_per_epoch": samples_per_epoch}
+        work.derive_all(found_later=True)
+        # After all derivations, so that a check sees final values whatever the order of the modules.
+        work.position = len(work.rules)
+        for rule in checks:
+            work.check(rule)
+        return work
+
+    def group(self, cls: type[G]) -> G:
+        """Return a group as far as its values are known; the others are defaults."""
+        known = {p.attribute: self.values[p.name].value for p in cls.parameters.values() if p.name in self.values}
+        return cls(**known)
 
     def certain_values(self) -> Config:
         """Return the values that are not affected by any problem."""
@@ -160,10 +201,18 @@ class _Completion:
         required = [parameter for parameter in REGISTRY.parameters.values() if parameter.required]
         absent = [parameter for parameter in required if parameter.name not in self.values]
         unreported = [parameter for parameter in absent if not self.is_broken(parameter.name)]
-        self.problems += [_no_model(unreported)] if len(unreported) == len(required) else map(_missing, unreported)
+        missing = [_no_model(unreported)] if len(unreported) == len(required) else map(_missing, unreported)
+        self.problems += [(self.position, problem) for problem in missing]
         self.broken.update(parameter.name for parameter in absent)
 
     # -- rules -------------------------------------------------------------------------------------------------------
+
+    def derive_all(self, found_later: bool) -> None:
+        """Run the derivations that need the number of ranks or samples, or those that do not."""
+        for position, (rule, is_late) in enumerate(self.rules):
+            if is_late == found_later:
+                self.position = position
+                self.derive(rule)
 
     def derive(self, rule: Rule) -> None:
         """Run a derivation, unless all its results are set or one of its inputs is unknown."""
@@ -213,7 +262,13 @@ class _Completion:
 
     def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:
         """True if every input has a known value. own: results of the rule itself, which need no value."""
-        return not any(self.is_broken(name) or (name not in own and self.is_missing(name)) for name in rule.inputs)
+        for name in rule.inputs:
+            if name in self.values:
+                if self.broken and self.is_broken(name):
+                    return False
+            elif self.is_broken(name) or (name not in own and self.is_missing(name)):
+                return False
+        return True
 
     def is_broken(self, name: str) -> bool:
         # None: a number of ranks or samples that could not be determined.
@@ -253,11 +308,10 @@ class _Completion:
         places = self.places_of(about) or [self.places[name] for name in read if name in self.places]
         places = list(dict.fromkeys(places or self.places_of(read)))[:MAX_PLACES]
         where, also = places[0] if places else None, tuple(places[1:])
-        self.problems.append(
-            Problem(
-                finding.sentence, where, finding.advice, also, finding.severity, id=finding.id or rule_id, about=about
-            )
+        problem = Problem(
+            finding.sentence, where, finding.advice, also, finding.severity, id=finding.id or rule_id, about=about
         )
+        self.problems.append((self.position, problem))
 
     def places_of(self, names: Iterable[str]) -> list[Place]:
         """Return the places of parameters; places of values that they derive from come last."""
@@ -275,6 +329,10 @@ class _Completion:
         if source.where:
             return [source.where]
         return [place for read in source.inputs for place in self.roots(read, seen)]
+
+
+def _position(found: tuple[int, Problem]) -> int:
+    return found[0]
 
 
 def _written_places(draft: Draft) -> dict[str, Place]:

@@ -18,7 +18,7 @@ from neoxargs.registry.data import Data
 from neoxargs.registry.model import Shape
 from neoxargs.registry.post_training import PostTraining
 from neoxargs.registry.training import Training
-from neoxargs.resolve import Draft
+from neoxargs.resolve.derive import Partial
 
 if TYPE_CHECKING:
     from neoxargs.files.token_files.packing import How
@@ -34,7 +34,7 @@ class Cut(NamedTuple):
     seed: int
 
 
-def samples_per_epoch(draft: Draft) -> int | None:
+def samples_per_epoch(partial: Partial) -> int | None:
     """Return the number of samples of one pass over the training data; 0 without `train_epochs` or token files.
 
     None if it is unknown because of a problem that is reported elsewhere: `seq_length` is missing, or the lists of
@@ -42,13 +42,13 @@ def samples_per_epoch(draft: Draft) -> int | None:
 
     Raises Problems if a token file cannot be read.
     """
-    epochs = draft.values.get("train_epochs")
-    if epochs is None or epochs.value is None or "train_epochs" in draft.broken:
+    epochs = partial.values.get("train_epochs")
+    if epochs is None or epochs.value is None or "train_epochs" in partial.broken:
         return 0
-    if "seq_length" not in draft.values:
+    if "seq_length" not in partial.values:
         return None
     try:
-        chosen, cut = sources(draft.group(Data), draft.group(PostTraining))["train"], _cut(draft)
+        chosen, cut = sources(partial.group(Data), partial.group(PostTraining))["train"], _cut(partial)
     except ValueError:  # lists of files, labels and weights differ in length, which a rule reports
         return None
     try:
@@ -67,9 +67,10 @@ def _not_countable(epochs: Value, reason: str, remedy: str) -> Problems:
     return Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
 
 
-def _cut(draft: Draft) -> Cut:
-    data, prompt = draft.group(Data), prompt_length(draft.group(SoftPrompt))
-    return Cut(data.pack_impl, draft.group(Shape).seq_length, prompt, data.allow_chopped, draft.group(Training).seed)
+def _cut(partial: Partial) -> Cut:
+    data, prompt = partial.group(Data), prompt_length(partial.group(SoftPrompt))
+    length, seed = partial.group(Shape).seq_length, partial.group(Training).seed
+    return Cut(data.pack_impl, length, prompt, data.allow_chopped, seed)
 
 
 def _counted(source: Source, cut: Cut) -> int | None:

@@ -20,7 +20,7 @@ from neoxargs.config.config import Config
 from neoxargs.files.run_record import RECORD_FILE, recorded_values
 from neoxargs.resolve.secrets import secret_values
 from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
-from neoxargs.resolve.yaml.read import parse, read_file
+from neoxargs.resolve.yaml.read import File, read_text
 from neoxargs.runs.fingerprints import Section, environment
 
 SECTIONS = ("code", "packages", "hardware", "files")
@@ -87,15 +87,15 @@ def _escaped(text: str) -> str:
 
 def read_lock(path: str | os.PathLike[str]) -> Lock:
     """Read a file; raises Problems."""
-    text = read_file(os.fspath(path))
-    tree = parse(text)
+    file = File(*read_text(os.fspath(path)))
+    tree = file.mapping()
     found = tree.to_python()
     sections = {name: found.get(name) or {} for name in (*SECTIONS, "values")}
     values = sections.pop("values")
     if found.get("format") != 1 or not all(isinstance(entry, dict) and "value" in entry for entry in values.values()):
         what = f"this file is not a valid {LOCK_FILE}"
         hint = f"pass the {LOCK_FILE} of a run folder; if this file is a configuration, rename it"
-        raise Problems(Problem(what, Place(text.name, 0, 0), hint, id="lock-unreadable"))
+        raise Problems(Problem(what, Place(file.name, 0, 0), hint, id="lock-unreadable"))
     return Lock(values, str(found.get("script", "")), sections, _places(tree))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, Problem
+from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.record import Record
 from neoxargs.base.request import Request
 from neoxargs.config.config import Config
@@ -14,9 +14,8 @@ from neoxargs.hosts.assumed import assumed_nodes
 from neoxargs.hosts.hosts import Resources, resources
 from neoxargs.registry.parallel import Parallel
 from neoxargs.registry.runner import Runner
-from neoxargs.registry.training import Training
-from neoxargs.resolve import Draft, read_files, resolve_texts
-from neoxargs.resolve.rules.runtime import launcher
+from neoxargs.resolve import Draft, before_ranks, draft, read_files
+from neoxargs.resolve.derive import Partial
 from neoxargs.runs.epochs import samples_per_epoch
 
 
@@ -25,8 +24,13 @@ class RunSpec(Record):
 
     config: Config
     resources: Resources
-    texts: tuple[Text, ...] = ()
-    """The files that the configuration was read from."""
+    draft: Draft | None = None
+    """What the configuration was completed from."""
+
+    @property
+    def texts(self) -> Sequence[Text]:
+        """The files that the configuration was read from."""
+        return self.draft.files if self.draft else ()
 
     @property
     def warnings(self) -> list[Problem]:
@@ -36,34 +40,35 @@ class RunSpec(Record):
 
 def resolve_run(request: Request, environ: Mapping[str, str]) -> RunSpec:
     """Read the files, resolve them and count the ranks; raises Problems."""
-    return resolve_run_texts(read_files(request.files, request.directory), request.overrides, environ, request.gpus)
+    return complete_run(draft(read_files(request.files, request.directory), request.overrides), environ, request.gpus)
 
 
-def resolve_run_texts(
-    texts: Sequence[Text], overrides: Sequence[str], environ: Mapping[str, str], gpus: int | None = None
-) -> RunSpec:
-    """Return the same for files that have been read. gpus: replaces the search for hosts and devices."""
-    located: list[Resources] = []
+def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = None) -> RunSpec:
+    """Find the hosts of a draft, count its samples and complete it; raises Problems.
 
-    # Called in the middle of resolving: the hosts need the launcher's parameters, and the batch needs the ranks.
-    def count(draft: Draft) -> int:
-        if not located:
-            located.append(_resources(draft, environ) if gpus is None else assumed_nodes(gpus, draft.group(Runner)))
-        return located[0].gpus
+    gpus: replaces the search for hosts and devices.
+    """
+    partial = before_ranks(drafted)
+    found, samples, problems = None, None, list[Problem]()
+    try:
+        found = find_hosts(partial, environ) if gpus is None else assumed_nodes(gpus, partial.group(Runner))
+    except Problems as stop:
+        problems += stop.problems
+    try:
+        samples = samples_per_epoch(partial)
+    except Problems as stop:
+        problems += stop.problems
+    config = partial.complete(found.gpus if found else None, samples, found=problems)
+    assert found  # without hosts, a problem was raised
+    return RunSpec(config, found, drafted)
 
-    config = resolve_texts(texts, overrides, gpus=count, samples=samples_per_epoch)
-    return RunSpec(config, located[0], tuple(texts))
 
+def find_hosts(partial: Partial, environ: Mapping[str, str]) -> Resources:
+    """Return the hosts and devices of a run; raises Problems."""
 
-def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:
     def where(key: str) -> Place | None:
-        return draft.values[key].source.where if key in draft.values else None
+        return partial.values[key].source.where if key in partial.values else None
 
-    runner, parallel, training = draft.group(Runner), draft.group(Parallel), draft.group(Training)
-    # These two are derived later, by rules, but the hosts are needed now.
-    runner.force_multi |= training.deepspeed_slurm or training.deepspeed_mpi
-    if "launcher" not in draft.values and (started_by := launcher(training.deepspeed_slurm, training.deepspeed_mpi)):
-        runner.launcher = started_by
+    parallel, declared = partial.group(Parallel), partial.values.get("global_num_gpus")
     replica = ranks_of_replica(parallel.model_parallel_size, parallel.pipe_parallel_size)
-    declared = draft.values.get("global_num_gpus")
-    return resources(runner, declared.value if declared else replica, environ, where)
+    return resources(partial.group(Runner), declared.value if declared else replica, environ, where)

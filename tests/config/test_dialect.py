@@ -7,13 +7,12 @@ from datetime import date
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems, render
 from neoxargs.config.config import Config
 from neoxargs.config.dialect import Dialect
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED
-from neoxargs.resolve import read_files
+from neoxargs.resolve import File, read_files
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import draft
 from neoxargs.runs.lenient import resolved
@@ -22,7 +21,7 @@ from tests.support.snapshots import pinned
 
 
 def dialect(text: str, *sets: str) -> Dialect:
-    drafted = draft([Text("my.yml", text)], sets)
+    drafted = draft([File("my.yml", text)], sets)
     assert not drafted.problems, render(drafted.problems)
     return drafted.dialect
 
@@ -57,7 +56,7 @@ def test_the_reason_names_the_place() -> None:
     "bad", ["neox-2020", "2021-02-27", "2022-13-01", "yesterday", "20220101", "2022-W01-1", '"20220101x"']
 )
 def test_invalid_dialects(bad: str) -> None:
-    (problem,) = draft([Text("my.yml", f"dialect: {bad}")]).problems
+    (problem,) = draft([File("my.yml", f"dialect: {bad}")]).problems
     assert problem.what.startswith("dialect (")
     assert problem.where
 
@@ -83,7 +82,7 @@ train-iters: 1
 
 
 def warnings(*lines: str) -> list[tuple[str, str, str]]:
-    config = complete(draft([Text("my.yml", SMALL + "".join(f"{line}\n" for line in lines))]), 1)
+    config = complete(draft([File("my.yml", SMALL + "".join(f"{line}\n" for line in lines))]), 1)
     return [(problem.what, problem.hint, problem.severity) for problem in config.warnings]
 
 
@@ -211,10 +210,10 @@ def test_the_warning_omits_parameters_without_effect(off: tuple[str, ...]) -> No
 def test_the_warning_names_every_difference_that_diff_finds() -> None:
     """For each date at which a default changed, resolved with everything on that makes defaults matter."""
     lines = "norm: rmsnorm\ncheckpoint_activations: true\nweight_by_num_documents: true\nmoe_num_experts: 2\n"
-    undated = draft([Text("my.yml", SMALL + lines)])
+    undated = draft([File("my.yml", SMALL + lines)])
     config = complete(undated, 1)
     (warning,) = config.warnings
-    dated = complete(draft([Text("my.yml", SMALL + lines)], [f"dialect={undated.dialect.or_else}"]), 1)
+    dated = complete(draft([File("my.yml", SMALL + lines)], [f"dialect={undated.dialect.or_else}"]), 1)
     generation = {name for name, p in REGISTRY.parameters.items() if p.effect == "generation"}
     second = {"dialect", "clip_grad", *(name for name in REGISTRY.parameters if name.startswith("optimizer.params."))}
     differing = {name for name in REGISTRY.parameters if config.get(name) != dated.get(name)} - generation - second

@@ -26,10 +26,10 @@ from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.source import Options, Source
 from neoxargs.migrate.sources import source_of
-from neoxargs.resolve import draft, read_files
+from neoxargs.resolve import File, draft, read_files
 from neoxargs.resolve.yaml.compose import LINE_BREAK
 from neoxargs.runs import summary
-from neoxargs.runs.run_spec import resolve_run_texts
+from neoxargs.runs.run_spec import complete_run
 from neoxargs.targets import deepspeed, megatron, ranks
 from tests.fuzz.free import FREE, keys_fitting
 from tests.fuzz.mutant import Mutant, Spot
@@ -128,7 +128,7 @@ def _resolved(texts: Sequence[Text], given: Input, faults: list[str]) -> str:
     outcome = "loads"
     try:
         gpus = (None, None, 8, None, 1, 96)[len(given.mutant.text) % 6]
-        spec = resolve_run_texts(texts, [], {"DS_ACCELERATOR": "cpu"}, gpus)
+        spec = complete_run(draft([File(*text) for text in texts]), {"DS_ACCELERATOR": "cpu"}, gpus)
         config = spec.config
         problems = [*spec.warnings, *trainer_problems(config)]
         summary.to_text(spec)
@@ -166,7 +166,7 @@ def _others(given: Input, faults: list[str]) -> str:
         result = source.converts([text], Options(choose=None if is_script else 1))
         new = Text("new.yml", result.text)
         problems, outcome = result.problems, "migrates"
-        if wrong := draft([new]).problems:
+        if wrong := draft([File(*new)]).problems:
             faults.append(f"the new file is wrong: {render(wrong)}")
     except Problems as stop:
         problems, outcome = stop.problems, "refused"

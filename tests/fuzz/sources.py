@@ -14,7 +14,7 @@ from neoxargs.base.problems import Problems
 from neoxargs.registry import REGISTRY, Parameter, normal
 from neoxargs.resolve import draft
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar
-from neoxargs.resolve.yaml.read import parse
+from neoxargs.resolve.yaml.read import File
 from tests.support.paths import CONFIGS, CORPUS, REFERENCE
 
 SCRIPT = """\
@@ -88,9 +88,9 @@ def yaml_sources() -> tuple[Source, ...]:
 
 
 def _source(text: str) -> Source:
-    given = Text("my.yml", text)
+    given = File("my.yml", text)
     try:
-        found = [] if draft([given]).problems else list(_leaves(parse(given)))
+        found = [] if draft([given]).problems else list(_leaves(given.mapping()))
     except Problems:
         found = []
     return Source(text, text.splitlines(), found)

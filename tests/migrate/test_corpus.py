@@ -11,7 +11,7 @@ from neoxargs.base.problems import Problems
 from neoxargs.config.dialect import NAMES
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.neox.verify import changed
-from neoxargs.resolve import draft, read_files
+from neoxargs.resolve import File, draft, read_files
 from neoxargs.runs.lenient import resolved
 from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD, corpus_files, needs_corpus
 from tests.support.reference import read
@@ -44,15 +44,15 @@ def test_the_same_configuration(name: str, to: str) -> None:
     texts = read_files(CASES[name])
     once = migrate(texts, to).texts
     drafted = draft(texts)
-    is_part = "dialect" not in draft(once).values
+    is_part = "dialect" not in draft([File(*text) for text in once]).values
     fixed = [f"dialect={drafted.dialect.name}"] if is_part else []  # a partial configuration gets no dialect
-    before, after = (resolved(draft(each, fixed), 8) for each in (texts, once))
+    before, after = (resolved(draft([File(*text) for text in each], fixed), 8) for each in (texts, once))
     assert list(changed(before[0], after[0])) == []
     assert [problem.what for problem in after[1]] == [problem.what for problem in before[1]]
     assert migrate(once, to).texts == once
     other = next(dialect for dialect in NAMES if dialect != to)
     back = migrate(once, other).texts
-    assert list(changed(before[0], resolved(draft(back, fixed), 8)[0])) == []
+    assert list(changed(before[0], resolved(draft([File(*text) for text in back], fixed), 8)[0])) == []
     assert comments(back) >= comments(texts)
 
 

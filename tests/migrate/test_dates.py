@@ -14,7 +14,7 @@ from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.neox.rewrites import CAPACITY, rewrites
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import _DEFAULTS, _INTRODUCED, _REMOVED, NEWEST, default_at, removed
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.yaml.edit import yaml_value
 from neoxargs.runs.lenient import resolved
@@ -43,8 +43,8 @@ def migrated(text: str) -> tuple[Config, Config]:
     old = [Text("my.yml", text)]
     new = migrate(old, "neox-2026").texts
     assert migrate(new, "neox-2026").texts == new
-    assert draft(new).dialect.date == NEWEST
-    return resolved(draft(old), 8)[0], resolved(draft(new), 8)[0]
+    assert draft([File(*text) for text in new]).dialect.date == NEWEST
+    return resolved(draft([File(*text) for text in old]), 8)[0], resolved(draft([File(*text) for text in new]), 8)[0]
 
 
 def changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
@@ -62,8 +62,8 @@ def changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
 def test_every_default_of_a_day_is_kept(day: str) -> None:
     before, after = migrated(f"{SIZES}{READERS}dialect: {day}\n")
     for name in _DEFAULTS.keys() - {"clip_grad"}:
-        if not draft([Text("my.yml", SIZES + READERS)]).values.get(name) and not REGISTRY.parameters[name].derived:
-            expected = default_at(name, draft([Text("my.yml", f"dialect: {day}")]).dialect.date)
+        if not draft([File("my.yml", SIZES + READERS)]).values.get(name) and not REGISTRY.parameters[name].derived:
+            expected = default_at(name, draft([File("my.yml", f"dialect: {day}")]).dialect.date)
             if name not in ("rms_norm_epsilon_under_root", "text_gen_type"):  # derived from the day
                 assert before.get(name) == expected, name
     assert changed(before, after) == {}
@@ -100,7 +100,7 @@ def test_experts_of_march_2024_keep_their_capacity(value: str) -> None:
 def test_a_file_of_2021_without_a_dialect_is_read_as_one_of_2021() -> None:
     """Its keys were removed long before the newest dialect, so its defaults are not those of today."""
     text = f"{SIZES}pos_emb: rotary\nsparsity: none\ncheckpoint_activations: true\n"
-    old = draft([Text("my.yml", text)])
+    old = draft([File("my.yml", text)])
     assert old.dialect.name == "2021-05-01"
     assert old.dialect.reason == (
         "pos_emb (my.yml:8:1) was added to GPT-NeoX on 2021-03-04, and sparsity (my.yml:9:1) was removed on 2021-05-02"
@@ -110,4 +110,4 @@ def test_a_file_of_2021_without_a_dialect_is_read_as_one_of_2021() -> None:
     assert before.get("attention_dropout") == after.get("attention_dropout") == 0.1
     assert before.get("deepspeed_activation_checkpointing") == after.get("deepspeed_activation_checkpointing")
     # Keys that no GPT-NeoX had together tell nothing about the end.
-    assert draft([Text("my.yml", text + "num_kv_heads: 2\n")]).dialect.date == NEWEST
+    assert draft([File("my.yml", text + "num_kv_heads: 2\n")]).dialect.date == NEWEST

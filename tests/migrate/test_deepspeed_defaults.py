@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from deepspeed.runtime import lr_schedules
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.migrate.deepspeed import command as source
@@ -28,7 +27,7 @@ from neoxargs.migrate.deepspeed.defaults import (
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.resolve.effects.no_effect import no_effect_warnings
 from neoxargs.targets.deepspeed import deepspeed_json
 from tests.support.deepspeed_optimizers import CLASSES, arguments
@@ -39,16 +38,16 @@ MODEL = "{num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16
 
 
 def migrated(tree: dict[str, Any], version: str | None = None) -> Result:
-    text = Text("ds.json", json.dumps({"train_batch_size": 1, **tree}))
+    text = File("ds.json", json.dumps({"train_batch_size": 1, **tree}))
     return source.DeepSpeed().converts([text], Options(deepspeed=version))
 
 
 def config(result: Result, gpus: int = 1) -> Config:
-    return complete(draft([Text("new.yml", result.text), Text("model.yml", MODEL)]), gpus)
+    return complete(draft([File("new.yml", result.text), File("model.yml", MODEL)]), gpus)
 
 
 def settings(result: Result) -> dict[str, Any]:
-    return {name: value.value for name, value in draft([Text("new.yml", result.text)]).values.items()}
+    return {name: value.value for name, value in draft([File("new.yml", result.text)]).values.items()}
 
 
 def trees() -> Iterator[dict[str, Any]]:
@@ -153,7 +152,7 @@ def test_hugging_faces_trainer_builds_the_schedule_and_the_optimizer_that_its_fi
     assert (values["optimizer.type"], values["optimizer.params.lr"]) == ("AdamW", 5e-5)
     text = '{"gradient_clipping": "auto"}\n'
     command = "run.py --learning_rate 3e-4 --lr_scheduler_type cosine --warmup_ratio 0.03\n"
-    values = settings(source.DeepSpeed().converts([Text("ds.md", text + command)], Options()))
+    values = settings(source.DeepSpeed().converts([File("ds.md", text + command)], Options()))
     assert (values["lr_decay_style"], values["warmup"], values["optimizer.params.lr"]) == ("cosine", 0.03, 3e-4)
 
 

@@ -12,7 +12,7 @@ from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.result import Result
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.registry.history import introduced, removed
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 from neoxargs.resolve.yaml.edit import yaml_value
 from tests.support.reference import read
 from tests.support.selection import mostly_slow
@@ -45,7 +45,7 @@ def migrated(name: str, value: Any, to: str) -> Result | Problems:
 
 
 def keys(result: Result) -> set[str]:
-    return {normal(key) for key in draft(result.texts).values}
+    return {normal(key) for key in draft([File(*text) for text in result.texts]).values}
 
 
 @pytest.mark.parametrize("name", mostly_slow(DROPPED))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.megatron.flags import is_read
@@ -12,18 +11,18 @@ from neoxargs.migrate.megatron.reading import OLD_NAMES
 from neoxargs.migrate.megatron.unsupported_flags import FORK_REASONS, reason
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.sources import source_of
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support.paths import REFERENCE
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --global-batch-size 8"
 
 
 def migrated(flags: str) -> Result:
-    return convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    return convert_script(File("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
 
 
 def check_values(flags: str, expected: dict[str, object]) -> None:
-    config = complete(draft([Text("new.yml", migrated(flags).text)]), 8)
+    config = complete(draft([File("new.yml", migrated(flags).text)]), 8)
     assert {name: config.get(name) for name in expected} == expected
 
 
@@ -67,7 +66,7 @@ def test_flags_of_forks(flags: str, expected: dict[str, object]) -> None:
 
 def test_tokens_without_a_batch_size_are_to_do() -> None:
     script = "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --seq-length 32 --train-tokens 2560"
-    assert "# TODO: set train_iters (for --train-tokens 2560).\n" in convert_script(Text("run.sh", script)).text
+    assert "# TODO: set train_iters (for --train-tokens 2560).\n" in convert_script(File("run.sh", script)).text
 
 
 def test_a_full_validation_has_no_number_of_batches() -> None:
@@ -88,7 +87,7 @@ cat <<EOT > ds.json
 {{"train_batch_size": $((A * (A + 1) * 8)), "steps_per_print": $((B * (A + 1)))}}
 EOT
 deepspeed pretrain_gpt.py {SIZES} --train-iters 9 --deepspeed_config ds.json"""
-    result = convert_script(Text("run.sh", script))
+    result = convert_script(File("run.sh", script))
     assert "train_batch_size: 96\n" in result.text
     assert [problem.what for problem in result.problems if problem.id == "migrate-variable-unset"] == [
         "the value of $((B * (A + 1))) is unknown, so steps_per_print in DeepSpeed's JSON is left out"
@@ -170,7 +169,7 @@ def test_a_dense_model_has_no_settings_of_experts() -> None:
 
 def test_the_program_after_a_launcher_flag_is_not_its_value() -> None:
     script = f"torchrun --nnodes 2 --nproc-per-node 4 numactl -m my.pretrain_gpt {SIZES} --train-iters 9"
-    result = convert_script(Text("run.sh", script))
+    result = convert_script(File("run.sh", script))
     assert {"num_nodes: 2", "num_gpus: 4", "num_layers: 4"} <= set(result.text.splitlines())
     assert result.problems == []
 
@@ -201,25 +200,25 @@ def test_the_correction_of_a_misspelt_flag(flag: str, hint: str) -> None:
 
 def test_a_script_with_a_misspelt_number_of_layers_is_recognised() -> None:
     flags = "--num-lyers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32"
-    assert isinstance(source_of(Text("run.sh", f"python pretrain_gpt.py {flags}")), Megatron)
+    assert isinstance(source_of(File("run.sh", f"python pretrain_gpt.py {flags}")), Megatron)
 
 
 @pytest.mark.parametrize("command", ["{} &> run.log", "eval '{} &> run.log'", "bash -c '{} > run.log'"])
 def test_a_printed_command_is_not_a_second_model(command: str) -> None:
     start = f"python pretrain_gpt.py {SIZES} --train-iters 9"
-    result = convert_script(Text("run.sh", f'echo "{start} &> run.log"\n{command.format(start)}'))
+    result = convert_script(File("run.sh", f'echo "{start} &> run.log"\n{command.format(start)}'))
     assert result.problems == []
     assert "train_iters: 9\n" in result.text
 
 
 def test_a_command_that_is_only_printed_is_read() -> None:
     text = f"echo python pretrain_gpt.py {SIZES} --train-iters 9 | bash"
-    assert "train_iters: 9\n" in convert_script(Text("run.sh", text)).text
+    assert "train_iters: 9\n" in convert_script(File("run.sh", text)).text
 
 
 def test_a_misspelt_flag_of_the_launcher() -> None:
     script = f"srun --nodes 2 torchrun --node_rank 0 --nnode 2 --rdzv_id 7 pretrain_gpt.py {SIZES} --train-iters 9"
-    (problem,) = convert_script(Text("run.sh", script)).problems
+    (problem,) = convert_script(File("run.sh", script)).problems
     assert problem.what == "--nnode 2 is not a launcher flag and is left out"
     assert problem.hint == "did you mean --nnodes?"
 
@@ -227,7 +226,7 @@ def test_a_misspelt_flag_of_the_launcher() -> None:
 @pytest.mark.parametrize("end", ["", "\\ "])
 def test_a_line_that_does_not_continue(end: str) -> None:
     script = f"python pretrain_gpt.py {SIZES} --train-iters 9 {end}\n    --save out --load out\n"
-    problem = next(p for p in convert_script(Text("run.sh", script)).problems if p.id == "migrate-line-not-continued")
+    problem = next(p for p in convert_script(File("run.sh", script)).problems if p.id == "migrate-line-not-continued")
     assert (str(problem.where), problem.what) == (
         "run.sh:2:5", "--save starts a separate command, so its flags are left out"
     )  # fmt: skip
@@ -235,4 +234,4 @@ def test_a_line_that_does_not_continue(end: str) -> None:
 
 def test_a_file_with_only_flags_is_one_command() -> None:
     text = f"{SIZES} \\\n--train-iters 9"
-    assert convert_script(Text("run.sh", text)).problems == []
+    assert convert_script(File("run.sh", text)).problems == []

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.model import mlp_width
@@ -20,7 +19,7 @@ from neoxargs.migrate.megatron.flags import SPECIAL, SWITCHES, by_flag, is_read,
 from neoxargs.migrate.megatron.reading import OLD_NAMES
 from neoxargs.migrate.megatron.unsupported_flags import REASONS, reason
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import complete, draft, resolve
+from neoxargs.resolve import File, complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.megatron_unsupported import dropped_settings, unsupported
 from tests.support.paths import NEOX_2021, NEOX_HEAD, needs_corpus
@@ -80,13 +79,13 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
     ],
 )
 def test_reasons(flags: str, why: str, hint: str) -> None:
-    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
+    (problem,) = convert_script(File("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
     assert (problem.what, problem.hint) == (f"{flags} is left out, because {why}", hint)
 
 
 @pytest.mark.parametrize(("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "")])
 def test_flags_that_megatron_does_not_have(flags: str, hint: str) -> None:
-    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
+    (problem,) = convert_script(File("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
     assert (problem.what, problem.hint) == (f"{flags} is not a Megatron-LM flag (as of 2026) and is left out", hint)
 
 
@@ -122,10 +121,10 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
 )
 def test_flags_that_are_read(flags: str, expected: dict[str, Any]) -> None:
     result = convert_script(
-        Text("run.sh", f"python pretrain_gpt.py {SIZES} --micro-batch-size 1 --train-iters 2 {flags}")
+        File("run.sh", f"python pretrain_gpt.py {SIZES} --micro-batch-size 1 --train-iters 2 {flags}")
     )
     assert result.problems == []
-    config = complete(draft([Text("new.yml", result.text)]), 1)
+    config = complete(draft([File("new.yml", result.text)]), 1)
     assert {name: config.get(name) for name in expected} == expected
 
 
@@ -153,10 +152,10 @@ SAME = [
 
 
 def check_round_trip(before: Config, gpus: int) -> None:
-    result = convert_script(Text("run.sh", f"torchrun pretrain_gpt.py {shlex.join(megatron_flags(before))}"))
+    result = convert_script(File("run.sh", f"torchrun pretrain_gpt.py {shlex.join(megatron_flags(before))}"))
     # Settings of fp8 in files whose fp8 is off are left out, which is said.
     assert [problem.what for problem in result.problems if not problem.what.startswith("--fp8-")] == []
-    after = complete(draft([Text("new.yml", result.text)]), gpus)
+    after = complete(draft([File("new.yml", result.text)]), gpus)
     assert {name: after.get(name) for name in SAME} == {name: before.get(name) for name in SAME}
     assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
     assert (before.norm.use_bias_in_norms, after.norm.norm) in ((True, after.norm.norm), (False, "rmsnorm"))
@@ -238,7 +237,7 @@ def test_round_trip_of_random_configurations() -> None:
     valid = 0
     for seed in range(150):
         try:
-            config = complete(draft([Text("random.yml", json.dumps(random_values(seed)))]), 8)
+            config = complete(draft([File("random.yml", json.dumps(random_values(seed)))]), 8)
         except Problems:
             continue
         if not unsupported(config):

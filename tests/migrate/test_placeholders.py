@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.shell.placeholders import is_placeholder
 from neoxargs.migrate.shell.script import read_script
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 
 SIZES = "--num-layers 27 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
 
 
 def migrated(script: str) -> Result:
     """Convert a script that has SIZES, --lr 0.5 and --seed 7, and check that all of them are in the result."""
-    result = convert_script(Text("run.sh", script))
-    values = {name: value.value for name, value in draft([Text("new.yml", result.text)]).values.items()}
+    result = convert_script(File("run.sh", script))
+    values = {name: value.value for name, value in draft([File("new.yml", result.text)]).values.items()}
     assert {name: values.get(name) for name in ("num_layers", "seq_length", "train_iters", "lr", "seed")} == {
         "num_layers": 27, "seq_length": 32, "train_iters": 9, "lr": 0.5, "seed": 7
     }  # fmt: skip
@@ -82,7 +81,7 @@ def test_values_that_are_not_placeholders(value: str) -> None:
 def test_a_long_word_is_read_once(begin: str, more: str) -> None:
     text = begin + more * 200_000
     is_placeholder(text)
-    read_script(Text("run.sh", f"a --b {text}\n"))
+    read_script(File("run.sh", f"a --b {text}\n"))
 
 
 def test_each_placeholder_has_its_place_and_parameter() -> None:
@@ -125,7 +124,7 @@ def test_a_placeholder_for_further_flags_does_not_affect_other_flags(flags: str,
 def test_numbers_that_are_placeholders() -> None:
     flags = "--num-layers <N> --hidden-size 64 --train-iters <how many> --lr 1"
     script = f"torchrun --nproc_per_node <GPUs> pretrain_gpt.py {flags}"
-    result = convert_script(Text("run.sh", script))
+    result = convert_script(File("run.sh", script))
     assert [(problem.about, problem.severity) for problem in result.problems] == [
         (("num_gpus",), "warning"), (("num_layers",), "warning"), (("train_iters",), "warning")
     ]  # fmt: skip
@@ -145,7 +144,7 @@ def test_a_placeholder_of_an_unsupported_flag_is_not_a_to_do() -> None:
 @pytest.mark.parametrize("flags", ["--vocab-file", "--vocab-file <open", "--data-path", "--train-samples --bf16"])
 def test_a_flag_without_its_value(flags: str) -> None:
     with pytest.raises(Problems) as stop:
-        convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags} --seed 7"))
+        convert_script(File("run.sh", f"python pretrain_gpt.py {SIZES} {flags} --seed 7"))
     assert [problem.id for problem in stop.value.problems] == ["migrate-flag-without-value"]
     assert stop.value.problems[0].what == f"{flags.split()[0]} has no value"
 
@@ -193,7 +192,7 @@ def test_list_expressions(text: str, value: list[int] | None) -> None:
 )
 def test_layers_with_experts(flag: str, interval: int) -> None:
     result = migrated(f"N=27\npython pretrain_gpt.py {SIZES} --lr 0.5 --num-experts 4 --moe-layer-freq {flag} --seed 7")
-    values = {name: value.value for name, value in draft([Text("new.yml", result.text)]).values.items()}
+    values = {name: value.value for name, value in draft([File("new.yml", result.text)]).values.items()}
     assert (values["moe_expert_interval"], result.problems) == (interval, [])
 
 

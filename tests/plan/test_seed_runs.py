@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.hosts.hosts import Resources
 from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.devices import DEVICES
 from neoxargs.plan.given.target import Target
+from neoxargs.resolve import File
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import draft
 from neoxargs.runs.run_spec import RunSpec
@@ -43,7 +43,7 @@ def plan_of(run: dict[str, str]) -> Plan:
     lines.append(f"  stage: {run['stage']}")
     if run["stage"] != "0":  # without ZeRO, DeepSpeed ignores the sections of offloading
         lines += [f"  {part}: {{device: cpu}}" for part in ("offload_param", "offload_optimizer") if run[part]]
-    config = complete(draft([Text("run.yml", "\n".join(lines))], []), gpus)
+    config = complete(draft([File("run.yml", "\n".join(lines))], []), gpus)
     hosts = {f"node{index}": list(range(gpus // nodes)) for index in range(nodes)}
     return make_plan(RunSpec(config, Resources(hosts, "cuda")), TARGET)
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.processes.console_filter import ConsoleFilter, shows_all
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support.smallest import YAML
 
 NOISE = [
@@ -88,4 +87,4 @@ def test_the_log_of_a_rank_has_every_line(tmp_path: Path, show_all: list[str]) -
     [("", False), ("log_level: info\n", True), ("log_level: debug\n", True), ("log_level: warning\n", False)],
 )
 def test_log_level_shows_every_line(text: str, expected: bool) -> None:
-    assert shows_all(complete(draft([Text("my.yml", YAML + text)]), 1)) == expected
+    assert shows_all(complete(draft([File("my.yml", YAML + text)]), 1)) == expected

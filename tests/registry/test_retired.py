@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 
 SIZES = """
 num-layers: 4
@@ -24,7 +23,7 @@ lr: 0.001
 
 
 def resolved(text: str) -> Config:
-    return complete(draft([Text("old.yml", SIZES + text)]), 1)
+    return complete(draft([File("old.yml", SIZES + text)]), 1)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import resolve
-from neoxargs.resolve.derive import EXAMPLES, complete, ordered
+from neoxargs.registry.training import Training
+from neoxargs.resolve import File
+from neoxargs.resolve.derive import EXAMPLES, before_ranks, complete, ordered
 from neoxargs.resolve.merge import draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule, refuse, warn
@@ -30,7 +30,7 @@ def rule(function: Callable[..., Any], *results: str) -> Rule:
 
 
 def run(text: str = SIZES, rules: tuple[Rule, ...] = (), checks: tuple[Any, ...] = (), gpus: int | None = 8) -> Config:
-    return complete(draft([Text("my.yml", text)]), gpus, rules, [rule(check) for check in checks])
+    return complete(draft([File("my.yml", text)]), gpus, rules, [rule(check) for check in checks])
 
 
 def wrong(*arguments: Any, **more: Any) -> list[Problem]:
@@ -131,12 +131,12 @@ def test_dotted_inputs() -> None:
 
 def test_rules_that_depend_on_each_other_are_an_assertion() -> None:
     with pytest.raises(AssertionError, match="circular dependency"):
-        ordered([rule(lambda seed: seed, "train_iters"), rule(lambda train_iters: 1, "seed")])
+        ordered((rule(lambda seed: seed, "train_iters"), rule(lambda train_iters: 1, "seed")))
 
 
 def test_two_rules_for_one_result_are_an_assertion() -> None:
     with pytest.raises(AssertionError, match="two rules derive seed"):
-        ordered([rule(lambda gpus: 1, "seed"), rule(lambda gpus: 1, "seed")])
+        ordered((rule(lambda gpus: 1, "seed"), rule(lambda gpus: 1, "seed")))
 
 
 # -- dialects and retired names ----------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_rules_know_their_parameters() -> None:
 
 
 def test_the_rules_have_an_order() -> None:
-    assert len(ordered(DERIVATIONS)) == len(DERIVATIONS)
+    assert len(ordered(tuple(DERIVATIONS))) == len(DERIVATIONS)
 
 
 def test_every_derived_parameter_has_a_rule() -> None:
@@ -310,14 +310,28 @@ def test_every_derived_parameter_has_a_rule() -> None:
     assert derived - results == KNOWN_LATER
 
 
-def test_a_number_of_gpus_can_depend_on_the_draft(tmp_path: Any) -> None:
-    path = tmp_path / "my.yml"
-    path.write_text(SIZES + "train_micro_batch_size_per_gpu: 1\nnum_gpus: 4\nlr: 1e-4\ntrain_iters: 1\n")
-    config = resolve([path], gpus=lambda drafted: drafted.values["num_gpus"].value)
-    assert config.parallel.world_size == 4
-    with pytest.raises(Problems, match=r"hidden_size(.|\n)*no hosts"):
-        resolve([path], ["hidden_size=x"], gpus=no_hosts)
+def test_rules_that_need_no_ranks_run_before_them() -> None:
+    """Those that need them do so directly, or through what another one derives."""
+    ranks = rule(lambda gpus: gpus, "world_size")
+    rules = (rule(lambda world_size: world_size, "seed"), ranks, rule(lambda hidden_size: 7, "train_iters"))
+    partial = before_ranks(draft([File("my.yml", SIZES)]), rules)
+    assert partial.group(Training).train_iters == 7
+    assert {"world_size", "seed"}.isdisjoint(partial.values)
+    for gpus in (4, 8):  # one does not change what the next starts from
+        config = partial.complete(gpus, checks=())
+        assert (config.parallel.world_size, config.training.seed, config.training.train_iters) == (gpus, gpus, 7)
 
 
-def no_hosts(_: Any) -> int:
-    raise Problems([Problem("no hosts", id="no-hosts")])
+def test_problems_are_in_the_order_of_the_rules_and_after_those_of_finding_the_ranks() -> None:
+
+    def seed(gpus: int) -> int:
+        raise Contradiction("wrong")
+
+    def train_iters(hidden_size: int) -> int:
+        raise Contradiction("wrong")
+
+    rules = (rule(seed, "seed"), rule(train_iters, "train_iters"))
+    partial = before_ranks(draft([File("my.yml", SIZES)]), rules)
+    with pytest.raises(Problems) as bad:
+        partial.complete(1, checks=(), found=[Problem("no hosts", id="no-hosts")])
+    assert [problem.id for problem in bad.value.problems] == ["no-hosts", "seed", "train-iters"]

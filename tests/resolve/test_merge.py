@@ -6,18 +6,14 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import render
-from neoxargs.registry.deepspeed_optimizer import OptimizerParams
-from neoxargs.registry.model import Shape
-from neoxargs.registry.regularization import Regularization
-from neoxargs.registry.runner import Runner
+from neoxargs.resolve import File
 from neoxargs.resolve.merge import Draft, draft
 from neoxargs.resolve.merge.judge import MAX_SUGGESTIONS
 
 
 def drafted(*texts: str, sets: tuple[str, ...] = ()) -> Draft:
-    return draft([Text(f"{name}.yml", text) for name, text in zip("abc", texts, strict=False)], sets)
+    return draft([File(f"{name}.yml", text) for name, text in zip("abc", texts, strict=False)], sets)
 
 
 def values(*texts: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -164,13 +160,29 @@ def test_set_to_auto_unsets_the_value_of_a_file() -> None:
     assert (found.values["train_batch_size"].value, found.auto) == (8, frozenset())
 
 
-def test_a_group_before_any_rule() -> None:
-    found = drafted("hostfile: hosts\nnum_layers: 2\ndialect: neox-2026")
-    assert found.group(Runner).hostfile == "hosts"
-    assert found.group(Runner).master_port == Runner.parameters["master_port"].default
-    assert found.group(Shape).num_layers == 2
-    assert found.group(Regularization).weight_decay == 0.1  # neox-2026's
-    assert found.group(OptimizerParams).lr == OptimizerParams.parameters["lr"].default
+def test_values_that_replace_those_of_files_and_of_sets() -> None:
+    """As if by `--set`, without a parser: a search makes hundreds of drafts from one."""
+    changes = {
+        "hidden_size": 16,
+        "zero_optimization.stage": 3,
+        "checkpoint_activations": "selective",
+        "fp16.enabled": True,
+    }
+    found = drafted("hidden_size: 8\nseed: 2", sets=("hidden_size=4", "lr=1e-4"))
+    changed = found.with_values({**changes, "fp16.enabled": True})
+    sets = ["lr=1e-4", "hidden_size=16", "zero_optimization.stage=3", "checkpoint_activations=selective"]
+    asked = drafted("hidden_size: 8\nseed: 2", sets=(*sets, "fp16.enabled=true"))
+    assert (changed.values, changed.dialect, changed.section_places) == (
+        asked.values,
+        asked.dialect,
+        asked.section_places,
+    )
+    assert found.values["hidden_size"].value == 4  # it is another draft
+
+
+def test_a_value_of_a_wrong_type_is_reported_as_if_set() -> None:
+    (by_value,) = drafted("seed: 1").with_values({"hidden_size": "big"}).problems
+    assert by_value == drafted("seed: 1", sets=("hidden_size=big",)).problems[0]
 
 
 def test_same_key_in_two_files() -> None:

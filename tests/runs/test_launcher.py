@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.hosts.hosts import Resources
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.runs.launcher import launcher_of
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.runs.summary import to_text
@@ -22,7 +21,7 @@ NEEDS_DEEPSPEED = {
 
 
 def configured(text: str) -> Config:
-    return complete(draft([Text("my.yml", f"{smallest.YAML}{text}\n")]), 2)
+    return complete(draft([File("my.yml", f"{smallest.YAML}{text}\n")]), 2)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.record import replace
 from neoxargs.facts.description import describe
 from neoxargs.hosts.hosts import Resources, assumed_resources
 from neoxargs.launch.start.prepare import with_text
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
 
@@ -54,7 +53,7 @@ CPU = Resources({"localhost": [0, 1, 2, 3]}, "cpu")
 
 
 def spec(text: str, resources: Resources, overrides: tuple[str, ...] = ()) -> RunSpec:
-    config = complete(draft([Text("configs/my.yml", text)], overrides), resources.gpus)
+    config = complete(draft([File("configs/my.yml", text)], overrides), resources.gpus)
     return RunSpec(with_text(config), resources)
 
 
@@ -147,7 +146,7 @@ def test_places_have_one_form_and_no_setting_is_listed_twice():
 
 
 def test_a_report_describes_a_run_without_places() -> None:
-    found = dict(describe(complete(draft([Text("small.yml", SMALL)]), 8)))
+    found = dict(describe(complete(draft([File("small.yml", SMALL)]), 8)))
     assert found["ranks"] == "8 = tensor 2 x pipeline 2 x data 2"
     assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens per step"
     assert found["model"].startswith("4 layers, hidden 256, feed-forward 1024, 8 heads, sequence 256")
@@ -177,6 +176,6 @@ def test_only_sizes_of_the_model_s_layers_are_shown(kind, sizes):
 
 def test_prefixes_follow_their_weights() -> None:
     text = SMALL.replace("text_path: python-stdlib", "data_path: [0.3, data/a, data/b]")
-    config = complete(draft([Text("my.yml", text)]), 4)
+    config = complete(draft([File("my.yml", text)]), 4)
     shown = summary.to_text(RunSpec(config, assumed_resources(4)))
     assert "data       0.3 x data/a, data/b, tokenised by ByteLevelTokenizer" in shown

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 
 SHAPE = {
     "num_layers": 4,
@@ -27,7 +26,7 @@ def configure(*texts: str, gpus: int = 8, without: str = "", samples: int = 0) -
     shape = {name: value for name, value in SHAPE.items() if name != without and not _has(" ".join(texts), name)}
     lines = "\n".join(f"{name}: {value}" for name, value in shape.items())
     given = [("my.yml", texts[0] if texts else ""), *(("more.yml", text) for text in texts[1:]), ("shape.yml", lines)]
-    config = complete(draft([Text(name, text) for name, text in given if text]), gpus, samples_per_epoch=samples)
+    config = complete(draft([File(name, text) for name, text in given if text]), gpus, samples_per_epoch=samples)
     config.warnings = [warning for warning in config.warnings if warning.id != "dialect-guessed"]
     return config
 

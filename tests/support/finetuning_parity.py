@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain, pairwise
@@ -11,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neoxargs.base.request import Request
 from neoxargs.convert.huggingface import importing
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.token_files import index
-from neoxargs.resolve import resolve
-from neoxargs.runs.epochs import samples_per_epoch
+from neoxargs.runs.run_spec import resolve_run
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
@@ -188,7 +189,7 @@ def on_layout(folder: str, name: str, layout: str, theirs: Answer) -> Difference
     root, (settings, _) = Path(folder), CASES[name]
     sets = overrides(root, {**settings, **LAYOUTS[layout], "load": root / "ours"})
     world = torch.distributed.get_world_size()
-    config = resolve([root / "ours" / "model.yml"], sets, gpus=world, samples=samples_per_epoch)
+    config = resolve_run(Request([str(root / "ours" / "model.yml")], sets, gpus=world), os.environ).config
     arguments = parse_rank_arguments(script_arguments(config))
     config = arguments.config
     here, tokenizer = mesh.build_mesh(config.parallel), build_tokenizer(config.tokenizer)

@@ -9,10 +9,9 @@ from typing import Any, get_args
 import pytest
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.registry import Parameter
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.targets.deepspeed import deepspeed_json
 
 SHAPE = """
@@ -29,7 +28,7 @@ data_path: my_text_document
 
 def configured(*texts: str, gpus: int = 8) -> Config:
     """Resolve SHAPE with more YAML."""
-    given = [Text("shape.yml", SHAPE), *(Text(f"my{i}.yml", text) for i, text in enumerate(texts) if text)]
+    given = [File("shape.yml", SHAPE), *(File(f"my{i}.yml", text) for i, text in enumerate(texts) if text)]
     return complete(draft(given), gpus)
 
 

@@ -6,10 +6,9 @@ import argparse
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.launch.start.prepare import with_text
-from neoxargs.resolve import complete, draft, resolve
+from neoxargs.resolve import File, complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.megatron_unsupported import unsupported
 from tests.support.paths import NEOX_HEAD, QUICKSTART, needs_corpus
@@ -88,7 +87,7 @@ def test_a_setting_as_flags(parser: argparse.ArgumentParser, text: str, expected
 
 def test_datasets_with_weights(parser: argparse.ArgumentParser) -> None:
     text = "{train_data_paths: [a, b], train_data_weights: [1, 2], valid_data_paths: 'c', test_data_paths: [d]}"
-    texts = [Text("shape.yml", SHAPE.replace("data_path: my_text_document", "")), Text("my.yml", text)]
+    texts = [File("shape.yml", SHAPE.replace("data_path: my_text_document", "")), File("my.yml", text)]
     read = vars(parser.parse_args(megatron_flags(complete(draft(texts), 8))))
     assert read["train_data_path"] == ["1.0", "a", "2.0", "b"]
     assert read["valid_data_path"] == ["1.0", "c"]

@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.ranks import train_values
 from tests.support import smallest
@@ -36,7 +35,7 @@ NO_FLAG = ("faiss-use-gpu",)
 
 
 def config(text: str = "") -> Config:
-    return complete(draft([Text("my.yml", smallest.YAML + "data_path: x\n" + text)]), 1)
+    return complete(draft([File("my.yml", smallest.YAML + "data_path: x\n" + text)]), 1)
 
 
 @pytest.mark.shows(*CHANGED)

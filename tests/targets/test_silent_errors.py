@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.checks.data.files import missing_files
 from neoxargs.hosts.hosts import resources
 from neoxargs.registry.runner import Runner
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.targets.deepspeed import deepspeed_json
 from tests.support.paths import DOCS
 from tests.support.targets import SHAPE, configured
@@ -24,7 +23,7 @@ MIGRATING = DOCS / "from-gpt-neox.md"
 def refused(*texts: str) -> str:
     """Every problem's sentence, and the hints."""
     with pytest.raises(Problems) as caught:
-        complete(draft([Text(f"{index}.yml", text) for index, text in enumerate(texts)]), 8)
+        complete(draft([File(f"{index}.yml", text) for index, text in enumerate(texts)]), 8)
     return str(caught.value)
 
 
@@ -101,8 +100,8 @@ def rates(_: Path) -> bool:
 
 
 def accumulated(_: Path) -> bool:
-    alone = complete(draft([Text("my.yml", SHAPE), Text("gas.yml", "gas: 3")]), 8)
-    both = complete(draft([Text("my.yml", SHAPE), Text("gas.yml", "{gas: 1, gradient_accumulation_steps: 1}")]), 8)
+    alone = complete(draft([File("my.yml", SHAPE), File("gas.yml", "gas: 3")]), 8)
+    both = complete(draft([File("my.yml", SHAPE), File("gas.yml", "{gas: 1, gradient_accumulation_steps: 1}")]), 8)
     warned = [any(warning.about == ("gas",) for warning in found.warnings) for found in (alone, both)]
     return alone.batch.gradient_accumulation_steps == 3 and warned == [True, False]
 

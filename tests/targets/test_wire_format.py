@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.targets import deepspeed, ranks, wire_format
 from tests.support import smallest
 
@@ -24,7 +23,7 @@ data_path: [0.3, some/file, 0.7, "other file"]
 
 
 def resolved(text: str = YAML, gpus: int = 1) -> Config:
-    return complete(draft([Text("my.yml", text)]), gpus)
+    return complete(draft([File("my.yml", text)]), gpus)
 
 
 def test_a_payload_is_urlsafe_base64_of_json_as_gpt_neox_reads_it():
@@ -83,7 +82,7 @@ def test_rank_arguments_are_recovered_from_script_arguments():
 
 def test_places_arrive_with_the_values_and_with_what_is_derived_from_them():
     overrides = ("eval_interval=7", f"comet_others={{api_key: hidden, b: [{'1, ' * 50}]}}")
-    config = complete(draft([Text("my.yml", YAML)], overrides), 1)
+    config = complete(draft([File("my.yml", YAML)], overrides), 1)
     arrived = wire_format.parse_rank_arguments(wire_format.script_arguments(config)).config
     for name in ranks.rank_values(config):
         place = config.place(name)

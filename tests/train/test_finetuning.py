@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from neoxargs.base.request import Request
 from neoxargs.config.config import Config
 from neoxargs.resolve import resolve
-from neoxargs.runs.epochs import samples_per_epoch
+from neoxargs.runs.run_spec import resolve_run
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train import run
 from neoxargs.train.generation.logprobs import Scorer
@@ -148,7 +150,7 @@ def test_a_run_resumed_within_an_epoch_goes_on_bit_for_bit(tmp_path: Path) -> No
 
     def config(name: str, *sets: str) -> Config:
         places = [f"save={tmp_path / name}", f"run_dir={tmp_path / name}", *sets]
-        return resolve([file], places, gpus=1, samples=samples_per_epoch)
+        return resolve_run(Request([str(file)], places, gpus=1), os.environ).config
 
     whole = config("whole")
     per_epoch = whole.training.train_iters / 2

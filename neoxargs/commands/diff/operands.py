@@ -16,8 +16,7 @@ from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.files.run_record import RECORD_FILE
 from neoxargs.migrate.neox.verify import fitting_gpus
-from neoxargs.resolve import Draft, draft, read_files
-from neoxargs.resolve.derive import complete
+from neoxargs.resolve import Draft, before_ranks, draft, read_files
 from neoxargs.runs.epochs import samples_per_epoch
 from neoxargs.runs.lenient import resolved
 
@@ -56,7 +55,8 @@ def _call_on_each(function: Callable[[T], R], arguments: Sequence[T]) -> list[R]
 def _resolve(side: Side | Drafted, ranks: int) -> Side:
     if isinstance(side, Side):
         return side
-    config = complete(side.draft, ranks, samples_per_epoch=samples_per_epoch(side.draft))
+    partial = before_ranks(side.draft)
+    config = partial.complete(ranks, samples_per_epoch(partial))
     return Side(side.name, side.kind, config, ranks, checkpoint=side.checkpoint)
 
 
@@ -85,10 +85,10 @@ def _read(name: str, directory: str | None) -> Side | Drafted:
     if not all(paths):
         raise Problems(Problem(f'"{name}" contains an empty file name', hint=EXPECTED, id="diff-without-file"))
     try:
-        texts = read_files(paths, directory)
+        files = read_files(paths, directory)
     except Problems as stop:
         raise Problems(map(_with_near_names, stop.problems)) from None
-    drafted = draft(texts)
+    drafted = draft(files)
     return Drafted(name, "files" if len(paths) > 1 else "file", drafted, _declared_ranks(drafted))
 
 
@@ -133,9 +133,8 @@ def _in_folder(name: str, folder: Path) -> Iterator[Side | Drafted]:
             yield of_checkpoint(name, values, _iteration(checkpoint), checkpoint)
     contents = Contents.at(folder, None)
     if contents and contents.configurations:
-        drafted = draft(read_files(contents.configurations))
         kind = f"GPT-NeoX checkpoint of iteration {contents.iteration}"
-        yield Drafted(name, kind, drafted, contents.files.ranks, contents.folder)
+        yield Drafted(name, kind, contents.draft, contents.files.ranks, contents.folder)
 
 
 def _iteration(checkpoint: Path) -> int:

@@ -11,7 +11,7 @@ from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.convert.huggingface import FAMILIES
 from neoxargs.convert.huggingface.family import Family, Setting, Values
 from neoxargs.resolve.yaml.nodes import Mapping, Node
-from neoxargs.resolve.yaml.read import parse, read_files
+from neoxargs.resolve.yaml.read import read_files
 
 #: Key in transformers 5 -> its name in transformers 4.
 OLD_KEYS = {"rope_parameters": "rope_scaling", "rope_type": "type"}
@@ -42,7 +42,7 @@ class _Entry(NamedTuple):
 
 def read(folder: Path) -> ImportedModel:
     """Read config.json; raise Problems with every key that has no equivalent, each with its position."""
-    tree = parse(read_files([folder / "config.json"])[0])
+    tree = read_files([folder / "config.json"])[0].mapping()
     family = _family(tree)
     values, problems = dict(family.constants), list(_unsupported(tree, family))
     for row in family.settings:

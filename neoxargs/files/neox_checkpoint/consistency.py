@@ -17,8 +17,6 @@ from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.files.neox_checkpoint.files import files_of, state_file
 from neoxargs.files.neox_checkpoint.optimizer import NotUsable, locate_state, partition_steps
 from neoxargs.files.neox_checkpoint.pickles import TensorRef, unreadable
-from neoxargs.resolve import read_files
-from neoxargs.resolve.merge import draft
 
 #: Elements of each matrix that are compared with the optimizer's.
 SAMPLE = 1024
@@ -66,7 +64,7 @@ def _missing_stages(contents: Contents) -> list[str]:
     if not files.by_layer or not contents.configurations:
         return []
     try:
-        size = draft(read_files(contents.configurations)).values.get("pipe_parallel_size")
+        size = contents.draft.values.get("pipe_parallel_size")
     except Problems:
         return []
     stages = size.value if size else 0

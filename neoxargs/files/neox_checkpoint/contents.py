@@ -10,6 +10,7 @@ from typing import Any
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.files.neox_checkpoint.files import Files, find
 from neoxargs.files.neox_checkpoint.pickles import TensorRef, read, unreadable
+from neoxargs.resolve import Draft, draft, read_files
 
 #: Number of a layer -> name of a tensor -> the tensors of all tensor parallel ranks.
 Layers = dict[int, dict[str, list[TensorRef]]]
@@ -84,6 +85,11 @@ class Contents:
         inside = sorted((self.folder / "configs").glob("*"))
         found = inside or sorted(self.folder.glob("*.yml"))
         return [path for path in found if path.suffix in (".yml", ".yaml", ".json")]
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The values in `configurations`; raises Problems if a file cannot be read."""
+        return draft(read_files(self.configurations))
 
     @cached_property
     def layers(self) -> Layers:

@@ -11,7 +11,7 @@ from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.config.config import Config
 from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.registry import ABSENT, REGISTRY
-from neoxargs.resolve import resolve
+from neoxargs.resolve import complete
 from neoxargs.resolve.compare.apart import SHOWN_BY_SHAPES, names
 from neoxargs.resolve.compare.continuing import level_of
 from neoxargs.resolve.compare.differences import differences, same_function
@@ -61,6 +61,6 @@ def _saved_configuration(contents: Contents, dialect: str | None) -> Config | No
     try:
         # GPT-NeoX's files name no dialect, and this run's is the best guess: different defaults would look like
         # differences.
-        return resolve(contents.configurations, [f"dialect={dialect}"] if dialect else [], gpus=contents.files.ranks)
+        return complete(contents.draft.with_values({"dialect": dialect} if dialect else {}), contents.files.ranks)
     except Problems:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
@@ -13,7 +14,7 @@ from neoxargs.migrate.deepspeed.versions import chosen, versions
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options, Source
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
-from neoxargs.resolve.yaml.read import parse
+from neoxargs.resolve.yaml.read import File
 
 SECTION = "deepspeed_config"
 #: Key of Accelerate -> parameter.
@@ -50,14 +51,14 @@ class Accelerate(Source):
         if not text.name.endswith((".yml", ".yaml")) or not re.search(f"^({SECTION}|{KIND}):", text.text, re.M):
             return False
         try:
-            tree = parse(text)
+            tree = _tree(text)
             return isinstance(_value(tree, SECTION), Mapping) or _other_kind(tree) is not None
         except Problems:  # NeoX reports why the file cannot be read
             return False
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         (text,) = texts
-        tree = parse(text)
+        tree = _tree(text)
         if not isinstance(_value(tree, SECTION), Mapping) and (kind := _other_kind(tree)):
             what = f"{KIND} is {kind.text}, expected DEEPSPEED: deepy trains only with DeepSpeed"
             hint = "configure Accelerate for DeepSpeed and migrate that file; ZeRO stage 3 shards a model as FSDP does"
@@ -70,6 +71,11 @@ class Accelerate(Source):
         is_whole = all(key != f"{SECTION}.{FILE}" for key, _ in entries)
         version = chosen(versions([block]), None, text.name)
         return convert_version(version, text.name, options.deepspeed, is_whole=is_whole)
+
+
+@lru_cache(maxsize=1)  # read when the file is recognised and when it is converted
+def _tree(text: Text) -> Mapping:
+    return File(*text).mapping()
 
 
 def _value(tree: Mapping, key: str) -> Node | None:

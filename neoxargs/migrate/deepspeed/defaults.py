@@ -12,7 +12,6 @@ import re
 from collections.abc import Container, Iterator
 from typing import Any
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.migrate.deepspeed.auto import (
     TRAINER_OPTIMIZER,
@@ -24,7 +23,7 @@ from neoxargs.migrate.deepspeed.versions import Version
 from neoxargs.migrate.neox.verify import fitting_gpus
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import ABSENT, REGISTRY
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 from neoxargs.resolve.derive import EXAMPLES
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules.optimizer import accepts_param
@@ -120,9 +119,10 @@ def _comment(name: str, deepspeed: str) -> str:
 
 def _differences(text: str, deepspeed: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     """Yield each key that is not set and for which deepy has another value than DeepSpeed by default."""
-    new = draft([Text("new", text)])
+    file = File("new", text)
+    new = draft([file])
     given = {**new.values, **dict.fromkeys(new.auto)}
-    drafted = draft([Text("new", text), Text("rest", _rest(given))])
+    drafted = draft([file, File("rest", _rest(given))])
     config, _ = resolved(drafted, fitting_gpus(drafted))
     is_unread, defaults = unread_by_run(config), _defaults(config, given, deepspeed)
     for name, parameter in REGISTRY.parameters.items():

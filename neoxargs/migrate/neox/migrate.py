@@ -31,7 +31,7 @@ from neoxargs.migrate.neox.verify import beyond, changed, fitting_gpus, verify
 from neoxargs.migrate.result import Change, Result
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, introduced, removed
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 from neoxargs.resolve.guess import follows_dialect, guess_warnings, other_dialect
 from neoxargs.resolve.yaml.edit import Document, Entry
 from neoxargs.resolve.yaml.nodes import format_node, node_of
@@ -43,9 +43,7 @@ def migrate(texts: Sequence[Text], to: str) -> Result:
 
     Raises Problems if the files cannot be read, or if their configuration cannot be expressed in that dialect.
     """
-    work = _Migration(texts, to)
-    if work.drafted.problems:
-        raise Problems(work.drafted.problems)
+    work = _Migration([File(*text) for text in texts], to)
     for document in work.files.documents:
         for name in list(document.entries()):
             # Parsed again after each edit, which moves the ranges and can remove other entries.
@@ -56,19 +54,18 @@ def migrate(texts: Sequence[Text], to: str) -> Result:
         raise Problems(work.problems)
     work.name_dialect()
     # No dialect is written to a partial configuration, so both versions are compared under the one it has now.
-    fixed = [f"dialect={work.drafted.dialect.name}"] if work.is_part else []
+    fixed = {"dialect": work.drafted.dialect.name} if work.is_part else {}
     new = work.files.texts
-    verify(draft(work.start, fixed), draft(new, fixed), work.gpus, Place(new[0].name, 0, 0))
+    verify(work.drafted.with_values(fixed), work.files.draft(**fixed), work.gpus, Place(new[0].name, 0, 0))
     return Result(new, work.changes, [*work.remaining, *work.problems])
 
 
 class _Migration:
-    def __init__(self, texts: Sequence[Text], to: str) -> None:
-        self.start, self.to, self.day = texts, to, NAMES[to]
-        self.drafted = draft(texts)
-        if not self.drafted.readable:
+    def __init__(self, files: Sequence[File], to: str) -> None:
+        self.to, self.day, self.drafted = to, NAMES[to], draft(files)
+        if self.drafted.problems:
             raise Problems(self.drafted.problems)
-        self.files = Files(texts)
+        self.files = Files(files)
         self.is_part = any(p.required and p.name not in self.drafted.values for p in REGISTRY.parameters.values())
         self.values = {name: value.value for name, value in self.drafted.values.items()}
         self.gpus = fitting_gpus(self.drafted)
@@ -286,7 +283,7 @@ class _Migration:
 
     def changed_defaults(self) -> list[tuple[str, Any, Any]]:
         """Return each parameter that would change with the new dialect's defaults, its old and its new value."""
-        after, _ = resolved(draft(self.files.texts, [f"dialect={self.to}"]), self.gpus)
+        after, _ = resolved(self.files.draft(dialect=self.to), self.gpus)
         return [
             (each.name, self.before.get(each.name), after.get(each.name))
             for each in changed(self.before, after)

@@ -8,20 +8,28 @@ from typing import Any
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place
 from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Draft, File, draft
 from neoxargs.resolve.yaml.edit import Document, Entry
 
 
 class Files:
     """The files of one run, each with its original text."""
 
-    def __init__(self, texts: Sequence[Text]) -> None:
-        self.documents = [Document(*text) for text in texts]
-        self._originals = {text.name: Document(*text) for text in texts}
+    def __init__(self, files: Sequence[File]) -> None:
+        self.documents = [Document(*file) for file in files]
+        self._originals = {document.name: document.copy() for document in self.documents}
+        self._parsed: dict[Text, File] = {file: file for file in files}
 
     @property
     def texts(self) -> list[Text]:
         """The current text of each file."""
         return [Text(document.name, document.text) for document in self.documents]
+
+    def draft(self, **overrides: str) -> Draft:
+        """Merge the current files. Each is parsed again only after an edit."""
+        texts = self.texts
+        self._parsed = {text: self._parsed.get(text) or File(*text) for text in texts}
+        return draft([self._parsed[text] for text in texts]).with_values(overrides)
 
     def holder(self, name: str) -> Document | None:
         """Return the file that has an entry of this name, or None."""

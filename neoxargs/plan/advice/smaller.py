@@ -17,9 +17,9 @@ from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.target import Target
 from neoxargs.runs.run_spec import RunSpec
 
-#: Resolves the configuration with additional overrides; raises Problems.
-Resolve = Callable[[list[str]], RunSpec]
 Changes = Mapping[str, object]
+#: Resolves the configuration with changes; raises Problems.
+Resolve = Callable[[Changes], RunSpec]
 #: The most suggestions that are made.
 MAX_SUGGESTIONS = 4
 #: The most single changes that are combined.
@@ -104,7 +104,7 @@ def _savings(config: Config) -> Iterator[Changes]:
 def try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
     """Return the plan with these changes, or None if a rule forbids them."""
     try:
-        return make_plan(resolve(overrides_of(changes)), target)
+        return make_plan(resolve(changes), target)
     except Problems:
         return None
 

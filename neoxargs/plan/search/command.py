@@ -14,7 +14,7 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, report
 from neoxargs.base.record import replace
 from neoxargs.base.write_files import require_replaceable, write_all
-from neoxargs.plan.advice.smaller import Changes, overrides_of
+from neoxargs.plan.advice.smaller import Changes
 from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.devices import ASSUMED_DEVICE
 from neoxargs.plan.given.options import PlanOptions
@@ -30,8 +30,8 @@ from neoxargs.plan.search.subject import (
     start_of,
     under_all_names,
 )
-from neoxargs.resolve import draft, read_files
-from neoxargs.runs.run_spec import RunSpec, resolve_run_texts
+from neoxargs.resolve import Draft, draft, read_files
+from neoxargs.runs.run_spec import RunSpec, complete_run
 
 #: The most GPUs that --fewest tries without --gpus.
 MOST_GPUS = 1024
@@ -62,13 +62,13 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     require_replaceable(search.write)
     if search.fewest and not options.gpus:
         options = replace(options, gpus=MOST_GPUS)
-    texts = read_files(options.files, options.directory)
-    drafted = draft(texts, options.overrides)
+    drafted = draft(read_files(options.files, options.directory), options.overrides)
 
     def resolve(changes: Changes, gpus: int | None) -> RunSpec:
         # the fewest GPUs are not those that the files count
         counts = {name: gpus for name in GPU_COUNTS if search.fewest and gpus and name in drafted.values}
-        return _resolve(texts, options, {**under_all_names(changes, drafted.values), **counts}, gpus)
+        changed = drafted.with_values({**under_all_names(changes, drafted.values), **counts})
+        return on_hosts(complete_run(changed, os.environ, gpus), "cuda", options.per_host)
 
     start = start_of(resolve, drafted, options.gpus, search.fewest)
     target = _target(options, start.spec, search.name)
@@ -77,7 +77,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
         result = _search(resolve, start, target, options, search.fewest, tell)
     assumed = target.assumed.bytes_of("host_memory") * min(result.devices, options.per_host)
     subject = Subject(start, target, options.files, target.host_memory or assumed)
-    usage = _write(result, subject, search, texts, options)
+    usage = _write(result, subject, search, drafted, options)
     if options.as_json:
         print(json.dumps(to_json(result, subject), indent=1))
     else:
@@ -100,11 +100,6 @@ def _search(resolve: Resolve, start: Start, target: Target, options: PlanOptions
     return on(devices).run(devices)
 
 
-def _resolve(texts: list[Text], options: PlanOptions, changes: Changes, gpus: int | None) -> RunSpec:
-    overrides = options.with_overrides(overrides_of(changes)).overrides
-    return on_hosts(resolve_run_texts(texts, overrides, os.environ, gpus), "cuda", options.per_host)
-
-
 def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
     """Return the GPU and host to plan for. name: the option that asks for the search."""
     target = choose_target(options, base)
@@ -122,7 +117,7 @@ def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
 
 
 def _write(
-    result: Result, subject: Subject, search: SearchOptions, texts: Sequence[Text], options: PlanOptions
+    result: Result, subject: Subject, search: SearchOptions, drafted: Draft, options: PlanOptions
 ) -> Sequence[str]:
     """Write the files that are asked for, and return the lines that tell how to use the fastest layout's."""
     files: list[Text] = []
@@ -132,7 +127,7 @@ def _write(
 
         # Without --gpus, the numbers in the files are those that were planned for.
         counts = _counts(result.devices, options.per_host) if options.gpus else {}
-        file, usage = layout_file(search.write, result, texts, options.overrides, counts)
+        file, usage = layout_file(search.write, result, drafted, options.overrides, counts)
         files.append(file)
     if search.page:
         from neoxargs.plan.search.page import to_html

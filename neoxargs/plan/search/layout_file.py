@@ -18,9 +18,9 @@ from neoxargs.plan.advice.smaller import Changes, overrides_of
 from neoxargs.plan.search.search import Result
 from neoxargs.plan.search.subject import OTHER_NAMES
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import draft
+from neoxargs.resolve import Draft, File, draft
 from neoxargs.resolve.yaml.edit import Document, yaml_value
-from neoxargs.runs.run_spec import resolve_run_texts
+from neoxargs.runs.run_spec import complete_run
 
 #: What a layout without offloading sets for the optimizer; only written over another value.
 NOT_OFFLOADED = ("zero_optimization.offload_optimizer.device", "none")
@@ -33,19 +33,21 @@ class Written(NamedTuple):
     usage: Sequence[str]
 
 
-def layout_file(name: str, result: Result, texts: Sequence[Text], overrides: Sequence[str], counts: Changes) -> Written:
+def layout_file(name: str, result: Result, drafted: Draft, overrides: Sequence[str], counts: Changes) -> Written:
     """Return the file of the fastest layout.
 
-    texts, overrides: the configuration that was searched for. counts: what its numbers of GPUs and hosts must be.
+    drafted: the configuration that was searched for. overrides: its `--set` options.
+    counts: what its numbers of GPUs and hosts must be.
     """
+    texts = drafted.files
     documents = [Document(*text) for text in texts]
-    changes = {**result.front[0].layout.changes(), **_miscounted(documents, counts), **_guessed(texts, overrides)}
+    changes = {**result.front[0].layout.changes(), **_miscounted(documents, counts), **_guessed(drafted)}
     holders = [document for document in documents if _names(document, changes)]
     others = [override for override in overrides if not _sets(override, changes)]
-    alone = Text(name, _edited(_begun(name, changes), changes))
+    alone = File(name, _edited(_begun(name, changes), changes))
     files = [*texts, alone]
     if len(holders) == 1:
-        copied = Text(name, _edited(holders[0], changes))
+        copied = File(name, _edited(holders[0], changes))
         files = [copied if text.name == holders[0].name else text for text in texts]
     what = f"a copy of {holders[0].name} with the fastest layout" if holders else "the fastest layout"
     usage = [f"{name}: {what}; use it with", _command(files, others)]
@@ -66,9 +68,8 @@ def _miscounted(documents: Sequence[Document], counts: Changes) -> Changes:
     return {key: counts[key] for key, old in written.items() if isinstance(old, int) and 0 < old != counts[key]}
 
 
-def _guessed(texts: Sequence[Text], overrides: Sequence[str]) -> Changes:
+def _guessed(drafted: Draft) -> Changes:
     """Return the dialect of files that state none: the keys of a layout could change the guess, and so defaults."""
-    drafted = draft(texts, overrides)
     return {} if "dialect" in drafted.values else {"dialect": drafted.dialect.name}
 
 
@@ -118,10 +119,10 @@ def _sets(override: str, changes: Changes) -> bool:
     return parameter is not None and OTHER_NAMES.get(parameter.name, parameter.name) in changes
 
 
-def _selects(files: Sequence[Text], overrides: Sequence[str], changes: Changes, devices: int) -> bool:
+def _selects(files: Sequence[File], overrides: Sequence[str], changes: Changes, devices: int) -> bool:
     """Return whether these files have the layout; a text with anchors and merged keys may be edited wrongly."""
     try:
-        config = resolve_run_texts(files, overrides, os.environ, devices).config
+        config = complete_run(draft(files, overrides), os.environ, devices).config
     except Problems:
         return False
     return all(config.get(key) == value for key, value in changes.items())

@@ -14,7 +14,8 @@ from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.keys.other_programs import OtherFile, counterpart, files, value_advice
 from neoxargs.resolve.yaml.compose import lines_of
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, read_plain
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, read_plain
+from neoxargs.resolve.yaml.read import File
 
 #: Keys of a run that only GPT-NeoX, DeepSpeed and deepy call so: a file with one of them is not another program's.
 OURS = (
@@ -25,24 +26,22 @@ OURS = (
 _TOML = re.compile(r"\s*(?:\[+(?P<section>[\w.-]+)\]+|(?P<key>[\w.-]+)\s*=\s*(?P<value>[^#\s].*?))\s*(?:#.*)?")
 
 
-def file_of_another_program(text: Text, node: Node | None) -> Problem | None:
-    """Return the problem of a file that another program reads; None for any other file, however wrong it is.
-
-    node: the file as YAML; None if it is not YAML.
-    """
+def file_of_another_program(file: File) -> Problem | None:
+    """Return the problem of a file that another program reads; None for any other file, however wrong it is."""
+    node = file.node
     is_toml = not isinstance(node, Mapping)
-    sections, entries = ([], node.entries) if isinstance(node, Mapping) else _toml(text)
+    sections, entries = ([], node.entries) if isinstance(node, Mapping) else _toml(file)
     names = {entry.key for entry in [*sections, *entries]}
     if all(is_known(normal(name)) for name in names):
         return None
-    found = next((file for file in files() if file.is_toml == is_toml and file.has_written(names)), None)
+    found = next((each for each in files() if each.is_toml == is_toml and each.has_written(names)), None)
     is_ours = any(normal(name) in OURS for name in names)
     if (is_ours and not (found and found.is_certain)) or not (found or is_toml):
         return None
     called, marks = (found.called, found.keys[0]) if found else ("TOML", names)
     where = next(entry.place for entry in [*sections, *entries] if entry.key in marks)
     what = f"this is {called}, and deepy reads YAML with its own names"
-    return Problem(what, where, _names_here(found, text, entries), id="file-of-another-program")
+    return Problem(what, where, _names_here(found, file, entries), id="file-of-another-program")
 
 
 def _toml(text: Text) -> tuple[list[Entry], list[Entry]]:

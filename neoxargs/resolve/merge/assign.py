@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from neoxargs.base.problems import SET, Place, Problem, close_matches, listed
@@ -73,6 +74,7 @@ def assign(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Ass
     )
 
 
+@lru_cache(maxsize=4)  # a search merges the same files with hundreds of overrides
 def _layer(entries: Entries) -> _Layer:
     layer = _Layer()
     for name, entry in entries.parameters.items():

@@ -5,17 +5,17 @@ Among the files, and among the `--set`s, a parameter may be set once, in whateve
 
 from __future__ import annotations
 
+from collections.abc import Mapping as AnyMapping
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.keys.other_files import file_of_another_program
-from neoxargs.resolve.yaml.compose import compose, compose_set, duplicate_key
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null
-from neoxargs.resolve.yaml.read import mapping
+from neoxargs.resolve.yaml.compose import compose_set, duplicate_key
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null, node_of
+from neoxargs.resolve.yaml.read import File, mapping
 
 #: A top-level key that begins so is ignored: a holder of values for anchors, as in Docker Compose.
 EXTENSION = "x-"
@@ -52,11 +52,11 @@ class Entries:
         self.readable = True
 
 
-def read_texts(texts: Sequence[Text]) -> Entries:
+def read_files(files: Sequence[File]) -> Entries:
     """The entries of all files."""
     reader = _Reader("file")
-    for text in texts:
-        reader.text(text)
+    for file in files:
+        reader.file(file)
     return reader.entries
 
 
@@ -66,6 +66,23 @@ def read_overrides(overrides: Sequence[str]) -> Entries:
     for argument in overrides:
         reader.argument(argument)
     return reader.entries
+
+
+def with_overrides(sets: Entries, values: AnyMapping[str, Any]) -> Entries:
+    """The entries of `--set`s with further values, by registry name, which replace those of the same parameter."""
+    reader = _Reader("set")
+    entries = reader.entries
+    entries.parameters = {name: entry for name, entry in sets.parameters.items() if name not in values}
+    entries.sections, entries.odd, entries.spelled = dict(sets.sections), sets.odd, dict(sets.spelled)
+    entries.broken = sets.broken - values.keys()
+    entries.problems = [problem for problem in sets.problems if values.keys().isdisjoint(problem.about)]
+    for name, value in values.items():
+        node = node_of(value)
+        argument = f"{name}={node.text if isinstance(node, Scalar) else format_node(node)}"
+        where = Place(SET, 1, 1, argument, len(name))
+        inside = where._replace(column=len(name) + 2, width=len(argument) - len(name) - 1)
+        reader.setting(name, node._replace(place=inside), where)
+    return entries
 
 
 def read_tree(tree: Mapping) -> Entries:
@@ -81,17 +98,16 @@ class _Reader:
         self.duplicate_sections: set[str] = set()
         """Sections that occur twice in one mapping."""
 
-    def text(self, text: Text) -> None:
-        node, problems = compose(text)
-        if problem := file_of_another_program(text, node):
+    def file(self, file: File) -> None:
+        if problem := file_of_another_program(file):
             self.entries.problems.append(problem)
             self.entries.readable = False
             return
-        self.entries.problems += problems
+        self.entries.problems += file.problems
         try:
             # An empty file is a problem of its own, but not one that cannot be parsed.
-            if node is not None or not problems:
-                self.mapping(mapping(node, Place(text.name, 0, 0)))
+            if file.node is not None or not file.problems:
+                self.mapping(mapping(file.node, Place(file.name, 0, 0)))
                 return
         except Problems as stop:
             self.entries.problems += stop.problems
@@ -109,12 +125,15 @@ class _Reader:
         if node is None and problems:
             self.entries.broken.add(name)
             return
+        # `--set KEY=` is null.
+        self.setting(name, node or Scalar(None, ""), where, key.strip())
+
+    def setting(self, name: str, value: Node, where: Place, key: str = "") -> None:
         # `--set fp16.enabled=true` begins the section fp16, as a file would.
         for section in _sections_around(name):
             if section in REGISTRY.sections:
                 self.entries.sections.setdefault(_current_name(section), where)
-        # `--set KEY=` is null.
-        self.entry(name, Entry(key.strip(), node or Scalar(None, ""), where), {})
+        self.entry(name, Entry(key or name, value, where), {})
 
     def mapping(self, node: Mapping, path: str = "") -> None:
         begun: dict[str, Place] = {}

@@ -23,9 +23,7 @@ from neoxargs.resolve.keys.unknown import (
     unknown_key,
     written_twice,
 )
-from neoxargs.resolve.merge.assign import Assigned
 from neoxargs.resolve.merge.entries import Entries, OddKey
-from neoxargs.resolve.merge.result import Draft
 from neoxargs.resolve.yaml.nodes import Mapping
 
 #: Unknown keys with a suggestion at most; finding suggestions is slow, and such a file is not a configuration.
@@ -39,22 +37,9 @@ class Judgement(NamedTuple):
     meant: tuple[str, ...] = ()
 
 
-def judge(files: Entries, sets: Entries, assigned: Assigned) -> Draft:
-    """Return the draft: the assigned values and all problems."""
-    judgements = [*_odd_keys(files), *_odd_keys(sets)]
-    meant = {name for judgement in judgements for name in judgement.meant}
-    problems = [*files.problems, *sets.problems, *assigned.problems, *(problem for problem, _ in judgements)]
-    return Draft(
-        values=assigned.values,
-        problems=problems,
-        dialect=assigned.dialect,
-        auto=assigned.auto,
-        # A parameter that also has a good value is known in spite of a problem with another spelling of it.
-        broken=frozenset((assigned.broken | files.broken | sets.broken | meant) - set(assigned.values)),
-        section_places={**files.sections, **sets.sections},
-        open_places=assigned.open_places,
-        readable=files.readable,
-    )
+def judge(files: Entries, sets: Entries) -> list[Judgement]:
+    """Return a judgement for each key that is no parameter, or not allowed where it is."""
+    return [*_odd_keys(files), *_odd_keys(sets)]
 
 
 def _odd_keys(entries: Entries) -> Iterator[Judgement]:

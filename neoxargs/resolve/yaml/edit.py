@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 import yaml
@@ -46,6 +47,11 @@ class Document:
         self.newline = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
         self._entries: dict[str, Entry] = {}
         self._read = ""
+
+    def copy(self) -> Document:
+        """Return a document that is edited apart; it is not parsed again."""
+        self.entries()
+        return copy(self)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Read the files named on the command line, and parse a text into a tree.
+"""Read the files named on the command line, and parse each of them once.
 
 A file is looked for in the `-d` directory, then in the working directory, then among the shipped configurations; its
 suffix `.yml`, `.yaml` or `.json` may be omitted.
@@ -31,8 +31,30 @@ LOCK_HINT = (
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
 
-def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None) -> list[Text]:
-    """Return the texts of all files; raises Problems for every file that cannot be read."""
+class File(Text):
+    """A configuration file with its tree, which is parsed here and nowhere else.
+
+    node: the document; None if it is empty or has a syntax error.
+    problems: of its syntax.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        self.node, self.problems = compose(self)
+
+    def mapping(self) -> Mapping:
+        """Return the document, a mapping; raises Problems with all syntax errors."""
+        if self.problems:
+            raise Problems(self.problems)
+        return mapping(self.node, Place(self.name, 0, 0))
+
+
+def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None) -> list[File]:
+    """Return all files; raises Problems for every file that cannot be read."""
+    return [File(*text) for text in read_texts(paths, directory)]
+
+
+def read_texts(paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None) -> list[Text]:
+    """Return the texts of all files, whatever their format; raises Problems for every file that cannot be read."""
     texts: list[Text] = []
     problems: list[Problem] = []
     seen: set[str] = set()
@@ -53,17 +75,9 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
     return texts
 
 
-def read_file(path: str) -> Text:
+def read_text(path: str) -> Text:
     """Return the text of a file of any format; raises Problems."""
     return Text(path, _decode(path, _read(path)))
-
-
-def parse(text: Text) -> Mapping:
-    """Return the tree of a configuration; raises Problems with all syntax errors."""
-    node, problems = compose(text)
-    if problems:
-        raise Problems(problems)
-    return mapping(node, Place(text.name, 0, 0))
 
 
 def mapping(node: Node | None, whole: Place) -> Mapping:

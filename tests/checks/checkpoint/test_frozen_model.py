@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.frozen_model import frozen_model_problems
@@ -14,7 +13,7 @@ from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.commands.checkpoints import examine
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 from tests.support.snapshots import pinned
 
@@ -39,7 +38,7 @@ def found(text: str, training: bool = True) -> list[tuple[str, str]]:
 
 
 def problems(text: str, training: bool = True) -> list[Problem]:
-    config = complete(draft([Text("my.yml", smallest.YAML + text)]), 1)
+    config = complete(draft([File("my.yml", smallest.YAML + text)]), 1)
     return list(frozen_model_problems(config, loaded_checkpoint(config), training))
 
 
@@ -76,7 +75,7 @@ def test_a_change_since_both_checkpoints_is_reported_once(tmp_path: Path) -> Non
     model, adapters = tmp_path / "model", tmp_path / "adapters"
     checkpoint(model, hidden_size=128, tokenizer_type="CharLevelTokenizer")
     checkpoint(adapters, model, **SAVED, hidden_size=128, tokenizer_type="CharLevelTokenizer")
-    config = complete(draft([Text("my.yml", f"{smallest.YAML}{LORA}load: {adapters}\n")]), 1)
+    config = complete(draft([File("my.yml", f"{smallest.YAML}{LORA}load: {adapters}\n")]), 1)
     assert [problem.about[0] for problem in fit_of_checkpoint(config)] == ["hidden_size", "tokenizer_type"]
     checkpoint(adapters, model, **SAVED, tokenizer_type=config.tokenizer.tokenizer_type)
     assert [problem.about[0] for problem in fit_of_checkpoint(config)] == ["hidden_size", "tokenizer_type"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.model import (
@@ -23,7 +22,7 @@ from neoxargs.config.config import Config
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
 from neoxargs.files.token_files.checksums import known_digests
 from neoxargs.files.token_files.index import digest
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.targets.ranks import train_values
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint.saving import _write_config
@@ -42,7 +41,7 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
 
 
 def resolved(folder: Path, text: str = "") -> Config:
-    return complete(draft([Text("my.yml", f"{smallest.YAML}load: {folder}\n{text}")]), 1)
+    return complete(draft([File("my.yml", f"{smallest.YAML}load: {folder}\n{text}")]), 1)
 
 
 @pytest.mark.parametrize("text", ["", "finetune: true\n", "iteration: 10\n"])
@@ -136,7 +135,7 @@ def test_a_longer_learned_position_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "global_step10").mkdir()
     values = train_values(resolved(tmp_path))
     (tmp_path / "global_step10" / "config.json").write_text(json.dumps(values))
-    longer = complete(draft([Text("my.yml", f"{text}load: {tmp_path}\n")]), 1)
+    longer = complete(draft([File("my.yml", f"{text}load: {tmp_path}\n")]), 1)
     assert [problem.about[0] for problem in other_model(longer, loaded_checkpoint(longer))] == [
         "max_position_embeddings"
     ]

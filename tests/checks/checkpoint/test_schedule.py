@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 
 SAVED = {"lr": 6e-4, "warmup": 0.01, "train_iters": 10, "lr_decay_iters": 10}
@@ -25,7 +24,7 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "config.json").write_text(json.dumps(SAVED | saved))
     yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_iters: 20')}lr: 6.0e-4\nload: {folder}\n{text}"
-    config = complete(draft([Text("my.yml", yaml)]), 1)
+    config = complete(draft([File("my.yml", yaml)]), 1)
     return list(other_schedule(config, loaded_checkpoint(config)))
 
 
@@ -45,7 +44,7 @@ def test_epochs_after_steps_with_another_batch_size(batch: int, epochs: int, exp
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text(json.dumps({"train_batch_size": batch}))
     yaml = f"{smallest.YAML.replace('train_iters: 10', f'train_epochs: {epochs}')}load: {tmp_path}\n"
-    config = complete(draft([Text("my.yml", yaml)]), 1, samples_per_epoch=20)
+    config = complete(draft([File("my.yml", yaml)]), 1, samples_per_epoch=20)
     found = list(other_epochs(config, loaded_checkpoint(config)))
     assert [expected in problem.what for problem in found] == [True] * bool(expected)
     steps = {(1, 2): 25, (4, 3): 20, (4, 2): 10}
@@ -97,7 +96,7 @@ def test_checkpoints_without_a_schedule_are_not_checked(saved: str, tmp_path: Pa
     told(tmp_path)
     (tmp_path / "global_step10" / "config.json").write_text(saved)
     yaml = f"{smallest.YAML}load: {tmp_path}\n"
-    config = complete(draft([Text("my.yml", yaml)]), 1)
+    config = complete(draft([File("my.yml", yaml)]), 1)
     assert not list(other_schedule(config, loaded_checkpoint(config)))
 
 
@@ -105,5 +104,5 @@ def test_a_new_optimizer_does_not_continue_the_schedule_of_an_imported_model(tmp
     told(tmp_path)
     (tmp_path / "global_step10").rename(tmp_path / "global_step0")
     for text, count in (("", 1), ("no_load_optim: true\n", 0)):
-        config = complete(draft([Text("my.yml", f"{smallest.YAML}lr: 1.0e-4\nload: {tmp_path}\n{text}")]), 1)
+        config = complete(draft([File("my.yml", f"{smallest.YAML}lr: 1.0e-4\nload: {tmp_path}\n{text}")]), 1)
         assert len(list(other_schedule(config, loaded_checkpoint(config)))) == count

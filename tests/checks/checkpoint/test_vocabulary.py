@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.base.request import Request
 from neoxargs.checks.all import fit_of_checkpoint
@@ -14,7 +13,7 @@ from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
 from neoxargs.commands.check import find_problems
 from neoxargs.config.config import Config
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 from tests.support.snapshots import pinned
 
@@ -37,7 +36,7 @@ def checkpoint(folder: Path, rows: int | None = 384, ranks: int = 1, **saved: An
 
 
 def resolved(folder: Path, text: str) -> Config:
-    return complete(draft([Text("my.yml", f"{smallest.YAML}load: {folder}\n{text}")]), 1)
+    return complete(draft([File("my.yml", f"{smallest.YAML}load: {folder}\n{text}")]), 1)
 
 
 def told(folder: Path, text: str = BYTES) -> list[Problem]:
@@ -120,5 +119,5 @@ def test_check_and_generate_tell_it(tmp_path: Path) -> None:
 def test_the_frozen_model_is_compared_too(tmp_path: Path) -> None:
     checkpoint(tmp_path, 512, tokenizer_type="CharLevelTokenizer")
     text = f"{BYTES}finetune: true\nlora: {{rank: 2, targets: [dense]}}\nbase_checkpoint: {tmp_path}\n"
-    config = complete(draft([Text("my.yml", smallest.YAML + text)]), 1)
+    config = complete(draft([File("my.yml", smallest.YAML + text)]), 1)
     assert {problem.id for problem in fit_of_checkpoint(config)} == {"checkpoint-other-vocabulary"}

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.checks.machine import disk_space
 from neoxargs.cli import main
 from neoxargs.config.config import Config
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 from tests.support.snapshots import pinned
 
@@ -20,7 +19,7 @@ SAVING = smallest.YAML + "tokenizer_type: ByteLevelTokenizer\n"
 
 def config(text: str, folder: Path) -> Config:
     interval = "" if "interval" in text else "save_interval: 1\n"
-    return complete(draft([Text("my.yml", f"{SAVING}save: {folder}\n{text}{interval}")]), 1)
+    return complete(draft([File("my.yml", f"{SAVING}save: {folder}\n{text}{interval}")]), 1)
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_how_many_are_written(tmp_path, text, count):
 
 
 def test_a_run_that_saves_nothing(tmp_path):
-    assert disk_space.folder_problems(complete(draft([Text("my.yml", SAVING)]), 1)) == []
+    assert disk_space.folder_problems(complete(draft([File("my.yml", SAVING)]), 1)) == []
 
 
 def test_a_file_in_the_way(tmp_path):

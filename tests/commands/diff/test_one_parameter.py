@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.commands.diff.differences import ranked
 from neoxargs.commands.diff.side import Side
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.resolve.compare.differences import SETTINGS
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.synonyms import names_of_setting
@@ -103,7 +102,7 @@ def side(values: dict[str, Any]) -> Side:
 
 @cache
 def _side(text: str) -> Side:
-    return Side("my.yml", "file", complete(draft([Text("my.yml", text)]), RANKS), RANKS)
+    return Side("my.yml", "file", complete(draft([File("my.yml", text)]), RANKS), RANKS)
 
 
 def pair(name: str) -> tuple[Side, Side]:

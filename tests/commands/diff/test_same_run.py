@@ -10,7 +10,7 @@ from neoxargs.cli import main
 from neoxargs.commands.diff.differences import ranked
 from neoxargs.commands.diff.side import Side
 from neoxargs.migrate.neox.migrate import migrate
-from neoxargs.resolve import draft, read_files
+from neoxargs.resolve import File, draft, read_files
 from neoxargs.runs.lenient import resolved
 from tests.support.paths import CORPUS, corpus_files, needs_corpus
 from tests.support.selection import mostly_slow
@@ -40,8 +40,11 @@ def test_a_file_and_its_migration(name: str, to: str) -> None:
     migrated = migrate(texts, to).texts
     drafted = draft(texts)
     # a file with a part of a configuration gets no dialect
-    fixed = [] if "dialect" in draft(migrated).values else [f"dialect={drafted.dialect.name}"]
-    a, b = (Side("my.yml", "file", resolved(draft(each, fixed), RANKS)[0], RANKS) for each in (texts, migrated))
+    fixed = [] if "dialect" in draft([File(*text) for text in migrated]).values else [f"dialect={drafted.dialect.name}"]
+    a, b = (
+        Side("my.yml", "file", resolved(draft([File(*text) for text in each], fixed), RANKS)[0], RANKS)
+        for each in (texts, migrated)
+    )
     assert a.config.values
     assert {each.impact for each in ranked(a, b)} <= {"unread"}
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
 from neoxargs.commands.explain.command import explain, explain_everything
 from neoxargs.commands.explain.explain_all import FROM_ENVIRONMENT, annotated_yaml
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import complete, draft, provenance, resolve
+from neoxargs.resolve import File, complete, draft, provenance, resolve
 from tests.support.paths import NEOX_2021, NEOX_HEAD, ROOT, needs_corpus
 from tests.support.reference import read
 from tests.support.snapshots import pinned
@@ -56,7 +55,7 @@ def test_the_inputs_of_a_derived_value_are_traced_to_the_lines_that_set_them() -
     (first, *_) = tree("adam_beta2")
     assert first.startswith("  optimizer.params.betas [0.9, 0.95]: q.yml:")
     text = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 1,\n"
-    config = complete(draft([Text("my.yml", f"{text} mlp_type: llama}}")]), 1)
+    config = complete(draft([File("my.yml", f"{text} mlp_type: llama}}")]), 1)
     hidden_size, factor = provenance.tree("intermediate_size", config).inputs
     assert (hidden_size.name, hidden_size.value, hidden_size.why) == ("hidden_size", 64, "my.yml:1:17")
     assert (factor.value, factor.why) == (8.0, 'derived: `mlp_type: "llama"` (my.yml:2:2)')
@@ -154,7 +153,7 @@ def test_an_unknown_key_has_the_hint_of_check(key: str, hint: str) -> None:
 
 def resolves_to_the_same(config: Config, gpus: int) -> None:
     text = annotated_yaml(config)
-    again = complete(draft([Text("all.yml", text)]), gpus)
+    again = complete(draft([File("all.yml", text)]), gpus)
     names = [
         p.name
         for p in REGISTRY.parameters.values()

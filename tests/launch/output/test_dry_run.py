@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.hosts.hosts import Resources
 from neoxargs.launch.command.command import command
 from neoxargs.launch.output import dry_run
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 
 TWO = Resources({"w0": [0, 1], "worker-1": [3]}, "cuda", {"hostfile": "hosts"}, remote=True)
 
 
 def printed(launcher: str, resources: Resources = TWO, whole: bool = False) -> str:
-    config = complete(draft([Text("my.yml", f"{smallest.YAML}launcher: {launcher}\n")]), resources.gpus)
+    config = complete(draft([File("my.yml", f"{smallest.YAML}launcher: {launcher}\n")]), resources.gpus)
     made = command(config, resources, "/s.py", {})
     return str(made) if whole else dry_run.dry_run(config, resources, made)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.run_record import RECORD_FILE
@@ -27,7 +26,7 @@ from neoxargs.launch.start.restarts import (
 )
 from neoxargs.launch.start.run import Ended
 from neoxargs.processes.run_lock import BY_DEEPY
-from neoxargs.resolve import resolve_texts
+from neoxargs.resolve import File, complete, draft
 from neoxargs.runs.run_spec import RunSpec
 from tests.support import smallest
 from tests.support.configure import configure
@@ -132,11 +131,11 @@ def test_a_stopped_run_says_how_to_continue(tmp_path, monkeypatch, more, how):
 
 
 def test_the_values_that_a_stopped_run_names_can_be_set(tmp_path):
-    text = Text(
+    file = File(
         "my.yml",
         f"{smallest.YAML}save: {tmp_path}\ncheckpoint_factor: 5\nload: {tmp_path}\nfinetune: true\niteration: 7\n",
     )
-    made = resolve_texts([text], ["iteration=null", "finetune=false"], gpus=lambda _: 1, samples=lambda _: 0)
+    made = complete(draft([file], ["iteration=null", "finetune=false"]), 1)
     assert (made.get("iteration"), made.get("finetune")) == (None, False)
 
 

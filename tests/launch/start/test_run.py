@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.hosts.environment import with_package
 from neoxargs.hosts.hosts import Resources
@@ -20,7 +19,7 @@ from neoxargs.launch.command.command import Command, command, runner_flags
 from neoxargs.launch.start import run
 from neoxargs.launch.start.run import start
 from neoxargs.processes.process_tree import SessionGuard, session_members
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 from tests.support.paths import ROOT
 
@@ -29,7 +28,7 @@ CPUS = Resources({"localhost": [0, 1]}, "cpu", {"num_gpus": "2"})
 
 
 def resolved(text: str = "") -> Config:
-    return complete(draft([Text("my.yml", YAML + text)]), 2)
+    return complete(draft([File("my.yml", YAML + text)]), 2)
 
 
 def quietly(text: str) -> None:

@@ -17,7 +17,7 @@ from neoxargs.migrate.deepspeed.lenient_json import blocks, leaves
 from neoxargs.migrate.deepspeed.versions import Version, chosen, versions
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
-from neoxargs.resolve import complete, draft, read_files
+from neoxargs.resolve import File, complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.yaml.nodes import Scalar
 from tests.support.paths import NEOX_2021, REFERENCE, needs_corpus
@@ -40,7 +40,7 @@ def versions_of(text: str) -> list[Version]:
 
 def yaml(text: str) -> str:
     result = convert_version(chosen(versions_of(text), None, "ds.json"), "ds.json").text
-    assert draft([Text("new.yml", result)]).problems == []
+    assert draft([File("new.yml", result)]).problems == []
     text = result.removeprefix("# Converted from ds.json by deepy migrate.\n").removesuffix("dialect: neox-2026\n")
     return text.replace(NO_CLIPPING, "")
 
@@ -123,7 +123,7 @@ def migrated(text: str, **given: str) -> Result:
 
 
 def settings_in(result: Result) -> dict[str, object]:
-    return {name: value.value for name, value in draft([Text("new.yml", result.text)]).values.items()}
+    return {name: value.value for name, value in draft([File("new.yml", result.text)]).values.items()}
 
 
 def test_values_that_a_script_inserts_are_left_out() -> None:
@@ -342,7 +342,7 @@ def test_a_document_with_19_configurations(number: int) -> None:
     version = offered[number - 1]
     result = convert_version(version, "runs.md").text
     drafted = draft(
-        [Text("new.yml", result), Text("model.yml", MODEL.replace("attention_heads: 4", "attention_heads: 32"))]
+        [File("new.yml", result), File("model.yml", MODEL.replace("attention_heads: 4", "attention_heads: 32"))]
     )
     assert drafted.problems == []
     size = int(version.block.settings["PIPELINE_MP_SIZE"][0])
@@ -365,7 +365,7 @@ def test_a_dict_with_four_stages() -> None:
     assert [problem.hint for problem in stop.value.problems] == ["add --choose N", "did you mean reduce_bucket_size?"]
     for number in (1, 3, 4):
         text = convert_version(chosen(offered, number, "seed"), "seed").text
-        config = complete(draft([Text("new.yml", text), Text("model.yml", MODEL), Text("b.yml", "batch_size: 1")]), 2)
+        config = complete(draft([File("new.yml", text), File("model.yml", MODEL), File("b.yml", "batch_size: 1")]), 2)
         assert config.get("zero_optimization.stage") == (0, 1, 2, 3)[number - 1]
         assert config.get("lr") == 5e-5
         assert "# note 15\n" in text
@@ -375,7 +375,7 @@ def test_a_configuration_inside_markdown() -> None:
     notes = document("deepspeed_in_markdown.txt")
     (version,) = versions(blocks(notes))
     result = convert_version(version, "notes.md")
-    config = complete(draft([Text("new.yml", result.text), Text("model.yml", MODEL)]), 2)
+    config = complete(draft([File("new.yml", result.text), File("model.yml", MODEL)]), 2)
     assert config.get("zero_optimization.reduce_bucket_size") == 64**2
     assert config.get("zero_optimization.stage3_prefetch_bucket_size") == 64**2 * 9 // 10
     assert config.get("zero_optimization.stage3_param_persistence_threshold") == 640
@@ -389,7 +389,7 @@ def test_a_configuration_inside_markdown() -> None:
 @pytest.mark.parametrize("path", JSONS, ids=lambda path: path.name)
 def test_published_json(path: Path) -> None:
     (version,) = versions(blocks(read_files([path])[0]))
-    drafted = draft([Text("new.yml", convert_version(version, path.name).text)])
+    drafted = draft([File("new.yml", convert_version(version, path.name).text)])
     assert drafted.problems == []
     plain = {n: v.value for n, v in version.draft.values.items() if n != "optimizer.params.max_grad_norm"}
     assert {name: drafted.values[name].value for name in plain} == plain

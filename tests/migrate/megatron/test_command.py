@@ -16,7 +16,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.model import mlp_width
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import complete, draft, resolve
+from neoxargs.resolve import File, complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.megatron_unsupported import unsupported
 from tests.support.paths import NEOX_HEAD, needs_corpus
@@ -34,7 +34,7 @@ def test_flags_in_variables_are_read_if_no_command_has_flags() -> None:
 
 def config(flags: str) -> Config:
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
-    return complete(draft([Text("new.yml", result.text)]), 8)
+    return complete(draft([File("new.yml", result.text)]), 8)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def check_round_trip(before: Config, gpus: int) -> None:
     script = Text("run.sh", "torchrun pretrain_gpt.py " + shlex.join(flags))
     result = convert_script(script)
     assert [problem.what for problem in result.problems] == []
-    after = complete(draft([Text("new.yml", result.text)]), gpus)
+    after = complete(draft([File("new.yml", result.text)]), gpus)
     emitted, again = by_name(flags), by_name(megatron_flags(after))
     assert {name: again.get(name) for name in emitted} == emitted
     names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.replaced_by]
@@ -367,7 +367,7 @@ SHAPE = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32
     ],
 )
 def test_round_trip(text: str) -> None:
-    check_round_trip(complete(draft([Text("shape.yml", SHAPE), Text("my.yml", text)]), 8), 8)
+    check_round_trip(complete(draft([File("shape.yml", SHAPE), File("my.yml", text)]), 8), 8)
 
 
 def published() -> list[str]:

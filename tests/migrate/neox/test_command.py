@@ -13,7 +13,7 @@ from neoxargs.migrate.neox.rewrites import SPECIAL_REWRITES, rewrites
 from neoxargs.migrate.neox.verify import changed
 from neoxargs.migrate.result import Result
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 
 SIZES = """\
 num-layers: 4
@@ -351,8 +351,8 @@ def test_settings_without_a_counterpart_in_2021_are_kept_with_a_warning() -> Non
 def test_round_trip() -> None:
     forward = migrated("geglu: true\nsave: x\nsave-interval: 5\n", sizes=OF_2021)
     back = migrate(forward.texts, "neox-2021")
-    original = complete(draft([Text("my.yml", OF_2021 + "geglu: true\nsave: x\nsave-interval: 5\n")]), 1)
-    assert list(changed(original, complete(draft(back.texts), 1))) == []
+    original = complete(draft([File("my.yml", OF_2021 + "geglu: true\nsave: x\nsave-interval: 5\n")]), 1)
+    assert list(changed(original, complete(draft([File(*text) for text in back.texts]), 1))) == []
     assert "geglu: true" in back.texts[0].text
 
 

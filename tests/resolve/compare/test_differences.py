@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problems, report
 from neoxargs.cli import main
 from neoxargs.config.config import Config
 from neoxargs.migrate.neox.verify import verify
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import draft, resolve
+from neoxargs.resolve import File, draft, resolve
 from neoxargs.resolve.compare.apart import NOT_OF_THE_RUN, REPORTED_ELSEWHERE, SHOWN_BY_SHAPES, names
 from neoxargs.resolve.compare.differences import KERNELS, SPELLINGS, differences, same_function
 from neoxargs.runs.lockfile import lock_text
@@ -126,7 +125,7 @@ def test_a_check_of_a_run_that_continues_shows_no_secret(
 
 
 def test_migrate_s_verification_shows_no_secret(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    before, after = (draft([Text(name, Path(name).read_text())]) for name in files)
+    before, after = (draft([File(name, Path(name).read_text())]) for name in files)
     with pytest.raises(Problems) as stop:
         verify(before, after, 1, Place("a.yml", 0, 0))
     report(stop.value.problems)

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 from neoxargs.resolve.keys.other_files import OURS
 from neoxargs.resolve.keys.other_programs import files
 
@@ -33,7 +32,7 @@ OTHERS = "the other settings have no counterpart, or one with another meaning"
 
 
 def only(name: str, text: str) -> Problem:
-    drafted = draft([Text(name, text)])
+    drafted = draft([File(name, text)])
     (problem,) = drafted.problems
     assert not drafted.readable
     return problem
@@ -101,7 +100,7 @@ def test_which_program_it_is(name: str, text: str, called: str, line: int, hint:
     ],
 )
 def test_any_other_file_is_judged_by_its_keys(text: str) -> None:
-    assert "file-of-another-program" not in [problem.id for problem in draft([Text("my.yml", text)]).problems]
+    assert "file-of-another-program" not in [problem.id for problem in draft([File("my.yml", text)]).problems]
 
 
 def test_no_file_is_recognised_by_names_of_ours() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.other_programs import counterpart, find, our_choice
 from neoxargs.resolve.keys.unknown import NO_MATCH
@@ -42,7 +41,7 @@ KEYS = [key for key, _, _ in rows()]
 
 
 def hint(text: str) -> str:
-    (problem,) = draft([Text("my.yml", text)]).problems
+    (problem,) = draft([File("my.yml", text)]).problems
     return problem.hint
 
 
@@ -121,14 +120,14 @@ def test_the_hint_for_a_name_of_several_programs(written: str, meant: str) -> No
     ],
 )  # fmt: skip
 def test_the_hint_for_a_name_of_one_program(written: str, answer: str) -> None:
-    (problem,) = draft([Text("my.yml", f"{written}: 2\n")]).problems
+    (problem,) = draft([File("my.yml", f"{written}: 2\n")]).problems
     assert (problem.id, problem.what, problem.hint) == ("unknown-key", f"{written} is not a parameter", answer)
     assert problem.where is not None
     assert problem.where.line == 1
 
 
 def test_the_problem_is_about_the_counterpart() -> None:
-    found = draft([Text("my.yml", "n_ctx: 8\n")])
+    found = draft([File("my.yml", "n_ctx: 8\n")])
     assert found.problems[0].about == ("max_position_embeddings",)
     assert found.broken == {"max_position_embeddings"}
 
@@ -179,11 +178,11 @@ def test_a_word_inside_a_section_matches_parameters_of_that_section(text: str, a
 
 def test_the_table_is_read_only_for_a_mistake() -> None:
     other_programs._table.cache_clear()
-    assert not draft([Text("my.yml", "num_layers: 2\nfp16: {enabled: true}\n")]).problems
+    assert not draft([File("my.yml", "num_layers: 2\nfp16: {enabled: true}\n")]).problems
     assert not other_programs._table.cache_info().currsize
 
 
 def test_pefts_names_in_the_section_of_adapters() -> None:
     text = "lora: {r: 8, lora_alpha: 16, lora_dropout: 0.1, target_modules: [q_proj], use_rslora: true}\n"
-    hints = [problem.hint for problem in draft([Text("my.yml", text)]).problems]
+    hints = [problem.hint for problem in draft([File("my.yml", text)]).problems]
     assert hints == [f"did you mean {name}?" for name in ("rank", "alpha", "dropout", "targets", "rank_stabilized")]

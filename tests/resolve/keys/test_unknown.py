@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Place, Problem
-from neoxargs.resolve import draft
+from neoxargs.resolve import File, draft
 from neoxargs.resolve.keys.match import Key
 from neoxargs.resolve.keys.unknown import NO_MATCH, match_key
 
 
 def only(text: str) -> Problem:
-    (problem,) = draft([Text("my.yml", text)]).problems
+    (problem,) = draft([File("my.yml", text)]).problems
     return problem
 
 
@@ -144,7 +143,7 @@ def test_a_comma_in_a_number(text: str, where: int, hint: str) -> None:
 
 
 def test_numbers_beside_a_comma_that_are_not_one() -> None:
-    assert draft([Text("my.yml", "{extra_save_iters: [1,500], seed: 1,train_iters: 2}")]).problems == []
+    assert draft([File("my.yml", "{extra_save_iters: [1,500], seed: 1,train_iters: 2}")]).problems == []
     assert only("{seed: 1,a}").what == "a is not a parameter"
     assert only('{seed: "1",000}').what == "000 is not a parameter"
 
@@ -167,11 +166,11 @@ def test_numbers_beside_a_comma_that_are_not_one() -> None:
     ],
 )  # fmt: skip
 def test_which_problem_it_is(text: str, id: str, about: tuple[str, ...]) -> None:
-    assert (id, about) in [(problem.id, problem.about) for problem in draft([Text("my.yml", text)]).problems]
+    assert (id, about) in [(problem.id, problem.about) for problem in draft([File("my.yml", text)]).problems]
 
 
 def test_nothing_is_said_about_the_parameters_of_an_unknown_optimizer() -> None:
-    (problem,) = draft([Text("my.yml", "optimizer: {type: Foo, params: {beta: [0.9, 0.95]}}")]).problems
+    (problem,) = draft([File("my.yml", "optimizer: {type: Foo, params: {beta: [0.9, 0.95]}}")]).problems
     assert problem.id == "type-mismatch"
     assert "remove" not in problem.hint
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import render
 from neoxargs.migrate.deepspeed import lenient_json
 from neoxargs.migrate.source import Options
 from neoxargs.migrate.sources import source_of
+from neoxargs.resolve import File
 from neoxargs.resolve.merge import entries
 from neoxargs.resolve.merge.judge import MAX_SUGGESTIONS
 from neoxargs.resolve.yaml import compose as reader
@@ -42,7 +42,7 @@ def test_a_file_that_is_too_long_is_one_problem(monkeypatch: pytest.MonkeyPatch,
     nodes = []
     read = reader._Composer.node
     monkeypatch.setattr(reader._Composer, "node", lambda self, *given: nodes.append(1) or read(self, *given))
-    (problem,) = entries.read_texts([Text("my.yml", text)]).problems
+    (problem,) = entries.read_files([File("my.yml", text)]).problems
     assert problem.what == f"this file has more than {limit}; no configuration needs that many"
     assert "data_path" in problem.hint and "vocab_file" in problem.hint
     assert len(nodes) <= (MAX_VALUES if limit == VALUES else 3 * MAX_KEYS) + 10
@@ -50,7 +50,7 @@ def test_a_file_that_is_too_long_is_one_problem(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_long_list_of_datasets_is_read() -> None:
     names = [f"shard_{number}" for number in range(MAX_VALUES // 2)]
-    found = entries.read_texts([Text("my.yml", "data_path:\n" + "".join(f"- {name}\n" for name in names))])
+    found = entries.read_files([File("my.yml", "data_path:\n" + "".join(f"- {name}\n" for name in names))])
     assert not found.problems
     assert found.parameters["data_path"].value.to_python() == names
 
@@ -67,7 +67,7 @@ def test_a_json_that_is_too_long_is_not_read_to_its_end(monkeypatch: pytest.Monk
     values = []
     read = lenient_json._Reader.value
     monkeypatch.setattr(lenient_json._Reader, "value", lambda self, depth: values.append(1) or read(self, depth))
-    long = Text("ds.json", text)
+    long = File("ds.json", text)
     with pytest.raises(reader.Problems, match=limit):
         lenient_json.blocks(long)
     source = source_of(long)

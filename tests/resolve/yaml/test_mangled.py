@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support.bad_inputs import GOOD
 
 NAMES = [name for name in REGISTRY.parameters if "." not in name]
@@ -39,7 +38,7 @@ def test_no_traceback(seed: int) -> None:
     for _ in range(25):
         text, sets = mangled(chance)
         try:
-            complete(draft([Text("my.yml", text)], sets), gpus=8)
+            complete(draft([File("my.yml", text)], sets), gpus=8)
         except Problems as bad:
             told += 1
             assert all(problem.what for problem in bad.problems)

@@ -9,27 +9,26 @@ from typing import Any
 import pytest
 import yaml
 
-from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.base.shipped import CONFIGS
 from neoxargs.resolve.yaml import compose as composing
 from neoxargs.resolve.yaml.nodes import Mapping, Scalar
-from neoxargs.resolve.yaml.read import parse, read_files
+from neoxargs.resolve.yaml.read import File, read_files
 
 
 def load(text: str) -> Any:
-    return parse(Text("my.yml", text)).to_python()
+    return File("my.yml", text).mapping().to_python()
 
 
 def what(text: str) -> str:
     with pytest.raises(Problems) as bad:
-        parse(Text("my.yml", text))
+        File("my.yml", text).mapping()
     return "\n".join(problem.what for problem in bad.value.problems)
 
 
 def place(text: str) -> str:
     with pytest.raises(Problems) as bad:
-        parse(Text("my.yml", text))
+        File("my.yml", text).mapping()
     return str(bad.value.problems[0].where).partition(":")[2]
 
 
@@ -75,7 +74,7 @@ def test_every_missing_file_is_reported_at_once(here: Path) -> None:
 def test_valid_forms(here: Path, text: str) -> None:
     (here / "form.yml").write_bytes(text.encode())
     (found,) = read_files(["form"])
-    assert parse(found).to_python()["seed"] == 1
+    assert found.mapping().to_python()["seed"] == 1
 
 
 @pytest.mark.parametrize("tabs", ['{\n\t"a":\t1,\n\t"b": [1,\t2]\n}\n', '{"a": 1,\t"b": [1, 2]\t}'])
@@ -88,7 +87,7 @@ def test_python_spellings_in_braces() -> None:
 
 
 def test_places_are_those_of_the_file() -> None:
-    tree = parse(Text("my.yml", "# first\nzero-optimization:\n  stage: 1  # one\n"))
+    tree = File("my.yml", "# first\nzero-optimization:\n  stage: 1  # one\n").mapping()
     section = tree.entries[0]
     assert (str(section.place), section.key) == ("my.yml:2:1", "zero-optimization")
     assert isinstance(section.value, Mapping)
@@ -239,7 +238,7 @@ def test_a_file_of_a_subfolder_is_suggested_by_its_name(tmp_path: Path, name: st
 )
 def test_json_with_surrogate_pairs_is_read_as_json_reads_it(written: str) -> None:
     text = f'{{"comment": "{written}", "num_layers": 2}}'
-    assert parse(Text("my.json", text)).to_python() == json.loads(text)
+    assert File("my.json", text).mapping().to_python() == json.loads(text)
 
 
 def test_a_missing_folder_is_said_once_for_several_files(here: Path) -> None:

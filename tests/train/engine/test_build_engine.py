@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
@@ -68,7 +67,7 @@ def resolved(text: str) -> Config:
     shape = smallest.YAML
     if "micro" in text or text.startswith("batch_size"):
         shape = shape.replace("train_micro_batch_size_per_gpu: 2\n", "")
-    return complete(draft([Text("my.yml", shape + text)]), 1)
+    return complete(draft([File("my.yml", shape + text)]), 1)
 
 
 def reports(texts: list[str]) -> dict[str, Reported]:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from neoxargs.base.files import Text
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from tests.support.ranks import run_ranks
 from tests.support.smallest import YAML
 from tests.support.trials import Training, Trial
@@ -172,7 +171,7 @@ def test_tensor_parallel_ranks_partition_activation_checkpoints(seen: Any, layou
 @pytest.mark.shows("distribute-checkpointed-activations")
 def test_megatrons_old_name() -> None:
     for value in ("true", "false"):
-        config = complete(draft([Text("x.yml", f"{YAML}distribute_checkpointed_activations: {value}\n")]), 2)
+        config = complete(draft([File("x.yml", f"{YAML}distribute_checkpointed_activations: {value}\n")]), 2)
         assert config.recompute.partition_activations is (value == "true")
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
@@ -39,7 +38,7 @@ hidden-dropout: 0
 def written(text: str = "") -> Config:
     """What a file says, completed."""
     lines = [line for line in SIZES.splitlines() if line.partition(":")[0] not in text]
-    return complete(draft([Text("my.yml", "\n".join(lines) + "\n" + text)]), 1)
+    return complete(draft([File("my.yml", "\n".join(lines) + "\n" + text)]), 1)
 
 
 def model(text: str = "") -> GPT:

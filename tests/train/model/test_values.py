@@ -12,9 +12,8 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.train.engine import build as engine
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.block import TransformerBlock
@@ -40,7 +39,7 @@ train_micro_batch_size_per_gpu: 2
 
 def configure(text: str = "") -> Config:
     values = yaml.safe_load(START) | (yaml.safe_load(text) or {})
-    return complete(draft([Text("my.yml", yaml.safe_dump(values))]), gpus=1)
+    return complete(draft([File("my.yml", yaml.safe_dump(values))]), gpus=1)
 
 
 def built(text: str = "") -> GPT:

@@ -73,8 +73,7 @@ def _observe(text: str) -> Seen:
 
 
 def _trained(text: str) -> Seen:
-    from neoxargs.base.files import Text
-    from neoxargs.resolve import complete, draft
+    from neoxargs.resolve import File, complete, draft
     from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.process import mesh, setup
@@ -82,7 +81,7 @@ def _trained(text: str) -> Seen:
     # a schedule of DeepSpeed's has a warm-up of its own
     given = f"\n{text}" + "\nwarmup:" * ("scheduler:" in text)
     left = "\n".join(f"{key}: {value}" for key, value in PLAIN.items() if f"\n{key}:" not in given)
-    config = complete(draft([Text("test", BASE + left + "\n" + text)]), torch.distributed.get_world_size())
+    config = complete(draft([File("test", BASE + left + "\n" + text)]), torch.distributed.get_world_size())
     here = mesh.build_mesh(config.parallel)
     setup.set_seeds(1)
     built = engine.build(config, deepspeed_json(config), VOCABULARY, here)

@@ -14,14 +14,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neoxargs.base.files import Text
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.files import metrics as run_metrics
 from neoxargs.files.run_record import launch_command, write_record
 from neoxargs.launch.start.prepare import with_launch
 from neoxargs.registry import plugins
-from neoxargs.resolve import complete, draft
+from neoxargs.resolve import File, complete, draft
 from neoxargs.train.run import _launched
 from neoxargs.train.track import Evaluation
 from neoxargs.train.track.console import Console
@@ -75,7 +74,7 @@ def test_the_page_says_when_and_where_the_run_was(start: int, began: str, tmp_pa
 
 def test_the_page_says_how_the_run_was_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "LOADED", ["mine"])
-    texts = [Text("b/z.yml", f"run_dir: {tmp_path}\n"), Text("b/a b.yml", smallest.BILLION)]
+    texts = [File("b/z.yml", f"run_dir: {tmp_path}\n"), File("b/a b.yml", smallest.BILLION)]
     overrides = ["lr=0.5", "wandb_host=https://me:hunter2@x.org", "eval_prompts=['a \"b\"']"]
     config = complete(draft(texts, overrides), 1)
     assert launch_command(config) == ""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from neoxargs.base.request import Request
 from neoxargs.config.config import Config
 from neoxargs.config.value import DEFAULT, Value
 from neoxargs.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.files.token_files import writer as indexed
-from neoxargs.registry.runner import Runner
-from neoxargs.resolve import resolve
+from neoxargs.runs.run_spec import resolve_run
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.batches.samples import gpt_neox
@@ -108,7 +108,7 @@ def test_first_batches_of_gpt_neoxs_runs(kept: bool, tmp_path: Path, monkeypatch
     for file in recorded:
         theirs = np.load(file).astype(np.int64)  # (iterations, micro batches, samples, seq + 1)
         given = [f"run_dir={tmp_path / file.parent}", "num_workers=0"]
-        config = resolve([next(file.parent.glob("*.yml"))], given, gpus=lambda draft: draft.group(Runner).num_gpus or 1)
+        config = resolve_run(Request([str(next(file.parent.glob("*.yml")))], given), {"DS_ACCELERATOR": "cpu"}).config
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data = build_datasets(config, build_tokenizer(config.tokenizer), Mesh())

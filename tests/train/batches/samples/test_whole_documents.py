@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +12,14 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problems
+from neoxargs.base.request import Request
 from neoxargs.config.config import Config
 from neoxargs.config.value import DEFAULT, Value
 from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.files.token_files import packing
 from neoxargs.files.token_files.sources import Source
 from neoxargs.registry.data import Data
-from neoxargs.resolve import resolve
-from neoxargs.runs.epochs import samples_per_epoch
+from neoxargs.runs.run_spec import resolve_run
 from neoxargs.train.batches import datasets
 from neoxargs.train.batches.datasets import Sampling, build_datasets
 from neoxargs.train.batches.loader import batches
@@ -272,7 +273,7 @@ def test_a_run_of_epochs_has_the_samples_that_the_launcher_counts(tmp_path: Path
     file.write_text(
         "\n".join([*lines, "padded_vocab_size: 9999", "tokenizer_type: ByteLevelTokenizer", f"run_dir: {tmp_path}"])
     )
-    settings = resolve([file], gpus=1, samples=samples_per_epoch)
+    settings = resolve_run(Request([str(file)], gpus=1), os.environ).config
     samples = build_datasets(settings, TOKENIZER, Mesh()).parts["train"]
     assert samples is not None
     assert len(samples) // settings.batch.train_batch_size == settings.training.train_iters
