@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
@@ -12,6 +13,7 @@ from neoxargs.facts.vocab import padded_vocab_size
 from neoxargs.plan.given.assumptions import VOCABULARY
 from neoxargs.plan.given.devices import ASSUMED_DEVICE, DEVICES, unknown_device
 from neoxargs.plan.given.target import Target
+from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.breakdown import RankMemory, rank_memory
 from neoxargs.plan.memory.stages import Stage, parameters_by_part, pipeline_stages
 from neoxargs.plan.time.speed import Speed, estimate_speed
@@ -47,7 +49,7 @@ class Plan:
     def layout(self) -> Layout:
         return Layout.of(self.config)
 
-    @property
+    @cached_property
     def fullest(self) -> RankMemory:
         """The rank of the stage with the highest peak."""
         return max(self.stage_memory, key=lambda rank: rank.peak)
@@ -124,10 +126,12 @@ def make_plan(spec: RunSpec, target: Target) -> Plan:
     divisor, ranks = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
     rows = known_rows or padded_vocab_size(VOCABULARY, divisor, ranks)
     stages: list[Stage] = pipeline_stages(config, rows)
-    memory = [rank_memory(config, stage, target.device.kind, target.zero_init, target.assumed) for stage in stages]
+    kind, assumed = target.device.kind, target.assumed
+    sizes = ActivationSizes(config, kind, assumed)
+    memory = [rank_memory(config, stage, kind, target.zero_init, assumed, sizes) for stage in stages]
     # Of the host with the most ranks, whose memory is the tightest.
     ranks_per_host = max(map(len, spec.resources.hosts.values()))
-    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, target.assumed)
+    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, assumed, sizes)
     return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
 
 

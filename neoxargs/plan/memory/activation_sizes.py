@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity: what depends on nothing else is computed once
 class ActivationSizes:
     """Sizes of the tensors of one micro batch on one rank, in bytes."""
 
@@ -17,30 +18,30 @@ class ActivationSizes:
     kind: str = "cuda"
     assumed: Assumptions = DEFAULT
 
-    @property
+    @cached_property
     def number_size(self) -> int:
         """Bytes per number of an activation."""
         return SINGLE if self.config.precision.precision == "fp32" else HALF
 
-    @property
+    @cached_property
     def tensor(self) -> int:
         return self.config.parallel.model_parallel_size
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         return sequences_per_micro_batch(self.config) * self.config.shape.seq_length
 
-    @property
+    @cached_property
     def hidden(self) -> int:
         """The residual stream: (batch, seq, hidden)."""
         return self.tokens * self.config.shape.hidden_size * self.number_size
 
-    @property
+    @cached_property
     def stream(self) -> int:
         """The part of the residual stream that a rank stores: with sequence parallelism its shard of the tokens."""
         return self.hidden // self.tensor if self.config.parallel.sequence_parallel else self.hidden
 
-    @property
+    @cached_property
     def mask(self) -> int:
         """A dropout mask of the residual stream: one byte per number on a GPU, a full-size factor on a CPU."""
         if not self.config.regularization.hidden_dropout:

@@ -10,6 +10,7 @@ are not stored: flash attention (Dao et al. 2022, arXiv:2205.14135) stores one f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from neoxargs.config.config import Config
 from neoxargs.facts.kinds import has_attention, layer_kind
@@ -51,6 +52,7 @@ def selectively_recomputed(sizes: ActivationSizes) -> int:
     return _attention_block(sizes, False) - _attention_block(sizes, is_selective(sizes.config))
 
 
+@lru_cache(maxsize=2)  # of one plan, for all layers of all stages
 def _attention_block(sizes: ActivationSizes, selective: bool) -> int:
     config = sizes.config
     norms, after = norms_of_block(config), 2 * norms_after(config.norm)
@@ -121,6 +123,7 @@ def transient(sizes: ActivationSizes, stage: Stage) -> int:
     return max(of_recurrent, _attention_transient(sizes)) if _has_attention(sizes, stage) else of_recurrent
 
 
+@lru_cache(maxsize=1)  # of one plan, for all stages
 def _attention_transient(sizes: ActivationSizes) -> int:
     """Bytes in addition to what a layer with attention stores, when its backward pass needs the most.
 
@@ -181,6 +184,7 @@ def _checkpoints(config: Config, stage: Stage) -> int:
     return -(-len(stage.layers) // config.recompute.checkpoint_num_layers)
 
 
+@lru_cache(maxsize=2)  # of one plan, for all stages
 def _mlp(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that feed-forward stores: input and output of the activation; only its input if `selective`.
 

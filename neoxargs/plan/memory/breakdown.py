@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
@@ -40,7 +41,7 @@ class RankMemory:
     host: Bytes
     """Bytes in host memory, by part."""
 
-    @property
+    @cached_property
     def peak(self) -> int:
         return max(map(self.total, PHASES))
 
@@ -79,33 +80,43 @@ class RankMemory:
 
 
 def rank_memory(
-    config: Config, stage: Stage, kind: str, zero_init: bool = True, assumed: Assumptions = DEFAULT
+    config: Config,
+    stage: Stage,
+    kind: str,
+    zero_init: bool = True,
+    assumed: Assumptions = DEFAULT,
+    sizes: ActivationSizes | None = None,
 ) -> RankMemory:
-    """Return the memory of a rank of `stage`. kind: "cuda" or "cpu". zero_init: see Target."""
-    held, sizes = ModelStates(config, stage, zero_init, assumed), ActivationSizes(config, kind, assumed)
+    """Return the memory of a rank of `stage`. kind: "cuda" or "cpu". zero_init: see Target.
+
+    sizes: those of the configuration, the same for all stages.
+    """
+    held, sizes = ModelStates(config, stage, zero_init, assumed), sizes or ActivationSizes(config, kind, assumed)
+    steady = _steady(held)
     phases = {
         "construction": _construction(held, zero_init),
-        "forward": _forward(held, sizes),
-        "backward": _backward(held, sizes),
-        "step": _step(held),
-        "evaluation": _evaluation(held, sizes),
-        "saving": _steady(held),
+        "forward": steady | _forward(held, sizes),
+        "backward": steady | _backward(held, sizes),
+        "step": steady | _step(held),
+        "evaluation": steady | _evaluation(held, sizes),
+        "saving": {**steady},
     }
+    overhead = _overhead(config, kind, assumed)
     for parts in phases.values():
-        _add_what_is_no_tensor(parts, config, kind, assumed)
+        _add_what_is_no_tensor(parts, overhead, kind, assumed)
     if kind == "cpu":  # there, host memory is the memory of the device
         for phase in PHASES[1:]:
             phases[phase]["buffers"] = phases[phase].get("buffers", 0) + states.saved_copies(held)
     return RankMemory(stage, phases, _host(held, sizes, zero_init))
 
 
-def _add_what_is_no_tensor(parts: Bytes, config: Config, kind: str, assumed: Assumptions) -> None:
+def _add_what_is_no_tensor(parts: Bytes, overhead: int, kind: str, assumed: Assumptions) -> None:
     if kind == "cuda":
         parts["buffers"] = parts.get("buffers", 0) + assumed.bytes_of("workspace")
     tensors, transient = sum(parts.values()), sum(parts.get(part, 0) for part in TRANSIENT)
     parts[FRAGMENTATION] = int(assumed.fragmentation * transient)
     parts[CACHED] = int(assumed.cached_blocks * tensors)
-    parts[OVERHEAD] = _overhead(config, kind, assumed)
+    parts[OVERHEAD] = overhead
 
 
 def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
@@ -148,7 +159,7 @@ def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     }
     # Whichever needs more of the two: they are at different times.
     buffers = {"buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes)}
-    return _steady(held) | max(loss, layer, key=lambda parts: sum(parts.values())) | buffers
+    return max(loss, layer, key=lambda parts: sum(parts.values())) | buffers
 
 
 def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
@@ -157,7 +168,7 @@ def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     moving += activations.kept_output(sizes, stage)
     # the pipeline engine reduces gradients after its last backward pass
     buckets = 0 if held.pipelined else states.buckets(held)
-    return _steady(held) | {
+    return {
         "activations": _stored(sizes, stage) + moving,
         "buffers": states.gathered_weights(held) + buckets + _pipe_buffers(held, sizes),
     }
@@ -167,13 +178,13 @@ def _step(held: ModelStates) -> Bytes:
     """The optimizer step; stage 3 keeps its bucket, a pipeline reduces gradients here before it updates weights."""
     kept = states.buckets(held) if held.zero_stage in (0, 3) else 0
     reduced = states.buckets(held) if held.pipelined else 0
-    return _steady(held) | {"buffers": max(reduced, kept + states.step_buffers(held))}
+    return {"buffers": max(reduced, kept + states.step_buffers(held))}
 
 
 def _evaluation(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     """Evaluation keeps no activations but those of the layer that is computed, and no gradients of the loss."""
     gathered = states.gathered_weights(held) + _pipe_buffers(held, sizes)
-    return _steady(held) | {
+    return {
         "activations": max(activations.blocks(sizes, held.stage.layers), default=0),
         "logits": logits(sizes, held.stage)["evaluation"],
         "buffers": gathered,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout, layers_of_stages, partition_balanced, transformer_layers
@@ -31,11 +33,11 @@ class Stage:
     trained: int
     """Number of trained parameters: all, or only the adapters or the soft prompt beside a frozen model."""
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         return sum(self.parts.values())
 
-    @property
+    @cached_property
     def of_experts(self) -> int:
         """Number of the parameters that belong to experts."""
         return self.parts.get(weights.EXPERTS, 0)
@@ -43,8 +45,15 @@ class Stage:
 
 def pipeline_stages(config: Config, rows: int) -> list[Stage]:
     """Return all stages in order; one for the plain engine. rows: of the padded vocabulary."""
-    layout = Layout.of(config)
-    return [_stage(config, rows, index, layers, layout) for index, layers in enumerate(_bounds(config, rows))]
+    layout, alike = Layout.of(config), dict[tuple[Any, ...], Stage]()
+    stages = []
+    for index, layers in enumerate(_bounds(config, rows)):
+        kinds = tuple(weights.kind_of_block(config, layer) for layer in weights.first_uses(config, layers))
+        key = (kinds, len(layers), index == 0, index == layout.pipe - 1)
+        if key not in alike:
+            alike[key] = _stage(config, rows, index, layers, layout)
+        stages.append(replace(alike[key], index=index, layers=layers))
+    return stages
 
 
 def parameters_by_part(config: Config, rows: int) -> dict[str, int]:

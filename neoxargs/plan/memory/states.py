@@ -8,6 +8,7 @@ buffers are those of `runtime/zero` and `runtime/bf16_optimizer` in deepspeed 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
@@ -26,21 +27,21 @@ class ModelStates:
     """Whether train.py runs the configuration: in 16 bits, it partitions optimizer state even with ZeRO stage 0."""
     assumed: Assumptions = DEFAULT
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         return self.stage.parameters
 
-    @property
+    @cached_property
     def trained(self) -> int:
         """Number of parameters with a gradient and optimizer state."""
         return self.stage.trained
 
-    @property
+    @cached_property
     def number_size(self) -> int:
         """Bytes per weight in the forward pass."""
         return SINGLE if self.config.precision.precision == "fp32" else HALF
 
-    @property
+    @cached_property
     def zero_stage(self) -> int:
         """The ZeRO stage in effect: in 16 bits train.py partitions optimizer state even with stage 0."""
         stage: int = self.config.zero_optimization.stage
@@ -48,28 +49,28 @@ class ModelStates:
             return 1
         return stage
 
-    @property
+    @cached_property
     def pipelined(self) -> bool:
         return self.config.parallel.pipe_parallel_size >= 1
 
-    @property
+    @cached_property
     def data_ranks(self) -> int:
         """Number of data parallel ranks, among which ZeRO partitions."""
         return Layout.of(self.config).data
 
-    @property
+    @cached_property
     def partition(self) -> int:
         """Number of parameters whose optimizer state is on this rank."""
         if not self.zero_stage:
             return self.trained
         return sum(-(-parameters // ranks) for parameters, ranks in self.partitioned_over)
 
-    @property
+    @cached_property
     def weights_partition(self) -> int:
         """Number of parameters that are on this rank under ZeRO-3, trained or frozen."""
         return self.partition + -(-(self.parameters - self.trained) // self.data_ranks)
 
-    @property
+    @cached_property
     def partitioned_over(self) -> list[tuple[int, int]]:
         """Trained parameters, and the number of data parallel ranks with the same ones; experts may be divided."""
         divided, experts = self.config.parallel.moe_expert_parallel_size, self.stage.of_experts
@@ -77,7 +78,7 @@ class ModelStates:
             return [(self.trained, self.data_ranks)]
         return [(self.trained - experts, self.data_ranks), (experts, self.data_ranks // divided)]
 
-    @property
+    @cached_property
     def accumulates_in_fp32(self) -> bool:
         """Whether gradients are accumulated in fp32 although the weights are bf16."""
         chosen = self.config.data_types.grad_accum_dtype
@@ -89,27 +90,27 @@ class ModelStates:
             optimizer=self.config.optimizer.type or "",
         )
 
-    @property
+    @cached_property
     def has_bf16_optimizer(self) -> bool:
         """Whether DeepSpeed's bf16 optimizer runs, which accumulates all gradients in fp32, not partitioned."""
         return self.accumulates_in_fp32 and self.zero_stage == 1 and not self.offloaded
 
-    @property
+    @cached_property
     def offloaded(self) -> bool:
         """Whether optimizer state is in host memory or on NVMe; without ZeRO, offload_optimizer has no effect."""
         return self.zero_stage >= 1 and self.config.offload_optimizer.device != "none"
 
-    @property
+    @cached_property
     def offloaded_parameters(self) -> int:
         """Number of parameters whose optimizer state is offloaded: `ratio` of this rank's."""
         return int(self.partition * self.config.offload_optimizer.ratio) if self.offloaded else 0
 
-    @property
+    @cached_property
     def on_disk(self) -> bool:
         """Whether optimizer state is on NVMe; the host then holds one sub-group at a time."""
         return self.offloaded and self.config.offload_optimizer.device == "nvme"
 
-    @property
+    @cached_property
     def weights_offloaded(self) -> bool:
         return self.zero_stage == 3 and self.config.offload_param.device != "none"
 

@@ -61,9 +61,21 @@ def block(config: Config, layer: int) -> list[Weight]:
 
 def blocks(config: Config, layers: range) -> list[Weight]:
     """Return the weights of consecutive layers; those that layers share only once."""
+    kinds = {layer: kind_of_block(config, layer) for layer in first_uses(config, layers)}
+    example = {kind: layer for layer, kind in kinds.items()}
+    of_kind = {kind: block(config, layer) for kind, layer in example.items()}
+    return [weight for kind in kinds.values() for weight in of_kind[kind]]
+
+
+def kind_of_block(config: Config, layer: int) -> tuple[str, bool]:
+    """Return what distinguishes the weights of a layer from those of another: its kind, and whether it has experts."""
+    return layer_kind(config, layer), has_experts(config, layer)
+
+
+def first_uses(config: Config, layers: range) -> list[int]:
+    """Return the layers that first use the weights of consecutive layers: the same, unless layers share weights."""
     used = weights_of_layers(config.shape)
-    first_uses = sorted({used.index(index) for index in used[layers.start : layers.stop]})
-    return [weight for layer in first_uses for weight in block(config, layer)]
+    return sorted({used.index(index) for index in used[layers.start : layers.stop]})
 
 
 def token_table(config: Config, rows: int) -> Weight:

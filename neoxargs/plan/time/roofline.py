@@ -9,6 +9,7 @@ dropout) only moves numbers: memory/traffic.py counts them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
@@ -102,6 +103,7 @@ def _recurrent_time(
     )
 
 
+@lru_cache(maxsize=1)  # of one plan, for all stages
 def _attention_layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time, Time]:
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
     attention = _attention(sizes, rates)

@@ -85,13 +85,20 @@ class Speed:
 
 
 def estimate_speed(
-    config: Config, rows: int, stages: list[Stage], device: Device, slots: int, assumed: Assumptions = DEFAULT
+    config: Config,
+    rows: int,
+    stages: list[Stage],
+    device: Device,
+    slots: int,
+    assumed: Assumptions = DEFAULT,
+    sizes: ActivationSizes | None = None,
 ) -> Speed:
     """Return the estimated speed. rows: of the padded vocabulary. slots: devices per host.
 
+    sizes: those of the configuration, if they are known.
     Groups that span hosts communicate over the network.
     """
-    layout, sizes = Layout.of(config), ActivationSizes(config, device.kind, assumed)
+    layout, sizes = Layout.of(config), sizes or ActivationSizes(config, device.kind, assumed)
     batches = config.batch.gradient_accumulation_steps
     times = [_stage_time(config, rows, stage, sizes, device) for stage in stages]
     # the others wait for the slowest stage; a micro batch passes all of them
