@@ -5,7 +5,6 @@ A test compares the counts with the trainer's tokenizers (`neoxargs/data/tokeniz
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -89,6 +88,8 @@ def vocab_file_hash(vocab_file: str | None) -> str:
 
 
 def _hash(data: bytes) -> str:
+    import hashlib  # slow to import, and few runs have such a file
+
     return hashlib.sha256(data).hexdigest()[:16]
 
 

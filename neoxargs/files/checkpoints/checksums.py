@@ -8,7 +8,6 @@ against a person who changes a file on purpose; against that, files are loaded w
 from __future__ import annotations
 
 import os
-import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,6 +95,8 @@ def archive_damage(file: Path) -> str:
 
     "" if nothing is, if it records none, or if the file is no zip archive. Reads the file; raises OSError.
     """
+    import zipfile  # slow to import
+
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()

@@ -17,13 +17,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import heapq
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -244,6 +241,8 @@ def verify(
         advance(sizes[name])
         return f"{name} {different}" if different else ""
 
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
     with ThreadPoolExecutor(threads) as pool:
         return next(filter(None, pool.map(compare, names)), "")
 
@@ -286,10 +285,16 @@ def recorded_digests(checkpoint: Path) -> dict[str, Any]:
         return {}
 
 
+def _sha256(data: bytes) -> str:
+    import hashlib  # slow to import
+
+    return hashlib.sha256(data).hexdigest()
+
+
 def file_digest(file: str | None) -> str:
     """Return the digest of a small file; empty if it cannot be read."""
     try:
-        return hashlib.sha256(read_regular(file or "", MAX_BYTES)).hexdigest()
+        return _sha256(read_regular(file or "", MAX_BYTES))
     except OSError:
         return ""
 
@@ -351,6 +356,8 @@ def delete(path: Path) -> None:
         if path.is_symlink() or not path.is_dir():
             path.unlink()
         else:
+            import shutil  # slow to import
+
             shutil.rmtree(path)
 
 
@@ -371,7 +378,7 @@ class Base(NamedTuple):
     def of(cls, checkpoint: Path) -> Base:
         """Return what is recorded of a checkpoint."""
         files = checkpoint / FILES
-        return cls(checkpoint.resolve(), hashlib.sha256(files.read_bytes()).hexdigest() if files.is_file() else "")
+        return cls(checkpoint.resolve(), _sha256(files.read_bytes()) if files.is_file() else "")
 
     def to_json(self) -> str:
         return json.dumps({"folder": self.folder and str(self.folder), "digest": self.digest}, indent=1)

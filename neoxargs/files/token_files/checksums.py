@@ -11,7 +11,6 @@ was compared is recorded in the user's cache (`XDG_CACHE_HOME`) instead.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zlib
@@ -58,6 +57,8 @@ def record_file(prefix: str) -> Path:
 
 
 def _record_of_user(prefix: str) -> Path:
+    import hashlib  # slow to import
+
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "deepy", "checksums")
     return cache / (hashlib.sha256(os.path.realpath(prefix).encode()).hexdigest()[:32] + ".json")
 

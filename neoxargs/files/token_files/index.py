@@ -5,7 +5,6 @@ Each sequence is one document in the files that GPT-NeoX's tools and `deepy data
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
@@ -105,6 +104,8 @@ def extent(prefix: str) -> Extent | None:
 
 def digest(prefix: str) -> str:
     """Return a hash of the sizes and the beginnings of both files; "" if they cannot be read."""
+    import hashlib  # slow to import
+
     found = hashlib.sha256()
     try:
         for ending in (".idx", ".bin"):
