@@ -1,12 +1,13 @@
 """Measure how long commands take before they do their work: `check` and `--dry-run`, and `train.py` to its first step.
 
-    python bench/startup.py [--runs 15] [--starts 3] [--against DIR] [--json]
+    python bench/startup.py [--runs 15] [--starts 3] [--before DIR] [--against DIR] [--json]
 
-`check` and `--dry-run` are measured in CPU time, on which other load on the machine has little effect, beside an empty
-Python. The start of a run is measured in wall time, beside a bare `import torch, deepspeed`, for one process and for
-tp2 x pp2: to the line of iteration 1, and from the last line to the end of the command. `--against` measures another
-trainer that starts with `python DIR/deepy.py train.py FILE`, such as GPT-NeoX, with the same file; it gets stand-ins
-for torch.cuda (cuda_stand_ins/). All commands take turns. Each figure is a median.
+`check`, `--dry-run` and `plan`, also with a search, are measured in CPU time, on which other load on the machine has
+little effect, beside an empty Python. `--before` measures the same commands of an earlier checkout. The start of a run
+is measured in wall time, beside a bare `import torch, deepspeed`, for one process and for tp2 x pp2: to the line of
+iteration 1, and from the last line to the end of the command. `--against` measures another trainer that starts with
+`python DIR/deepy.py train.py FILE`, such as GPT-NeoX, with the same file; it gets stand-ins for torch.cuda
+(cuda_stand_ins/). All commands take turns. Each figure is a median. With `--starts 0`, no run is started.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ COMMANDS = {
     "deepy.py train.py configs/quickstart.yml --dry-run": [
         "deepy.py", "train.py", "configs/quickstart.yml", "--dry-run",
     ],
+    "deepy.py plan configs/quickstart.yml": ["deepy.py", "plan", "configs/quickstart.yml"],
+    "deepy.py plan --search, 256 x H100": [
+        "deepy.py", "plan", "configs/models/llama-2-70b.yml", "configs/layouts/tp8-pp4.yml",
+        "configs/machines/a100.yml", "--gpus", "256", "--device", "H100", "--search",
+    ],
 }  # fmt: skip
 IMPORT = "import torch, deepspeed"
 STARTED = ("1 process", "tp2 x pp2")
@@ -51,9 +57,8 @@ class Start(NamedTuple):
 
 def main() -> None:
     options = _options()
-    cpu_time(COMMANDS["deepy.py check configs/quickstart.yml"])  # writes the .pyc files
-    medians = measured_commands(options.runs)
-    starts = measured_starts(options.starts, options.against)
+    medians = measured_commands(options.runs, options.before)
+    starts = measured_starts(options.starts, options.against) if options.starts else {}
     if options.json:
         print(json.dumps({"cpu_ms": medians, "start_s": starts}, indent=2))
         return
@@ -63,18 +68,23 @@ def main() -> None:
         print(f"{name:52} {seconds:6.1f} s       {seconds / starts[IMPORT]:5.2f} x")
 
 
-def cpu_time(arguments: list[str]) -> float:
+def cpu_time(arguments: list[str], folder: Path = ROOT) -> float:
     """Return the CPU milliseconds of Python with these arguments."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, *arguments], cwd=folder, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return 1000 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
-def measured_commands(repetitions: int) -> dict[str, float]:
-    """Return median CPU milliseconds by name, of commands that take turns."""
-    rounds = [{name: cpu_time(words) for name, words in COMMANDS.items()} for _ in range(repetitions)]
-    return {name: statistics.median(times[name] for times in rounds) for name in COMMANDS}
+def measured_commands(repetitions: int, before: Path | None) -> dict[str, float]:
+    """Return median CPU milliseconds by name, of commands that take turns. The first round is not counted: it compiles.
+
+    before: an earlier checkout, whose commands are measured too.
+    """
+    commands = {name: (words, ROOT) for name, words in COMMANDS.items()}
+    commands |= {f"{name}, before": (words, before) for name, words in COMMANDS.items() if before and name != EMPTY}
+    rounds = [{name: cpu_time(*command) for name, command in commands.items()} for _ in range(1 + repetitions)]
+    return {name: statistics.median(times[name] for times in rounds[1:]) for name in commands}
 
 
 def measured_starts(repetitions: int, other: Path | None) -> dict[str, float]:
@@ -125,6 +135,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=3, help="starts of each run (default: %(default)s)")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="earlier checkout of deepy")
     parser.add_argument("--against", type=Path, metavar="DIR", help="checkout of another trainer")
     parser.add_argument("--json", action="store_true", help="print milliseconds and seconds as JSON")
     return parser.parse_args()
