@@ -15,10 +15,9 @@ from neoxargs.commands.diff.side import Drafted, Side, is_record, of_checkpoint,
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.files.run_record import RECORD_FILE
-from neoxargs.migrate.neox.verify import fitting_gpus
 from neoxargs.resolve import Draft, before_ranks, draft, read_files
 from neoxargs.runs.epochs import samples_per_epoch
-from neoxargs.runs.lenient import resolved
+from neoxargs.runs.lenient import fitting_gpus, resolved
 
 T = TypeVar("T")
 R = TypeVar("R")

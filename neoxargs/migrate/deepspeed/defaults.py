@@ -20,7 +20,6 @@ from neoxargs.migrate.deepspeed.auto import (
     argument_value,
 )
 from neoxargs.migrate.deepspeed.versions import Version
-from neoxargs.migrate.neox.verify import fitting_gpus
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import File, draft
@@ -28,7 +27,7 @@ from neoxargs.resolve.derive import EXAMPLES
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules.optimizer import accepts_param
 from neoxargs.resolve.yaml.write import Setting
-from neoxargs.runs.lenient import resolved
+from neoxargs.runs.lenient import fitting_gpus, resolved
 
 #: The version that is assumed without `--deepspeed`: the last one before a default changed that matters to most files.
 ASSUMED = "0.19.2"

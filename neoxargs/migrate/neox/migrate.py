@@ -27,7 +27,7 @@ from neoxargs.migrate.neox.rewrites import (
     rewrite_for,
     rewrites,
 )
-from neoxargs.migrate.neox.verify import beyond, changed, fitting_gpus, verify
+from neoxargs.migrate.neox.verify import changed, verify
 from neoxargs.migrate.result import Change, Result
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, introduced, removed
@@ -35,7 +35,7 @@ from neoxargs.resolve import File, draft
 from neoxargs.resolve.guess import follows_dialect, guess_warnings, other_dialect
 from neoxargs.resolve.yaml.edit import Document, Entry
 from neoxargs.resolve.yaml.nodes import format_node, node_of
-from neoxargs.runs.lenient import resolved
+from neoxargs.runs.lenient import beyond, fitting_gpus, resolved
 
 
 def migrate(texts: Sequence[Text], to: str) -> Result:

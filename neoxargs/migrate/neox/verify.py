@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.record import replace
 from neoxargs.config.config import Config
-from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.migrate.neox.rewrites import CAPACITY, rewrites
 from neoxargs.resolve import Draft
 from neoxargs.resolve.compare.differences import Difference, differences
 from neoxargs.runs.lenient import resolved
-
-
-def fitting_gpus(drafted: Draft) -> int:
-    """Return a number of GPUs on which the files resolve without further errors; the ranks of one replica if none."""
-    values = {name: value.value for name, value in drafted.values.items()}
-    replica = ranks_of_replica(values.get("model_parallel_size", 1), values.get("pipe_parallel_size", 0))
-    if drafted.problems:  # `migrate` raises them
-        return replica
-    # Batch sizes may be divisible by some numbers of replicas only; these are common in published configurations.
-    candidates: list[int] = [
-        values.get("global_num_gpus", replica),
-        *(replica * count for count in (1, 8, 2, 4, 12, 16, 32, 64, 128)),
-    ]
-    on_any = resolved(drafted, None)[1]
-    return next((gpus for gpus in candidates if not beyond(resolved(drafted, gpus)[1], on_any)), candidates[0])
-
-
-def beyond(errors: Sequence[Problem], others: Sequence[Problem]) -> list[Problem]:
-    """Return the errors that are not among `others`, compared by id, parameters and place."""
-    known = {_identity(error) for error in others}
-    return [error for error in errors if _identity(error) not in known]
-
-
-def _identity(error: Problem) -> tuple[str, tuple[str, ...], Place | None]:
-    return error.id, error.about, error.where
 
 
 def changed(before: Config, after: Config) -> Iterator[Difference]:
