@@ -16,10 +16,10 @@ from neoxargs.commands.explain import keyword_search
 from neoxargs.commands.explain.destinations import destinations
 from neoxargs.commands.explain.render import json_words, origin_to_json, rows
 from neoxargs.config.config import Config
-from neoxargs.migrate.deepspeed.auto import AUTO_VALUES
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.provenance import tree
 from neoxargs.resolve.rules import DERIVATIONS
+from neoxargs.resolve.values.auto import AUTO_VALUES
 from neoxargs.resolve.values.describe_type import describe_type
 
 ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}

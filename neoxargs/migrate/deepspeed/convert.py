@@ -8,7 +8,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.base.record import replace
-from neoxargs.migrate.deepspeed.auto import AUTO, auto_value
 from neoxargs.migrate.deepspeed.defaults import ASSUMED, CHANGED, absent_settings, built_by_script
 from neoxargs.migrate.deepspeed.lenient_json import Block, leaves
 from neoxargs.migrate.deepspeed.versions import Version
@@ -17,6 +16,7 @@ from neoxargs.migrate.result import Change, Result, new_file
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.rules.optimizer import DEFAULT_LR
+from neoxargs.resolve.values.auto import AUTO, auto_value
 from neoxargs.resolve.yaml.edit import Document
 from neoxargs.resolve.yaml.nodes import Entry, Scalar, format_node, node_of
 from neoxargs.resolve.yaml.nodes import Mapping as Tree

@@ -13,12 +13,6 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.migrate.deepspeed.auto import (
-    TRAINER_OPTIMIZER,
-    TRAINER_SCHEDULE,
-    AutoValue,
-    argument_value,
-)
 from neoxargs.migrate.deepspeed.versions import Version
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import ABSENT, REGISTRY
@@ -26,6 +20,12 @@ from neoxargs.resolve import File, draft
 from neoxargs.resolve.derive import EXAMPLES
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules.optimizer import accepts_param
+from neoxargs.resolve.values.auto import (
+    TRAINER_OPTIMIZER,
+    TRAINER_SCHEDULE,
+    AutoValue,
+    argument_value,
+)
 from neoxargs.resolve.yaml.write import Setting
 from neoxargs.runs.lenient import fitting_gpus, resolved
 

@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
-from neoxargs.migrate.deepspeed.auto import arguments
 from neoxargs.migrate.shell.arithmetic import COMMAND, SUM
+from neoxargs.resolve.values.auto import arguments
 from neoxargs.resolve.values.hints import number_hint
 from neoxargs.resolve.yaml.compose import MAX_KEYS, MAX_VALUES, too_long
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain

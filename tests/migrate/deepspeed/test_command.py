@@ -10,7 +10,6 @@ import pytest
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.cli import main
-from neoxargs.migrate.deepspeed.auto import AUTO_VALUES
 from neoxargs.migrate.deepspeed.command import DeepSpeed
 from neoxargs.migrate.deepspeed.convert import convert_version
 from neoxargs.migrate.deepspeed.lenient_json import blocks, leaves
@@ -19,6 +18,7 @@ from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
 from neoxargs.resolve import File, complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.values.auto import AUTO_VALUES
 from neoxargs.resolve.yaml.nodes import Scalar
 from tests.support.paths import NEOX_2021, REFERENCE, needs_corpus
 

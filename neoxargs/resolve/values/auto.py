@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from neoxargs.base.record import Record
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import read_plain
@@ -18,7 +19,7 @@ from neoxargs.resolve.yaml.nodes import read_plain
 AUTO = "auto"
 
 
-class AutoValue(NamedTuple):
+class AutoValue(Record):
     """The value to write instead of `auto`, and the reason."""
 
     value: Any
