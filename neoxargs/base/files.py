@@ -45,17 +45,19 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
     # Of the process, which tells what a killed one left; and random, because hosts and containers share folders.
     parts = [path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part") for path in paths]
     kept = [part.with_suffix(".old") for part in parts]
-    renamed: list[tuple[Path, Path]] = []
+    begun: list[tuple[Path, Path, Path]] = []
     try:
         yield parts
         for number, (path, part, old) in enumerate(zip(paths, parts, kept, strict=True), 1):
             if number < len(paths):  # after the last rename nothing can fail
                 if path.exists():
                     _give_second_name(path, old)
-                renamed.append((path, old))
+                begun.append((path, part, old))
             os.replace(part, path)
     except BaseException:
-        for path, old in reversed(renamed):
+        for path, part, old in reversed(begun):
+            if part.exists():  # this one was not renamed, which may be the error
+                continue
             if old.exists():
                 os.replace(old, path)
             else:
