@@ -120,15 +120,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iterator[Problem]:
     """Yield a problem for each given option that this source would ignore."""
-    if arguments.choose is not None and "--choose" not in source.options:
-        what = f"--choose does not apply to {source.describes}"
-        yield Problem(what, hint="remove --choose", id="migrate-option-not-applicable")
-    if arguments.deepspeed is not None and "--deepspeed" not in source.options:
-        what = f"--deepspeed does not apply to {source.describes}"
-        yield Problem(what, hint="remove --deepspeed", id="migrate-option-not-applicable")
-    if arguments.run and "--run" not in source.options:
-        what = f"--run does not apply to {source.describes}"
-        yield Problem(what, hint="remove --run", id="migrate-option-not-applicable")
+    is_given = {
+        "--choose": arguments.choose is not None,
+        "--deepspeed": bool(arguments.deepspeed),
+        "--run": arguments.run,
+    }
+    for option, given in is_given.items():
+        if given and option not in source.options:
+            what = f"{option} does not apply to {source.describes}"
+            yield Problem(what, hint=f"remove {option}", id="migrate-option-not-applicable")
     if arguments.yes and not arguments.run:
         yield Problem("--yes applies only to --run", hint="remove --yes", id="migrate-option-not-applicable")
     if not source.edits_in_place and arguments.write and not arguments.output:

@@ -191,7 +191,12 @@ NO_GROUPED_QUERIES = Demand(
     lambda config: config.shape.num_kv_heads == config.shape.num_attention_heads,
     "num_kv_heads equal to num_attention_heads",
 )
-UNGATED, ALWAYS_GATED = only("activation", *PLAIN_ACTIVATIONS), only("activation", *GATED)
+ALWAYS_GATED = only("activation", *GATED)
+#: What the families before LLaMA demand.
+UNGATED_DECODER = (
+    only("sliding_window_width", None), only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS,
+    NO_GROUPED_QUERIES, only("activation", *PLAIN_ACTIVATIONS), FULL_ATTENTION, ONE_EPSILON,
+)  # fmt: skip
 #: Keys that every family refuses unless they have these values.
 COMMON_FIXED = (Fixed("quantization_config", (None,)), Fixed("auto_map", (None,)))
 #: For families without scaled positions.

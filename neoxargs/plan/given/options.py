@@ -98,20 +98,18 @@ def _network(text: str) -> float:
     """Return bytes per second of a network given by name or in Gb/s."""
     if text.lower() in NETWORKS:
         return NETWORKS[text.lower()]
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected one of {', '.join(NETWORKS)}, or a rate in Gb/s, got {text!r}")
-    return rate * 1e9 / 8
+    return _positive(text, f"one of {', '.join(NETWORKS)}, or a rate in Gb/s") * 1e9 / 8
 
 
 def _gibibytes(text: str) -> float:
+    return _positive(text, "a size in GiB")
+
+
+def _positive(text: str, expected: str) -> float:
     try:
-        amount = float(text)
+        number = float(text)
     except ValueError:
-        amount = 0.0
-    if not 0 < amount < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a size in GiB, got {text!r}")
-    return amount
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return number

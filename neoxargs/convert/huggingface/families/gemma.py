@@ -6,19 +6,20 @@ head's queries and keys instead of the bounds; layers with a window have a rotar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface.families.llama import (
     CONSTANTS,
     DEMANDS,
+    LLAMA,
     WEIGHTS,
     decoder_settings,
-    rope_theta,
 )
 from neoxargs.convert.huggingface.families.olmo import NORMS
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
-from neoxargs.convert.huggingface.family import Demand, Family, Fixed, Setting, Values, Weights
+from neoxargs.convert.huggingface.family import Demand, Fixed, Setting, Values, Weights
 from neoxargs.convert.huggingface.settings import (
     COMMON_FIXED,
     activation,
@@ -102,17 +103,16 @@ GEMMA_WEIGHTS = (
     *(row for row in WEIGHTS if "post_attention_layernorm" not in row.ours), *NORMS,
     Weights("layers.{}.post_attention_layernorm", ("layers.{}.pre_feedforward_layernorm",)),
 )  # fmt: skip
-GEMMA2 = Family(
+GEMMA2 = replace(
+    LLAMA,
     architecture="Gemma2ForCausalLM",
     model_type="gemma2",
-    prefix="model.",
     settings=_settings(_bound("attn_logit_softcapping", 50.0), _bound("final_logit_softcapping", 30.0), longest=8192),
     demands=(*GEMMA_DEMANDS, only("rope_local_base_freq", None)),
     fixed=FIXED,
     constants=GEMMA_CONSTANTS,
     weights=GEMMA_WEIGHTS,
     from_keys=_windows(2),
-    compatibility_keys=rope_theta,
 )
 
 
@@ -133,10 +133,10 @@ def _rope_keys(keys: Values) -> Values:
     }
 
 
-GEMMA3 = Family(
+GEMMA3 = replace(
+    GEMMA2,
     architecture="Gemma3ForCausalLM",
     model_type="gemma3_text",
-    prefix="model.",
     settings=tuple(
         row
         for row in _settings(
@@ -154,7 +154,6 @@ GEMMA3 = Family(
         if not (row.key.startswith("rope_parameters.") and row.key.count(".") == 1)
     ),
     demands=(*GEMMA_DEMANDS, only("use_qk_layernorm", True), only("qk_layernorm_scope", "head")),
-    fixed=FIXED,
     constants={**GEMMA_CONSTANTS, "use_qk_layernorm": True},
     weights=(*GEMMA_WEIGHTS, *HEAD_NORMS),
     from_keys=_windows(6),

@@ -6,15 +6,10 @@ from neoxargs.convert.huggingface.family import Family, Fixed, Weights
 from neoxargs.convert.huggingface.forms import POSITIONS, TRANSPOSED, TRANSPOSED_HEADS, VOCABULARY
 from neoxargs.convert.huggingface.settings import (
     COMMON_FIXED,
-    FULL_ATTENTION,
-    NATURAL_HEADS,
-    NO_GROUPED_QUERIES,
-    ONE_EPSILON,
-    UNGATED,
+    UNGATED_DECODER,
     UNSCALED,
     activation,
     mlp_width_setting,
-    only,
     requires,
     same,
     weight_tying,
@@ -42,11 +37,7 @@ GPT2 = Family(
         mlp_width_setting("n_inner", None, gated=False),
         weight_tying(True),
     ),
-    demands=(
-        *requires(CONSTANTS), only("sliding_window_width", None),
-        only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED,
-        FULL_ATTENTION, ONE_EPSILON,
-    ),
+    demands=(*requires(CONSTANTS), *UNGATED_DECODER),
     fixed=(
         *COMMON_FIXED, UNSCALED, Fixed("scale_attn_weights", (True,)),
         Fixed("scale_attn_by_inverse_layer_idx", (False,)), Fixed("add_cross_attention", (False,)),

@@ -5,6 +5,7 @@ In GPT-NeoX's gated projection, the first half is the value (`up_proj`) and the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from neoxargs.convert.huggingface.family import Demand, Family, Fixed, Setting, Values, Weights
@@ -109,16 +110,14 @@ LLAMA = Family(
     compatibility_keys=rope_theta,
 )
 #: Mistral 7B, and Mistral-Nemo, whose heads are narrower than hidden_size / num_attention_heads.
-MISTRAL = Family(
+MISTRAL = replace(
+    LLAMA,
     architecture="MistralForCausalLM",
     model_type="mistral",
-    prefix="model.",
     settings=(
         *decoder_settings(intermediate_size=14336, max_position_embeddings=131072), kv_heads(8), sliding_window(4096),
     ),
     demands=(*DEMANDS, EVERY_WINDOW, *requires(NO_BIASES)),
     fixed=(*COMMON_FIXED, Fixed("layer_types", (None,))),
     constants={**CONSTANTS, **NO_BIASES},
-    weights=WEIGHTS,
-    compatibility_keys=rope_theta,
 )  # fmt: skip

@@ -5,18 +5,20 @@ Their load-balancing losses pool all layers, ours balances each one; its weight 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neoxargs.convert.huggingface.families.llama import (
     CONSTANTS,
     DEMANDS,
     EVERY_WINDOW,
+    LLAMA,
     NO_WINDOW,
     SCALED,
     WEIGHTS,
     decoder_settings,
-    rope_theta,
 )
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
-from neoxargs.convert.huggingface.family import Demand, Family, Fixed, Setting, Weights
+from neoxargs.convert.huggingface.family import Demand, Fixed, Setting, Weights
 from neoxargs.convert.huggingface.forms import EXPERT_HALVES, EXPERTS
 from neoxargs.convert.huggingface.settings import COMMON_FIXED, kv_heads, only, requires, same
 from neoxargs.convert.huggingface.windows import sliding_window
@@ -48,10 +50,10 @@ def _experts(module: str, first: tuple[str, str], second: str) -> tuple[Weights,
 
 OF_MIXTRAL = {"moe_normalize_expert_weights": True, "use_bias_in_attn_linear": False}
 OF_OLMOE = {"use_qk_layernorm": True, "qk_layernorm_scope": "all_heads"}
-MIXTRAL = Family(
+MIXTRAL = replace(
+    LLAMA,
     architecture="MixtralForCausalLM",
     model_type="mixtral",
-    prefix="model.",
     settings=(
         *decoder_settings(
             SCALED, intermediate_size=14336, max_position_embeddings=131072, rms_norm_eps=1e-5,
@@ -61,16 +63,14 @@ MIXTRAL = Family(
         same("num_experts_per_tok", "moe_top_k", 2), JITTER,
     ),
     demands=(*DEMANDS, EVERY_WINDOW, *EXPERTS_EVERYWHERE, *requires(OF_MIXTRAL)),
-    fixed=COMMON_FIXED,
     constants={**CONSTANTS, **ROUTED, **OF_MIXTRAL, "use_bias_in_mlp": False},
     # w3 is the value, w1 the gate, w2 the second matrix.
     weights=(*AROUND, *_experts("block_sparse_moe", ("w3", "w1"), "w2")),
-    compatibility_keys=rope_theta,
 )  # fmt: skip
-OLMOE = Family(
+OLMOE = replace(
+    LLAMA,
     architecture="OlmoeForCausalLM",
     model_type="olmoe",
-    prefix="model.",
     settings=(
         *decoder_settings(intermediate_size=2048, max_position_embeddings=4096, rms_norm_eps=1e-5),
         kv_heads(None), same("attention_bias", "use_bias_in_attn_linear", False),
@@ -83,5 +83,4 @@ OLMOE = Family(
     fixed=(*COMMON_FIXED, Fixed("clip_qkv", (None,))),
     constants={**CONSTANTS, **ROUTED, **OF_OLMOE, "use_bias_in_mlp": False},
     weights=(*AROUND, *HEAD_NORMS, *_experts("mlp", ("up_proj", "gate_proj"), "down_proj")),
-    compatibility_keys=rope_theta,
 )  # fmt: skip

@@ -6,15 +6,10 @@ from neoxargs.convert.huggingface.family import Family, Weights
 from neoxargs.convert.huggingface.forms import VOCABULARY
 from neoxargs.convert.huggingface.settings import (
     COMMON_FIXED,
-    FULL_ATTENTION,
-    NATURAL_HEADS,
-    NO_GROUPED_QUERIES,
-    ONE_EPSILON,
-    UNGATED,
+    UNGATED_DECODER,
     UNSCALED,
     activation,
     mlp_width_setting,
-    only,
     requires,
     rope_keys,
     rotary_base,
@@ -49,11 +44,7 @@ NEOX = Family(
         same("rope_parameters.partial_rotary_factor", "rotary_pct", 0.25, ("rotary_pct", "partial_rotary_factor")),
         weight_tying(False),
     ),
-    demands=(
-        *requires(CONSTANTS), only("sliding_window_width", None),
-        only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED,
-        FULL_ATTENTION, ONE_EPSILON,
-    ),
+    demands=(*requires(CONSTANTS), *UNGATED_DECODER),
     fixed=(*COMMON_FIXED, UNSCALED),
     constants=CONSTANTS,
     weights=(

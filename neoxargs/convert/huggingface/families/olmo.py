@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neoxargs.convert.huggingface.families.llama import (
     CONSTANTS,
     DEMANDS,
+    LLAMA,
     NO_WINDOW,
     WEIGHTS,
     decoder_settings,
-    rope_theta,
 )
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
-from neoxargs.convert.huggingface.family import Family, Weights
-from neoxargs.convert.huggingface.settings import COMMON_FIXED, kv_heads, requires, same
+from neoxargs.convert.huggingface.family import Weights
+from neoxargs.convert.huggingface.settings import kv_heads, requires, same
 
 NORMS = (
     Weights("layers.{}.attention_output_layernorm", ("layers.{}.post_attention_layernorm",)),
@@ -21,16 +23,14 @@ NORMS = (
 OF_OLMO2 = {
     "norm_placement": "after", "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads", "use_bias_in_mlp": False,
 }  # fmt: skip
-OLMO2 = Family(
+OLMO2 = replace(
+    LLAMA,
     architecture="Olmo2ForCausalLM",
     model_type="olmo2",
-    prefix="model.",
     settings=(
         *decoder_settings(rms_norm_eps=1e-5), kv_heads(None), same("attention_bias", "use_bias_in_attn_linear", False),
     ),
     demands=(*DEMANDS, NO_WINDOW, *requires(OF_OLMO2)),
-    fixed=COMMON_FIXED,
     constants={**CONSTANTS, **OF_OLMO2},
     weights=(*(row for row in WEIGHTS if "layernorm" not in row.ours), *NORMS, *HEAD_NORMS),
-    compatibility_keys=rope_theta,
 )  # fmt: skip

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface.families.llama import (
     DEMANDS,
     EVERY_WINDOW,
+    LLAMA,
     NO_BIASES,
     WEIGHTS,
     decoder_settings,
     rope_theta,
 )
-from neoxargs.convert.huggingface.family import OMIT, Demand, Family, Setting, Values, Weights
+from neoxargs.convert.huggingface.family import OMIT, Demand, Setting, Values, Weights
 from neoxargs.convert.huggingface.forms import FUSED_HEADS, GATE_FIRST
-from neoxargs.convert.huggingface.settings import COMMON_FIXED, kv_heads, requires, same
+from neoxargs.convert.huggingface.settings import kv_heads, requires, same
 from neoxargs.convert.huggingface.windows import sliding_window
 
 FUSED = {
@@ -37,10 +40,10 @@ def _scaling_name(row: Setting) -> Setting:
     return row._replace(to_ours=to_ours)
 
 
-PHI3 = Family(
+PHI3 = replace(
+    LLAMA,
     architecture="Phi3ForCausalLM",
     model_type="phi3",
-    prefix="model.",
     settings=(
         *map(
             _scaling_name,
@@ -66,7 +69,6 @@ PHI3 = Family(
             "rope_scaling.rope_type: default or longrope",
         ),
     ),
-    fixed=COMMON_FIXED,
     constants={"norm": "rmsnorm", "pos_emb": "rotary", **NO_BIASES},
     weights=tuple(
         Weights(row.ours, (FUSED[row.ours][0],), FUSED[row.ours][1]) if row.ours in FUSED else row for row in WEIGHTS

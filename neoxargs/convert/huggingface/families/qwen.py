@@ -5,17 +5,18 @@ Both may have a sliding window in the layers from `max_window_layers` on, if `us
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neoxargs.convert.huggingface.families.llama import (
     CONSTANTS,
     DEMANDS,
+    LLAMA,
     NO_BIASES,
     WEIGHTS,
     decoder_settings,
-    rope_theta,
 )
-from neoxargs.convert.huggingface.family import Family, Values, Weights
+from neoxargs.convert.huggingface.family import Values, Weights
 from neoxargs.convert.huggingface.settings import (
-    COMMON_FIXED,
     head_width,
     kv_heads,
     only,
@@ -47,30 +48,24 @@ HEAD_NORMS = (
 )
 OF_QWEN2 = {"add_qkv_bias": True, **NO_BIASES}
 OF_QWEN3 = {"use_qk_layernorm": True, "use_bias_in_mlp": False}
-QWEN2 = Family(
+QWEN2 = replace(
+    LLAMA,
     architecture="Qwen2ForCausalLM",
     model_type="qwen2",
-    prefix="model.",
     settings=SETTINGS,
     demands=(*DEMANDS, *requires(OF_QWEN2)),
-    fixed=COMMON_FIXED,
     constants={**CONSTANTS, **OF_QWEN2},
-    weights=WEIGHTS,
     from_keys=_windows,
-    compatibility_keys=rope_theta,
 )  # fmt: skip
-QWEN3 = Family(
+QWEN3 = replace(
+    QWEN2,
     architecture="Qwen3ForCausalLM",
     model_type="qwen3",
-    prefix="model.",
     settings=(
         *(row for row in SETTINGS if row.key != "head_dim"), head_width(128),
         same("attention_bias", "use_bias_in_attn_linear", False),
     ),
     demands=(*DEMANDS, *requires(OF_QWEN3), only("qk_layernorm_scope", "head")),
-    fixed=COMMON_FIXED,
     constants={**CONSTANTS, **OF_QWEN3},
     weights=(*WEIGHTS, *HEAD_NORMS),
-    from_keys=_windows,
-    compatibility_keys=rope_theta,
 )  # fmt: skip
