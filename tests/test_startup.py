@@ -12,7 +12,8 @@ PACKAGE = ROOT / "neoxargs"
 HEAVY = {"torch", "deepspeed", "megatron", "transformers", "numpy", "tokenizers", "matplotlib", "tensorboard"}
 #: Loaded when something is drawn or launched, never by a check.
 NOT_FOR_CHECK = {
-    *HEAVY, "rich", "subprocess", "socket", "asyncio", "dataclasses", "inspect", "ast",
+    *HEAVY, "rich", "subprocess", "socket", "asyncio", "dataclasses", "inspect", "ast", "hashlib", "zipfile",
+    "concurrent", "logging",
     "neoxargs.train", "neoxargs.launch.start.run", "neoxargs.checks.checkpoint.changes",
     "neoxargs.registry.docstrings",
 }  # fmt: skip

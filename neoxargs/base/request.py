@@ -6,11 +6,9 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TypeVar
 
-from neoxargs.base.record import Record, replace
+from neoxargs.base.record import Record
 
-Self = TypeVar("Self", bound="Request")
 #: The file in a run folder that records what the run depends on; `runs/lockfile.py` writes it.
 LOCK_FILE = "run.lock.yml"
 LOCK_START = re.compile(r"(#.*\n)*format: \d+\nscript: ")
@@ -48,13 +46,6 @@ class Request(Record):
             getattr(options, "plugin", ()),  # deepy export has no --plugin
             getattr(options, "break_lock", False),
         )
-
-    def with_overrides(self: Self, changes: Sequence[str]) -> Self:
-        """Return a copy with these overrides, which replace earlier ones of the same key."""
-        changed = {change.partition("=")[0] for change in changes}
-        # the same key in two `--set`s would be an error
-        others = [override for override in self.overrides if override.partition("=")[0] not in changed]
-        return replace(self, overrides=[*others, *changes])
 
 
 def is_lock(name: str) -> bool:
