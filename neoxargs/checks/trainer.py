@@ -160,10 +160,13 @@ def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
 
 
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
-    if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
-        what = f"optimizer.type ({config.get(name)}) is not a known optimizer"
-        return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
     value = config.get(name)
+    kinds = {kind.lower(): kind for kind in OPTIMIZERS}
+    likely = close_matches(str(value).lower(), kinds) if name == "optimizer.type" else []
+    if likely and str(value).lower() not in kinds:
+        what = f"optimizer.type ({value}) is not a known optimizer"
+        meant = f"did you mean {' or '.join(kinds[kind] for kind in likely)}?"
+        return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
     what = f"{name} ({yaml_form(value)}) is not supported by train.py"
     if why := reason(REGISTRY.parameters[name], value):
         what += f": {why}"
@@ -177,13 +180,6 @@ def reason(parameter: Parameter, value: object) -> str:
     by_value = {name.lower(): why for name, why in parameter.refused.items()}
     values = value if isinstance(value, list) else [value]
     return "; ".join(dict.fromkeys(by_value.get(str(each).lower(), by_value.get("", "")) for each in values))
-
-
-def _meant(kind: str) -> str:
-    """Return `did you mean Adam?` for a misspelt optimizer, else ""."""
-    names = {name.lower(): name for name in OPTIMIZERS}
-    likely = [] if kind.lower() in names else close_matches(kind.lower(), names)
-    return f"did you mean {' or '.join(names[name] for name in likely)}?" if likely else ""
 
 
 def _instead(name: str, values: tuple[Any, ...]) -> str:

@@ -66,16 +66,10 @@ def _other_rows(config: Config, checkpoint: Path, saved: Config) -> Iterator[Pro
     ours, theirs = vocabulary_rows(config), checkpoint_folder.embedding_rows(checkpoint)
     if ours is None:
         return
-    if not checkpoint_folder.lists_weights(checkpoint):
-        yield from _not_loadable(config, checkpoint, saved, ours)
-    elif theirs is not None:
-        yield from _added_or_dropped(config, checkpoint, saved, ours, theirs)
-
-
-def _not_loadable(config: Config, checkpoint: Path, saved: Config, ours: int) -> Iterator[Problem]:
-    """Only DeepSpeed can load a checkpoint without a list of its weights, and only with the same number of rows."""
-    theirs = vocabulary_rows(saved)
-    if theirs and theirs != ours:
+    if checkpoint_folder.lists_weights(checkpoint):
+        yield from _added_or_dropped(config, checkpoint, saved, ours, theirs) if theirs is not None else ()
+    # Only DeepSpeed can load a checkpoint without a list of its weights, and only with the same number of rows.
+    elif (theirs := vocabulary_rows(saved)) and theirs != ours:
         what = f"the embedding has {ours:,} rows in this configuration, "
         what += f"but {theirs:,} in the checkpoint to be loaded ({checkpoint})"
         hint = f"set padded_vocab_size to {theirs}, or load a different checkpoint"

@@ -86,14 +86,13 @@ def described(side: Side) -> str:
 
 def _table(found: Sequence[RankedDifference]) -> Iterator[str]:
     """Yield a row for each difference: kind, name, both values, and where they come from."""
-    rows = [(each.kind, each.name, *map(short_json, each.values)) for each in found]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, each in zip(rows, found, strict=True):
-        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        a, b = map(_short, each.sources)
-        yield f"  {cells}  {f'both: {a}' if a == b else f'A: {a}; B: {b}'}"
+    sources = [tuple(map(_short, each.sources)) for each in found]
+    places = [f"both: {a}" if a == b else f"A: {a}; B: {b}" for a, b in sources]
+    rows = [(each.kind, each.name, *map(short_json, each.values), at) for each, at in zip(found, places, strict=True)]
+    for line, each in zip(rows_of(rows), found, strict=True):
+        yield line
         if each.note:
-            yield f"  {' ' * widths[0]}  ({each.note})"
+            yield f"  {' ' * max(len(kind) for kind, *_ in rows)}  ({each.note})"
 
 
 def _short(source: str, limit: int = 60) -> str:

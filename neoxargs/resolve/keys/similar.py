@@ -19,7 +19,10 @@ ONE_PRECISION = {"fp16", "bf16", "amp"}
 
 def same_word(key: Key) -> Match | None:
     """Match the same word, or another program's name for it, in this section or others."""
-    names = _in_other_words(key) or _in_other_sections(key)
+    # `lr` for `learning_rate` in `optimizer.params`.
+    meant = in_sections(key.word) if key.section else None
+    inside = (f"{key.section}.{meant}", f"{key.section}.params.{meant}") if meant else ()
+    names = [full for full in REGISTRY.parameters if full in inside] or _in_other_sections(key)
     if len(names) > MANY_PLACES:
         sections = listed(sorted(_sections(names)), most=8)
         return Match("same word", f"{key.word} is a key of these sections: {sections}; move it into one of them")
@@ -52,14 +55,6 @@ def similar_anywhere(key: Key) -> Match | None:
     everywhere = {full.rpartition(".")[2]: full for full in names if key.section or full.count(".") <= 1}
     found = [everywhere[word] for word in _similar(key.word, everywhere, 0.85)]
     return Match("similar", _moved(found, key), tuple(found)) if found else None
-
-
-def _in_other_words(key: Key) -> list[str]:
-    """Return this section's parameters for another program's word: `lr` for `learning_rate` in `optimizer.params`."""
-    if not key.section or not (meant := in_sections(key.word)):
-        return []
-    inside = (f"{key.section}.{meant}", f"{key.section}.params.{meant}")
-    return [full for full in REGISTRY.parameters if full in inside]
 
 
 def _in_other_sections(key: Key) -> list[str]:
