@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support import snapshots
+from tests.support.each import for_each
 from tests.support.paths import ROOT
 
 MODULES = sorted((ROOT / "tests").rglob("*.py"))
@@ -45,6 +48,15 @@ def test_where_files_lie_is_asked_of_one_module() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "parents"
     }
     assert climbing == {"tests/support/paths.py"}
+
+
+def test_each_case_that_fails_is_named() -> None:
+    @for_each([1, 2, 3, 4])
+    def is_odd(number: int) -> None:
+        assert number % 2
+
+    with pytest.raises(pytest.fail.Exception, match=r"^2: AssertionError.*\n(.*\n)*4: AssertionError"):
+        is_odd()
 
 
 def function_of(name: str) -> str:

@@ -18,6 +18,7 @@ from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Paramet
 from neoxargs.registry.declare import Effect
 from neoxargs.resolve.values.coerce import coerce
 from tests.support.configure import configure
+from tests.support.each import for_each
 from tests.support.reference import read
 
 PARAMETERS = list(REGISTRY.parameters.values())
@@ -27,7 +28,7 @@ def named(parameter: Parameter) -> str:
     return parameter.name
 
 
-@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+@for_each(PARAMETERS, named)
 def test_description_is_a_sentence(parameter: Parameter) -> None:
     text = parameter.description
     assert len(text) >= 15
@@ -47,21 +48,21 @@ def quotable() -> set[str]:
     return choices | OTHER_WORDS | {name.rpartition(".")[2] for name in names}
 
 
-@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+@for_each(PARAMETERS, named)
 def test_names_in_descriptions_exist(parameter: Parameter) -> None:
     """A word in backquotes that looks like a parameter name must be one."""
     quoted = set(re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", parameter.description))
     assert quoted - quotable() == set()
 
 
-@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+@for_each(PARAMETERS, named)
 def test_default_conforms_to_type(parameter: Parameter) -> None:
     assert parameter.type is not None
     if parameter.default is not ABSENT:
         assert coerce(parameter.default, parameter.type) == parameter.default
 
 
-@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+@for_each(PARAMETERS, named)
 def test_replacements_are_current_parameters_with_legal_values(parameter: Parameter) -> None:
     """Every legal value of a retired parameter is replaced by current parameters with legal values."""
     for value, written in (parameter.replaced_by or {}).items():
@@ -74,7 +75,7 @@ def test_replacements_are_current_parameters_with_legal_values(parameter: Parame
         assert parameter.default is None or parameter.default in parameter.replaced_by
 
 
-@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+@for_each(PARAMETERS, named)
 def test_effect_is_declared(parameter: Parameter) -> None:
     """A parameter without effect has a reason: a clause that follows "has no effect:"."""
     assert parameter.effect in get_args(Effect)
@@ -82,7 +83,7 @@ def test_effect_is_declared(parameter: Parameter) -> None:
     assert not parameter.no_effect_reason.endswith(".")
 
 
-@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+@for_each(PARAMETERS, named)
 def test_a_refused_parameter_has_a_reason(parameter: Parameter) -> None:
     """A parameter with the effect `not built` says why: a clause that follows "is not supported by train.py:"."""
     if parameter.effect == "not built":
@@ -110,7 +111,7 @@ def test_group_attributes_are_distinct() -> None:
     assert [key for key, count in keys.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("group", REGISTRY.groups, ids=lambda group: group.__name__)
+@for_each(REGISTRY.groups)
 def test_groups_are_documented(group: type[Group]) -> None:
     assert (inspect.getdoc(group) or "").endswith(".")
     assert set(descriptions(group)) == set(group.parameters)
@@ -158,7 +159,7 @@ def sentences(text: str) -> list[str]:
     return [words for words in (" ".join(re.findall(r"\w+", s.lower())) for s in found) if len(words.split()) > 2]
 
 
-@pytest.mark.parametrize("parameter", [p for p in PARAMETERS if p.megatron], ids=named)
+@for_each([p for p in PARAMETERS if p.megatron], named)
 def test_megatron_flags_exist(parameter: Parameter) -> None:
     assert parameter.megatron
     option = read("megatron_lm_options.json")[f"--{parameter.megatron.removeprefix('!')}"]
@@ -169,7 +170,7 @@ def test_megatron_flags_exist(parameter: Parameter) -> None:
         assert (option["action"] == "_StoreTrueAction") is (parameter.annotation == "bool")
 
 
-@pytest.mark.parametrize("parameter", [p for p in PARAMETERS if p.megatron and "train" in p.to], ids=named)
+@for_each([p for p in PARAMETERS if p.megatron and "train" in p.to], named)
 def test_megatron_defaults_are_pinned(parameter: Parameter) -> None:
     """A receiver's default that differs from ours is Megatron's, as its parser has it."""
     assert parameter.megatron

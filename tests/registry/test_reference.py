@@ -6,10 +6,9 @@ import ast
 import re
 from typing import Any
 
-import pytest
-
 from neoxargs.registry import ABSENT, REGISTRY, normal
 from neoxargs.registry.history import NEWEST, default_at
+from tests.support.each import for_each
 from tests.support.reference import read
 
 
@@ -51,7 +50,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("row", read("seed_parameters.tsv"), ids=lambda row: f"{row['origin']}-{row['name']}")
+@for_each(read("seed_parameters.tsv"))
 def test_first_table(row: dict[str, str]) -> None:
     name = normal(row["name"])
     parameter = REGISTRY.find(name)
@@ -68,7 +67,7 @@ def test_first_table(row: dict[str, str]) -> None:
         assert parameter.default in (ABSENT, None)
 
 
-@pytest.mark.parametrize("row", read("neox_head_parameters.tsv"), ids=lambda row: row["name"])
+@for_each(read("neox_head_parameters.tsv"))
 def test_newest_table(row: dict[str, str]) -> None:
     parameter = REGISTRY.find(row["name"])
     if parameter is None:
