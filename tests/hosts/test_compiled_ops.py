@@ -9,6 +9,7 @@ from neoxargs.checks.machine import hardware
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.hosts import compiled_ops
+from tests.support.snapshots import pinned
 
 OFFLOAD = {"zero_optimization.offload_optimizer.device": "cpu"}
 
@@ -40,14 +41,12 @@ def test_what_a_configuration_needs(values, device, expected):
 def test_a_missing_compiler_is_reported_with_what_to_install(tmp_path):
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": "no-compiler"}
     adam, io = compiled_ops.uncompilable(["cpu_adam", "async_io"], environ)
-    assert (
-        adam.what
-        == "DeepSpeed's cpu_adam cannot be compiled on this machine: the compiler no-compiler is not installed"
-    )
+    pinned(adam)
     assert adam.hint.startswith(
         "on Debian or Ubuntu, run apt install g++ python3-dev; or set optimizer: {params: {torch_adam"
     )
-    assert "apt install g++ python3-dev libaio-dev" in io.hint and "device: cpu" in io.hint
+    pinned(io)
+    assert "device: cpu" in io.hint
 
 
 def test_missing_headers_are_reported_with_the_compilers_message(tmp_path, monkeypatch):

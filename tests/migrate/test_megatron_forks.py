@@ -13,6 +13,7 @@ from neoxargs.migrate.result import Result
 from neoxargs.migrate.sources import source_of
 from neoxargs.resolve import File, complete, draft
 from tests.support.paths import REFERENCE
+from tests.support.snapshots import pinned
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --global-batch-size 8"
 
@@ -89,9 +90,7 @@ EOT
 deepspeed pretrain_gpt.py {SIZES} --train-iters 9 --deepspeed_config ds.json"""
     result = convert_script(File("run.sh", script))
     assert "train_batch_size: 96\n" in result.text
-    assert [problem.what for problem in result.problems if problem.id == "migrate-variable-unset"] == [
-        "the value of $((B * (A + 1))) is unknown, so steps_per_print in DeepSpeed's JSON is left out"
-    ]
+    pinned([problem.what for problem in result.problems if problem.id == "migrate-variable-unset"])
 
 
 EXPERTS = "--train-iters 9 --num-experts 8 "
@@ -179,7 +178,7 @@ def test_a_flag_without_a_counterpart_needs_no_value() -> None:
     assert [problem.id for problem in result.problems] == [
         "migrate-flag-without-counterpart", "migrate-unknown-flag", "migrate-variable-unset"
     ]  # fmt: skip
-    assert result.problems[2].what == "the value of $B is unknown, so --kv-channels cannot be converted"
+    pinned(result.problems[2])
     assert result.text.count("# TODO") == 1
 
 
@@ -219,7 +218,7 @@ def test_a_command_that_is_only_printed_is_read() -> None:
 def test_a_misspelt_flag_of_the_launcher() -> None:
     script = f"srun --nodes 2 torchrun --node_rank 0 --nnode 2 --rdzv_id 7 pretrain_gpt.py {SIZES} --train-iters 9"
     (problem,) = convert_script(File("run.sh", script)).problems
-    assert problem.what == "--nnode 2 is not a launcher flag and is left out"
+    pinned(problem)
     assert problem.hint == "did you mean --nnodes?"
 
 
@@ -227,9 +226,8 @@ def test_a_misspelt_flag_of_the_launcher() -> None:
 def test_a_line_that_does_not_continue(end: str) -> None:
     script = f"python pretrain_gpt.py {SIZES} --train-iters 9 {end}\n    --save out --load out\n"
     problem = next(p for p in convert_script(File("run.sh", script)).problems if p.id == "migrate-line-not-continued")
-    assert (str(problem.where), problem.what) == (
-        "run.sh:2:5", "--save starts a separate command, so its flags are left out"
-    )  # fmt: skip
+    assert str(problem.where) == "run.sh:2:5"
+    pinned(problem.what)
 
 
 def test_a_file_with_only_flags_is_one_command() -> None:

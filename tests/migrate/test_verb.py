@@ -13,6 +13,7 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.base.write_files import diff, write_all
 from neoxargs.cli import main
+from tests.support.snapshots import pinned
 
 OLD = """\
 # ours
@@ -73,7 +74,8 @@ def test_writing_twice_changes_nothing(capsys) -> None:
     assert os.stat("my.yml").st_mode & 0o777 == 0o640
     assert main(["migrate", "my.yml", "--write"]) == 0
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "no changes are needed for neox-2026\n")
+    assert out == ""
+    pinned(err)
     assert Path("my.yml").read_text() == text
     assert os.listdir() == ["my.yml"]
 
@@ -114,10 +116,9 @@ def test_a_problem_as_json(capsys) -> None:
     Path("my.yml").write_text(OLD + "hidden-sise: 3\n")
     assert main(["migrate", "my.yml", "--json"]) == 1
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert (problem["what"], problem["line"], problem["hint"]) == (
-        "hidden-sise is not a parameter", 12,
-        "did you mean hidden_size? hidden_size is already set: remove one of the two keys",
-    )  # fmt: skip
+    assert problem["line"] == 12
+    pinned(problem["what"])
+    pinned(problem["hint"])
 
 
 @pytest.mark.parametrize("words", [["nowhere.yml"], ["my.yml", "my.yml"]])
@@ -188,8 +189,7 @@ def test_mixed_line_ends(most: str, one: str, folder: Path) -> None:
     (folder / "my.yml").write_bytes(text.replace("\n", most).replace(f"torch{most}", f"torch{one}").encode())
     assert main(["migrate", "my.yml", "--write"]) == 0
     lines = (folder / "my.yml").read_bytes().decode().split(most)
-    assert lines[10:13] == ["seed: 1", "# defaults of neox-2021 that differ in neox-2026",
-                            "weight-decay: 0.01"]  # fmt: skip
+    pinned(lines[10:13])
 
 
 def test_an_existing_file_is_not_overwritten_without_replace() -> None:
@@ -242,7 +242,7 @@ def test_a_neox_file_can_be_written_to_another_file(capsys) -> None:
     assert capsys.readouterr().err.endswith("new.yml written\n")
     assert changed and set(changed) <= set(Path("new.yml").read_text().splitlines())
     assert main(["migrate", "my.yml", "-o", "new.yml"]) == 1
-    assert "new.yml: error: this file already exists" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[output-file-exists]")
     Path("new.yml").write_text("")
     assert main(["migrate", "my.yml", "-o", "new.yml", "--write"]) == 0
     assert Path("new.yml").read_text() and Path("my.yml").read_text() == before
@@ -259,9 +259,8 @@ def test_settings_that_train_py_cannot_run_are_warnings(capsys) -> None:
     assert main(["migrate", source, "-o", "new.yml"]) == 0
     err = capsys.readouterr().err
     assert f"warning: {name} is not supported by train.py: DeepSpeed compresses only" in err
-    where = err.partition(f": warning: {name}")[0].splitlines()[-1]
     assert main(["check", "new.yml", "--gpus", "1"]) == 1
-    assert f"{where}: error: {name} is not supported by train.py: DeepSpeed compresses only" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[not-built]")
     assert main(["migrate", source, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     about = [problem for problem in answer["problems"] if problem["what"].startswith(name)]

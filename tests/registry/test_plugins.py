@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.snapshots import pinned
 
 PLUGIN = ROOT / "tests" / "plugin" / "savanna_keys.py"
 YAML = """\
@@ -51,17 +52,18 @@ WITH = ("--plugin", "savanna_keys")
 
 
 def test_its_keys_are_checked_like_any_other(deepy: Deepy) -> None:
-    assert "error: hyena-filter-width is not a parameter" in deepy("check", "my.yml").stderr
+    pinned(deepy("check", "my.yml").stderr, "[unknown-key]")
     done = deepy("check", "my.yml", "--gpus", "1", *WITH)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "ok"), done.stderr
     wrong = deepy("check", "my.yml", "--set=hyena_mr_len=many", "--set=hyena_filtr_cls=x", *WITH).stderr
-    assert 'hyena_mr_len ("many") must be a whole number, at least 1' in wrong
+    pinned(wrong, "[type-mismatch]")
     assert "did you mean hyena_filter_cls?" in wrong
 
 
 def test_it_is_explained_and_documented(deepy: Deepy, tmp_path: Path) -> None:
     answer = json.loads(deepy("explain", "hyena_filter_order", "my.yml", "--json", *WITH).stdout)
-    assert (answer["value"], answer["meaning"]) == (32, "Width of the network that makes the filters.")
+    assert answer["value"] == 32
+    pinned(answer["meaning"])
     assert answer["origin"] == "plugin savanna_keys"
     assert deepy("docs", *WITH, "-o", str(tmp_path / "docs")).returncode == 0
     schema = json.loads((tmp_path / "docs" / "neoxargs.schema.json").read_text())["properties"]
@@ -87,7 +89,7 @@ def test_a_slurm_job_loads_it_too(deepy: Deepy) -> None:
 def test_its_choice_is_accepted_and_not_run_by_our_own_script(deepy: Deepy) -> None:
     done = deepy("check", "my.yml", "--gpus=1", "--set=pos_emb=XPos", *WITH)
     assert done.returncode == 0
-    assert "warning: train.py does not support pos_emb: xpos, a value that plugin savanna_keys adds" in done.stderr
+    pinned(done.stderr, "[not-built]")
     assert deepy("train.py", "my.yml", "--dry-run", "--set=pos_emb=xpos", *WITH).returncode == 1
 
 

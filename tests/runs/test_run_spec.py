@@ -8,6 +8,7 @@ from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
 from neoxargs.runs.run_spec import resolve_run
 from tests.support import smallest
+from tests.support.snapshots import pinned
 
 MODEL = smallest.YAML
 ON_CPU = {"DS_ACCELERATOR": "cpu"}
@@ -50,7 +51,7 @@ def test_a_number_of_gpus_on_the_command_line_replaces_looking_for_them(written)
 
 def test_warnings_point_at_the_line(written):
     warning, *_ = written('include: "localhost:0,1"\nnum_gpus: 4\n').warnings
-    assert warning.what == "num_gpus (4) has no effect, because include selects the slots"
+    pinned(warning)
     assert (warning.where.line, warning.where.column) == (9, 1)
 
 

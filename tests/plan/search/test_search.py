@@ -24,6 +24,7 @@ from neoxargs.plan.search.command import SearchOptions, run_search
 from neoxargs.plan.search.search import device_counts
 from neoxargs.plan.search.space import RECOMPUTE, Layout, divisions, micro_batches
 from neoxargs.resolve import draft, read_files
+from tests.support.snapshots import pinned
 
 #: A device of 24 GiB, on which some layouts of the model of 1.2 billion parameters fit.
 DEVICE = {"device": "A100-40GB", "gpu_memory": 24.0}
@@ -86,7 +87,7 @@ def test_a_file_with_a_layout_is_copied_with_the_fastest(
     text = file.read_text()
     assert text.startswith("# The fastest of ") and "# mine\nzero-optimization: {stage: " in text
     assert "sequence_parallel: false\nnum_gpus: 4\n" in text and text.count("sequence_parallel") == 1
-    assert f"{file}: a copy of {middle} with the fastest layout; use it with" in text
+    pinned(text, "a copy")
     assert f"# deepy train.py {file} --set lr_decay_iters=9\n" in text
 
 
@@ -121,7 +122,7 @@ def test_the_fewest_gpus_need_no_largest_number(middle: str, capsys: pytest.Capt
     result, limited = (found_by(each, capsys, fewest=True) for each in (given, replace(given, gpus=32)))
     assert result == limited and 1 < result["devices"] < 32  # type: ignore[operator]
     assert run_search(replace(given, gpus=1), SearchOptions(fewest=True)) == 1
-    assert "no layout fits on any number tried, up to 1 x A100-40GB; set --gpus N" in capsys.readouterr().out
+    pinned(capsys.readouterr().out, "no layout")
 
 
 def test_a_rule_may_forbid_the_smallest_micro_batch(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,8 +137,8 @@ def test_a_rule_may_forbid_the_smallest_micro_batch(middle: str, capsys: pytest.
 def test_where_no_layout_is_possible_the_reasons_are_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_search(options(middle, 7, overrides=["train_batch_size=16", "num_layers=4"]), SearchOptions()) == 1
     printed = capsys.readouterr().out
-    assert "global batch of 16 samples: all 9 layouts are impossible\n\n" in printed
-    assert "6 impossible: the batch of 16 samples is not divisible by the number of replicas\n" in printed
+    pinned(printed, "global batch")
+    pinned(printed, "impossible: the")
     assert "3 impossible: tensor-parallel-divides-heads" in printed
 
 
@@ -149,8 +150,9 @@ def test_where_nothing_fits_the_optimizer_is_offloaded_and_then_none_is_found(
     assert all(each["set"]["zero_optimization.offload_optimizer.device"] == "cpu" for each in offloaded)  # type: ignore[attr-defined]
     file = tmp_path / "layout.yml"
     assert run_search(options(middle, 1, gpu_memory=4.0), SearchOptions(write=str(file), left_out=True)) == 1
-    assert "none fits" in (printed := capsys.readouterr().out) and "(3.88 GiB is usable)" in printed
-    assert "assuming 128 GiB of memory per host; set --host-memory GIB to change this" in printed
+    printed = capsys.readouterr().out
+    assert "none fits" in printed and "(3.88 GiB is usable)" in printed
+    pinned(printed, "assuming 128")
     assert not file.exists()
 
 
@@ -220,9 +222,10 @@ def test_the_layout_of_an_offloaded_optimizer_shows_the_memory_of_a_host(
 ) -> None:
     page = tmp_path / "page.html"
     run_search(options(middle, 1, gpu_memory=12.0), SearchOptions(page=str(page)))
-    assert "assuming 128 GiB of memory per host" in (printed := capsys.readouterr().out)
+    pinned(printed := capsys.readouterr().out, "assuming 128")
     assert "; a host needs " in " ".join(printed.split())
-    assert "assuming 128 GiB of memory per host" in page.read_text() and "memory of a host</th>" in page.read_text()
+    pinned(page.read_text(), "assuming 128")
+    assert "memory of a host</th>" in page.read_text()
     run_search(options(middle, 1, gpu_memory=12.0, host_memory=512.0), SearchOptions())
     assert "assuming" not in capsys.readouterr().out
 
@@ -251,10 +254,7 @@ def test_the_batch_on_the_fewest_gpus_does_not_depend_on_the_most(
         for gpus in (4, 6, 16)
     ]
     assert [result["samples"] for result in results] == [8, 8, 8]
-    assert results[0]["assumptions"] == [
-        "assuming the global batch size that the configuration's own layout gives on 4 GPUs; set train_batch_size to "
-        "choose another"
-    ]
+    pinned(results[0]["assumptions"])
 
 
 def test_the_fewest_gpus_are_not_those_that_the_file_counts(middle: str, capsys: pytest.CaptureFixture[str]) -> None:

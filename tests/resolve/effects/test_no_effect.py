@@ -11,6 +11,7 @@ from neoxargs.base.problems import Problem, render
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from tests.support.configure import configure
+from tests.support.snapshots import pinned
 
 
 def warnings(*texts: str) -> list[Problem]:
@@ -56,9 +57,7 @@ def test_parameters_with_the_same_reason_are_one_warning(text: str, what: str, h
 
 
 def test_a_warning_names_its_line() -> None:
-    assert render(warnings("num_layers: 4\nmask_prob: 0.2")).splitlines()[0] == (
-        "my.yml:2:1: warning: mask_prob (0.2) has no effect: only BERT, ICT and REALM read it [no-effect]"
-    )
+    pinned(render(warnings("num_layers: 4\nmask_prob: 0.2")).splitlines()[0])
 
 
 @pytest.mark.parametrize(
