@@ -18,6 +18,7 @@ from neoxargs.cli import main
 from neoxargs.targets.wire_format import decode
 from tests.support import smallest
 from tests.support.paths import ROOT
+from tests.support.snapshots import pinned
 
 MODEL = smallest.YAML + """\
 model_parallel_size: 2
@@ -124,7 +125,7 @@ def test_the_help_of_a_script_describes_only_the_options_that_it_reads(capsys):
         with pytest.raises(SystemExit):
             main([script, "--help"])
         shown[script] = " ".join(capsys.readouterr().out.split())
-    assert "--prompt TEXT prompt for the model to continue" in shown["generate.py"]
+    assert "--prompt TEXT prompt for the model" in shown["generate.py"]
     options = ("--prompt", "--autotuning", "--eval_results_prefix", "--hostfile")
     assert [option in shown["eval.py"] for option in options] == [False, False, True, True]
     assert all(option in shown["my_script.py"] for option in options)
@@ -133,9 +134,7 @@ def test_the_help_of_a_script_describes_only_the_options_that_it_reads(capsys):
 def test_an_unknown_command_is_not_followed_by_the_usage_of_all(capsys):
     with pytest.raises(SystemExit):
         main(["train", "a.yml"])
-    assert capsys.readouterr().err == (
-        "deepy: there is no command train; did you mean train.py?\nto list the commands: python deepy.py --help\n"
-    )
+    pinned(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -168,20 +167,16 @@ def test_check_prints_ok_and_a_summary(capsys):
     assert main(["check", *BOTH, "--set", "dialect=neox-2021"]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == "ok"
-    assert "ranks      2 = tensor 2 x pipeline 1 x data 1 (no pipeline engine), on this machine's CPU" in shown.out
+    pinned(shown.out, "ranks ")
     assert shown.err == ""
 
 
 def test_a_second_value_after_one_set_is_not_a_file(capsys):
     for verb in (["check"], ["my_script.py"], ["explain", "lr"]):
         assert main([*verb, *BOTH, "--set", "num_layers=2", "hidden_size=64", "optimizer.type=Adam"]) == 1
-        assert capsys.readouterr().err == (
-            "error: hidden_size=64 and optimizer.type=Adam are not files; each --set takes one KEY=VALUE "
-            "[set-takes-one-value]\n"
-            "  = write --set hidden_size=64 --set optimizer.type=Adam\n"
-        )
+        pinned(capsys.readouterr().err)
     assert main(["check", "nothing=64"]) == 1
-    assert "nothing=64: error: there is no such file" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[file-missing]")
 
 
 def test_a_key_may_be_spelled_as_a_flag(capsys):
@@ -194,8 +189,8 @@ def test_a_key_may_be_spelled_as_a_flag(capsys):
 def test_names_that_are_too_long_are_reported(capsys):
     assert main(["check", *BOTH, "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
     told = capsys.readouterr().err
-    assert f"--set: error: load ({'l' * 300}): there is no checkpoint in this folder" in told
-    assert f"--set: warning: the hostfile {'h' * 300} does not exist; only this machine is used: " in told
+    pinned(told, "[checkpoint-missing]")
+    pinned(told, "[hostfile-missing]")
 
 
 def test_an_os_error_is_a_problem(capsys, monkeypatch):
@@ -221,11 +216,11 @@ def test_valid_values_are_checked_although_others_are_wrong(capsys, nothing_star
         assert main([*words, "bad.yml"]) == 1
         told = capsys.readouterr().err
         assert "there is no nowhere.bin" in told
-        assert "te_fp8_mha (true) is not supported by train.py: GPT-NeoX's code for fp8" in told
+        pinned(told, "[not-built]")
         assert "num_layers is missing" in told
     Path("bad.yml").write_text("hidden_size: wide\n")
     assert main(["check", "bad.yml"]) == 1
-    assert "there is no training data" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[no-training-data]")
     Path("bad.yml").write_text("hidden_size: wide\ndata_path: {}\n")
     assert main(["check", "bad.yml"]) == 1
     assert "there is no training data" not in capsys.readouterr().err
@@ -244,9 +239,9 @@ def test_check_prints_json(capsys):
 def test_missing_files_are_problems_here_and_warnings_for_another_machine(capsys):
     Path("tokens.idx").unlink()
     assert main(["check", *BOTH]) == 1
-    assert "error: data_path: there is no tokens.idx" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[data-file-missing]")
     assert main(["check", *BOTH, "--gpus", "2"]) == 0
-    assert "warning: data_path: there is no tokens.idx" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[data-file-missing]")
 
 
 def test_a_dry_run_ends_with_the_reasons_for_which_the_run_would_not_start_here(capsys, nothing_starts):
@@ -256,7 +251,7 @@ def test_a_dry_run_ends_with_the_reasons_for_which_the_run_would_not_start_here(
     Path("tokens.idx").unlink()
     assert main(["train.py", *BOTH, "--dry-run"]) == 0
     *_, last = capsys.readouterr().err.splitlines()
-    assert last == "deepy: on this machine, the run would not start; these warnings would be errors: data-file-missing"
+    pinned(last)
     assert main(["train.py", *BOTH, "--dry-run", "--gpus", "2"]) == 0
     assert "would not start" not in capsys.readouterr().err
 
@@ -268,7 +263,7 @@ def test_an_emitted_command_for_more_gpus_than_a_node_has_is_for_the_nodes_of_th
         assert main(["train.py", *words, "--gpus", "64", "--emit", form]) == 0
         shown = capsys.readouterr()
         assert "--hostfile=/no/hostfile --num_nodes=8 --num_gpus=8 " in shown.out
-        assert "warning: the hostfile /no/hostfile does not exist" in shown.err
+        pinned(shown.err, "[hostfile-missing]")
     assert main(["train.py", *words, "--gpus", "64", "--dry-run"]) == 0
     assert "/no/hostfile does not exist" not in capsys.readouterr().err
     assert main(["train.py", *words, "--gpus", "8", "--emit", "runner"]) == 0
@@ -278,14 +273,14 @@ def test_an_emitted_command_for_more_gpus_than_a_node_has_is_for_the_nodes_of_th
 def test_an_evaluation_needs_the_data_that_it_names(capsys, nothing_starts):
     Path("tokens.idx").unlink()
     assert main(["eval.py", *BOTH]) == 1
-    assert "error: data_path: there is no tokens.idx" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[data-file-missing]")
 
 
 def test_a_part_of_a_configuration_can_be_checked_for_another_machine(capsys):
     assert main(["check", "configs/small.yml"]) == 1
-    assert "error: there is no training data" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[no-training-data]")
     assert main(["check", "configs/small.yml", "--gpus", "2"]) == 0
-    assert "warning: there is no training data" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[no-training-data]")
 
 
 def test_what_train_py_does_not_support_is_allowed_for_other_scripts(capsys, nothing_starts):
@@ -307,7 +302,7 @@ def test_a_dry_run_of_an_unsupported_configuration_fails(capsys, nothing_starts,
         capsys.readouterr()
         assert main([script, *BOTH, "--set", wanted, *form]) == 1
         shown = capsys.readouterr()
-        assert f"warning: {wanted.partition('=')[0]} (true) is not supported by train.py" in shown.err
+        pinned(shown.err, "[not-built]")
         assert '"train_batch_size": 2' in shown.out
 
 
@@ -429,25 +424,22 @@ def test_text_is_tokenised_before_the_ranks_start(capsys):
 
 def test_a_missing_script_is_a_problem(capsys):
     assert main(["my_scirpt.py", *BOTH]) == 1
-    assert (
-        "error: there is no script my_scirpt.py [script-missing]\n  = did you mean my_script.py?\n"
-        in capsys.readouterr().err
-    )
+    pinned(capsys.readouterr().err)
     for _ in range(2):
         assert main(["trian.py", *BOTH]) == 1
         assert "did you mean train.py?" in capsys.readouterr().err
         Path("train.py").touch()  # a file of the same name in this folder
     Path("train.py").unlink()
     assert main(["unlike.py", *BOTH]) == 1
-    assert "  = pass train.py, generate.py, eval.py or my_script.py\n" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[script-missing]")
 
 
 def test_training_without_its_files_does_not_start(capsys, nothing_starts, folder):
     Path("tokens.bin").unlink()
     assert main(["train.py", *BOTH]) == 1
-    assert "data_path: there is no tokens.bin" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[data-file-missing]")
     assert main(["train.py", "configs/small.yml"]) == 1
-    assert "there is no training data" in capsys.readouterr().err
+    pinned(capsys.readouterr().err, "[no-training-data]")
     assert not (folder / "runs").exists()
 
 

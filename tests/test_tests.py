@@ -50,6 +50,25 @@ def test_where_files_lie_is_asked_of_one_module() -> None:
     assert climbing == {"tests/support/paths.py"}
 
 
+#: Asserts that still contain a sentence; may only shrink.
+WITH_A_SENTENCE = 140
+
+
+def says(node: ast.AST) -> bool:
+    """Whether an expression has a text of five words or more, other than what it passes to a call."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) >= 5:
+        return bool(re.search("[a-z]+,? [a-z]+,? [a-z]+", node.value))
+    return not isinstance(node, ast.Call) and any(map(says, ast.iter_child_nodes(node)))
+
+
+def test_a_sentence_is_pinned_in_a_snapshot() -> None:
+    """A test asserts the id, the place and `about` of a problem; tests/support/snapshots.py pins how it is worded."""
+    asserts = [node.test for path in MODULES for node in nodes(path) if isinstance(node, ast.Assert)]
+    assert sum(map(says, asserts)) <= WITH_A_SENTENCE
+    (planted,) = ast.parse("assert 'there is no such file' in shown").body
+    assert isinstance(planted, ast.Assert) and says(planted.test)
+
+
 def test_each_case_that_fails_is_named() -> None:
     @for_each([1, 2, 3, 4])
     def is_odd(number: int) -> None:

@@ -23,6 +23,7 @@ from neoxargs.data import command, encode, parallel, text_files
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.token_files import writer as indexed
+from tests.support.snapshots import pinned
 
 BYTES = Recipe("ByteLevelTokenizer")
 DOCUMENTS = ["first, naïve\n", "second 日本語", "third\r\nwith lines\n"]
@@ -109,7 +110,7 @@ def test_files_that_are_not_tokenised_are_told(tmp_path) -> None:
         (tmp_path / name).write_text("text\n")
     (tmp_path / "link").symlink_to(tmp_path.parent, target_is_directory=True)
     told = [problem.what for problem in text_files.left_out([str(tmp_path), str(tmp_path / "a.txt")])]
-    assert told[0] == f"given more than once, but tokenised only once: {tmp_path / 'a.txt'}"
+    pinned(told[0])
     assert sorted(told[1].partition(": ")[2].replace(" and ", ", ").split(", ")) == [
         ".xz (1)", ".yml (2)", "links to folders (1)", "no extension (1)",
     ]  # fmt: skip
@@ -304,24 +305,14 @@ class TestProblems:
 
     def test_everything_that_is_missing_at_once(self) -> None:
         (self.folder / "empty").mkdir()
-        assert self.what("absent.txt", self.folder / "*.txt", self.folder / "empty") == (
-            "error: absent.txt does not exist [text-missing]\n"
-            "  = pass a file, a folder, a pattern, or python-stdlib\n\n"
-            f"error: the pattern {self.folder}/*.txt matches no file [text-pattern-matches-nothing]\n\n"
-            f"error: the folder {self.folder}/empty contains no files that end in .jsonl, .jsonl.gz, .jsonl.zst, .txt, "
-            ".text, .md, .rst or .py [text-folder-empty]\n"
-            "  = pass a pattern such as 'FOLDER/*.md' to select files with other extensions"
-        )
-        assert (
-            self.what()
-            == "error: no text was given [text-not-given]\n  = pass a file, a folder, a pattern, or python-stdlib"
-        )
+        pinned(self.what("absent.txt", self.folder / "*.txt", self.folder / "empty"))
+        pinned(self.what())
 
     def test_standard_input_and_pipes(self) -> None:
         os.mkfifo(self.folder / "pipe")
         shown = self.what("-", self.folder / "pipe")
         assert shown.startswith("error: - (standard input) is not supported as text [text-not-a-file]\n")
-        assert f"error: {self.folder}/pipe is not a regular file [text-not-a-file]\n" in shown
+        pinned(shown, "[text-not-a-file]")
         assert shown.count("write the text to a file") == 2
 
     def test_a_folder_that_cannot_be_created(self) -> None:
@@ -329,9 +320,7 @@ class TestProblems:
         (self.folder / "x.txt").write_text("text")
         with pytest.raises(Problems) as caught:
             command.build([str(self.folder / "x.txt")], BYTES, self.folder / "file" / "data")
-        assert str(caught.value) == (
-            f"error: --output-prefix: {self.folder}/file cannot be written: File exists [data-not-writable]"
-        )
+        pinned(str(caught.value))
 
     def test_a_full_disk_leaves_no_file(self, monkeypatch) -> None:
         (self.folder / "x.txt").write_text("text")
@@ -348,17 +337,11 @@ class TestProblems:
 
     def test_a_binary_file(self) -> None:
         (self.folder / "x.parquet").write_bytes(b"PAR1")
-        assert self.what(self.folder / "x.parquet") == (
-            f"error: {self.folder}/x.parquet is not a text file [text-binary]\n"
-            "  = pass plain text in UTF-8, or files that end in .jsonl, .jsonl.gz or .jsonl.zst"
-        )
+        pinned(self.what(self.folder / "x.parquet"))
 
     def test_not_utf8(self) -> None:
         (self.folder / "x.txt").write_bytes(b"caf\xe9")
-        assert self.what(self.folder / "x.txt") == (
-            f"error: {self.folder}/x.txt is not UTF-8: byte 0xe9 at offset 3 [text-not-utf8]\n"
-            "  = convert the file, for example with iconv -f latin1 -t utf-8"
-        )
+        pinned(self.what(self.folder / "x.txt"))
         (self.folder / "x.jsonl").write_bytes(b'{"text": "a"}\n{"text": "caf\xe9"}\n')
         assert f"{self.folder}/x.jsonl:2 is not UTF-8: byte 0xe9 at offset 13" in self.what(self.folder / "x.jsonl")
 
@@ -366,15 +349,15 @@ class TestProblems:
         monkeypatch.setattr(text_files, "piece_size", lambda total: 64)
         (self.folder / "x.dat").write_bytes(b"\x00\x9b\n" * 100)
         told = self.what(self.folder / "x.dat")
-        assert told.count("error:") == 1 and "x.dat is not a text file [text-binary]" in told
+        assert told.count("error:") == 1
+        pinned(told, "[text-binary]")
         (self.folder / "x.dat").write_bytes(b"caf\xe9\n" * 100)
         assert self.what(self.folder / "x.dat").count("[text-not-utf8]") == 1
 
     def test_a_line_break_inside_a_string(self) -> None:
         path = self.folder / "x.jsonl"
         path.write_text('{"text": "a\n"}\n')
-        assert "this line is not valid JSON: invalid control character [" in self.what(path)
-        assert r"inside a string, write a line break as \n and a tab as \t" in self.what(path)
+        pinned(self.what(path), "[text-line-not-json]")
 
     @pytest.mark.parametrize("name", ["corpus.json", "tokenizer.json"])
     def test_a_record_never_replaces_a_file_of_another_program(self, name) -> None:
@@ -389,15 +372,7 @@ class TestProblems:
     def test_lines_that_are_not_what_they_should_be(self, workers) -> None:
         path = self.folder / "x.jsonl"
         path.write_text('{"text": "a"}\n{"text": }\n[1]\n{"body": "b"}\n')
-        assert self.what(path, workers=workers) == (
-            f"{path}:2:10: error: this line is not valid JSON: expecting value [text-line-not-json]\n"
-            f'  2 | {{"text": }}\n    |          ^\n  = each line must be one complete JSON object\n\n'
-            f"{path}:3:1: error: this line is not a JSON object [text-line-not-an-object]\n"
-            f'  3 | [1]\n    | ^\n  = write {{"text": "..."}}\n\n'
-            f'{path}:4:1: error: this line has no text under the key "text" [text-line-without-key]\n'
-            f'  4 | {{"body": "b"}}\n    | ^\n'
-            "  = set --json-key to a key with text: body"
-        )
+        pinned(self.what(path, workers=workers))
 
     @pytest.mark.parametrize(
         "row",
@@ -413,15 +388,9 @@ class TestProblems:
         path.write_text('{"messages": []}\n' * 59 + "[1]\n" + '{"messages": []}\n')
         told = self.what(path)
         heads = [line.removeprefix(f"{path}:") for line in told.splitlines() if line.startswith(f"{path}:")]
-        without = 'error: this line has no text under the key "text"'
-        assert heads == [
-            f"1:1: {without} [text-line-without-key]",
-            f"2:1: {without} [text-line-without-key]",
-            f"3:1: {without} (and 57 more lines) [text-line-without-key]",
-            "60:1: error: this line is not a JSON object [text-line-not-an-object]",
-        ]
+        pinned(heads)
         monkeypatch.setattr(parallel, "CHUNK_DOCUMENTS", 4)
-        assert f"3:1: {without} (and at least 1 more line) [" in self.what(path)
+        pinned(self.what(path), "[text-line-without-key]")
 
     def test_damaged_archives(self) -> None:
         whole = zstandard.compress(lines(DOCUMENTS * 50))
@@ -432,14 +401,11 @@ class TestProblems:
         assert "a.jsonl.zst cannot be decompressed: " in self.what(self.folder / "a.jsonl.zst")
         assert "b.jsonl.gz cannot be decompressed: " in self.what(self.folder / "b.jsonl.gz")
         told = self.what(self.folder / "c.jsonl.zst")
-        assert told == (
-            f"error: {self.folder}/c.jsonl.zst cannot be decompressed: the file is truncated inside a compressed frame "
-            "[text-not-decompressible]"
-        )
+        pinned(told)
 
     def test_only_empty_documents(self) -> None:
         (self.folder / "x.txt").write_text("")
-        assert "there is no text to tokenise, because every document is empty" in self.what(self.folder / "x.txt")
+        pinned(self.what(self.folder / "x.txt"), "[text-empty]")
 
     def test_no_vocabulary(self) -> None:
         (self.folder / "x.txt").write_text("a")
@@ -457,9 +423,9 @@ class TestCommandLine:
         )
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "documents  1 in 1 sequences"
-        assert lines[1] == "tokens     5, 0.80 bytes per token"
-        assert lines[2] == "tokenizer  ByteLevelTokenizer, vocabulary of 257 tokens"
-        assert lines[3] == "entropy    1.055 nats per token (unigram)"
+        pinned(lines[1])
+        pinned(lines[2])
+        pinned(lines[3])
         assert lines[-1] == f"to use it  data_path: {prefix}"
 
     def test_if_missing(self, tmp_path, capsys) -> None:

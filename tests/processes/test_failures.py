@@ -19,6 +19,7 @@ from neoxargs.processes.exit_codes import Evidence
 from neoxargs.processes.failures import Cause
 from neoxargs.processes.watch import Watch
 from tests.support import cluster
+from tests.support.snapshots import pinned
 
 #: A rank under its supervisor; what it does is the second argument.
 RANK = """
@@ -93,7 +94,8 @@ def test_a_rank_that_exits_with_0_before_its_work_is_done_has_failed(tmp_path, d
     assert ended(tmp_path, does) == 1
     assert ended(tmp_path, "raise RuntimeError('Connection closed by peer')", number=1) == 1
     first, second = failures.read_failures(tmp_path)
-    assert (first.rank, first.reason) == (0, "the process exited with code 0 before the run was over")
+    assert first.rank == 0
+    pinned(first.reason)
     assert (second.rank, second.cause) == (1, Cause.LOST_CONNECTION)
 
 
@@ -183,14 +185,9 @@ def test_a_rank_on_a_terminal_writes_to_a_terminal(tmp_path):
 
 def test_out_of_memory_is_reported_with_the_peak_memory_of_the_rank(tmp_path):
     failures.record_failure(tmp_path, 2, -9, Evidence(peak_memory=12_300_000_000, memory_kills=1))
-    assert failures.summarize(tmp_path) == (
-        137,
-        [
-            f"rank 2 on {os.uname().nodename} failed first: SIGKILL: the host ran out of memory and the system killed "
-            "the process; the peak memory of this rank was 12.3 GB",
-            f"the rank's log is {tmp_path}/rank-2.log on {os.uname().nodename}",
-        ],
-    )
+    code, lines = failures.summarize(tmp_path)
+    assert code == 137
+    pinned([line.replace(f"on {os.uname().nodename}", "on HOST") for line in lines])
 
 
 @pytest.mark.parametrize(
@@ -218,17 +215,14 @@ def test_the_root_cause_is_reported_first_although_it_was_recorded_last(tmp_path
     assert code == 1
     assert first.startswith(f"rank 3 on {os.uname().nodename} failed first: KeyError: 'x' (")
     assert log == f"the end of {tmp_path}/rank-3.log:\n  | begun\n  | KeyError: 'x'"
-    assert others == [
-        "then rank 2 timed out in a collective operation",
-        "then ranks 0, 1 lost the connection to another rank",
-    ]
+    pinned(others)
 
 
 def test_a_traceback_that_is_on_the_console_is_not_repeated(tmp_path, capfd):
     with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
         process.wait(200)
     _, where = failures.summarize(tmp_path)[1]
-    assert where == f"the rank's error message is above and in {tmp_path}/rank-0.log"
+    pinned(where)
     assert capfd.readouterr().err == "KeyError: 'x'\n"
     failures.record_failure(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
     assert failures.summarize(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
@@ -361,15 +355,15 @@ def test_a_stopped_rank_is_told_apart_from_one_that_waits_for_it(tmp_path):
     _, said = failures.summarize(tmp_path)
     assert "rank 1 on " in said[0]
     assert said[0].endswith("step 3 took longer than 4 s; the process is stopped, for example by SIGSTOP")
-    assert "the Python stack of rank 0" in said[1]
-    assert said[-1] == "then rank 0 timed out in a collective operation"
+    pinned(said[1], "the Python")
+    pinned(said[-1])
 
 
 def test_progress_is_no_failure(tmp_path):
     """The limit begins again with each step."""
     watch = Watch()
     watch.expect("step 1", -1.0)
-    assert watch.late() == "step 1 took longer than -1 s"
+    pinned(watch.late())
     watch.expect("step 2", 900.0)
     assert not watch.late()
     does = "[(failures.current_rank.watch.expect(f'step {n}', 200.0), time.sleep(0.3)) for n in range(5)]"
@@ -391,7 +385,7 @@ def test_a_killed_supervisor_is_named_and_not_what_followed(tmp_path):
     assert code == 128 + signal.SIGKILL
     why = f"the rank's supervisor (process {killed.pid}) was killed (SIGKILL), so it is not known how the rank ended"
     assert said[0] == f"rank 1 on {os.uname().nodename} failed first: {why}"
-    assert said[-1] == "then rank 0 stopped on request"
+    pinned(said[-1])
     assert failures.may_restart(tmp_path)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["rank-0.json", "rank-0.log", "rank-1.json", "rank-1.log"]

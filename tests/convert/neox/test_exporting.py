@@ -28,6 +28,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.layers import Make
 from tests.support.neox_files import Run, run_of, write
 from tests.support.small_gpt import randomised
+from tests.support.snapshots import pinned
 
 BASE = """\
 num_layers: 2
@@ -104,7 +105,7 @@ def test_an_imported_checkpoint_has_all_that_gpt_neox_s_has(tmp_path: Path, name
 def test_without_optimizer_state_the_imported_checkpoint_is_for_finetuning(tmp_path: Path, capsys: Any) -> None:
     _, run = theirs(tmp_path, "pythia", optimizer="none")
     assert importing.main([str(tmp_path / "theirs"), "--to", str(tmp_path / "ours")]) == 0
-    assert "without optimizer state: the checkpoint has none" in capsys.readouterr().out
+    pinned(capsys.readouterr().out)
     folder = tmp_path / "ours" / "global_step3"
     assert_equal(SavedWeights(folder, inventory.read(folder)), run, optimizer=False)
     assert yaml.safe_load((tmp_path / "ours" / "model.yml").read_text())["finetune"] is True

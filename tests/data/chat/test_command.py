@@ -19,6 +19,7 @@ from neoxargs.data.chat.worker import Sample
 from tests.support import chat
 from tests.support.chat import CHATS, read_pair, write_chats, write_folder
 from tests.support.paths import ROOT
+from tests.support.snapshots import pinned
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "command.txt"
 BYTES = "--tokenizer-type ByteLevelTokenizer --output-prefix out"
@@ -163,10 +164,7 @@ def test_the_flags_of_gpt_neox() -> None:
 
 def test_the_sample_of_a_terminal() -> None:
     sample = Sample("c.jsonl:1", "Q: 1?\nA: 2\n3\n\x1b[2J", [(8, 17)], "</s>", True)
-    assert report.sample_text(sample, report.TERMINAL) == (
-        "c.jsonl:1, with the trained tokens highlighted:\n\n"
-        "Q: 1?\nA:\x1b[7m 2\x1b[0m\n\x1b[7m3\x1b[0m\n\x1b[7m\ufffd[2J</s>\x1b[0m\n"
-    )
+    pinned(report.sample_text(sample, report.TERMINAL))
 
 
 def test_a_long_sample_is_shortened() -> None:

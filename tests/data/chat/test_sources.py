@@ -11,6 +11,7 @@ from neoxargs.data import python_functions
 from neoxargs.data.chat import command, sources
 from neoxargs.data.conversation import Form
 from tests.support.chat import IGNORED, read_pair
+from tests.support.snapshots import pinned
 
 MODULE = 'def double(x):\n    """Return x\n    twice."""\n    return x * 2\n'
 
@@ -35,11 +36,7 @@ def test_a_python_file_beside_json_lines(tmp_path: Path) -> None:
     row = {"prompt": "double", "completion": "x * 2"}
     (tmp_path / "b.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / name) for name in ("a.py", "empty.py", "b.jsonl")]
-    answer = "def double(x):\n    return x * 2\n\n"
-    assert written(tmp_path, *files) == [
-        (f"### User\ndouble(x): Return x twice.\n\n### Assistant\n{answer}", answer),
-        ("### User\ndouble\n\n### Assistant\nx * 2\n\n", "x * 2\n\n"),
-    ]
+    pinned(written(tmp_path, *files))
     forms = sources.forms_of(sources.find(files), [])
     assert forms[files[0]] == Form(("messages",)) and forms[files[2]] == Form(("prompt", "completion"))
 

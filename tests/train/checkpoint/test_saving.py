@@ -144,7 +144,9 @@ def failures(root: str) -> list[str]:
                     saver.finish()
                 except Problems as problems:
                     messages.append(f"{place}: {problems}")
+                torch.distributed.barrier()  # neither before the other rank has given up, nor after it begins again
                 assert not list(Path(root, str(background)).glob(".writing-*"))
+                torch.distributed.barrier()
         saver.save(Position(3, 3 * SAMPLES))
         saver.finish()
         messages.append(saver.last.name if saver.last else "")

@@ -12,6 +12,7 @@ import torch
 from neoxargs.base.problems import Problems
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
+from tests.support.snapshots import pinned
 from tests.support.trials import SAMPLES, Training, Trial
 
 TENSOR_2 = Trial({"model_parallel_size": 2})
@@ -89,6 +90,6 @@ def test_a_loaded_model_has_the_loss_with_which_it_was_saved(tmp_path: Path) -> 
     assert found["data, continued"] == found["without, continued"]
     for name in ("same layout", "other layout", "from a pipeline"):
         assert "global_step2: validated by a forward pass: loss " in found[name], name
-    assert "was saved with seq_length 16" in found["other length"]
-    assert "the checkpoint records no loss" in found["without a record"]
+    pinned(found["other length"])
+    pinned(found["without a record"])
     assert ", but that of the saved model was" in found["mistake"]

@@ -29,6 +29,7 @@ from neoxargs.train.process.mesh import Mesh
 from tests.support.ranks import run_ranks
 from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens, one_process
 from tests.support.small_gpt import VOCABULARY, build, small
+from tests.support.snapshots import pinned
 
 SPARSE = {
     "attention_config": ["sparse_fixed", "global"], "sparsity_config": {"block": 2, "num_local_blocks": 2},
@@ -296,17 +297,10 @@ class TestNoCheckpoint:
         return str(caught.value)
 
     def test_no_folder(self) -> None:
-        assert self.what() == (
-            "error: there is no checkpoint to load: neither load nor save is set [checkpoint-missing]\n"
-            "  = set load to a folder with a checkpoint"
-        )
+        pinned(self.what())
 
     def test_an_empty_folder(self, tmp_path) -> None:
-        assert self.what(save=str(tmp_path)) == (
-            f"error: save ({tmp_path}): there is no checkpoint in this folder [checkpoint-missing]\n"
-            "  = set load to a folder with a checkpoint; "
-            "to write one, run deepy.py train.py with save: FOLDER"
-        )
+        pinned(self.what(save=str(tmp_path)))
 
 
 def test_padding() -> None:
@@ -368,10 +362,7 @@ class TestLongPrompts:
         generator = one_process(maximum_tokens=5)
         assert list(generator.overlong([generator.sample("a" * 12)])) == []
         [warning] = generator.overlong([generator.sample("a" * 13), generator.sample("a")])
-        assert warning == (
-            "warning: the prompt 'aaaaaaaaaaaaa' has 13 tokens; with up to 5 new tokens (maximum_tokens), it "
-            "exceeds the context of 16 tokens, so the model sees only the last 16 tokens"
-        )
+        pinned(warning)
         generator.prefix = [0, 0]  # a soft prompt takes a part of the context
         assert "context of 14 tokens" in next(generator.overlong([generator.sample("a" * 11)]))
 
