@@ -192,3 +192,12 @@ def test_the_middle_of_a_sentence_with_a_very_long_value_is_cut() -> None:
     assert max(map(len, (head, *others))) < 2_100
     assert others[-1].endswith("xx, or create it")
     assert problem.to_json()["what"] == problem.what
+
+
+@pytest.mark.parametrize("value", ["hunter2", "[first, hunter2]", '"two hunter2"', "'two hunter2'"])
+def test_a_secret_is_hidden_in_the_line_the_sentence_and_the_hint(value: str) -> None:
+    text = f"comet: {{api_key: {value}, other: 1}}"
+    problem = Problem(text, Place("my.yml", 1, 1, text), f"set api_key: {value}", id="some-id")
+    for shown in (render([problem]), str(problem.to_json())):
+        assert "hunter2" not in shown and "api_key: *" in shown
+    assert "other: 1" in render([problem])
