@@ -17,7 +17,8 @@ SET = "--set"
 STYLES = {"error": "1;31", "warning": "1;33", "place": "1", "id": "2", "hint": "36"}
 #: The value of a secret in a line of a file or in a sentence, which is shown as asterisks.
 SECRET_VALUE = re.compile(
-    r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)("[^"\n]*"?|'[^'\n]*'?|\[[^\]\n]*\]?|[^\s,}\])]+)""", re.IGNORECASE
+    r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)("[^"\n]*"?|'[^'\n]*'?|\[[^\]\n]*\]?|[^\s,}\])]+)""",
+    re.IGNORECASE,
 )
 #: The password of a user in an address: https://USER:PASSWORD@host.
 PASSWORD_IN_ADDRESS = re.compile(r"(://[^\s/@:]*:)([^\s/@]+)(?=@)")
