@@ -358,6 +358,8 @@ def _rank_list(ranks: list[int]) -> str:
 def _log_excerpt(failure: RankFailure, logs: Path) -> str:
     """Return the end of a rank's log, or where to find it."""
     log = log_file(logs, failure.rank)
+    if failure.host == socket.gethostname() and not log.exists():  # of a user's script
+        return "the rank's error message is above"
     # A traceback that this console already shows is not repeated.
     if failure.explained or (failure.console and failure.console == _console()):
         return f"the rank's error message is above and in {log}"

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 #: Linux's number in <sys/prctl.h>: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
-#: Variables of the environment that only a rank has, in which its launcher numbers it.
-RANK_NUMBERS = (b"LOCAL_RANK=", b"OMPI_COMM_WORLD_RANK=", b"MV2_COMM_WORLD_RANK=", b"PMI_RANK=")
 
 
 class Process(NamedTuple):
@@ -28,18 +26,6 @@ class Process(NamedTuple):
 def session_members(session: int) -> list[Process]:
     """Return the running processes of a session and all their descendants, without zombies."""
     return [process for process in _members(session) if process.state not in "ZX"]
-
-
-def ranks(session: int) -> list[int]:
-    """Return the processes that a launcher has started as ranks: the first below it that have one of `RANK_NUMBERS`."""
-    parents = {process.pid: process.parent for process in session_members(session) if process.pid != session}
-    marked = {pid for pid in parents if _has_rank_number(pid)}
-
-    def is_below_a_rank(pid: int) -> bool:
-        above = parents[pid]
-        return above in marked or (above in parents and is_below_a_rank(above))
-
-    return [pid for pid in marked if not is_below_a_rank(pid)]
 
 
 def stopped_parents(session: int) -> list[int]:
@@ -58,14 +44,6 @@ def _members(session: int) -> list[Process]:
     while children := {process.pid for process in everyone if process.parent in pids} - pids:
         pids |= children
     return [process for process in everyone if process.pid in pids]
-
-
-def _has_rank_number(pid: int) -> bool:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False  # the process has ended, or this is not Linux
-    return any(variable.startswith(RANK_NUMBERS) for variable in variables)
 
 
 def kill_session(session: int) -> None:

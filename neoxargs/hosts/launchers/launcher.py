@@ -68,9 +68,7 @@ class Launcher(Record):
     """Whether the launcher is an `mpirun`: it starts local ranks itself and, in a Slurm job, the others with Slurm."""
 
     passes_stop_on: bool = False
-    """Whether a SIGTERM to the process that starts the ranks of this machine reaches each of them once."""
-    negates_signals: bool = False
-    """Whether exit code 256 - N means that signal N has ended a rank; code 256 - N of a rank's own is then the same."""
+    """Whether it is deepy's own: a SIGTERM to it reaches each rank once, and it ends as the first rank that failed."""
 
     @property
     def through_deepspeed(self) -> bool:

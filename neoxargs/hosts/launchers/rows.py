@@ -68,7 +68,7 @@ def _on_one_host(start: Start, node: str, ranks: str) -> list[str]:
 
 
 #: The common fields of all launchers that DeepSpeed's runner starts.
-THROUGH_RUNNER = Launcher("", inherits_environment=False, reads_env_files=True, argv_visible=True, negates_signals=True)
+THROUGH_RUNNER = Launcher("", inherits_environment=False, reads_env_files=True, argv_visible=True)
 #: DeepSpeed's default. DeepSpeed 0.19.6 does not quote the paths in the command for the remote shells.
 PDSH = replace(THROUGH_RUNNER, name="pdsh", program="pdsh", by_ssh=True, quotes=False, one_word=True)
 _MPIRUN = replace(THROUGH_RUNNER, program="mpirun", by_ssh=True, needs_every_slot=True, even_slots=True, mpirun=True)
@@ -80,10 +80,7 @@ OPENMPI = replace(_MPIRUN, name="openmpi", program="ompi_info", even_slots=False
 #: `srun` with a rank for each slot of the hostfile. `srun` passes the complete environment on, and DeepSpeed's runner
 #: repeats the variables that it exports on the command line.
 SLURM = replace(THROUGH_RUNNER, name="slurm", program="sinfo", inherits_environment=True, needs_every_slot=True)
-SSH = Launcher(
-    "ssh", program="ssh", command=ssh_command, reads_env_files=True, by_ssh=True, always_remote=True,
-    negates_signals=True,
-)  # fmt: skip
+SSH = Launcher("ssh", program="ssh", command=ssh_command, reads_env_files=True, by_ssh=True, always_remote=True)
 TORCHRUN = Launcher("torchrun", program="ssh", command=torchrun_command, reads_env_files=True, by_ssh=True)
 SRUN = Launcher(
     "srun", program="srun", command=srun_command, needs_every_slot=True, allocates_hosts=True, always_remote=True

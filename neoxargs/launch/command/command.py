@@ -6,9 +6,12 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.programs import SCRIPT_RANK, program_of
 from neoxargs.base.record import Record
+from neoxargs.base.shipped import IMPORT_ROOT
 from neoxargs.config.config import Config
 from neoxargs.hosts.environment import with_package
 from neoxargs.hosts.hosts import SELECTION_FLAGS, Resources
@@ -19,6 +22,9 @@ from neoxargs.hosts.slurm import job
 from neoxargs.runs.launcher import launcher_of
 from neoxargs.targets import deepspeed
 from neoxargs.targets.wire_format import script_arguments
+
+#: What runs a user's script as a rank of a foreign launcher; by its file, because launchers take files.
+SCRIPT_RANK_FILE = str(IMPORT_ROOT / f"{SCRIPT_RANK.replace('.', '/')}.py")
 
 
 class Command(Record):
@@ -51,6 +57,8 @@ def command(
     """Return the command that starts a run. port: replaces master_port; attempt, launch: see RankArguments."""
     program = (script, *script_arguments(config, attempt, launch, job(environ) if attempt else ""))
     launcher = launcher_of(config, resources)
+    if attempt and not launcher.passes_stop_on and program_of(Path(script)) is None:
+        program = (SCRIPT_RANK_FILE, *program)
     if launcher.command:
         words = launcher.command(_start(config, resources, (sys.executable, *program), port))
     else:

@@ -23,7 +23,9 @@ from neoxargs.processes.failures import Cause, RankFailure
 from neoxargs.processes.process_tree import HIDDEN, start_time
 
 
-class _Supervisor(NamedTuple):
+class Supervisor(NamedTuple):
+    """The process that says that it is a rank: the parent of the rank's own process."""
+
     host: str
     pid: int
     started: str
@@ -40,7 +42,7 @@ class _Supervisor(NamedTuple):
 
 def record_lost(logs: Path) -> None:
     """Write the records of an attempt's lost ranks, after its launcher has ended."""
-    for rank, supervisor in _supervisors(logs):
+    for rank, supervisor in supervisors(logs):
         # Of another host, only the file is known; after the launcher's end, it means that the supervisor is gone.
         if supervisor.ended or not supervisor.here:
             _record(logs, rank, supervisor)
@@ -49,7 +51,7 @@ def record_lost(logs: Path) -> None:
 
 def tidy(logs: Path) -> None:
     """Remove what supervisors that were killed on this host have left in the folder of an attempt."""
-    ended = [rank for rank, supervisor in _supervisors(logs) if supervisor.ended]
+    ended = [rank for rank, supervisor in supervisors(logs) if supervisor.ended]
     for rank in ended:
         failures.release_files(logs, rank)
     with contextlib.suppress(OSError):
@@ -59,11 +61,11 @@ def tidy(logs: Path) -> None:
 def wait_for_ranks(logs: Path, seconds: float) -> None:
     """Wait until all supervisors of an attempt have ended, also on other hosts if they share the folder."""
     deadline = time.monotonic() + seconds
-    while any(not supervisor.ended for _, supervisor in _supervisors(logs)) and time.monotonic() < deadline:
+    while any(not supervisor.ended for _, supervisor in supervisors(logs)) and time.monotonic() < deadline:
         time.sleep(0.2)
 
 
-def _record(logs: Path, rank: int, supervisor: _Supervisor) -> None:
+def _record(logs: Path, rank: int, supervisor: Supervisor) -> None:
     why = "was killed (SIGKILL)" if supervisor.ended else "was killed or the machine was lost"
     reason = f"the rank's supervisor (process {supervisor.pid}) {why}, so it is not known how the rank ended"
     when = _last_output(logs, rank)
@@ -72,11 +74,11 @@ def _record(logs: Path, rank: int, supervisor: _Supervisor) -> None:
         replace_text(failures.record_file(logs, rank), json.dumps(asdict(failure)))
 
 
-def _supervisors(logs: Path) -> Iterator[tuple[int, _Supervisor]]:
+def supervisors(logs: Path) -> Iterator[tuple[int, Supervisor]]:
     """Return the ranks whose supervisors have neither released their files nor written a record."""
     for path in logs.glob(".rank-*.end"):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            yield int(path.name.split("-")[1].partition(".")[0]), _Supervisor(**json.loads(path.read_text()))
+            yield int(path.name.split("-")[1].partition(".")[0]), Supervisor(**json.loads(path.read_text()))
 
 
 def _last_output(logs: Path, rank: int) -> float:

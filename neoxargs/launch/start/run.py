@@ -17,17 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from neoxargs.hosts.launchers.launcher import Launcher
 from neoxargs.launch.command.command import Command
 from neoxargs.launch.start import lost_ranks
 from neoxargs.processes import failures
 from neoxargs.processes.exit_codes import signal_name
 from neoxargs.processes.interrupts import heeded
 from neoxargs.processes.process_tree import (
-    RANK_NUMBERS,
     SessionGuard,
     kill_session,
-    ranks,
     send_signal,
     session_members,
     signal_group,
@@ -45,8 +42,8 @@ AFTER_LAUNCHER_ENDED = 5.0
 AFTER_A_FAILURE = 15.0
 #: Seconds between two looks at all processes for stopped ones.
 LOOK_FOR_STOPPED = 5.0
-#: Signals that end a rank by its own fault, or for lack of memory. Code 256 - N of another one is rather a rank's own.
-NEGATED = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)
+#: Variables in which a launcher numbers its ranks. This process has one if it was started as the only rank of one.
+RANK_NUMBERS = ("LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK")
 #: Exit code with which ssh reports its own failure; `over_ssh` and pdsh pass it on.
 SSH_FAILED = 255
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -100,9 +97,9 @@ def start(
     code, sentences = failures.summarize(logs) if logs else (0, [])
     for sentence in sentences:
         say(sentence)
-    # A record is more exact than the launcher's exit code, which is that of any failed rank. A run whose processes had
-    # to be killed has not succeeded, even if its launcher ended with 0.
-    code = code or _exit_code(returncode, say, command.launcher, remote) or int(killed)
+    # The ranks' records say how they ended. A run whose processes had to be killed has not succeeded, even if its
+    # launcher ended with 0.
+    code = code or _exit_code(returncode, say, command.launcher.passes_stop_on, remote) or int(killed)
     return Ended(code, bool(code) and failures.may_restart(logs))
 
 
@@ -115,7 +112,7 @@ class _Run:
     def __init__(self, say: Say, remote: bool, grace: float, logs: Path | None, lock: RunLock | None = None) -> None:
         self.tell, self.remote, self.grace, self.logs = say, remote, grace, logs
         self.lock = lock
-        self.received, self.passes_stop_on = 0, False
+        self.received, self.passes_stop_on, self.asked = 0, False, set[lost_ranks.Supervisor]()
         self.deadline, self.look_at = float("inf"), 0.0
 
     @property
@@ -126,9 +123,7 @@ class _Run:
     def launch(self, command: Command, environ: Mapping[str, str]) -> None:
         """Start the launcher."""
         self.passes_stop_on = command.launcher.passes_stop_on
-        # Its ranks get numbers of their own; this process has one if it was started as the only rank of a launcher.
-        numbers = tuple(number.decode().rstrip("=") for number in RANK_NUMBERS)
-        variables = {name: value for name, value in command.environ(environ).items() if name not in numbers}
+        variables = {name: value for name, value in command.environ(environ).items() if name not in RANK_NUMBERS}
         # A session of its own: Ctrl-C on the terminal reaches only this process, and all descendants can be found.
         # It inherits the locks of the run, by which the next run knows that this one has not ended.
         self.launcher = subprocess.Popen(command.words, env=variables, start_new_session=True, close_fds=False)
@@ -168,12 +163,19 @@ class _Run:
     def _ask_to_stop(self) -> None:
         if not self.launcher:
             return
-        reached = [] if self.remote else [self.session] if self.passes_stop_on else ranks(self.session)
-        for pid in reached:  # always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt
-            send_signal(pid, signal.SIGTERM)
-        # Before the ranks exist, and if they run on other hosts, the launcher passes the signal on or ends.
-        if not reached:
+        # Always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt.
+        if self.passes_stop_on:
+            send_signal(self.session, signal.SIGTERM)
+        elif not self._ask_ranks():  # before they exist, or on other hosts: the launcher passes it on or ends
             signal_group(self.session, signal.SIGTERM)
+
+    def _ask_ranks(self) -> bool:
+        """Ask each rank of this machine to stop that has said that it is one, and was not asked; return if any has."""
+        known = lost_ranks.supervisors(self.logs) if self.logs and not self.remote else ()
+        for rank in {rank for _, rank in known if rank.here and not rank.ended} - self.asked:
+            self.asked.add(rank)
+            send_signal(rank.pid, signal.SIGTERM)
+        return bool(self.asked)
 
     def wait(self) -> int:
         """Wait for the launcher, enforce the deadline, and return the launcher's exit code."""
@@ -185,6 +187,8 @@ class _Run:
             except subprocess.TimeoutExpired:
                 self._check_failures()
                 self._check_helpers()
+                if self.asked:  # a rank that said so later than the others
+                    self._ask_ranks()
                 if time.monotonic() > self.deadline or (self.lock and self.lock.lost):
                     self.kill()
 
@@ -226,22 +230,25 @@ class _Run:
         return left
 
 
-def _exit_code(returncode: int, say: Say, launcher: Launcher, remote: bool) -> int:
-    """Return the launcher's exit code as a shell shows it, and report a failure of ranks without supervisor."""
+def _exit_code(returncode: int, say: Say, of_a_rank: bool, remote: bool) -> int:
+    """Report and return the launcher's exit code as a shell shows it, where no rank has recorded how it ended.
+
+    of_a_rank: whether it is that of the first rank that failed, as it was.
+    """
     if remote and returncode == SSH_FAILED:
         say("the connection to a host failed or was lost, or a rank exited with code 255; the error message is above")
         return returncode
     if returncode < 0:
         starter = "the process that started the ranks"
-        who = f"a rank, or {starter}," if launcher.passes_stop_on else starter
+        who = f"a rank, or {starter}," if of_a_rank else starter
         say(f"{who} was terminated by {_signal_name(-returncode)}")
         return 128 - returncode
-    if launcher.negates_signals and 256 - returncode in NEGATED:
-        number = 256 - returncode
-        say(f"a rank was terminated by {_signal_name(number)}, or exited with code {returncode}")
-        return 128 + number
-    if returncode:
+    if returncode and of_a_rank:
         say(f"a rank failed with exit code {returncode}; its error message is above")
+    elif returncode:
+        say(
+            f"the launcher failed with exit code {returncode}, and no rank has recorded why; the error message is above"
+        )
     return returncode
 
 
