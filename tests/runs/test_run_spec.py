@@ -70,6 +70,18 @@ def test_slurm_and_mpi_go_through_the_clusters_launcher_on_one_host_too(written,
     assert spec.config.runner.force_multi
 
 
+@pytest.mark.parametrize(("text", "remote"), [("", True), ("force_multi: false\n", False)])
+def test_hosts_are_found_from_what_rules_derive_unless_it_is_set(written, tmp_path, text, remote):
+    """deepspeed_mpi derives both: openmpi, which starts a rank on every slot, and force_multi."""
+    (tmp_path / "hosts").write_text("worker-0 slots=2\n")
+    spec = written(f"hostfile: {tmp_path}/hosts\ndeepspeed_mpi: true\n{text}")
+    assert (spec.config.runner.launcher, spec.config.runner.force_multi) == ("openmpi", remote)
+    assert (spec.resources.remote, spec.resources.gpus) == (remote, 2)
+    if remote:
+        with pytest.raises(Problems, match="launcher-needs-every-slot"):
+            written(f"hostfile: {tmp_path}/hosts\ndeepspeed_mpi: true\nnum_gpus: 1\n")
+
+
 @pytest.mark.parametrize("pipe", [0, 2])
 def test_hosts_are_counted_for_sizes_as_the_rules_read_them(written, pipe):
     """A machine without GPUs gets as many processes as a replica has ranks, and 0 tensor parallel ranks are 1."""
