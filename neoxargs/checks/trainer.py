@@ -12,7 +12,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, close_matches, listed
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import RECURRENT
+from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.layout import NOT_COUNTED, is_counted, layer_pattern, pipeline_layers
 from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, architectures, model, moe

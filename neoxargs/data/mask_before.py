@@ -14,9 +14,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.data.chat.recipe import IGNORED
 from neoxargs.data.tokenizer import Ids
 from neoxargs.files.token_files import writer as indexed
+from neoxargs.files.token_files.index import IGNORED
 from neoxargs.files.token_files.made_from import label_prefix, sidecar, write_json
 
 

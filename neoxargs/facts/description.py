@@ -8,7 +8,7 @@ from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.data import path_list
-from neoxargs.facts.kinds import RECURRENT, layer_kind
+from neoxargs.facts.layer_kinds import RECURRENT, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import mlp_width, parameters, vocabulary_rows
 from neoxargs.facts.trained import is_frozen, trained_parameters

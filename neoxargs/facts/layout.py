@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import block_name
+from neoxargs.facts.layer_kinds import block_name
 from neoxargs.facts.model import has_own_output, is_reward_model
 
 #: Class names of the pipeline's layers before and after the blocks, which `pipe_partition_method: type:…` matches. The

@@ -6,7 +6,7 @@ A test compares the counts with the modules that `train/model` builds.
 from __future__ import annotations
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import attention_layers, has_attention, layer_kind
+from neoxargs.facts.layer_kinds import attention_layers, has_attention, layer_kind
 from neoxargs.facts.mamba import MAMBA
 from neoxargs.facts.recurrent import Recurrence
 from neoxargs.facts.rwkv import RWKV

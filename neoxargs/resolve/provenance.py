@@ -12,7 +12,7 @@ from neoxargs.config.config import Config
 from neoxargs.config.dialect import NAMES
 from neoxargs.config.value import Value
 from neoxargs.facts.description import batch_equation
-from neoxargs.facts.kinds import attention_layers
+from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.registry.history import SEED, changes, default_at
 from neoxargs.resolve.effects.switched_off import switched_off_by

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import has_attention, layer_kind
+from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.lora import targets
 from neoxargs.facts.model import GATED, mlp_width, norms_after, norms_of_block

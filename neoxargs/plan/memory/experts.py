@@ -8,7 +8,7 @@ the imbalance of the routing, or with `enable_expert_tensor_parallelism` each ra
 from __future__ import annotations
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import attention_layers
+from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import has_dense_network, layers_with_experts
 from neoxargs.plan.given.assumptions import SINGLE, Assumptions
 

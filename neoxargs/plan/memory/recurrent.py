@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import layer_kind
+from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.facts.mamba import CHUNK, STATE, packed_width
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import rwkv

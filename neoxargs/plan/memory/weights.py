@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import has_attention, layer_kind
+from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.lora import Target, targets
 from neoxargs.facts.model import (
     RECURRENCES,

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.kinds import attention_layers
+from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import (
     attention_width,
     head_dim,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
-from neoxargs.facts.kinds import has_attention, layer_kind
+from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import flops_per_token
 from neoxargs.plan.given.assumptions import DEFAULT, SINGLE, Assumptions

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import RECURRENT
+from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.effects.conditions import OFF, Condition, Is, IsNot, NoFastWriter, NoneOf
 from neoxargs.resolve.rules.model import LAYER_KINDS

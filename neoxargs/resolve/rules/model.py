@@ -9,7 +9,7 @@ from typing import Any
 
 from neoxargs.base.problems import did_you_mean
 from neoxargs.base.record import replace
-from neoxargs.facts.kinds import RECURRENT
+from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
 from neoxargs.resolve.rules.shared_findings import (
     divisible_by,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neoxargs.base.record import replace
-from neoxargs.facts.kinds import ATTENTION_BLOCK, RECURRENT
+from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest

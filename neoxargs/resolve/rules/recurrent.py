@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
-from neoxargs.facts.kinds import RECURRENT
+from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import multiple_of
 

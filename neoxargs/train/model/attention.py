@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import layer_kind
+from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.facts.model import attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes

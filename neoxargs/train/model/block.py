@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import ATTENTION_BLOCK, RECURRENT, block_name
+from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT, block_name
 from neoxargs.facts.model import has_experts, mlp_norm_options, norms_after, norms_before
 from neoxargs.registry.model import Norm
 from neoxargs.train.model.attention import SelfAttention

@@ -15,7 +15,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import has_attention
+from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.model import REWARD_HEAD, is_reward_model, weights_of_layers
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, layer_specs, stage_specs
 from neoxargs.train.losses.cross_entropy import Readout, Vocabulary

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.config.config import Config
-from neoxargs.facts.kinds import layer_kind
+from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.registry.model import Shape
 from neoxargs.train.ops.sdpa import causal_mask
 from neoxargs.train.process.mesh import Axis

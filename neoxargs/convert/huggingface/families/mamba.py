@@ -16,7 +16,7 @@ from neoxargs.convert.huggingface.settings import (
     same,
     weight_tying,
 )
-from neoxargs.facts.kinds import layer_kind
+from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.facts.mamba import STATE, TAPS, has_scan_bias, rank_of_steps
 
 _REQUIRED = {"norm": "rmsnorm", "pos_emb": "none"}
