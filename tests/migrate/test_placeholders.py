@@ -57,7 +57,7 @@ def test_a_placeholder_is_a_warning_and_left_out(form: str, word: str) -> None:
     assert [(problem.id, problem.about, problem.severity) for problem in problems] == [
         ("migrate-placeholder", ("vocab_file",), "warning")
     ]
-    pinned(problems[0])
+    assert f"--vocab-file {word} " in problems[0].what
     assert problems[0].where and problems[0].where.line >= 1
     assert f"# TODO: set vocab_file (for --vocab-file {word}).\n" in result.text
     assert "\nvocab_file:" not in result.text
