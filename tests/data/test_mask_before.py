@@ -10,7 +10,7 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from neoxargs.data import command, mask_before
-from neoxargs.data.chat.recipe import IGNORED
+from neoxargs.files.token_files.index import IGNORED
 from tests.support.chat import read_tokens
 
 #: "A:" in bytes.

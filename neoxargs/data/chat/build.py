@@ -22,7 +22,7 @@ import numpy as np
 
 from neoxargs.base.problems import Problem, Problems, close_matches, listed, printable, shortened
 from neoxargs.data.chat import sources, tokenizer_folder
-from neoxargs.data.chat.recipe import IGNORED, ChatRecipe
+from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.chat.worker import Encoded, Encoder, Found, Sample, encode
 from neoxargs.data.command import identity
 from neoxargs.data.conversation import SHAREGPT_ROLES, DropReason
@@ -30,6 +30,7 @@ from neoxargs.data.meter import Meter
 from neoxargs.data.parallel import worker_count
 from neoxargs.facts.vocab import vocabulary_hashes
 from neoxargs.files.token_files import writer as indexed
+from neoxargs.files.token_files.index import IGNORED
 from neoxargs.files.token_files.made_from import (
     label_prefix,
     refuse_other_files,

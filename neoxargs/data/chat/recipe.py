@@ -7,8 +7,6 @@ from typing import Literal
 
 from neoxargs.data.encode import Recipe
 
-#: The label of a token that is not trained: what `train_label_data_paths` and transformers expect.
-IGNORED = -100
 #: How the trained parts of a conversation are found: turn by turn, by the template's generation marks, or everything;
 #: or only an appended end token, at which a reward model gives its reward.
 Masking = Literal["turns", "marks", "none", "reward"]

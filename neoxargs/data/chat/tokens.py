@@ -15,10 +15,10 @@ import numpy as np
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.data.chat.masks import Marked, Span
-from neoxargs.data.chat.recipe import IGNORED
 from neoxargs.data.chat.tokenizer_folder import ChatSettings
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import ByteTokenizer, FastTokenizer, Ids, build_tokenizer, valid
+from neoxargs.files.token_files.index import IGNORED
 
 #: Texts in templates that are meant to be special tokens. U+FF5C is the full-width bar of DeepSeek's.
 _MARKER = re.compile("<[|\uff5c][^<>|\uff5c\\s]+[|\uff5c]>|<(?:start|end)_of_turn>|\\[/?INST\\]|</?s>")

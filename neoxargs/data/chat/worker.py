@@ -15,7 +15,7 @@ from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.data import text_files
 from neoxargs.data.chat import tokenizer_folder
 from neoxargs.data.chat.masks import Marked, Span, marked
-from neoxargs.data.chat.recipe import IGNORED, ChatRecipe
+from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.chat.template import Template, TemplateError
 from neoxargs.data.chat.tokens import ChatTokenizer, Labelled
 from neoxargs.data.conversation import (
@@ -31,6 +31,7 @@ from neoxargs.data.conversation import (
 from neoxargs.data.parallel import chunks, in_parallel
 from neoxargs.data.text_files import Raw
 from neoxargs.data.tokenizer import Ids
+from neoxargs.files.token_files.index import IGNORED
 
 
 class Sample(NamedTuple):

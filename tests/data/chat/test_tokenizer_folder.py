@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 from neoxargs.base.problems import Problems
 from neoxargs.data.chat import command, tokenizer_folder
 from neoxargs.data.chat.masks import Marked
-from neoxargs.data.chat.recipe import IGNORED
 from neoxargs.data.chat.tokens import ChatTokenizer
 from neoxargs.data.encode import Recipe
+from neoxargs.files.token_files.index import IGNORED
 from tests.support import chat
 from tests.support.chat import CHATS, read_pair, write_chats, write_folder
 
