@@ -55,8 +55,12 @@ def variables(launcher: Launcher, remote: bool, environ: Mapping[str, str], own:
     found = {}
     for origin, values in (("this shell", shell), ("deepy", own)):
         for name, value in values.items():
-            advice = _advice(name, launcher) if remote and not _inherited(name, launcher) else ""
-            found[name] = Variable(name, origin, advice, value)
+            exported = launcher.through_deepspeed and name.startswith(EXPORTED)
+            arrives = not remote or launcher.inherits_environment or exported
+            # Lines of `.deepspeed_env` are put on command lines, where a secret must not be.
+            needs_ssh = SECRET.search(name) or not launcher.reads_env_files
+            advice = "set launcher: ssh" if needs_ssh else "add it to .deepspeed_env"
+            found[name] = Variable(name, origin, "" if arrives else advice, value)
     if remote:
         unread = "" if launcher.reads_env_files else f"launcher {launcher.name} does not read this file"
         unread += "; export the variable in this shell" if unread and launcher.inherits_environment else ""
@@ -69,16 +73,6 @@ def table(variables: list[Variable]) -> str:
     """Format variables as a table, one per line."""
     width = max((len(variable.name) for variable in variables), default=0)
     return "\n".join(f"{variable.name.ljust(width)}  {variable}" for variable in variables)
-
-
-def _inherited(name: str, launcher: Launcher) -> bool:
-    return launcher.inherits_environment or (launcher.through_deepspeed and name.startswith(EXPORTED))
-
-
-def _advice(name: str, launcher: Launcher) -> str:
-    # Lines of `.deepspeed_env` are put on command lines, where a secret must not be.
-    needs_ssh = SECRET.search(name) or not launcher.reads_env_files
-    return "set launcher: ssh" if needs_ssh else "add it to .deepspeed_env"
 
 
 def passed_on(environ: Mapping[str, str], directory: str) -> dict[str, str]:

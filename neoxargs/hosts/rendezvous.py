@@ -44,32 +44,21 @@ def unused_port() -> int:
     """
     from random import SystemRandom  # not needed by a check
 
-    candidates = range(FIRST_PORT, min(LAST_PORT, _first_of_the_system()))
-    tried = SystemRandom().sample(candidates, min(TRIED_PORTS, len(candidates)))
-    return next((port for port in tried if _binds(port)), 0) or _chosen_by_the_system()
-
-
-def _first_of_the_system() -> int:
-    """Return the first port that the system gives to programs that name none."""
     try:
-        return int(SYSTEM_PORTS.read_text(encoding="ascii").split()[0])
+        first_of_the_system = int(SYSTEM_PORTS.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
-        return 32768  # Linux's default
+        first_of_the_system = 32768  # Linux's default
+    candidates = range(FIRST_PORT, min(LAST_PORT, first_of_the_system))
+    tried = SystemRandom().sample(candidates, min(TRIED_PORTS, len(candidates)))
+    return next(filter(None, map(_bound, [*tried, 0])))
 
 
-def _binds(port: int) -> bool:
+def _bound(port: int) -> int:
+    """Return a port if it can be bound, else 0. For port 0, the system chooses one."""
     import socket
 
     with socket.socket() as probe, suppress(OSError):
         probe.bind(("", port))
-        return True
-    return False
-
-
-def _chosen_by_the_system() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-    return port
+        bound: int = probe.getsockname()[1]
+        return bound
+    return 0

@@ -7,12 +7,10 @@ All values have been derived and checked before. As in GPT-NeoX, `deepspeed_extr
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.config.value import Value
-from neoxargs.registry import ABSENT, REGISTRY, Parameter
+from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.targets.nesting import nested
 
 #: Parameters that are always sent, because DeepSpeed's default changed between releases.
@@ -33,10 +31,14 @@ def deepspeed_json(config: Config) -> dict[str, Any]:
         if "deepspeed" in p.to
         and not _is_left_out(p.name, config)
         and value.value not in (None, ABSENT)
-        and _differs_for_deepspeed(p, value)
+        and (value.source.set_by_user or p.name in ALWAYS_SENT or value.value != p.receiver_default)
     }
-    for companion in [key for name in sent for key in _companions(name)]:
-        sent.setdefault(companion, config.get(companion))
+    for name in tuple(sent):
+        # The keys that DeepSpeed requires in a section as soon as it has any key.
+        while name := name.rpartition(".")[0]:
+            group = REGISTRY.sections.get(name)
+            for key in group.always_sent if group else ():
+                sent.setdefault(f"{name}.{key}", config.get(f"{name}.{key}"))
     sections = [name for name in SECTIONS_WITH_EFFECT if name in config.sections]
     return nested(sent, sections) | (config.engine.deepspeed_extra_args or {})
 
@@ -51,8 +53,7 @@ def runner_flags(config: Config) -> list[str]:
         and value.value not in (None, "")
         and (value.source.set_by_user or value.value != p.receiver_default)
     }
-    arguments = launcher_arguments(config)
-    if arguments:
+    if arguments := launcher_arguments(config):
         sent["launcher_args"] = arguments
     if config.runner_extras.autotuning_run:
         sent["autotuning"] = config.runner_extras.autotuning_run
@@ -78,19 +79,6 @@ def _is_left_out(name: str, config: Config) -> bool:
     if name.startswith("fp16."):  # DeepSpeed applies `auto_cast` to inputs even if fp16 is not enabled
         return not config.fp16.enabled
     return name in NOT_KEYS
-
-
-def _differs_for_deepspeed(parameter: Parameter, value: Value) -> bool:
-    return value.source.set_by_user or parameter.name in ALWAYS_SENT or value.value != parameter.receiver_default
-
-
-def _companions(name: str) -> Iterator[str]:
-    """Return the keys that DeepSpeed requires in a section as soon as it has any key."""
-    section = name.rpartition(".")[0]
-    while section:
-        group = REGISTRY.sections.get(section)
-        yield from (f"{section}.{key}" for key in (group.always_sent if group else ()))
-        section = section.rpartition(".")[0]
 
 
 def _flag(name: str, value: object) -> list[str]:

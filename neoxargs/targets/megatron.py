@@ -31,8 +31,7 @@ Words = Iterator[str]
 
 def megatron_flags(config: Config) -> list[str]:
     """Return the flags; raises Problems with every setting that Megatron-LM does not support and the run needs."""
-    problems = unsupported(config)
-    if problems:
+    if problems := unsupported(config):
         raise Problems(problems)
     words = [word for p, value in config.items() for word in _plain(p, value)]
     words += [word for translate in TRANSLATIONS for word in translate(config)]

@@ -19,12 +19,13 @@ def test_the_port_is_below_those_of_the_system(tmp_path: Path, monkeypatch: pyte
     assert rendezvous.unused_port() > 1024
 
 
-def test_a_port_in_use_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ports").write_text("65536\t65536\n")
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = used.getsockname()[1]
         monkeypatch.setattr(rendezvous, "FIRST_PORT", port)
         monkeypatch.setattr(rendezvous, "LAST_PORT", port + 1)
-        monkeypatch.setattr(rendezvous, "_first_of_the_system", lambda: 65536)
+        monkeypatch.setattr(rendezvous, "SYSTEM_PORTS", tmp_path / "ports")
         assert rendezvous.unused_port() != port

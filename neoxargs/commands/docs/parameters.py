@@ -104,7 +104,9 @@ def _rows(group: type[Group]) -> Iterator[TableRow]:
 
 def _old_name_row(origin: str, old: str, new: str, kind: str) -> TableRow:
     """Return the row of a retired name or another spelling, which refers to the current name."""
-    return origin, _name(old), "", _successor(old, new), kind, "", "", neox_dates(old)
+    day = removed(old)
+    successor = f"Retired in {day:%B %Y}: use `{new}`." if day else f"Another name for `{new}`."
+    return origin, _name(old), "", successor, kind, "", "", neox_dates(old)
 
 
 def _name(name: str) -> str:
@@ -129,24 +131,15 @@ def _summary(thing: type[Group] | ModuleType) -> str:
     return (inspect.getdoc(thing) or "").partition("\n\n")[0]
 
 
-def _successor(old: str, new: str) -> str:
-    day = removed(old)
-    return f"Retired in {day:%B %Y}: use `{new}`." if day else f"Another name for `{new}`."
-
-
 def default_words(parameter: Parameter, separator: str = ", ") -> str:
     """Return the default, GPT-NeoX's later defaults with their dates, and the receiver's default if it differs."""
     own = "**required**" if parameter.required else "*derived*" if parameter.derived else _default(parameter.default)
     later = [f"{_default(value)} from {day}" for day, value in changes(parameter.name)]
-    return separator.join(filter(None, [own, *later, _receiver_default(parameter)]))
-
-
-def _receiver_default(parameter: Parameter) -> str:
     theirs = parameter.receiver_default
-    if theirs is ABSENT or theirs is None or theirs == parameter.default:
-        return ""
-    receiver = {"DSC": "DeepSpeed", "DSL": "the launcher"}.get(parameter.origins[-1], "Megatron-LM")
-    return f"{receiver}'s default {_default(theirs)}"
+    if theirs is not ABSENT and theirs is not None and theirs != parameter.default:
+        receiver = {"DSC": "DeepSpeed", "DSL": "the launcher"}.get(parameter.origins[-1], "Megatron-LM")
+        later.append(f"{receiver}'s default {_default(theirs)}")
+    return separator.join([own, *later])
 
 
 def _default(value: Any) -> str:

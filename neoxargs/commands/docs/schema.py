@@ -52,7 +52,9 @@ def _section(path: str) -> Schema:
     pointer = "#/properties/" + "".join(f"{part}/properties/" for part in path.split(".") if part)
     # allOf, because draft-07 ignores other keywords beside a $ref
     old = {key: {"allOf": [{"$ref": pointer + new}], **_deprecated(f"Write {new}.")} for key, new in retired.items()}
-    spellings = {_with_hyphens(key): {"$ref": pointer + key} for key in [*present, *old] if "_" in key}
+    # A pattern does not match the spelling in `properties`, whose errors would be reported twice.
+    patterns = {key: f"^(?=.*-){key.replace('_', '[-_]')}$" for key in [*present, *old] if "_" in key}
+    spellings: Schema = {pattern: {"$ref": pointer + key} for key, pattern in patterns.items()}
     section: Schema = {"type": ["object", "null"] if path else "object", "properties": present | old}
     if not path:
         spellings["^x-"] = {}  # holds values for anchors
@@ -84,14 +86,11 @@ def _inside(names: Iterable[str], path: str) -> list[tuple[str, str]]:
     return [(key, name) for (section, _, key), name in split if section == path]
 
 
-def _with_hyphens(key: str) -> str:
-    # Does not match the spelling in `properties`, whose errors would be reported twice.
-    return f"^(?=.*-){key.replace('_', '[-_]')}$"
-
-
 def _parameter(parameter: Parameter) -> Schema:
     kind = _type(parameter.type)
-    result = {**_described(parameter.description), **(_or_auto(kind) if "DSC" in parameter.origins else kind)}
+    if "DSC" in parameter.origins:  # DeepSpeed's keys accept `auto` as well
+        kind = {"anyOf": [*(kind["anyOf"] if set(kind) == {"anyOf"} else [kind]), {"const": "auto"}]}
+    result = {**_described(parameter.description), **kind}
     if parameter.default is not ABSENT and parameter.default is not None:
         result["default"] = parameter.default
     return result | _deprecated(parameter.description) if parameter.replaced_by else result
@@ -115,16 +114,6 @@ def _type(wanted: Any) -> Schema:
     return build(*get_args(wanted)) if build else dict(_PLAIN.get(wanted, {}))
 
 
-def _or_auto(schema: Schema) -> Schema:
-    """Return a schema that accepts `auto` as well, as DeepSpeed's keys do."""
-    alternatives = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
-    return {"anyOf": [*alternatives, {"const": "auto"}]}
-
-
-def _bounded(base: Any, *bounds: Bound) -> Schema:
-    return _type(base) | _bounds(bounds)
-
-
 def _union(*members: Any) -> Schema:
     return {"anyOf": [_type(member) for member in members]}
 
@@ -138,10 +127,10 @@ def _mapping(_: Any, value: Any) -> Schema:
     return {"type": "object", "additionalProperties": _type(value)}
 
 
-def _bounds(bounds: Iterable[Bound]) -> Schema:
+def _bounded(base: Any, *bounds: Bound) -> Schema:
     named = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
     limits = {key: getattr(bound, side) for bound in bounds for side, key in named.items()}
-    return {key: limit for key, limit in limits.items() if limit is not None}
+    return _type(base) | {key: limit for key, limit in limits.items() if limit is not None}
 
 
 def _choices(*choices: Any) -> Schema:

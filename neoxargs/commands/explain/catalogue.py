@@ -17,7 +17,6 @@ from pathlib import Path
 from neoxargs.base.record import Record
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
-from neoxargs.resolve.rules.rule import Rule
 
 FOLDER = Path(__file__).with_name("problems")
 #: A code block; more than three backticks surround an example that contains three.
@@ -54,13 +53,12 @@ class Entry(Record):
 @cache
 def catalogue() -> dict[str, Entry]:
     """Return every problem id with its entry."""
-    rules = {rule.id: _of_rule(rule) for rule in (*DERIVATIONS, *CHECKS) if rule.protects_from}
+    rules = {
+        rule.id: Entry(rule.protects_from, Example(rule.example), tuple(filter(REGISTRY.parameters.get, rule.inputs)))
+        for rule in (*DERIVATIONS, *CHECKS)
+        if rule.protects_from
+    }
     return rules | dict(section for file in sorted(FOLDER.glob("*.md")) for section in _sections(file))
-
-
-def _of_rule(rule: Rule) -> Entry:
-    reads = tuple(name for name in rule.inputs if name in REGISTRY.parameters)
-    return Entry(rule.protects_from, Example(rule.example), reads)
 
 
 def _sections(file: Path) -> Iterator[tuple[str, Entry]]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.registry import ABSENT, Parameter
+from neoxargs.registry import ABSENT
 from neoxargs.resolve.provenance import source_of
 from neoxargs.resolve.yaml.write import Setting, yaml_text
 
 
 def annotated_yaml(config: Config) -> str:
     """Return YAML of all values that are set, derived, or another dialect's default, with their sources as comments."""
-    settings = {p.name: Setting(value.value, behind=_one_line(source_of(p.name, config)))
-                for p, value in config.items() if _is_shown(p, value.value, config)}  # fmt: skip
+    settings = {}
+    for p, value in config.items():
+        is_hidden = value.value is ABSENT or p.replaced_by or p.name in FROM_ENVIRONMENT
+        if not is_hidden and (config.is_set(p.name) or value.value != p.default):
+            settings[p.name] = Setting(value.value, behind=" ".join(source_of(p.name, config).split()))
     empty = config.sections - {name.rpartition(".")[0] for name in settings}
     left = sum(1 for p, _ in config.items() if p.name not in settings)
     head = [
@@ -35,15 +38,5 @@ def to_json(config: Config) -> dict[str, Any]:
     return {name: {"value": value, "source": source_of(name, config)} for name, value in values.items()}
 
 
-def _is_shown(parameter: Parameter, value: Any, config: Config) -> bool:
-    if value is ABSENT or parameter.replaced_by or parameter.name in FROM_ENVIRONMENT:
-        return False
-    return config.is_set(parameter.name) or value != parameter.default
-
-
 #: Parameters that depend on the machine and the time of the start.
 FROM_ENVIRONMENT = ("user_script", "config_files", "git_hash")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.base.problems import listed
@@ -58,6 +58,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
         yield "alias", f"{asked} is {spelling} {parameter.name}"
         if others := keyword_search.names_ending_in(asked):
             yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
+    name = parameter.name
     yield "meaning", parameter.description
     yield "type", describe_type(parameter.type)
     # The words of the table in docs/parameters.md, without its Markdown.
@@ -69,14 +70,17 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if asked_years := neox_dates(asked if REGISTRY.find(asked) else parameter.name):
         yield "in GPT-NeoX", asked_years
     if parameter.replaced_by:
-        replacements = ((_yaml_words(new), json_words(old)) for old, new in parameter.replaced_by.items() if new)
-        yield "replaced by", "; ".join(f"{new} (for {old})" for new, old in replacements)
+        words = {json_words(old): " and ".join(f"{name}: {json_words(value)}" for name, value in new.items())
+                 for old, new in parameter.replaced_by.items() if new}  # fmt: skip
+        yield "replaced by", "; ".join(f"{new} (for {old})" for old, new in words.items())
     yield "sent to", destination_words(parameter).replace("`", "") or "no other program"
     if parameter.aliases:
         yield "old names", ", ".join(parameter.aliases)
     if config is None or config.source(parameter.name).kind != "derived":
         yield from (("derived", rule.reason) for rule in DERIVATIONS if parameter.name in rule.results)
-    yield from _relations(parameter.name)
+    readers = [rule for rule in DERIVATIONS if name in rule.inputs and name not in rule.results]
+    if results := dict.fromkeys(result for rule in readers for result in rule.results):
+        yield "determines", ", ".join(results)
     if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
         yield (
             "auto",
@@ -102,15 +106,3 @@ def _refusal(parameter: Parameter) -> Iterator[tuple[str, str]]:
         yield "refused", refused.replace("`", "")
     if parameter.instead:
         yield "instead", parameter.instead
-
-
-def _yaml_words(new: Mapping[str, Any]) -> str:
-    return " and ".join(f"{name}: {json_words(value)}" for name, value in new.items())
-
-
-def _relations(name: str) -> Iterator[tuple[str, str]]:
-    """Yield a row with the parameters that are derived from this one."""
-    readers = [rule for rule in DERIVATIONS if name in rule.inputs and name not in rule.results]
-    results = [result for rule in readers for result in rule.results]
-    if results:
-        yield "determines", ", ".join(dict.fromkeys(results))
