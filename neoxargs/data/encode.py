@@ -52,18 +52,13 @@ def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encode
     if workers > 1:
         results = in_parallel(units, _start_worker, (recipe,), _work, workers)
     else:
-        results = _in_this_process(units, recipe)
+        tokenizer = build_tokenizer(recipe)
+        results = (_encode(chunk, recipe, tokenizer) for chunk in units)
     for result in results:
         if result.problems:
             # Whether the first chunk with problems was the last one: then no others are left unexamined.
             raise Problems(shortened(result.problems, complete=next(results, None) is None))
         yield result
-
-
-def _in_this_process(units: Iterator[list[Raw]], recipe: Recipe) -> Iterator[Encoded]:
-    tokenizer = build_tokenizer(recipe)
-    for chunk in units:
-        yield _encode(chunk, recipe, tokenizer)
 
 
 class _Worker:

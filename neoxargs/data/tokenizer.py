@@ -210,18 +210,16 @@ def _hf(options: TokenizerOptions) -> Tokenizer:
 def _hf_gpt2(options: TokenizerOptions) -> Tokenizer:
     """Hugging Face's GPT-2 tokenizer with GPT-NeoX's padding token; `vocab_file` is a path or a name on the Hub."""
     if options.vocab_file and Path(options.vocab_file).exists():
-        inner = _from_folder(tokenizer_file(options.vocab_file))
+        path = tokenizer_file(options.vocab_file)
+        merges = str(path.with_name("merges.txt"))
+        if path.name == "vocab.json":
+            inner = _reading("vocab_file", path, lambda: _byte_pair(path, _file("vocab_file", merges, "merges.txt")))
+        else:
+            inner = _tokenizer_json(path)
     else:
         inner = _from_hub(options.vocab_file or "gpt2")
     inner.add_special_tokens([PADDING])
     return FastTokenizer(inner, options.vocab_file or "gpt2", _folder(options))
-
-
-def _from_folder(path: Path) -> Any:
-    if path.name != "vocab.json":
-        return _tokenizer_json(path)
-    merges = path.with_name("merges.txt")
-    return _reading("vocab_file", path, lambda: _byte_pair(path, _file("vocab_file", str(merges), "merges.txt")))
 
 
 def _tokenizer_json(path: Path) -> Any:

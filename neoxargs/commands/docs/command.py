@@ -50,7 +50,12 @@ def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
         raise Problems([Problem(what, hint=hint, id="docs-need-output-folder")])
     stale = list(_stale(directory))
     if stale and not check:
-        _make_folder(Path(directory or ROOT))
+        folder = Path(directory or ROOT)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"this folder cannot be created: {(error.strerror or str(error)).lower()}"
+            raise Problems([Problem(what, Place(str(folder), 0, 0), id="output-folder-unwritable")]) from None
         write_all([Text(_absolute(path, directory), text) for path, text in stale])
     return [path for path, _ in stale]
 
@@ -68,11 +73,3 @@ def _stale(directory: str | None) -> Iterator[Text]:
 
 def _absolute(path: str, directory: str | None) -> str:
     return path if directory is not None else str(ROOT / path)
-
-
-def _make_folder(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"this folder cannot be created: {(error.strerror or str(error)).lower()}"
-        raise Problems([Problem(what, Place(str(directory), 0, 0), id="output-folder-unwritable")]) from None

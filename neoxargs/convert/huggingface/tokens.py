@@ -56,8 +56,11 @@ def _described(options: Options, tokenizer: Tokenizer, folder: Path) -> dict[str
     if isinstance(tokenizer, PieceTokenizer):
         # No token at the beginning, as in training.
         return {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False}
-    inner = _fast_tokenizer(options, tokenizer)
-    if inner is None:
+    if isinstance(tokenizer, FastTokenizer):
+        inner = tokenizer.inner
+    elif isinstance(tokenizer, ByteTokenizer) and options.tokenizer_type == "ByteLevelTokenizer":
+        inner = _byte_level()
+    else:
         return None
     if options.tokenizer_type != "HFTokenizer":
         inner.save(str(folder / "tokenizer.json"))
@@ -108,14 +111,6 @@ def copy_files(parameters: dict[str, str], source: Path, folder: Path, final: Pa
     copy(files, folder)
     new = {path: str(final / name) for name, path in files.items()}
     return parameters | {name: new[path] for name, path in named.items()}
-
-
-def _fast_tokenizer(options: Options, tokenizer: Tokenizer) -> Any:
-    """Return the equivalent tokenizer of Hugging Face's `tokenizers`; None if there is none."""
-    if isinstance(tokenizer, FastTokenizer):
-        return tokenizer.inner
-    byte_level = isinstance(tokenizer, ByteTokenizer) and options.tokenizer_type == "ByteLevelTokenizer"
-    return _byte_level() if byte_level else None
 
 
 def _byte_level() -> Any:

@@ -34,17 +34,6 @@ def parser() -> argparse.ArgumentParser:
         "see docs/from-gpt-neox.md.",
     )
     parser.add_argument("--chat", action="store_true", help=argparse.SUPPRESS)
-    _add_files(parser)
-    _add_tokenizer(parser)
-    _add_masks(parser)
-    _add_lengths(parser)
-    _add_rewards(parser)
-    add_neox_flags(parser)
-    add_neox_chat_flags(parser)
-    return parser
-
-
-def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("texts", nargs="*", metavar="FILE", help="read conversations from a .jsonl, .jsonl.gz or .jsonl.zst file "
         "with one JSON object per line, from a folder of such files, or from the files that match a pattern. A .py "
@@ -59,9 +48,6 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     add("--if-missing", action="store_true", help="do nothing if the files were written from the same conversations "
         "with the same options")  # fmt: skip
     add("--json", action="store_true", help="print the statistics, or the problems, as JSON")
-
-
-def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("tokenizer and chat template").add_argument
     add("--tokenizer-path", metavar="FOLDER",
         help="use the tokenizer in a Hugging Face folder, with its chat template")  # fmt: skip
@@ -74,9 +60,6 @@ def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
         help="append the end token to each conversation, and train on it if the last turn is trained "
         "(default: on)")  # fmt: skip
-
-
-def _add_masks(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("which tokens to train on").add_argument
     add("--train-on", nargs="+", metavar="ROLE", help="train on the turns of these roles (default: assistant)")
     add("--only-last", action="store_true", help="train only on the last turn, if its role is one of --train-on")
@@ -87,20 +70,17 @@ def _add_masks(parser: argparse.ArgumentParser) -> None:
     add("--mask-by", choices=("turns", "marks"), default="turns",
         help="train on whole turns, as GPT-NeoX does, or on the text inside the template's {%% generation %%} blocks, "
         "as transformers does (default: %(default)s)")  # fmt: skip
-
-
-def _add_lengths(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("long conversations").add_argument
     add("--max-length", type=int, metavar="N", help="report how many conversations have more than N tokens")
     add("--overlong", choices=("keep", "drop", "cut"), default="keep",
         help="what to do with conversations of more than --max-length tokens (default: %(default)s)")  # fmt: skip
-
-
-def _add_rewards(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("rewards, for KTO").add_argument
     add("--reward-key", metavar="KEY", help="also write PREFIX_reward.bin and .idx with one reward per conversation: "
         "the number under KEY in its line, which rates the last answer")  # fmt: skip
     add("--binary-reward", action="store_true", help="read true and false under --reward-key, and write 1 and -1")
+    add_neox_flags(parser)
+    add_neox_chat_flags(parser)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -72,6 +72,7 @@ def _shortened(text: str) -> str:
 def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
     """Return the statistics, one per line."""
     share = summary.trained_tokens / summary.tokens
+    markers, empty = ", ".join(summary.split_markers), summary.empty_answers
     rows = [
         ("input", "; ".join(summary.forms)),
         ("template", summary.chat_template),
@@ -82,9 +83,9 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("length", _lengths(summary)),
         *_rewards(summary),
         *_overlong(summary),
-        *_split_markers(summary),
+        *([("note", f"not in the vocabulary, so tokenised as ordinary text: {markers}")] if markers else ()),
         *_dropped(summary),
-        *_empty_answers(summary),
+        *([("empty answers", f"{empty['conversations']:,} (first: {empty['first']})")] if empty else ()),
         *(("note", NOTES[name].format(_conversations(count))) for name, count in summary.notes.items()),
         ("time", f"{seconds:.1f} s"),
         *_parameters(summary, prefix),
@@ -143,16 +144,6 @@ def _dropped(summary: Summary) -> list[tuple[str, str]]:
          f"(first: {drops['first']})")
         for reason, drops in summary.dropped.items() if reason != "too long"
     ]  # fmt: skip
-
-
-def _empty_answers(summary: Summary) -> list[tuple[str, str]]:
-    found = summary.empty_answers
-    return [("empty answers", f"{found['conversations']:,} (first: {found['first']})")] if found else []
-
-
-def _split_markers(summary: Summary) -> list[tuple[str, str]]:
-    names = ", ".join(summary.split_markers)
-    return [("note", f"not in the vocabulary, so tokenised as ordinary text: {names}")] if names else []
 
 
 def _conversations(count: int) -> str:

@@ -128,7 +128,11 @@ class Encoder:
                 result.drop(dropped, raw)
             except _BadLine as bad:
                 result.problems.append(bad.problem)
-        labelled = self._labelled([text for _, text, _ in rendered])
+        conversations = [text for _, text, _ in rendered]
+        if self.recipe.masking == "reward":
+            labelled = self.tokenizer.ended_twice(conversations)
+        else:
+            labelled = self.tokenizer.label(conversations, self.recipe.tokenizer.append_eod)
         kept: list[Labelled] = []
         for (raw, conversation, rewards), tokens in zip(rendered, labelled, strict=True):
             try:
@@ -146,11 +150,6 @@ class Encoder:
         result.labels = np.concatenate([result.labels, *(tokens.labels for tokens in kept)])
         result.lengths = [len(tokens.ids) for tokens in kept]
         return result
-
-    def _labelled(self, conversations: list[Marked]) -> list[Labelled]:
-        if self.recipe.masking == "reward":
-            return self.tokenizer.ended_twice(conversations)
-        return self.tokenizer.label(conversations, self.recipe.tokenizer.append_eod)
 
     def _render(self, raw: Raw, result: Encoded) -> tuple[Marked, list[float]]:
         """Return the text of a line and its reward, if lines have rewards; raise _BadLine or Dropped."""

@@ -189,14 +189,11 @@ def _of_end(
         if number == FINAL_NORM and kind in _ANY_NORM:
             yield f"final_norm.{_ANY_NORM[kind]}", Found(number, (name,), tensors, "copies")
         elif number == OUTPUT and name in ("final_linear.weight", "weight") and len(refs[0].shape) == 2:
-            yield "output.weight", Found(number, (name,), tensors, _output_cut(refs, hidden))
+            # By shape: until May 2023 each rank had hidden_size / ranks columns, unless set otherwise.
+            in_columns = len(refs) > 1 and refs[0].shape[1] * len(refs) == hidden
+            yield "output.weight", Found(number, (name,), tensors, "columns" if in_columns else "rows")
         else:
             unknown.append(name)
-
-
-def _output_cut(refs: list[TensorRef], hidden: int) -> Cut:
-    """Return the cut by shape: until May 2023 each rank had hidden_size / ranks columns, unless set otherwise."""
-    return "columns" if len(refs) > 1 and refs[0].shape[1] * len(refs) == hidden else "rows"
 
 
 def _of_block(number: int, names: Mapping[str, list[TensorRef]], unknown: list[str]) -> Iterator[tuple[str, Found]]:

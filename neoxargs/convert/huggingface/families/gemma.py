@@ -116,10 +116,6 @@ GEMMA2 = replace(
 )
 
 
-def _local_base(config: Config) -> float:
-    return float(config.embedding.rope_local_base_freq or config.embedding.rotary_emb_base)
-
-
 FULL_ROPE, LOCAL_ROPE = f"rope_parameters.{FULL}", f"rope_parameters.{SLIDING}"
 
 
@@ -143,7 +139,8 @@ GEMMA3 = replace(
             rotary_base(f"{FULL_ROPE}.rope_theta", ("rope_theta",))._replace(default=1e6),
             *rope_scaling(FULL_ROPE, *SCALED),
             Setting(
-                f"{LOCAL_ROPE}.rope_theta", ("rope_local_base_freq",), 10000.0, _local_base,
+                f"{LOCAL_ROPE}.rope_theta", ("rope_local_base_freq",), 10000.0,
+                lambda config: float(config.embedding.rope_local_base_freq or config.embedding.rotary_emb_base),
                 lambda value: {"rope_local_base_freq": int(value)} if value == int(value) else None,
                 ("rope_local_base_freq",),
             ),
