@@ -146,11 +146,6 @@ def unigram_entropy(counts: NDArray[np.int64]) -> float:
     return float(-(frequencies * np.log(frequencies)).sum())
 
 
-def if_missing(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None = None) -> Summary:
-    """Call `build` unless the token file is up to date."""
-    return up_to_date(texts, recipe, prefix) or build(texts, recipe, prefix, workers)
-
-
 def up_to_date(texts: Sequence[str], recipe: Recipe, prefix: Path) -> Summary | None:
     """Return the summary of the token file if it was made from the same files with the same recipe, otherwise None."""
     summary = summary_of(prefix)

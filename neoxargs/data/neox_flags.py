@@ -9,11 +9,6 @@ import argparse
 
 from neoxargs.base.problems import Problem
 
-#: Flag -> why it is refused.
-REFUSED = {
-    "ftfy": "deepy does not change the text; run ftfy on the files first",
-}
-
 
 def add_neox_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of both tools that `deepy data` spells differently or does not need."""
@@ -27,13 +22,6 @@ def add_neox_flags(parser: argparse.ArgumentParser) -> None:
         add(ignored, type=int, help=hidden)
 
 
-def add_neox_chat_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the other flags of the tool for conversations."""
-    hidden = argparse.SUPPRESS
-    add = parser.add_argument
-    add("--generation-role", help=hidden)
-
-
 def inputs(args: argparse.Namespace) -> list[str]:
     """Return the files of `--input`, which are separated by commas."""
     return [name for value in args.input for name in value.split(",") if name]
@@ -41,11 +29,10 @@ def inputs(args: argparse.Namespace) -> list[str]:
 
 def refused(args: argparse.Namespace) -> list[Problem]:
     """Return a problem for each flag of GPT-NeoX that has no equivalent."""
-    problems = [
-        Problem(f"--{name.replace('_', '-')} is not supported", hint=why, id="neox-flag-refused")
-        for name, why in REFUSED.items()
-        if getattr(args, name, None)
-    ]
+    problems = []
+    if args.ftfy:
+        hint = "deepy does not change the text; run ftfy on the files first"
+        problems.append(Problem("--ftfy is not supported", hint=hint, id="neox-flag-refused"))
     if args.dataset_impl != "mmap":
         what = f"--dataset-impl ({args.dataset_impl}) is a format that GPT-NeoX no longer reads"
         problems.append(Problem(what, hint="use mmap, the only format that deepy supports", id="neox-flag-refused"))

@@ -12,7 +12,6 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, TypeVar
 
@@ -29,31 +28,19 @@ CHUNK_BYTES, CHUNK_DOCUMENTS = MIB, 2048
 MIN_BYTES_PER_WORKER = 4 * MIB
 
 
-@dataclass
-class _Chunk:
-    raws: list[Raw] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, raw: Raw) -> None:
-        self.raws.append(raw)
-        # A piece of a plain file is read by the worker, which then has so many bytes.
-        self.size += raw.size if raw.line is None else len(raw.line)
-
-    @property
-    def full(self) -> bool:
-        return self.size >= CHUNK_BYTES or len(self.raws) >= CHUNK_DOCUMENTS
-
-
 def chunks(raws: Iterable[Raw]) -> Iterator[list[Raw]]:
     """Yield documents in chunks, the units of work."""
-    chunk = _Chunk()
+    chunk: list[Raw] = []
+    size = 0
     for raw in raws:
-        chunk.add(raw)
-        if chunk.full:
-            yield chunk.raws
-            chunk = _Chunk()
-    if chunk.raws:
-        yield chunk.raws
+        chunk.append(raw)
+        # A piece of a plain file is read by the worker, which then has so many bytes.
+        size += raw.size if raw.line is None else len(raw.line)
+        if size >= CHUNK_BYTES or len(chunk) >= CHUNK_DOCUMENTS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def worker_count(total_bytes: int, requested: int | None) -> int:

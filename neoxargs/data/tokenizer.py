@@ -188,7 +188,7 @@ def _gpt2_bpe(options: TokenizerOptions) -> Tokenizer:
     """GPT-2's byte pair encoding. `<|endoftext|>` within text is encoded as text, not as the end-of-document token."""
     vocab = _file("vocab_file", options.vocab_file, "GPT-2's vocab.json")
     merges = _file("merge_file", options.merge_file, "GPT-2's merges.txt")
-    inner = _reading("vocab_file", vocab, lambda: _byte_pair(vocab, merges))
+    inner = _reading(vocab, lambda: _byte_pair(vocab, merges))
     return FastTokenizer(inner, str(vocab), _folder(options))
 
 
@@ -213,7 +213,7 @@ def _hf_gpt2(options: TokenizerOptions) -> Tokenizer:
         path = tokenizer_file(options.vocab_file)
         merges = str(path.with_name("merges.txt"))
         if path.name == "vocab.json":
-            inner = _reading("vocab_file", path, lambda: _byte_pair(path, _file("vocab_file", merges, "merges.txt")))
+            inner = _reading(path, lambda: _byte_pair(path, _file("vocab_file", merges, "merges.txt")))
         else:
             inner = _tokenizer_json(path)
     else:
@@ -225,7 +225,7 @@ def _hf_gpt2(options: TokenizerOptions) -> Tokenizer:
 def _tokenizer_json(path: Path) -> Any:
     from tokenizers import Tokenizer as Fast
 
-    return _reading("vocab_file", path, lambda: Fast.from_file(str(path)))
+    return _reading(path, lambda: Fast.from_file(str(path)))
 
 
 def _from_hub(name: str) -> Any:
@@ -244,7 +244,7 @@ def _from_hub(name: str) -> Any:
 def _sentencepiece(options: TokenizerOptions) -> Tokenizer:
     path = _file("vocab_file", options.vocab_file, "a SentencePiece .model file")
     library = _library("sentencepiece", "SPMTokenizer")
-    inner = _reading("vocab_file", path, lambda: library.SentencePieceProcessor(model_file=str(path)))
+    inner = _reading(path, lambda: library.SentencePieceProcessor(model_file=str(path)))
     return PieceTokenizer(inner, _folder(options))
 
 
@@ -290,15 +290,15 @@ def _file(parameter: str, path: str | None, what: str) -> Path:
 _NO_FILE = "set {} to the path of such a file, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
 
 
-def _reading(parameter: str, path: Path, read: Callable[[], Any]) -> Any:
+def _reading(path: Path, read: Callable[[], Any]) -> Any:
     """Return `read()`, with a library's error about the file turned into a problem."""
     try:
         return read()
     except Problems:
         raise
     except Exception as error:  # `tokenizers` raises bare Exception
-        what = f"{parameter} ({path}) cannot be read: {_first_line(error)}"
-        raise Problems(Problem(what, id="tokenizer-file-unreadable", about=("tokenizer_type", parameter))) from error
+        what = f"vocab_file ({path}) cannot be read: {_first_line(error)}"
+        raise Problems(Problem(what, id="tokenizer-file-unreadable", about=("tokenizer_type", "vocab_file"))) from error
 
 
 def _first_line(error: Exception) -> str:

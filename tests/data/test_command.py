@@ -215,23 +215,28 @@ def test_entropy_is_that_of_the_token_frequencies(tmp_path) -> None:
     assert command.summary_of(tmp_path / "data") == summary
 
 
+def if_missing(text, recipe, prefix) -> command.Summary:
+    """Do what `--if-missing` does."""
+    return command.up_to_date([str(text)], recipe, prefix) or command.build([str(text)], recipe, prefix)
+
+
 class TestOnFirstUse:
     def test_made_once_and_again_when_the_text_or_the_recipe_changes(self, tmp_path) -> None:
         path, prefix = tmp_path / "x.txt", tmp_path / "data"
         path.write_text("one")
-        first = command.if_missing([str(path)], BYTES, prefix)
+        first = if_missing(path, BYTES, prefix)
         made = (tmp_path / "data.bin").stat().st_ino
-        assert command.if_missing([str(path)], BYTES, prefix) == first
+        assert if_missing(path, BYTES, prefix) == first
         assert (tmp_path / "data.bin").stat().st_ino == made
         path.write_text("other")
-        assert command.if_missing([str(path)], BYTES, prefix).tokens == 6
-        assert command.if_missing([str(path)], Recipe("CharLevelTokenizer"), prefix).vocab_size == 512
+        assert if_missing(path, BYTES, prefix).tokens == 6
+        assert if_missing(path, Recipe("CharLevelTokenizer"), prefix).vocab_size == 512
 
     def test_a_missing_index_counts_as_missing(self, tmp_path) -> None:
         (tmp_path / "x.txt").write_text("one")
         command.build([str(tmp_path / "x.txt")], BYTES, tmp_path / "data")
         (tmp_path / "data.idx").unlink()
-        command.if_missing([str(tmp_path / "x.txt")], BYTES, tmp_path / "data")
+        if_missing(tmp_path / "x.txt", BYTES, tmp_path / "data")
         assert indexed.exists(tmp_path / "data")
 
 

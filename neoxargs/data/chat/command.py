@@ -17,7 +17,7 @@ from neoxargs.data.chat.builtin import BUILT_IN
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.command import as_flags, warn_of_left_out
 from neoxargs.data.encode import Recipe
-from neoxargs.data.neox_flags import add_neox_chat_flags, add_neox_flags, inputs, refused
+from neoxargs.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.data.python_functions import SOURCES
 from neoxargs.data.text_files import JSON_LINES
 from neoxargs.data.tokenizer import BUILDERS
@@ -79,7 +79,8 @@ def parser() -> argparse.ArgumentParser:
         "the number under KEY in its line, which rates the last answer")  # fmt: skip
     add("--binary-reward", action="store_true", help="read true and false under --reward-key, and write 1 and -1")
     add_neox_flags(parser)
-    add_neox_chat_flags(parser)
+    # Of the tool for conversations only.
+    parser.add_argument("--generation-role", help=argparse.SUPPRESS)
     return parser
 
 

@@ -108,34 +108,6 @@ class Template:
         variables: `tools`, `documents` and others. marks: enclose generated text in OPEN and CLOSE.
         Raises TemplateError.
         """
-        return self._write(messages, variables, prompt, marks)
-
-    def turns(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None) -> Turns | None:
-        """Return the text of the messages in parts, if the first parts and `ending` are the text of the first messages.
-
-        None if that is not certain, or if the template fails.
-        """
-        if not self._is_sequential:
-            return None
-        observed = _Observed(messages)
-        try:
-            text = self._write(observed, variables)
-        except TemplateError:  # `render` raises it with a sentence about a list
-            return None
-        return Turns(text, observed.ends) if len(observed.ends) == len(messages) else None
-
-    def ending(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None, prompt: bool) -> str:
-        """Return what follows the part of the last message, if `turns` returns parts. Raises TemplateError."""
-        observed = _Observed(messages[:1])
-        return self._write(observed, variables, prompt)[observed.ends[0] :]
-
-    def _write(
-        self,
-        messages: list[dict[str, Any]],
-        variables: Mapping[str, Any] | None,
-        prompt: bool = False,
-        marks: bool = False,
-    ) -> str:
         given = {"tools": None, "documents": None, **self.special, **(variables or {})}
         # Last: a conversation's own variables cannot replace these.
         given |= {"messages": messages, "add_generation_prompt": prompt, _MARKS: marks}
@@ -147,6 +119,25 @@ class Template:
             raise
         except Exception as error:  # any error of Python can occur in a template
             raise TemplateError(_sentence(error), _template_line(error.__traceback__)) from error
+
+    def turns(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None) -> Turns | None:
+        """Return the text of the messages in parts, if the first parts and `ending` are the text of the first messages.
+
+        None if that is not certain, or if the template fails.
+        """
+        if not self._is_sequential:
+            return None
+        observed = _Observed(messages)
+        try:
+            text = self.render(observed, variables)
+        except TemplateError:  # raised for a list with a sentence about it
+            return None
+        return Turns(text, observed.ends) if len(observed.ends) == len(messages) else None
+
+    def ending(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None, prompt: bool) -> str:
+        """Return what follows the part of the last message, if `turns` returns parts. Raises TemplateError."""
+        observed = _Observed(messages[:1])
+        return self.render(observed, variables, prompt=prompt)[observed.ends[0] :]
 
     def _invalid(self, error: jinja2.TemplateSyntaxError) -> Problem:
         lines = self.source.text.splitlines()

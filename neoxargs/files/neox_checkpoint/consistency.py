@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from math import inf
 
 from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -42,7 +41,7 @@ def findings(contents: Contents) -> list[str]:
     return [found for found in (_other_iteration(contents), _other_step(contents), layers) if found]
 
 
-def require_checksums(contents: Contents, at_most: float = inf) -> bool:
+def require_checksums(contents: Contents, at_most: int) -> bool:
     """Compare the checksums of all files; return False if they have more than `at_most` bytes, and were not read.
 
     Raises Problems that name every damaged file.

@@ -26,7 +26,6 @@ OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_state
 ZERO3 = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
 #: Files that only deepy writes.
 DEEPY_FILES = (checkpoint_folder.FILES, checkpoint_folder.CONFIG)
-DEEPY_INVENTORIES = "layout-*.json"
 
 
 class Files:
@@ -117,7 +116,7 @@ def files_of(folder: Path) -> Files | None:
     if (
         not os.path.isdir(folder)
         or any((folder / name).exists() for name in DEEPY_FILES)
-        or any(folder.glob(DEEPY_INVENTORIES))
+        or checkpoint_folder.lists_weights(folder)
     ):
         return None
     found = Files(folder)

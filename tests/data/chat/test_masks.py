@@ -165,13 +165,13 @@ def test_one_rendering_gives_the_same_as_one_for_each_boundary(
 
 def test_the_renderings_of_a_conversation_do_not_grow_with_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    write = Template._write
+    render = Template.render
 
-    def counting(self: Template, messages: list[dict[str, Any]], *rest: Any) -> str:
+    def counting(self: Template, messages: list[dict[str, Any]], *rest: Any, **options: Any) -> str:
         sizes.append(len(messages))
-        return write(self, messages, *rest)
+        return render(self, messages, *rest, **options)
 
-    monkeypatch.setattr(Template, "_write", counting)
+    monkeypatch.setattr(Template, "render", counting)
     for exchanges in (2, 50):
         conversation = CHATS[0] * exchanges
         sizes.clear()
