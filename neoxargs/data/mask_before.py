@@ -15,8 +15,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.data.tokenizer import Ids
+from neoxargs.files.token_files import index
 from neoxargs.files.token_files import writer as indexed
-from neoxargs.files.token_files.index import IGNORED
 from neoxargs.files.token_files.made_from import label_prefix, sidecar, write_json
 
 
@@ -33,12 +33,12 @@ def parse(text: str) -> tuple[int, ...]:
 
 def write(prefix: Path, delimiter: tuple[int, ...], fingerprint: str) -> None:
     """Write `<prefix>_label` for a token file. fingerprint: of the token file, which the labels repeat."""
-    tokens = indexed.read(prefix)
-    bounds = np.concatenate(([0], np.cumsum(tokens.lengths, dtype=np.int64)))
+    tokens = index.read(str(prefix))
+    assert tokens is not None
     with indexed.new_file(label_prefix(prefix), np.int32) as writer:
-        for first, last in pairwise(tokens.ends.tolist()):
+        for first, last in pairwise(index.ends(str(prefix)).tolist()):
             # A document may be several sequences, across which the delimiter is searched.
-            labels = masked(np.array(tokens.ids[bounds[first] : bounds[last]], dtype=np.int32), delimiter)
+            labels = masked(np.array(tokens.ids[tokens.begins[first] : tokens.begins[last]], dtype=np.int32), delimiter)
             lengths = tokens.lengths[first:last].tolist()
             writer.add(labels, lengths, [False] * (len(lengths) - 1) + [True])
         sidecar(label_prefix(prefix)).unlink(missing_ok=True)
@@ -62,7 +62,7 @@ def masked(ids: Ids, delimiter: tuple[int, ...]) -> Ids:
     found = np.flatnonzero((sliding_window_view(ids, size) == np.array(delimiter)).all(axis=1))
     labels: Ids = ids.copy()
     if len(found):
-        labels[: found[0] + size] = IGNORED
+        labels[: found[0] + size] = index.IGNORED
     return labels
 
 

@@ -180,7 +180,7 @@ def merge(prefixes: Sequence[str], output: Path) -> None:
             new = indexed.new_file(output.with_name(output.name + ending), _stored(opened))
             writer = stack.enter_context(new)
             for name, file in zip(same_kind, opened, strict=True):
-                ends = _ends(name)
+                ends = _ends(name, len(file.lengths))
                 for part in _parts(file):
                     ids = file.ids[file.begins[part.start] : file.begins[part.stop]].astype(writer.stored)
                     writer.add(ids, file.lengths[part].tolist(), ends[part])
@@ -227,13 +227,10 @@ def _parts(file: index.TokenFile) -> Iterator[slice]:
         start = stop
 
 
-def _ends(name: str) -> list[bool]:
+def _ends(name: str, sequences: int) -> list[bool]:
     """Return of each sequence whether it ends a document; every one does if the index does not say."""
-    with open(name + ".idx", "rb") as stream:
-        *_, count_, ends = index.HEADER.unpack(stream.read(index.HEADER.size))
-        stream.seek(index.HEADER.size + 12 * count_)
-        documents = np.fromfile(stream, "<i8", ends)
-    last = np.full(count_, len(documents) <= 1)
+    documents = index.ends(name)
+    last = np.full(sequences, len(documents) <= 1)
     last[documents[documents > 0] - 1] = True
     found: list[bool] = last.tolist()
     return found

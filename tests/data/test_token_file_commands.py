@@ -52,7 +52,7 @@ def test_merge_joins_documents_labels_and_rewards_in_order(how: list[str], monke
     assert content("out/all") == both
     assert content("out/all_label") == [[IGNORED, *ids[1:]] for ids in both]
     assert content("out/all_reward") == [[0.5 * len(ids)] for ids in both]
-    assert indexed.read(Path("out/all")).ends.tolist() == [0, 1, 2, 3, 4, 5]
+    assert index.ends("out/all").tolist() == [0, 1, 2, 3, 4, 5]
     assert index.tokenised_by("out/all") == index.Tokenised("HFTokenizer", 70001, "", "", None)
     assert main(["--verify", "out/all"]) == 0
 
@@ -71,10 +71,10 @@ def test_documents_of_several_sequences_stay_together() -> None:
     with indexed.new_file(Path("d/a"), np.uint16) as writer:
         writer.add(np.arange(6, dtype=np.uint16), [2, 3, 1], [False, True, True])
     assert main(["--merge", "d/a", "d/a.idx", "--output-prefix", "same"]) == 0
-    assert indexed.read(Path("same")).ends.tolist() == [0, 2, 3]
+    assert index.ends("same").tolist() == [0, 2, 3]
     token_file(Path("d/b"), [[1]], np.uint16)
     assert main(["--merge", "d", "--output-prefix", "all"]) == 0
-    assert indexed.read(Path("all")).ends.tolist() == [0, 2, 3, 4]
+    assert index.ends("all").tolist() == [0, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def read(prefix: str, types: Mapping[int, str] = TYPES) -> TokenFile | None:
     return TokenFile(prefix, lengths, begins, np.memmap(ids, kind, "r") if size else np.empty(0, kind))
 
 
+def ends(prefix: str) -> NDArray[Any]:
+    """Return the document boundaries of an index: 0, then, for each document, the number of sequences up to its end."""
+    import numpy as np
+
+    with open(prefix + ".idx", "rb") as file:
+        *_, sequences, count = HEADER.unpack(file.read(HEADER.size))
+        # After 12 bytes a sequence: 4 of the length, and 8 of the offset, which follows from the lengths.
+        return np.fromfile(file, "<i8", count, offset=12 * sequences)
+
+
 class Tokenised(NamedTuple):
     """What tokenised a token file, as `deepy data` records it in `<prefix>.json`."""
 

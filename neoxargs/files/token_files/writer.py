@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,28 +98,6 @@ class Writer:
             idx.write(values.tobytes())
         tokens = checksums.Record(Digest(self._size, self._crc32), self._ids.extremes)
         return {".bin": tokens, ".idx": checksums.Record(idx.finish())}
-
-
-class TokenFile(NamedTuple):
-    """The content of a token file."""
-
-    ids: NDArray[np.generic]
-    """All sequences, concatenated; read from disk when they are used."""
-    lengths: NDArray[np.int32]
-    ends: NDArray[np.int64]
-    """Document boundaries, as in `Writer.ends`."""
-
-
-def read(prefix: Path) -> TokenFile:
-    """Open a token file that Writer has written."""
-    bin_path, idx_path = paths(prefix)
-    index = idx_path.read_bytes()
-    _, _, code, sequences, documents = HEADER.unpack(index[: HEADER.size])
-    stored = next(stored for stored, known in CODES.items() if known == code)
-    lengths = np.frombuffer(index, np.int32, sequences, HEADER.size)
-    # 12 bytes a sequence: 4 of the length, and 8 of the offset, which follows from the lengths.
-    ends = np.frombuffer(index, np.int64, documents, HEADER.size + 12 * sequences)
-    return TokenFile(np.memmap(bin_path, stored, "r"), lengths, ends)
 
 
 def paths(prefix: Path) -> tuple[Path, Path]:

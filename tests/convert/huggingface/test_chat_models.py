@@ -22,7 +22,7 @@ from neoxargs.data.chat import command
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.files.token_files.writer import read
+from neoxargs.files.token_files import index
 from neoxargs.registry.data import Tokenizer as Options
 from neoxargs.resolve import resolve
 from neoxargs.train.generation.generator import Generator
@@ -243,7 +243,7 @@ def test_one_token_ends_a_document_in_data_training_and_generation(
     assert tokenizer.eod == end
     (tmp_path / "text.txt").write_text("some words")
     data_command.build([str(tmp_path / "text.txt")], Recipe("HFTokenizer", vocabulary), tmp_path / "data")
-    assert read(tmp_path / "data").ids[-1] == end
+    assert index.read(str(tmp_path / "data")).ids[-1] == end
     chats = write_chats(tmp_path / "c.jsonl", chats=CHATS[:1])
     words = [str(chats), "--tokenizer-path", str(folder), "--output-prefix", str(tmp_path / "chat")]
     assert command.main(words) == 0
