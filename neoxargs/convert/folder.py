@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from neoxargs.base.files import replacing_folder
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import Digest, digest_of
 from neoxargs.processes import interrupts
@@ -69,6 +71,13 @@ def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Name
     except KeyboardInterrupt as stop:
         return interrupts.report(stop=stop)
     return 0
+
+
+def values_set_by_user(config: Config, without: Collection[str]) -> dict[str, Any]:
+    """Return the values that the user of a configuration has set, for a new YAML file, and its dialect."""
+    dialect = config.dialect.name if config.dialect else "neox-2026"
+    values = {parameter.name: value.value for parameter, value in config.items() if value.source.set_by_user}
+    return {"dialect": dialect} | {name: value for name, value in values.items() if name not in (*without, "dialect")}
 
 
 def weight_name(module: str, kind: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.text import format_bytes
 from neoxargs.data.meter import Meter
-from neoxargs.files.token_files import checksums, index, rewards
+from neoxargs.files.token_files import checksums, index, labels, rewards
 from neoxargs.files.token_files import writer as indexed
 from neoxargs.files.token_files.made_from import (
     label_prefix,
@@ -31,8 +31,6 @@ from neoxargs.files.token_files.made_from import (
 )
 from neoxargs.processes import interrupts
 
-#: Bytes of token ids that are copied at once.
-AT_ONCE = 1 << 24
 HERE = "--output-prefix"
 
 
@@ -181,7 +179,7 @@ def merge(prefixes: Sequence[str], output: Path) -> None:
             writer = stack.enter_context(new)
             for name, file in zip(same_kind, opened, strict=True):
                 ends = _ends(name, len(file.lengths))
-                for part in _parts(file):
+                for part in labels.chunks(file.begins[:-1], file.begins[1:]):
                     ids = file.ids[file.begins[part.start] : file.begins[part.stop]].astype(writer.stored)
                     writer.add(ids, file.lengths[part].tolist(), ends[part])
                     meter.advance(ids.nbytes)
@@ -215,16 +213,6 @@ def _stored(files: Sequence[index.TokenFile]) -> type[np.generic]:
             what = f"{file.prefix} contains token id {int(file.ids.max())}, which does not fit into 32 bits"
             raise Problems(Problem(what, id="merge-not-possible"))
     return np.uint16 if kinds <= {np.dtype("u1"), np.dtype("u2")} else np.int32
-
-
-def _parts(file: index.TokenFile) -> Iterator[slice]:
-    """Yield ranges of sequences with about `AT_ONCE` tokens each."""
-    start, count_ = 0, len(file.lengths)
-    while start < count_:
-        stop = int(np.searchsorted(file.begins, file.begins[start] + AT_ONCE))
-        stop = min(max(stop, start + 1), count_)
-        yield slice(start, stop)
-        start = stop
 
 
 def _ends(name: str, sequences: int) -> list[bool]:

@@ -40,7 +40,7 @@ def test_count(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("how", [["d"], ["d/a", "d/b"], ["--input", "d/"]])
 def test_merge_joins_documents_labels_and_rewards_in_order(how: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neoxargs.data.token_file_commands.AT_ONCE", 4)
+    monkeypatch.setattr("neoxargs.files.token_files.labels.AT_ONCE", 4)
     documents = {"a": [[1, 2, 3], [4, 5]], "b": [[70000, 7], [8], [9, 9, 9, 9, 9, 9]]}
     for name, own in documents.items():
         token_file(Path("d", name), own, np.uint16 if name == "a" else np.int32)

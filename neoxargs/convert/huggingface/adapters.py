@@ -14,7 +14,7 @@ from torch import Tensor
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.convert import imported
-from neoxargs.convert.folder import YAML, write_digests
+from neoxargs.convert.folder import YAML, values_set_by_user, write_digests
 from neoxargs.convert.huggingface.family import Family
 from neoxargs.convert.huggingface.forms import Sizes
 from neoxargs.convert.huggingface.peft_format import (
@@ -164,14 +164,8 @@ def read(source: PeftFolder, given: Config, family: Family, sizes: Sizes, folder
     values = _lora(source, source.targets(given, family)) | {
         "base_checkpoint": str(base.folder), "load": str(final), "finetune": True,
     }  # fmt: skip
-    taken = {
-        parameter.name: value.value
-        for parameter, value in given.items()
-        if value.source.set_by_user and parameter.name not in NOT_TAKEN
-    }
-    dialect = given.dialect.name if given.dialect else "neox-2026"
     head = HEAD.format(source=source.source, model=base.folder, file=final / YAML)
-    text = yaml.safe_dump(nested({"dialect": dialect, **taken, **values}), sort_keys=False)
+    text = yaml.safe_dump(nested({**values_set_by_user(given, NOT_TAKEN), **values}), sort_keys=False)
     (folder / YAML).write_text(f"{head}\n{text}", encoding="utf-8")
     config = resolve([folder / YAML], gpus=1)
     weights = source.weights(config, family, sizes)

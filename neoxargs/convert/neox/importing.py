@@ -18,7 +18,7 @@ from neoxargs.base.problems import Problem, Problems, render
 from neoxargs.checks.checkpoint.neox import neox_checkpoint
 from neoxargs.config.config import Config
 from neoxargs.convert import imported
-from neoxargs.convert.folder import YAML
+from neoxargs.convert.folder import YAML, values_set_by_user
 from neoxargs.convert.imported import Imported
 from neoxargs.data.meter import Meter
 from neoxargs.facts.lr_schedule import LearningRateCurve
@@ -96,13 +96,8 @@ def _optimizer(weights: NeoxWeights, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _yaml(config: Config, weights: NeoxWeights, files: Sequence[Path], final: Path) -> str:
-    values = {
-        parameter.name: value.value
-        for parameter, value in config.items()
-        if value.source.set_by_user and parameter.name not in NOT_TAKEN
-    }
-    dialect = config.dialect.name if config.dialect else "neox-2026"
-    values |= {"dialect": dialect, "load": str(final), **({} if weights.complete else {"finetune": True})}
+    values = values_set_by_user(config, NOT_TAKEN) | {"load": str(final)}
+    values |= {} if weights.complete else {"finetune": True}
     listed = ", ".join(path.name for path in files or weights.contents.configurations)
     head = HEAD.format(source=weights.folder, files=listed, file=final / YAML)
     return f"{head}\n{yaml.safe_dump(nested(values), sort_keys=False)}"

@@ -63,7 +63,7 @@ class _Chat:
     def render(self, messages: list[Message], *, prompt: bool = False, marks: bool = False) -> str:
         return self.template.render(messages, self.variables, prompt=prompt, marks=marks)
 
-    def end_of_first(self, index: int, prompt: bool, text: str) -> int | None:
+    def end_of_first(self, text: str, index: int, prompt: bool) -> int | None:
         """Return the length of the first messages' text, up to message `index`, if the complete text starts with it."""
         if self.turns is None:
             first = self.render(self.messages[: index + 1], prompt=prompt)
@@ -131,7 +131,7 @@ def _boundary(chat: _Chat, text: str, index: int, next_trained: bool, notes: Cou
     """
     failure = TemplateError("")
     prompts = (True, False) if next_trained else (False,)
-    for find in (_by_prefix, _by_content):
+    for find in (_Chat.end_of_first, _by_content):
         for prompt in prompts:
             try:
                 end = find(chat, text, index, prompt)
@@ -153,10 +153,6 @@ _UNSTABLE = (
     "use --only-last; or, in a copy of the template, put {% generation %} ... {% endgeneration %} around the text to "
     "train on, and set --chat-template to the copy and --mask-by to marks"
 )
-
-
-def _by_prefix(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:
-    return chat.end_of_first(index, prompt, text)
 
 
 def _by_content(chat: _Chat, text: str, index: int, prompt: bool) -> int | None:

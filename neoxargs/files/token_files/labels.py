@@ -73,10 +73,8 @@ def trained_tokens(labels: TokenFile, sequences: slice, window: int) -> NDArray[
     The first token of a document is never trained: nothing before it predicts it.
     """
     begins, ends = labels.begins[:-1][sequences], labels.begins[1:][sequences]
-    if not len(begins):
-        return np.zeros(0, np.int64)
-    counts = [_trained(labels, begins[part], ends[part], window) for part in _chunks(begins, ends)]
-    return np.concatenate(counts)
+    counts = [_trained(labels, begins[part], ends[part], window) for part in chunks(begins, ends)]
+    return np.concatenate([np.zeros(0, np.int64), *counts])
 
 
 def prompts(prefix: str, labels: str, most: int = 1000) -> Iterator[list[int]]:
@@ -89,8 +87,10 @@ def prompts(prefix: str, labels: str, most: int = 1000) -> Iterator[list[int]]:
         yield text.ids[begin : begin + int(trained[0]) if len(trained) else end].tolist()
 
 
-def _chunks(begins: NDArray[Any], ends: NDArray[Any]) -> Iterator[slice]:
+def chunks(begins: NDArray[Any], ends: NDArray[Any]) -> Iterator[slice]:
     """Yield ranges of sequences with about `AT_ONCE` tokens each."""
+    if not len(begins):
+        return
     cuts = np.searchsorted(ends, np.arange(begins[0] + AT_ONCE, ends[-1], AT_ONCE), side="right")
     edges = [0, *np.unique(cuts[cuts > 0]).tolist(), len(begins)]
     for first, last in itertools.pairwise(edges):
