@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -49,11 +49,7 @@ class Encoded(NamedTuple):
 def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encoded]:
     """Yield the ids of each chunk, in order; raise Problems with the problems of the first chunk that has any."""
     units = chunks(raws)
-    if workers > 1:
-        results = in_parallel(units, _start_worker, (recipe,), _work, workers)
-    else:
-        tokenizer = build_tokenizer(recipe)
-        results = (_encode(chunk, recipe, tokenizer) for chunk in units)
+    results = in_parallel(units, _encoder, (recipe,), workers) if workers > 1 else map(_encoder(recipe), units)
     for result in results:
         if result.problems:
             # Whether the first chunk with problems was the last one: then no others are left unexamined.
@@ -61,20 +57,8 @@ def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encode
         yield result
 
 
-class _Worker:
-    """Globals of a worker process, set by `_start_worker`."""
-
-    recipe: Recipe
-    tokenizer: Tokenizer
-
-
-def _start_worker(recipe: Recipe) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads inside a worker: there is one worker per core already
-    _Worker.recipe, _Worker.tokenizer = recipe, build_tokenizer(recipe)
-
-
-def _work(chunk: list[Raw]) -> Encoded:
-    return _encode(chunk, _Worker.recipe, _Worker.tokenizer)
+def _encoder(recipe: Recipe) -> Callable[[list[Raw]], Encoded]:
+    return partial(_encode, recipe=recipe, tokenizer=build_tokenizer(recipe))
 
 
 def _encode(chunk: list[Raw], recipe: Recipe, tokenizer: Tokenizer) -> Encoded:

@@ -50,14 +50,13 @@ def worker_count(total_bytes: int, requested: int | None) -> int:
 
 def in_parallel(
     units: Iterator[list[Raw]],
-    start: Callable[..., None],
+    make: Callable[..., Callable[[list[Raw]], Result]],
     arguments: tuple[Any, ...],
-    work: Callable[[list[Raw]], Result],
     workers: int,
 ) -> Iterator[Result]:
-    """Yield the results of `work` in order; at most 3 chunks per worker are in flight, however large the text is.
+    """Yield the results in order; at most 3 chunks per worker are in flight, however large the text is.
 
-    start: prepares a worker, with `arguments`; both functions are imported by name in the worker.
+    make: imported by name in each worker; returns, from `arguments`, the function that works on a chunk.
     """
     context = multiprocessing.get_context("forkserver")
     resource_tracker.ensure_running()  # its start would end the delay of Ctrl-C
@@ -66,10 +65,10 @@ def in_parallel(
     with interrupts.ignored_by_children(), interrupts.delayed({signal.SIGTERM}):
         forkserver.ensure_running()
     waiting: deque[Future[Result]] = deque()
-    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(start, arguments)) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(make, arguments)) as pool:
         try:
             for unit in units:
-                waiting.append(pool.submit(work, unit))
+                waiting.append(pool.submit(_work, unit))
                 if len(waiting) >= 3 * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -79,7 +78,18 @@ def in_parallel(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _start(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+class _Worker:
+    """The global of a worker process, set by `_start`."""
+
+    work: Callable[[list[Raw]], Any]
+
+
+def _start(make: Callable[..., Callable[[list[Raw]], Any]], arguments: tuple[Any, ...]) -> None:
     """Prepare a worker."""
     obey_the_parent_only()
-    start(*arguments)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads inside a worker: there is one worker per core already
+    _Worker.work = make(*arguments)
+
+
+def _work(chunk: list[Raw]) -> Any:
+    return _Worker.work(chunk)

@@ -293,7 +293,7 @@ class TestWholeOrNotAtAll:
             time.sleep(0.02)
 
     def test_a_dead_worker_is_an_error_not_a_wait(self, tmp_path, monkeypatch) -> None:
-        monkeypatch.setattr(encode, "_work", leave)
+        monkeypatch.setattr(parallel, "_work", leave)
         with pytest.raises(BrokenProcessPool, match="terminated abruptly"):
             list(encode.encode([text_files.Raw("x", 0, 1)], BYTES, workers=2))
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,16 +105,16 @@ def ignores_ctrl_c(_: list[Raw]) -> bool:
     return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
-def nothing() -> None:
-    """Instead of the preparation of a worker."""
+def working() -> Callable[[list[Raw]], bool]:
+    return ignores_ctrl_c
 
 
 def test_workers_leave_ctrl_c_to_their_reader():
     """They ignore it, as does the process that starts them."""
     program = """
 from neoxargs.data.parallel import in_parallel
-from tests.processes.test_interrupts import ignores_ctrl_c, nothing
-print(*in_parallel(iter([[]]), nothing, (), ignores_ctrl_c, 1), ignores_ctrl_c([]))
+from tests.processes.test_interrupts import ignores_ctrl_c, working
+print(*in_parallel(iter([[]]), working, (), 1), ignores_ctrl_c([]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip

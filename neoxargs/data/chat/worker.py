@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -242,20 +241,9 @@ def encode(raws: Iterable[Raw], encoder: Encoder, now: datetime, workers: int) -
     """Yield the tokens of each chunk, in order."""
     if workers > 1:
         arguments = (encoder.recipe, encoder.forms, now)
-        return in_parallel(chunks(raws), _start, arguments, _work, workers)
+        return in_parallel(chunks(raws), _encoding, arguments, workers)
     return map(encoder.encode, chunks(raws))
 
 
-class _Worker:
-    """The global of a worker process, set by `_start`."""
-
-    encoder: Encoder
-
-
-def _start(*arguments: Any) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is one worker per core already
-    _Worker.encoder = Encoder(*arguments)
-
-
-def _work(chunk: list[Raw]) -> Encoded:
-    return _Worker.encoder.encode(chunk)
+def _encoding(recipe: ChatRecipe, forms: dict[str, Form], now: datetime) -> Callable[[list[Raw]], Encoded]:
+    return Encoder(recipe, forms, now).encode
