@@ -93,7 +93,7 @@ def test_a_leftover_that_another_process_removes_at_the_same_time(
         rmtree(path)
         rmtree(path)
 
-    monkeypatch.setattr(checkpoint_folder.shutil, "rmtree", second)
+    monkeypatch.setattr(shutil, "rmtree", second)
     write(tmp_path, 200)
     assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
 
@@ -158,7 +158,7 @@ def test_the_same_iteration_is_replaced(tmp_path: Path) -> None:
 def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 100, "old")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(checkpoint_folder.shutil, "rmtree", _killed)
+        patch.setattr(shutil, "rmtree", _killed)
         write(tmp_path, 100, "newer")
     whole = checkpoint_folder.newest(tmp_path)
     assert whole and (whole / "model.pt").read_text() == "newer"

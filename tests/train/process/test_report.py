@@ -16,9 +16,8 @@ from tests.support.ranks import run_ranks
 
 def words_of_a_run(folder: Path) -> list[str]:
     """Return the arguments of a rank whose token file has an id beyond the embedding; line 2 names the file."""
-    tokens = writer.Writer(folder / "tokens", np.uint16)
-    tokens.add(np.full(20_000, 60_000, np.uint16), [200] * 100, [True] * 100)
-    tokens.finish()
+    with writer.new_file(folder / "tokens", np.uint16) as tokens:
+        tokens.add(np.full(20_000, 60_000, np.uint16), [200] * 100, [True] * 100)
     rest = yaml.safe_dump({**TINY, "run_dir": str(folder / "out")})
     (folder / "my.yml").write_text(f"# data\ndata_path: {folder}/tokens\n{rest}")
     return wire_format.script_arguments(resolve([folder / "my.yml"], gpus=1))
