@@ -66,7 +66,10 @@ def record_installation(folder: Path) -> None:
 
 def is_compiled(op: str, environ: Mapping[str, str]) -> bool:
     """Return whether there is a library built with these installations; the ranks would recompile any other."""
-    return _is_installed(op) or any(folder.name == op and _is_ours(folder) for folder in cache_folders(environ))
+    package = _package("deepspeed")
+    # Installed with the op compiled (DS_BUILD_OPS=1).
+    is_installed = package is not None and any(package.parent.glob(f"ops/*/{op}_op*.so"))
+    return is_installed or any(folder.name == op and _is_ours(folder) for folder in cache_folders(environ))
 
 
 def _is_ours(folder: Path) -> bool:
@@ -75,12 +78,6 @@ def _is_ours(folder: Path) -> bool:
     except OSError:
         return False
     return (folder / f"{folder.name}.so").exists() and built_with == _installation()
-
-
-def _is_installed(op: str) -> bool:
-    """Return whether DeepSpeed was installed with the op compiled (DS_BUILD_OPS=1)."""
-    package = _package("deepspeed")
-    return package is not None and any(package.parent.glob(f"ops/*/{op}_op*.so"))
 
 
 def _installation() -> str:

@@ -123,10 +123,6 @@ def _list(element: Any = Any) -> Schema:
     return {"anyOf": [_type(element), several]} if get_origin(element) is Literal else several
 
 
-def _mapping(_: Any, value: Any) -> Schema:
-    return {"type": "object", "additionalProperties": _type(value)}
-
-
 def _bounded(base: Any, *bounds: Bound) -> Schema:
     named = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
     limits = {key: getattr(bound, side) for bound in bounds for side, key in named.items()}
@@ -152,5 +148,5 @@ _BUILD: dict[Any, Callable[..., Schema]] = {
     Union: _union,
     types.UnionType: _union,
     list: _list,
-    dict: _mapping,
+    dict: lambda _, value: {"type": "object", "additionalProperties": _type(value)},
 }

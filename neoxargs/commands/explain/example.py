@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,23 +42,19 @@ def check_example(example: Example) -> list[Problem]:
 @contextmanager
 def as_files(example: Example) -> Iterator[Request]:
     """Write an example to the files of a request, in a temporary working directory: problems have relative paths."""
+    # Without the parameters that the example sets or excludes.
+    model = "".join(
+        f"{name}: {value}\n"
+        for name, value in SMALLEST_MODEL.items()
+        if name not in example.without and not re.search(rf"^({ALTERNATIVES.get(name, name)}):", example.config, re.M)
+    )
     before = os.getcwd()
     with TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
+            for name, text in {NAME: example.config, MODEL: model, **example.files}.items():
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).write_text(text, encoding="utf-8")
             yield Request([NAME, MODEL], example.overrides, gpus=None if example.files else 8)
         finally:
             os.chdir(before)
-
-
-def _smallest(example: Example) -> str:
-    """Return the YAML of the smallest model, without the parameters that the example sets or excludes."""
-    lines: Sequence[str] = [
-        f"{name}: {value}"
-        for name, value in SMALLEST_MODEL.items()
-        if name not in example.without and not re.search(rf"^({ALTERNATIVES.get(name, name)}):", example.config, re.M)
-    ]
-    return "".join(f"{line}\n" for line in lines)

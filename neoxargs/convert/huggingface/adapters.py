@@ -160,8 +160,12 @@ def read(source: PeftFolder, given: Config, family: Family, sizes: Sizes, folder
 
     final: the folder's path after renaming. Raises Problems.
     """
-    base = _base(given)
-    values = _lora(source, source.targets(given, family)) | {
+    base, settings = _base(given), source.settings
+    # The values after the keys are peft's defaults, in case the file leaves them out.
+    values = {
+        "lora.rank": settings.get("r", 8), "lora.alpha": settings.get("lora_alpha", 8),
+        "lora.dropout": settings.get("lora_dropout", 0.0), "lora.targets": source.targets(given, family),
+        "lora.rank_stabilized": bool(settings.get("use_rslora")),
         "base_checkpoint": str(base.folder), "load": str(final), "finetune": True,
     }  # fmt: skip
     head = HEAD.format(source=source.source, model=base.folder, file=final / YAML)
@@ -173,16 +177,6 @@ def read(source: PeftFolder, given: Config, family: Family, sizes: Sizes, folder
     counters = {"iteration": 0, "consumed_samples": 0}
     adapters = Imported(counters, dtype, list(weights), lambda name: weights[name].to(dtype), base=base)
     imported.write(adapters, config, folder, lambda size: None)
-
-
-def _lora(source: PeftFolder, targets: list[str]) -> dict[str, Any]:
-    settings = source.settings
-    # The values after the keys are peft's defaults, in case the file leaves them out.
-    return {
-        "lora.rank": settings.get("r", 8), "lora.alpha": settings.get("lora_alpha", 8),
-        "lora.dropout": settings.get("lora_dropout", 0.0), "lora.targets": targets,
-        "lora.rank_stabilized": bool(settings.get("use_rslora")),
-    }  # fmt: skip
 
 
 def _base(given: Config) -> Base:

@@ -223,7 +223,12 @@ def _targets(config: Config, saved: Weights) -> Iterator[Target]:
 
 
 def _of_layer(config: Config, names: set[str], number: int, prefix: str) -> Iterator[Target]:
-    of_te = _of_transformer_engine(config)
+    options = config.transformer_engine
+    switches = {"attention": options.te_mha, "mlp": options.te_layernorm_mlp}
+    # The weights that are in Transformer Engine's modules: our name -> theirs, and the cut.
+    of_te = {
+        ours: (theirs, cut) for theirs, (ours, cut) in TRANSFORMER_ENGINE.items() if switches[theirs.partition(".")[0]]
+    }
     for theirs, (ours, cut) in MODULES.items():
         if cut == "copies" and f"{ours}.weight" not in of_te:
             # With gpt_j_tied, deepy has one norm; GPT-NeoX has a second one, which is not used.
@@ -236,15 +241,6 @@ def _of_layer(config: Config, names: set[str], number: int, prefix: str) -> Iter
                 yield Target(number, their_name, prefix + name, their_cut)
         if ours == "attention.query_key_value" and "relative.table" in names:
             yield Target(number, RELATIVE, "relative.table", "columns")
-
-
-def _of_transformer_engine(config: Config) -> dict[str, tuple[str, Cut]]:
-    """Return the weights of a layer that are in Transformer Engine's modules: our name -> theirs, and the cut."""
-    options = config.transformer_engine
-    switches = {"attention": options.te_mha, "mlp": options.te_layernorm_mlp}
-    return {
-        ours: (theirs, cut) for theirs, (ours, cut) in TRANSFORMER_ENGINE.items() if switches[theirs.partition(".")[0]]
-    }
 
 
 def _of_norm(config: Config, number: int, theirs: str, ours: str) -> Iterator[Target]:

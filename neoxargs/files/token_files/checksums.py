@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.files import replace_text
 from neoxargs.base.problems import Problem
-from neoxargs.files.checkpoints.checksums import BLOCK, Digest, digest_of
+from neoxargs.files.checkpoints.checksums import Digest, digest_of
 from neoxargs.files.token_files import index
 
 #: The two files that a token file consists of; the index first, because it says where each document is.
@@ -239,14 +238,13 @@ def _difference(prefix: str, suffix: str, known: Record | None, found: Record) -
 def _read_through(prefix: str, suffix: str, read: Callable[[int], Any]) -> Record:
     """Read a file completely."""
     before = _times(prefix + suffix)
-    size, crc32, block = 0, 0, memoryview(bytearray(BLOCK))
     ids = Ids(index.type_of(prefix) if suffix == ".bin" else None)
-    with open(prefix + suffix, "rb") as stream:
-        while count := stream.readinto(block):
-            size, crc32 = size + count, zlib.crc32(block[:count], crc32)
-            ids.add(block[:count])
-            read(count)
-    return Record(Digest(size, crc32), ids.extremes, before)
+
+    def see(block: memoryview) -> None:
+        ids.add(block)
+        read(len(block))
+
+    return Record(digest_of(Path(prefix + suffix), see), ids.extremes, before)
 
 
 class Ids:

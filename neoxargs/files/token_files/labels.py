@@ -43,7 +43,11 @@ def mismatch(text: TokenFile, labels: TokenFile) -> Mismatch | None:
         label, token = labels.ids[part], text.ids[part]
         wrong = np.flatnonzero((label != token) & (label != IGNORED))
         if len(wrong):
-            return _wrong_label(text, start + int(wrong[0]), int(label[wrong[0]]), int(token[wrong[0]]))
+            place = start + int(wrong[0])
+            document = int(np.searchsorted(text.begins, place, side="right")) - 1
+            what = f"has label {int(label[wrong[0]])} at position {place - int(text.begins[document])} of document "
+            what += f"{document}, where {text.prefix} has token {int(token[wrong[0]])}"
+            return Mismatch(what, "label")
     return None
 
 
@@ -58,13 +62,6 @@ def other_lengths(text: TokenFile, labels: TokenFile) -> Mismatch | None:
     first = int(other[0])
     what = f"has {int(labels.lengths[first]):,} tokens in document {first}, but {text.prefix} has "
     return Mismatch(what + f"{int(text.lengths[first]):,}", "length")
-
-
-def _wrong_label(text: TokenFile, place: int, label: int, token: int) -> Mismatch:
-    document = int(np.searchsorted(text.begins, place, side="right")) - 1
-    position = place - int(text.begins[document])
-    what = f"has label {label} at position {position} of document {document}, where {text.prefix} has token {token}"
-    return Mismatch(what, "label")
 
 
 def trained_tokens(labels: TokenFile, sequences: slice, window: int) -> NDArray[np.int64]:

@@ -198,7 +198,7 @@ def test_an_index_without_ends_of_documents_is_one_of_merge_datasets(tmp_path: P
 
 
 def test_ids_are_found_across_blocks_and_in_rewards_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "BLOCK", 64)
+    monkeypatch.setattr("neoxargs.files.checkpoints.checksums.BLOCK", 64)
     prefix = foreign(token_file(tmp_path / "text", [[50] * 100, [-3, 60], [50] * 70]))
     (_, tokens) = examine([prefix])
     assert tokens.record.ids == ((-3, 100), (60, 101))
