@@ -15,10 +15,21 @@ from neoxargs.base.record import Record, field, replace
 SET = "--set"
 #: Part of a problem -> how a terminal shows it (ECMA-48, select graphic rendition).
 STYLES = {"error": "1;31", "warning": "1;33", "place": "1", "id": "2", "hint": "36"}
-#: The value of a secret in a line of a file or in a sentence, which is shown as asterisks.
+#: The end of a name whose value is a secret; not the special tokens of a tokenizer, nor counts and IDs of tokens.
+SECRET_NAME = (
+    r"(?:(?:api|access|secret)[_-]?key|password|secret|(?<!eod|eos|bos|pad|unk|sep|cls|per)(?<!mask)"
+    r"""[_-]token(?!["']?\s*[:=(]\s*["']?(?:<|\d+(?![\w-]))))"""
+)
+#: The value of a secret in a line of a file, in a sentence or among arguments, which is shown as asterisks.
 SECRET_VALUE = re.compile(
-    r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)("[^"\n]*"?|'[^'\n]*'?|\[[^\]\n]*\]?|[^\s,}\])]+)""",
+    rf"""((?:{SECRET_NAME}["']?\s*[:=(]|(?-i:_KEY)=|(?<![\w-])--[\w-]*{SECRET_NAME}(?=\s+[^\s-]))\s*)"""
+    r"""("[^"\n]*"?|'[^'\n]*'?|\[[^\]\n]*\]?|[^\s,}\])]+)""",
     re.IGNORECASE,
+)
+#: What is a secret by its form: tokens of Hugging Face, GitHub, GitLab, AWS, Slack, and of those that begin with sk-.
+SECRET_TOKEN = re.compile(
+    r"((?<![\w-]))((?:hf|gh[oprsu])_[A-Za-z0-9]{24,}|(?:github_pat_|glpat-)[\w-]{20,}|A[KS]IA[A-Z0-9]{16}"
+    r"|xox[a-z]-[\w-]{10,}|sk-(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{20,})"
 )
 #: The password of a user in an address: https://USER:PASSWORD@host.
 PASSWORD_IN_ADDRESS = re.compile(r"(://[^\s/@:]*:)([^\s/@]+)(?=@)")
@@ -161,7 +172,7 @@ def _line(text: str) -> str:
 @functools.lru_cache(maxsize=16)  # a file in one long line has hundreds of problems with that line
 def without_secrets(text: str) -> str:
     """Return a text of the same length with asterisks in place of secrets."""
-    for pattern in (SECRET_VALUE, PASSWORD_IN_ADDRESS):
+    for pattern in (SECRET_VALUE, SECRET_TOKEN, PASSWORD_IN_ADDRESS):
         text = pattern.sub(lambda found: found[1] + "*" * len(found[2]), text)
     return text
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from neoxargs.base.problems import PASSWORD_IN_ADDRESS
+from neoxargs.base import problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Value
 
-#: Names of parameters, and keys inside free sections, whose values are secrets.
-SECRET_NAME = re.compile(r"(api_?key|password|secret)$", re.IGNORECASE)
 MASK = "***"
 
 
@@ -25,7 +22,7 @@ def masked(name: str, value: Any) -> Any:
 
 
 def secret_values(config: Config) -> list[str]:
-    """Return the names of the parameters that are set to a secret, to an address or a section that contains one."""
+    """Return the names of the parameters that are set to a secret, to a text or a section that contains one."""
     return [name for name, value in config.values.items() if _contains_secret(name, value.value)]
 
 
@@ -34,7 +31,8 @@ def _contains_secret(name: str, value: Any) -> bool:
         return any(_contains_secret(str(key), each) for key, each in value.items())
     if isinstance(value, list | tuple):
         return any(_contains_secret(name, each) for each in value)
-    return bool(value and (SECRET_NAME.search(name) or PASSWORD_IN_ADDRESS.search(str(value))))
+    text = f"{name}: {value}"
+    return bool(value) and problems.without_secrets(text) != text
 
 
 def without_secrets(config: Config) -> Config:

@@ -23,6 +23,7 @@ from neoxargs.base.problems import (
     sentence,
     shortened,
     similar_folders,
+    without_secrets,
 )
 from neoxargs.base.record import replace
 
@@ -201,3 +202,33 @@ def test_a_secret_is_hidden_in_the_line_the_sentence_and_the_hint(value: str) ->
     for shown in (render([problem]), str(problem.to_json())):
         assert "hunter2" not in shown and "api_key: *" in shown
     assert "other: 1" in render([problem])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf_token: hunter2", "export HF_TOKEN='hunter2'", "aws_secret_access_key: hunter2", '"access_key": "hunter2"',
+        "api-key: hunter2", "launcher_args: --export=ALL,WANDB_API_KEY=hunter2", "MY_KEY=hunter2",
+        "run --wandb-api-key hunter2 --lr 1", "huggingface_hub_token (hunter2)", "hf_token: 12-hunter2",
+        f"hf_hunter{'aB' * 14}", f"see ghp_hunter{'a1' * 15}", f"github_pat_hunter_{'a1' * 20}",
+        f"'glpat-hunter-{'a1' * 8}'", f"key: sk-proj-hunter-{'A1' * 12}", "xoxb-1234-hunter",
+    ],
+)  # fmt: skip
+def test_a_secret_is_recognised_by_its_name_or_by_its_form(text: str) -> None:
+    assert "hunter" in text
+    assert "hunter" not in without_secrets(text) and len(without_secrets(text)) == len(text)
+    assert "AKIA" not in without_secrets("id: AKIAIOSFODNN7EXAMPLE")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eod_token: 0", "pad_token: pad", 'image_token: "<image>"', "image_token: 32000", "flops_per_token: 1e9",
+        "tokenizer_type: HFTokenizer", "max_tokens: 4096", "num_tokens (10)", "prompt_end: '<|assistant|>'",
+        "query_key_value: 3", "sort_key=loss", "data_path: /data/hf_checkpoints_of_the_last_experiment",
+        "run_dir: runs/sk-learn-pipeline-experiment-2024", "name: task-A1B2C3D4E5F6A1B2C3D4E5F6",
+        "--tokenizer-type GPT2BPETokenizer --api-key --lr 1",
+    ],
+)  # fmt: skip
+def test_tokens_of_a_text_and_names_of_files_are_no_secrets(text: str) -> None:
+    assert without_secrets(text) == text

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from neoxargs.base.problems import Place, Problem
+from neoxargs.base.problems import SECRET_NAME, Place, Problem
 from neoxargs.config.config import Config
 from neoxargs.hosts.environment import EXPORTED, SECRET, variables_of_files
 from neoxargs.hosts.hosts import Resources
 from neoxargs.hosts.launchers import launcher_named
-from neoxargs.resolve.secrets import SECRET_NAME, secret_values
+from neoxargs.resolve.secrets import secret_values
 
 #: Variables with which wandb needs no netrc file, and the values of WANDB_MODE for which it needs no key.
 WANDB_KEYS, WITHOUT_KEY = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"), ("offline", "disabled", "dryrun")
@@ -45,7 +45,7 @@ def in_configuration(config: Config) -> Iterator[Problem]:
         variable, place = name.replace(".", "_").upper(), config.place(name)
         where = place and place._replace(text="")  # the excerpt of the line would show the secret
         hint = f"remove {name} and set {variable} in the environment"
-        if not SECRET_NAME.search(name):  # a section without declared keys, or an address with a password
+        if not re.search(f"{SECRET_NAME}$", name, re.IGNORECASE):  # a section without declared keys, or a text
             what = f"{name} contains a secret, which would appear on every rank's command line, readable by every user"
             hint = f"remove the secret from {name}"
             hint += "; WANDB_API_KEY in the environment gives wandb its key" if name == "wandb_host" else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.problems import Problem, Problems, report, without_secrets
 from neoxargs.base.programs import DATA, LM_EVAL_TASKS, READERS, Script
 from neoxargs.checks.checkpoint.model import loaded_checkpoint, other_data
 from neoxargs.checks.machine.hardware import ops_to_compile
@@ -89,7 +89,7 @@ def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str]
 def with_launch(config: Config, script: str, texts: Sequence[Text], commit: str | None = None) -> Config:
     """Add the values that GPT-NeoX's launcher adds: the script, the texts of the configuration files, the commit."""
     additions: dict[str, object] = {"user_script": script, "git_hash": commit}
-    files = {os.path.basename(text.name): text.text for text in texts}
+    files = {os.path.basename(text.name): without_secrets(text.text) for text in texts}
     if len(json.dumps(files)) < MAX_FILES_BYTES:  # the encoded size: JSON writes a non-ASCII character as 6 bytes
         additions["config_files"] = files  # GPT-NeoX's checkpoints contain them
     for name, value in additions.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from neoxargs.base.problems import Place, Problem, listed
+from neoxargs.base.problems import Place, Problem, listed, without_secrets
 from neoxargs.migrate.megatron.unsupported_flags import HARMLESS, REASONS_IN_COMMON, reason
 from neoxargs.migrate.shell.values import Unknown, Word
 from neoxargs.registry import REGISTRY
@@ -72,7 +72,7 @@ class Option(NamedTuple):
         return self.is_known and any(word.is_placeholder for word in self.values)
 
     def __str__(self) -> str:
-        return " ".join(word.text for word in self.words)
+        return without_secrets(" ".join(word.text for word in self.words))
 
 
 def options_of(words: Sequence[Word]) -> dict[str, Option]:

@@ -23,8 +23,9 @@ TOKENIZER_FILES = "the tokenizer's files determine this"
 PADDING = "deepy always pads the vocabulary (see make_vocab_size_divisible_by)"
 NO_ENCODER = "a GPT has no encoder"
 LAUNCHER = "the launcher sets it for every process"
+SECRETS = "a secret belongs in the environment, as WANDB_API_KEY does"
 #: Reasons of flags that affect neither the model nor its training.
-HARMLESS = (*REASONS_IN_COMMON, STAGES, TOKENIZER_FILES, PADDING, NO_ENCODER, LAUNCHER)
+HARMLESS = (*REASONS_IN_COMMON, STAGES, TOKENIZER_FILES, PADDING, NO_ENCODER, LAUNCHER, SECRETS)
 
 #: Reason, a clause after "because" -> patterns of flags, where `*` is any text. The first match counts.
 REASONS = {
@@ -142,6 +143,7 @@ FORK_REASONS = {
         hf-ckpt-* to-hf-ckpt load-mode""",
     CHECKPOINTS: "universal-checkpoint load-tag",
     LAUNCHER: "rank world-size",
+    SECRETS: "*api-key *access-key hf-token *auth-token",
     "deepy starts the count of iterations again only with finetune: true, which loads the weights alone": """
         reset-iteration""",
     "deepy restores the learning rate's schedule with the rest of a checkpoint": "no-load-lr-state",

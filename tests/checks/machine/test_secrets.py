@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,9 @@ def test_no_command_prints_a_secret_of_a_file(words, json, tmp_path, capsys):
     in_section = "comet: {enabled: true, api_key: hunter4, nonsense: 1}\n", "comet: {api_key: hunter4}\n"
     if json and words == ["train.py"]:
         pytest.skip("a launch has no JSON")
-    for text, overrides in ((in_section[0], []), (in_section[1], []), ("", ["--set", "comet.api_key=hunter4"])):
+    unknown = "hf_token: hunter4\nwandb_notes: --wandb-api-key hunter4\n"
+    cases = *((text, []) for text in (*in_section, unknown)), ("", ["--set", "comet.api_key=hunter4"])
+    for text, overrides in cases:
         Path("my.yml").write_text(smallest.YAML + text)
         main([*words, *json, "my.yml", *overrides])
         printed = capsys.readouterr()
@@ -100,6 +103,33 @@ def test_a_secret_in_a_section_without_declared_keys_is_not_printed(words, capsy
     printed = "".join(capsys.readouterr())
     assert "hunter" not in printed
     assert ("remove the secret from deepspeed_extra_args" in printed) == (words[0] == "train.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("launcher_args", "--export=ALL,WANDB_API_KEY=hunter4"),
+        ("launcher_args", "-x NCCL_DEBUG=INFO --wandb-api-key hunter4"),
+        ("wandb_host", "https://user:hunter4@wandb.example"),
+        ("s3_path", "s3://user:hunter4@bucket"),
+    ],
+)
+@pytest.mark.parametrize("words", [["check"], ["train.py", "--dry-run"]], ids=" ".join)
+def test_a_secret_within_a_text_is_refused_at_its_key_alone(name, value, words, capsys):
+    """The texts of the files, which a checkpoint records, have no problem of their own."""
+    Path("my.yml").write_text(f"{smallest.YAML}{name}: '{value}'\n")
+    assert main([*words, "--json", "my.yml"]) == 1
+    printed = capsys.readouterr().out
+    found = [each for each in json.loads(printed)["problems"] if each["id"] == "secret-in-configuration"]
+    assert [(each["about"], each["line"]) for each in found] == [([name], 8)]
+    assert "hunter" not in printed
+
+
+def test_a_secret_in_a_comment_of_the_file_does_not_reach_the_ranks(capsys):
+    Path("my.yml").write_text(f"# WANDB_API_KEY=hunter4\n{smallest.YAML}")
+    main(["train.py", "my.yml", "--dry-run", "--json"])
+    printed = capsys.readouterr().out
+    assert "# WANDB_API_KEY=*******" in printed and "hunter" not in printed
 
 
 def test_a_missing_key_of_wandb_is_reported_where_wandb_would_look_for_it(tmp_path, monkeypatch):

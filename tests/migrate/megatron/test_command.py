@@ -192,6 +192,14 @@ def test_unknown_values_of_launcher_flags_are_left_out() -> None:
     pinned(result.problems)
 
 
+def test_a_secret_is_left_out_and_repeated_nowhere() -> None:
+    flags = "--wandb-api-key hunter2 --hf-token=hunter2 --other-password hunter2"
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    assert "hunter" not in result.text + "".join(problem.what for problem in result.problems)
+    assert "wandb-api-key" not in result.text and "hf-token" not in result.text  # they do not affect the model
+    pinned(result.problems)
+
+
 def test_flags_without_a_counterpart_are_warnings() -> None:
     flags = "--overlap-grad-reduce --hiden-size 3 --noop-layers 1 --recompute-granularity selective"
     text = f"python pretrain_gpt.py {SIZES}\\\n  {flags}"
