@@ -52,7 +52,7 @@ def measure(hidden: int, layers: int, folder: Path, rounds: int) -> dict[str, fl
     from neoxargs.train.checkpoint.rank_files import RankFiles
     from neoxargs.train.checkpoint.save_load import Checkpoints
     from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.checkpoint.snapshot import HostCopies
+    from neoxargs.train.checkpoint.snapshot import Snapshot
     from neoxargs.train.process import setup
     from tests.support.trials import Training, Trial
 
@@ -63,7 +63,7 @@ def measure(hidden: int, layers: int, folder: Path, rounds: int) -> dict[str, fl
     deepspeed, config = training.engine.deepspeed, training.config
     blocking = Checkpoints(config, deepspeed, process)
     background = Checkpoints(config, deepspeed, process)
-    background.copies = HostCopies()
+    background.copies = Snapshot()
 
     def pause(saver: Checkpoints, number: int) -> float:
         deepspeed.checkpoint_engine.save = lambda state_dict, path: saver.files.save(state_dict, Path(path))

@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 import torch
 
 from neoxargs.files.checkpoints.checksums import ChecksumFile, Digest, digest_of
-from neoxargs.train.checkpoint.snapshot import HostCopies
+from neoxargs.train.checkpoint.snapshot import Snapshot
 
 #: Writes the contents of a file.
 Fill = Callable[[ChecksumFile], object]
@@ -27,7 +27,7 @@ class RankFiles:
     both of which release the interpreter's lock, needs no second copy in shared memory, and ends with its rank.
     """
 
-    def __init__(self, part: Path, zip_format: bool = True, copies: HostCopies | None = None) -> None:
+    def __init__(self, part: Path, zip_format: bool = True, copies: Snapshot | None = None) -> None:
         """part: the folder of the checkpoint. zip_format: False writes torch's older format.
 
         copies: where to copy the tensors to, for a thread that `start` starts; None writes directly.

@@ -36,7 +36,7 @@ from neoxargs.train.checkpoint import commit, expert_files, inventory
 from neoxargs.train.checkpoint import references as recorded
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
-from neoxargs.train.checkpoint.snapshot import HostCopies
+from neoxargs.train.checkpoint.snapshot import Snapshot
 from neoxargs.train.checkpoint.validation import KEY, ForwardPass
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
@@ -91,7 +91,7 @@ class Saver:
         self.pending: tuple[Position, RankFiles] | None = None
         self.removal = commit.Removal()
         self.leads, self.beside = process.main, list(range(process.world_size))
-        self.copies = HostCopies() if self.options.save_in_background else None
+        self.copies = Snapshot() if self.options.save_in_background else None
         checkpoint_io.replace_io(engine, self._write, copies=self.copies is not None)
 
     @property

@@ -15,7 +15,7 @@ from neoxargs.train.process.setup import on_gpu
 Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
-class HostCopies:
+class Snapshot:
     """Copies into buffers that the next checkpoint uses again: allocating memory takes longer than copying.
 
     Buffers for tensors of a GPU are pinned, so that the copies overlap with each other and with computation.

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from neoxargs.registry.activations import Recompute
-from neoxargs.train.engine.offloaded_activations import HostCopies, HostCopy
+from neoxargs.train.engine.offloaded_activations import HostCopy, OffloadedActivations
 from neoxargs.train.process.mesh import ALONE, Axis
 
 
@@ -45,7 +45,7 @@ class Store:
         self.in_host_memory = options.checkpoint_in_cpu
         self.contiguous, self.slots = options.contiguous_checkpointing, slots
         self.free: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = {}
-        self.copies: dict[torch.device, HostCopies] = {}
+        self.copies: dict[torch.device, OffloadedActivations] = {}
 
     def wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return the checkpoint function `run` with its inputs saved in this store."""
@@ -98,9 +98,9 @@ class Store:
             free += _allocate((self.slots, piece.numel()), piece.dtype, place, place != piece.device).unbind()
         return free
 
-    def _copies(self, device: torch.device) -> HostCopies:
+    def _copies(self, device: torch.device) -> OffloadedActivations:
         if device not in self.copies:
-            self.copies[device] = HostCopies(device)
+            self.copies[device] = OffloadedActivations(device)
         return self.copies[device]
 
 

@@ -25,7 +25,7 @@ class HostCopy:
     """The copy on the GPU, and the event after which it may be read."""
 
 
-class HostCopies:
+class OffloadedActivations:
     """Copies tensors of one GPU to the host and back."""
 
     def __init__(self, device: torch.device) -> None:

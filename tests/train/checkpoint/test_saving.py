@@ -172,12 +172,12 @@ def test_every_rank_reports_a_rank_that_cannot_write_and_goes_on(tmp_path):
 def test_copies_are_independent_and_keep_what_is_shared():
     from collections import OrderedDict
 
-    from neoxargs.train.checkpoint.snapshot import HostCopies
+    from neoxargs.train.checkpoint.snapshot import Snapshot
 
     flat = torch.arange(12.0)
     state = OrderedDict(a=flat[:4], tied=flat[:4], rest=[flat[4:].view(2, 4), (torch.tensor(3), 0.5)], empty=flat[:0])
     state._metadata = {"version": 1}  # type: ignore[attr-defined]
-    copies = HostCopies()
+    copies = Snapshot()
     copied = copies.of({"state": state, "weight": torch.nn.Parameter(torch.ones(3))})
     flat.zero_()
     assert copied["state"]["a"].tolist() == [0, 1, 2, 3]

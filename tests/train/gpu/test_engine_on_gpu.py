@@ -85,10 +85,10 @@ def test_shards_are_gathered_and_scattered_in_one_tensor() -> None:
 
 def loaded() -> tuple[list[bool], list[float], list[str]]:
     """Store three tensors and load them in reverse; return whether each copy had started, their values, and waits."""
-    from neoxargs.train.engine.offloaded_activations import HostCopies
+    from neoxargs.train.engine.offloaded_activations import OffloadedActivations
     from tests.support.simulated_gpu import waits
 
-    copies = HostCopies(torch.device("cuda", 0))
+    copies = OffloadedActivations(torch.device("cuda", 0))
     tensors = [torch.full((4,), float(number), device="cuda") for number in range(3)]
     on_their_way, values = [], []
     with waits.recorded() as waited:
