@@ -36,9 +36,9 @@ from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.run_folders import RunFolders
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
-from neoxargs.train.track.page import Page
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import Progress
+from neoxargs.train.track.report_page import Page
 from neoxargs.train.track.tensorboard import TensorBoard
 from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 

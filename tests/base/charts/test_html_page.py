@@ -14,7 +14,7 @@ from neoxargs.files.run_record import write_record
 from neoxargs.plan.command import print_plan
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.search.command import SearchOptions, run_search
-from neoxargs.train.track.page import page as report
+from neoxargs.train.track.report_page import page as report
 from tests.support import smallest
 from tests.support.browser import CHROMIUM, Page, browser
 from tests.support.configure import configure

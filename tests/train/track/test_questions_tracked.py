@@ -14,7 +14,7 @@ from neoxargs.train.track import Answers, TaskResults, Tracker
 from neoxargs.train.track.answers import MAX_BETWEEN, section
 from neoxargs.train.track.console import Console, one_line
 from neoxargs.train.track.metrics import Metrics
-from neoxargs.train.track.page import MAX_TASK_CHARTS, page
+from neoxargs.train.track.report_page import MAX_TASK_CHARTS, page
 from neoxargs.train.track.tensorboard import TensorBoard, as_markdown
 from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 from tests.support.snapshots import pinned

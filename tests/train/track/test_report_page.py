@@ -25,7 +25,7 @@ from neoxargs.train.run import _launched
 from neoxargs.train.track import Evaluation
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.metrics import Metrics
-from neoxargs.train.track.page import Page, page
+from neoxargs.train.track.report_page import Page, page
 from tests.support import smallest
 from tests.support.snapshots import pinned
 from tests.support.tracking import DONE, play, run, step
