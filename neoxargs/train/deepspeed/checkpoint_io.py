@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,11 @@ def left_out(module: nn.Module, is_left_out: Callable[[nn.Parameter], bool]) -> 
 
 
 def _classes() -> list[Any]:
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
+    # DeepSpeed's logger writes to what is stdout now; that of `deepy diff --json` is for the report alone.
+    with redirect_stdout(sys.stderr):
+        from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+        from deepspeed.runtime.zero.config import ZeroStageEnum
+        from deepspeed.utils.tensor_fragment import fragment_address
 
     def stage(enum: Any, name: str) -> Any:
         """Stand in for `getattr`, to which early releases of Python 3.11 pickle a reference for a member of an enum."""

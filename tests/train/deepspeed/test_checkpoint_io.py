@@ -1,5 +1,7 @@
 """Reading DeepSpeed's checkpoint files without executing code from them."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,14 @@ def test_no_other_attribute_is_read(tmp_path: Path, arguments: tuple[Any, ...]) 
     torch.save(Got(*arguments), tmp_path / "file.pt")
     with pytest.raises(Problems, match=r"refers to builtins\.getattr, which does not belong in a checkpoint"):
         checkpoint_io.read(tmp_path / "file.pt")
+
+
+def test_what_deepspeed_logs_is_not_on_stdout(tmp_path: Path) -> None:
+    """As in `deepy diff --json`, where the first read imports DeepSpeed."""
+    torch.save({}, tmp_path / "file.pt")
+    program = (
+        "import logging; from neoxargs.train.deepspeed import checkpoint_io; checkpoint_io.read('file.pt');"
+        "logging.getLogger('DeepSpeed').warning('a warning')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert done.stdout == "" and "a warning" in done.stderr
