@@ -11,6 +11,8 @@ from neoxargs.base.record import Record
 
 #: The file in a run folder that records what the run depends on; `runs/lockfile.py` writes it.
 LOCK_FILE = "run.lock.yml"
+#: The file in a run's folders that says who holds them, until the run ends; `processes/run_lock.py` writes it.
+HOLDER_FILE = "run.lock"
 LOCK_START = re.compile(r"(#.*\n)*format: \d+\nscript: ")
 
 

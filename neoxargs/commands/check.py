@@ -11,7 +11,7 @@ from typing import Any
 from neoxargs.base.problems import Problem, Problems, has_errors, listed, report
 from neoxargs.base.programs import Script
 from neoxargs.base.regular_files import is_special
-from neoxargs.base.request import Request
+from neoxargs.base.request import HOLDER_FILE, Request
 from neoxargs.base.shipped import SHIPPED
 from neoxargs.base.text import format_bytes
 from neoxargs.checks.all import HERE, Subject
@@ -98,7 +98,7 @@ def unchecked(spec: RunSpec, request: Request) -> Iterator[str]:
         size, names = format_bytes(sum(left.values())), listed(list(left), "and", most=3)
         how = "train.py compares them while it trains; deepy data --verify"
         yield f"the contents of {size} of token files, {names} ({how})"
-    locks = (Path(folder, "run.lock") for folder in (config.logging.run_dir, config.checkpoint.save) if folder)
+    locks = (Path(folder, HOLDER_FILE) for folder in (config.logging.run_dir, config.checkpoint.save) if folder)
     if lock := next(filter(Path.exists, locks), None):
         yield f"whether the run that wrote {lock} has ended"
 

@@ -28,15 +28,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems, listed
+from neoxargs.base.request import HOLDER_FILE
 from neoxargs.config.config import Config
 from neoxargs.hosts.slurm import job, requeues
 from neoxargs.processes import kernel_lock
 from neoxargs.processes.interrupts import delayed
 from neoxargs.processes.process_tree import HIDDEN, start_time
 
-FILE = "run.lock"
 #: Beginning of the name of the file whose creator may replace a dead lock; the token of that lock follows.
-GUARD = f".{FILE}.after-"
+GUARD = f".{HOLDER_FILE}.after-"
 #: Seconds that the processes of a killed run have to notice that, and to end.
 ENDING = 10.0
 #: Beginning of `Holder.launch` of a deepy that starts the ranks; otherwise, rank 0 holds the lock.
@@ -209,7 +209,7 @@ def lock_run(
     break_lock: take over the locks of live runs too. launch: see `Holder`.
     """
     me, folders = Holder.of_this_process(environ, launch), locked_folders(config)
-    paths = [folder / FILE for folder in folders.values()]
+    paths = [folder / HOLDER_FILE for folder in folders.values()]
     try:
         # existing folders first, so that a refused run creates none
         for name, folder in sorted(folders.items(), key=lambda item: not item[1].exists()):
@@ -225,7 +225,7 @@ def _lock_folder(
 ) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replaced = _take(folder / FILE, me, break_lock)
+        replaced = _take(folder / HOLDER_FILE, me, break_lock)
     except _Held as held:
         what, ways = _refusal(f"{name} ({config.get(name)})", held)
         hint = listed([*ways, f"set {name} to another folder"])
@@ -243,7 +243,7 @@ def _lock_folder(
 
 def lock_folder(folder: Path, environ: Mapping[str, str]) -> RunLock:
     """Take the lock of one folder, for a program that changes what runs have written; raises Problems."""
-    me, path = Holder.of_this_process(environ), folder / FILE
+    me, path = Holder.of_this_process(environ), folder / HOLDER_FILE
     try:
         _take(path, me, break_lock=False)
     except _Held as held:
@@ -293,7 +293,7 @@ def _of_another_launch(config: Config, environ: Mapping[str, str], launch: str) 
 
 def _present(config: Config) -> tuple[list[Path], list[Holder | None]]:
     """Return the locks of a run's folders, and who holds each."""
-    paths = [folder / FILE for folder in locked_folders(config).values()]
+    paths = [folder / HOLDER_FILE for folder in locked_folders(config).values()]
     return paths, [read(path) for path in paths]
 
 
@@ -373,7 +373,7 @@ def _take(path: Path, me: Holder, break_lock: bool) -> Holder | None:
 @contextlib.contextmanager
 def _own_file(path: Path, me: Holder) -> Iterator[Path]:
     """Write a complete file beside the lock, which becomes the lock by a link or by a new name."""
-    own = path.with_name(f".{FILE}-{me.token}")
+    own = path.with_name(f".{HOLDER_FILE}-{me.token}")
     try:
         own.write_text(json.dumps(asdict(me)), encoding="utf-8")
         yield own

@@ -117,6 +117,27 @@ def test_a_lock_is_not_a_configuration(command: str, capsys: pytest.CaptureFixtu
     assert len(hints) == 1 and "`deepy check`" in hints[0] and "`deepy diff`" in hints[0]
 
 
+@pytest.mark.parametrize("path", ["run", "run/run.lock"])
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_of_a_run_folder_only_what_is_read_is_recommended(
+    command: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("run/run.lock").write_text(json.dumps({"host": "h", "pid": 5, "token": "t"}))
+    assert main([command, path]) == 1
+    pinned(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("names", "hint"), [([], "pass a YAML file"), (["a.yml"], "pass one of its files: a.yml")])
+def test_no_record_of_a_checkpoint_or_a_model_is_recommended(
+    names: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("step").mkdir()
+    for name in ("config.json", "config.yml", "files.json", *names):
+        Path("step", name).touch()
+    assert main(["check", "step"]) == 1
+    assert capsys.readouterr().err.endswith(f"= {hint}\n")
+
+
 def test_changed_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("d.bin").write_text("other")
     Path("d.idx").unlink()

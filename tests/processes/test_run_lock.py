@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from neoxargs.base.problems import Problems, render
+from neoxargs.base.request import HOLDER_FILE
 from neoxargs.config.config import Config
 from neoxargs.processes import run_lock
-from neoxargs.processes.run_lock import FILE, Holder, RunLock, lock_run, read
+from neoxargs.processes.run_lock import Holder, RunLock, lock_run, read
 from tests.support.configure import configure
 from tests.support.paths import ROOT
 from tests.support.snapshots import pinned
@@ -73,7 +74,7 @@ def test_a_second_run_is_refused_before_it_writes_anything(tmp_path, other, said
         assert f"({run}) is in use: the run of process {other.pid} on {os.uname().nodename} has been writing" in text
         assert f"kill {other.pid} on" in text and "--break-lock" in text
         assert refused.value.problems[0].id == "run-folder-in-use"
-    assert files(run) == [FILE]
+    assert files(run) == [HOLDER_FILE]
     assert files(tmp_path) == ["run"]
     assert not said
 
@@ -81,7 +82,7 @@ def test_a_second_run_is_refused_before_it_writes_anything(tmp_path, other, said
 def test_both_folders_are_locked_until_the_run_ends_also_after_an_error(tmp_path, said):
     run, save = tmp_path / "run", tmp_path / "save"
     with pytest.raises(KeyError), lock_run(config(run, save), os.environ, said.append) as lock:
-        assert [read(path) for path in (run / FILE, save / FILE)] == [lock.holder] * 2
+        assert [read(path) for path in (run / HOLDER_FILE, save / HOLDER_FILE)] == [lock.holder] * 2
         raise KeyError
     assert files(run) == files(save) == []
 
@@ -114,7 +115,7 @@ def test_a_signal_right_after_a_lock_is_taken_releases_it(tmp_path, said, monkey
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, said):
     end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
-        assert read(tmp_path / "run" / FILE) == lock.holder
+        assert read(tmp_path / "run" / HOLDER_FILE) == lock.holder
     other.wait()
     assert len(said) == 1
     pinned(said[0].replace(f"process {other.pid} on {os.uname().nodename}", "process OTHER"))
@@ -122,7 +123,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, sai
 
 
 def test_a_process_with_the_same_number_is_not_the_holder(tmp_path, other, said):
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     holder = read(path)
     assert holder
     _write(path, replace(holder, started="1"))
@@ -147,7 +148,7 @@ def elsewhere(path: Path, age: float = 0.0, **changes: Any) -> Holder:
 
 @pytest.mark.parametrize("age", [0, int(run_lock.DEAD_AFTER) - 100])
 def test_the_lock_of_another_host_holds_while_it_is_touched(tmp_path, said, age):
-    elsewhere(tmp_path / "run" / FILE, age)
+    elsewhere(tmp_path / "run" / HOLDER_FILE, age)
     with pytest.raises(Problems, match=r"process 7 on worker-7 .* was last active") as refusal:
         lock_run(config(tmp_path / "run"), os.environ, said.append)
     seconds = re.search(r"was last active (\d+) s ago", str(refusal.value))
@@ -161,7 +162,7 @@ def test_the_run_of_another_machine(tmp_path, said):
         pytest.skip("this user may not create namespaces")
     words = [*alone, "sh", "-c", 'hostname worker-7 && exec "$@"', "sh", sys.executable, "-c", HOLDS]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    environ, path = {**os.environ, "PYTHONPATH": str(ROOT)}, tmp_path / "run" / FILE
+    environ, path = {**os.environ, "PYTHONPATH": str(ROOT)}, tmp_path / "run" / HOLDER_FILE
     with subprocess.Popen([*words, str(tmp_path / "run")], env=environ, **pipes) as process:
         assert process.stdout and process.stdout.readline() == "holds\n"
         with pytest.raises(Problems, match="the run of process 1 on worker-7 has been writing"):
@@ -179,7 +180,7 @@ def test_the_run_of_another_machine(tmp_path, said):
 @pytest.mark.parametrize("skew", [0, 7200, -7200])
 def test_the_lock_of_another_host_ends_with_its_touches_whatever_the_clocks_say(tmp_path, said, skew, monkeypatch):
     """Only times of the folder's file system are compared; this host's clock is off by two hours."""
-    elsewhere(tmp_path / "run" / FILE, run_lock.DEAD_AFTER + 20)
+    elsewhere(tmp_path / "run" / HOLDER_FILE, run_lock.DEAD_AFTER + 20)
     monkeypatch.setattr(run_lock.time, "time", lambda now=run_lock.time.time: now() + skew)
     with lock_run(config(tmp_path / "run"), os.environ, said.append):
         pinned(said[0])
@@ -187,7 +188,7 @@ def test_the_lock_of_another_host_ends_with_its_touches_whatever_the_clocks_say(
 
 @pytest.mark.parametrize(("job", "restarts", "taken"), [("5", "1", True), ("5", "0", False), ("6", "1", False)])
 def test_slurm_has_ended_the_job_that_it_queues_again(tmp_path, said, job, restarts, taken):
-    elsewhere(tmp_path / "run" / FILE, job="5")
+    elsewhere(tmp_path / "run" / HOLDER_FILE, job="5")
     environ = {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": restarts}
     if taken:
         with lock_run(config(tmp_path / "run"), environ, said.append):
@@ -201,20 +202,20 @@ def test_a_broken_lock_ends_the_run_that_held_it(tmp_path, said, monkeypatch):
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
     run = config(tmp_path / "run")
     with lock_run(run, os.environ, said.append) as first:
-        by = elsewhere(tmp_path / "run" / FILE)
+        by = elsewhere(tmp_path / "run" / HOLDER_FILE)
         first.ended.wait(0.0)
         while not first.lost:
             first.ended.wait(0.01)
         assert first.lost == by
-    assert read(tmp_path / "run" / FILE) == by
+    assert read(tmp_path / "run" / HOLDER_FILE) == by
     with lock_run(run, os.environ, said.append, break_lock=True) as second:
-        assert read(tmp_path / "run" / FILE) == second.holder
+        assert read(tmp_path / "run" / HOLDER_FILE) == second.holder
     pinned(said)
 
 
 def test_a_live_lock_is_touched(tmp_path, said, monkeypatch):
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         os.utime(path, (1, 1))
         while path.stat().st_mtime == 1:
@@ -224,7 +225,7 @@ def test_a_live_lock_is_touched(tmp_path, said, monkeypatch):
 def test_a_folder_that_was_created_again_is_locked_again(tmp_path, said, monkeypatch):
     """Until the end of the run only."""
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         path.parent.rename(tmp_path / "renamed")
         path.parent.mkdir()
@@ -237,7 +238,7 @@ def test_a_folder_that_was_created_again_is_locked_again(tmp_path, said, monkeyp
 def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, said, monkeypatch):
     """As when a network file system fails."""
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         with monkeypatch.context() as patch:
             looks = list[Path]()
@@ -259,16 +260,16 @@ def test_without_hard_links(tmp_path, said, other, monkeypatch):
         lock_run(config(tmp_path / "run"), os.environ, said.append)
     end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
-        assert read(tmp_path / "run" / FILE) == lock.holder
+        assert read(tmp_path / "run" / HOLDER_FILE) == lock.holder
     with lock_run(config(tmp_path / "new"), os.environ, said.append) as lock:
-        assert read(tmp_path / "new" / FILE) == lock.holder
+        assert read(tmp_path / "new" / HOLDER_FILE) == lock.holder
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "[]", '{"host": 1}'])
 @pytest.mark.parametrize("days", [0, 1])
 def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, said, text, days):
     """What a power failure leaves; also if the clock was a day ahead then."""
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     path.parent.mkdir()
     path.write_text(text)
     later = path.stat().st_mtime + days * 86400
@@ -279,7 +280,7 @@ def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, said, 
 
 
 def test_an_unreadable_lock_that_a_process_holds_is_that_of_a_live_run(tmp_path, said, other):
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     path.write_text("")
     with pytest.raises(Problems, match="an unknown run has been writing to this folder and was last active") as refusal:
         lock_run(config(tmp_path / "run"), os.environ, said.append)
@@ -288,7 +289,7 @@ def test_an_unreadable_lock_that_a_process_holds_is_that_of_a_live_run(tmp_path,
 
 def test_an_unreadable_lock_counts_as_a_live_one_for_a_while_without_locks_of_the_system(tmp_path, said, monkeypatch):
     """As on some network file systems."""
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     path.parent.mkdir()
     path.write_text("")
     monkeypatch.setattr(run_lock.kernel_lock, "is_held", lambda _: None)
@@ -302,13 +303,13 @@ def test_an_unreadable_lock_counts_as_a_live_one_for_a_while_without_locks_of_th
 
 def test_a_lock_of_another_host_that_is_dated_ahead_is_dead(tmp_path, said):
     """A live run would have touched it."""
-    elsewhere(tmp_path / "run" / FILE, -86400)
+    elsewhere(tmp_path / "run" / HOLDER_FILE, -86400)
     with lock_run(config(tmp_path / "run"), os.environ, said.append):
         pinned(said)
 
 
 def test_a_lock_with_what_a_later_version_adds_is_read(tmp_path, other):
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     holder = read(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
     assert holder and read(path) == holder
@@ -333,7 +334,7 @@ except Problems:
 
 
 def test_one_of_many_takes_a_dead_lock_over(tmp_path):
-    elsewhere(tmp_path / "run" / FILE, run_lock.DEAD_AFTER + 20)
+    elsewhere(tmp_path / "run" / HOLDER_FILE, run_lock.DEAD_AFTER + 20)
     words, environ = [sys.executable, "-c", TAKES, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     racers = [subprocess.Popen(words, env=environ, **pipes) for _ in range(5)]
@@ -353,11 +354,12 @@ def test_one_of_many_takes_a_dead_lock_over(tmp_path):
 #: Finds a takeover that was killed, pauses where the parent says, then tries to take the lock over.
 PAUSES = """
 import os, sys
+from neoxargs.base.request import HOLDER_FILE
 from neoxargs.processes import run_lock
 inner = run_lock._is_dead
 def pausing(holder, path, *more):
     dead = inner(holder, path, *more)
-    if path.name != run_lock.FILE:
+    if path.name != HOLDER_FILE:
         print("found it", flush=True)
         sys.stdin.readline()
     return dead
@@ -368,7 +370,7 @@ run_lock._is_dead = pausing
 @pytest.mark.timeout(120)
 def test_one_of_two_that_find_the_same_killed_takeover_takes_the_lock_over(tmp_path):
     """Both have seen that the run that was taking the lock over is dead, before either does anything about it."""
-    path = tmp_path / "run" / FILE
+    path = tmp_path / "run" / HOLDER_FILE
     dead = elsewhere(path, run_lock.DEAD_AFTER + 20)
     elsewhere(path.with_name(f"{run_lock.GUARD}{dead.token}"), run_lock.DEAD_AFTER + 20)
     words, environ = [sys.executable, "-c", PAUSES, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -418,4 +420,4 @@ def test_a_lock_is_released_by_its_own_process_only(tmp_path, said):
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         child = RunLock(replace(lock.holder, pid=1), lock.paths)
         child.__exit__()
-        assert files(tmp_path / "run") == [FILE]
+        assert files(tmp_path / "run") == [HOLDER_FILE]

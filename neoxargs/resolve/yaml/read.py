@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, close_matches, listed, similar_folders
-from neoxargs.base.request import is_lock_text
+from neoxargs.base.request import HOLDER_FILE, LOCK_FILE, is_lock_text
 from neoxargs.base.shipped import config_folders
 from neoxargs.resolve.yaml.compose import compose
 from neoxargs.resolve.yaml.line_patterns import line_problem
@@ -27,6 +27,10 @@ MAX_BYTES = 16_000_000  # the largest published configuration has 6 kB
 LOCK_HINT = (
     "pass the run's configuration files instead; to see what has changed since the launch, run `deepy check` on this "
     "file alone, and to compare this run with another one, run `deepy diff`"
+)
+RUN_HINT = (
+    "pass the run's configuration files instead; to see what has changed since the launch, run `deepy check` on "
+    f"{LOCK_FILE} in the run folder"
 )
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
@@ -65,6 +69,9 @@ def read_texts(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
             if os.path.realpath(found) in seen:
                 _stop(found, "this file is given twice", "pass each file only once", id="file-given-twice")
             seen.add(os.path.realpath(found))
+            if os.path.basename(found) == HOLDER_FILE:
+                what = "this file says which process holds the folders of a run; it is not a configuration"
+                _stop(found, what, RUN_HINT, id="file-is-lock")
             texts.append(Text(found, _decode(found, _read(found))))
             if is_lock_text(texts[-1].text):
                 _stop(found, "this is the lock file of a run, not a configuration", LOCK_HINT, id="file-is-lock")
@@ -109,7 +116,10 @@ def _find(path: str, directory: str | None) -> str:
         return files[0]
     if found:
         inside = _configurations(found[0])
+        if "config.json" in inside:  # a record, in the folder of a run, of a checkpoint or of a Hugging Face model
+            inside = [name for name in inside if not name.endswith(".json") and name != "config.yml"]
         hint = f"pass one of its files: {listed(inside, most=6)}" if inside else "pass a YAML file"
+        hint = RUN_HINT if LOCK_FILE in inside else hint
         _stop(found[0], "this is a folder, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
         what = "the folder given with -d does not exist"
