@@ -33,6 +33,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
+from operations import stage_operations  # noqa: E402
+
 from neoxargs.base.problems import Problems  # noqa: E402
 from neoxargs.base.text import GIB  # noqa: E402
 from neoxargs.facts.model import flops_per_token  # noqa: E402
@@ -43,7 +45,6 @@ from neoxargs.plan.given.target import choose_target  # noqa: E402
 from neoxargs.plan.memory.activation_sizes import ActivationSizes  # noqa: E402
 from neoxargs.plan.memory.activations import micro_batches_in_flight  # noqa: E402
 from neoxargs.plan.time.communication import Message, Messages, pipeline_messages, tensor_messages  # noqa: E402
-from neoxargs.plan.time.operations import stage_operations  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.runs.run_spec import resolve_run  # noqa: E402
 

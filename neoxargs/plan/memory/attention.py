@@ -20,7 +20,7 @@ FLEX_WIDTHS = (16, 32, 64, 128, 256)
 def alibi_number(sizes: ActivationSizes) -> int:
     """Bytes per number of ALiBi's bias on a GPU: none if flex_attention computes it from the positions."""
     config = sizes.config
-    if sizes.number_size == HALF and _unfused_softmax(config):
+    if sizes.number_size == HALF and unfused_softmax(config):
         return SINGLE
     return 0 if fits_flex(config) else sizes.number_size
 
@@ -73,7 +73,7 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
         fused = _masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
     else:
         fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else _converted_masks(sizes)
-    share = _unfused_softmax(config) if sizes.number_size == HALF else 0.0
+    share = unfused_softmax(config) if sizes.number_size == HALF else 0.0
     return round(share * unfused + (1 - share) * fused) + mask
 
 
@@ -114,7 +114,7 @@ def _masks_documents(config: Config) -> bool:
     return config.data.reset_attention_mask or config.data.pack_impl == "best_fit"
 
 
-def _unfused_softmax(config: Config) -> float:
+def unfused_softmax(config: Config) -> float:
     """Share of the layers with softmax in fp32 and without its fused kernel, which `flash` layers always have."""
     wanted = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling
     fusion, biased = config.fusion, config.embedding.pos_emb in BIASED
