@@ -15,10 +15,10 @@ from neoxargs.base.record import Record, field, replace
 SET = "--set"
 #: Part of a problem -> how a terminal shows it (ECMA-48, select graphic rendition).
 STYLES = {"error": "1;31", "warning": "1;33", "place": "1", "id": "2", "hint": "36"}
-#: The end of a name whose value is a secret; not the special tokens of a tokenizer, nor counts and IDs of tokens.
+#: The end of a name whose value is a secret. Of names with `token`, only those of access: most are tokens of a text.
 SECRET_NAME = (
-    r"(?:(?:api|access|secret)[_-]?key|password|secret|(?<!eod|eos|bos|pad|unk|sep|cls|per)(?<!mask)"
-    r"""[_-]token(?!["']?\s*[:=(]\s*["']?(?:<|\d+(?![\w-]))))"""
+    r"(?:(?:api|access|secret)[_-]?key|password|secret"
+    r"|(?:hf|hub|huggingface|auth|access|api|bearer|github|gitlab|wandb|comet|slack|session)[_-]token)"
 )
 #: The value of a secret in a line of a file, in a sentence or among arguments, which is shown as asterisks.
 SECRET_VALUE = re.compile(

@@ -224,7 +224,8 @@ def test_a_secret_is_recognised_by_its_name_or_by_its_form(text: str) -> None:
     "text",
     [
         "eod_token: 0", "pad_token: pad", 'image_token: "<image>"', "image_token: 32000", "flops_per_token: 1e9",
-        "tokenizer_type: HFTokenizer", "max_tokens: 4096", "num_tokens (10)", "prompt_end: '<|assistant|>'",
+        "tokenizer_type: HFTokenizer", "max_tokens: 4096", "--mask-before-token (A:)",
+        "end_of_turn_token: stop", "num_tokens (10)", "prompt_end: '<|assistant|>'",
         "query_key_value: 3", "sort_key=loss", "data_path: /data/hf_checkpoints_of_the_last_experiment",
         "run_dir: runs/sk-learn-pipeline-experiment-2024", "name: task-A1B2C3D4E5F6A1B2C3D4E5F6",
         "--tokenizer-type GPT2BPETokenizer --api-key --lr 1",
