@@ -40,11 +40,11 @@ def run(request: Request) -> int:
     lock, side = read_lock(name), of_lock(name, name)
     sources, missing = _sources(side)
     problems = [_missing_sources(name, missing)] if missing else _settings(lock, side, sources)
-    same = "the same values and files as when the run was launched"
+    same = "the values and the data are those of the launch"
     if problems:
-        same = "the same files as when the run was launched; the values that differ cannot change the result"
+        same = "the data is that of the launch; the values that differ cannot change the result"
     if missing:
-        same = "the same files as when the run was launched; the values were not compared"
+        same = "the data is that of the launch; the values were not compared"
     problems += _environment(lock, side.config)
     failed = has_errors(problems)
     if request.as_json:
@@ -56,7 +56,7 @@ def run(request: Request) -> int:
         files = itertools.chain.from_iterable(lock.sections["files"].values())
         if sampled := [file["path"] for file in files if file.get("sampled")]:
             compare = "deepy data --verify compares token files completely"
-            print(f"  of {listed(sampled, 'and', most=3)}, only the size and samples were compared; {compare}")
+            print(f"  {listed(sampled, 'and', most=3)}: compared by size and samples only; {compare}")
     return int(failed)
 
 

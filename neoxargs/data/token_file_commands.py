@@ -128,12 +128,17 @@ def _with_labels(prefix: str) -> list[str]:
 
 
 def verified(prefixes: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Compare token files, their labels and rewards with their checksums. Raises Problems with all that differ."""
-    files = [name for prefix in prefixes for name in _with_labels(prefix)]
+    """Compare token files, their labels and rewards with their checksums. Raises Problems with all that differ.
+
+    A file that has none must have the size that its index tells: otherwise the checksum of a truncated one is recorded.
+    """
+    named = [name for prefix in prefixes for name in _with_labels(prefix)]
+    damaged = {name: problem for name in named if not checksums.recorded(name) and (problem := _damage(name))}
+    files = [name for name in named if name not in damaged]
     size = sum(Path(name + suffix).stat().st_size for name in files for suffix in checksums.SUFFIXES)
     with Meter(size, f"reading {format_bytes(size)}") as meter:
         outcomes = list(checksums.examine(files, everything=True, read=meter.advance))
-    if problems := [outcome.problem for outcome in outcomes if outcome.problem]:
+    if problems := [*damaged.values(), *(outcome.problem for outcome in outcomes if outcome.problem)]:
         raise Problems(problems)
     states = {outcome.file: "recorded" if outcome.is_new else "verified" for outcome in outcomes}
     words = {
@@ -150,11 +155,19 @@ def count(prefix: str) -> dict[str, int]:
 
 
 def _opened(prefix: str) -> index.TokenFile:
+    if problem := _damage(prefix):
+        raise Problems(problem)
     found = index.read(prefix, index.TYPES | rewards.FLOATS)
-    if found is None or index.damage(prefix):
-        what = f"{prefix}: {indexed.damage(Path(prefix)) or index.damage(prefix)}"
-        raise Problems(Problem(what, hint="copy both files again", id="data-file-damaged"))
+    assert found
     return found
+
+
+def _damage(prefix: str) -> Problem | None:
+    """Return what is wrong with the structure of a token file, of labels or of rewards."""
+    if index.read(prefix, index.TYPES | rewards.FLOATS) and not index.damage(prefix):
+        return None
+    what = f"{prefix}: {indexed.damage(Path(prefix)) or index.damage(prefix)}"
+    return Problem(what, hint="copy both files again", id="data-file-damaged")
 
 
 def merge(prefixes: Sequence[str], output: Path) -> None:

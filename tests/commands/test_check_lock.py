@@ -58,7 +58,7 @@ def test_files_of_which_samples_were_compared_are_named(capsys: pytest.CaptureFi
         file.truncate((1 << 24) + 1)
     launch("lr=0.5")
     assert main(["check", "run/run.lock.yml"]) == 0
-    told = "of d.bin, only the size and samples were compared; deepy data --verify compares token files completely"
+    told = "d.bin: compared by size and samples only; deepy data --verify compares token files completely"
     assert told in capsys.readouterr().out
 
 

@@ -125,3 +125,15 @@ def test_a_file_without_a_checksum_is_not_called_verified(capsys: pytest.Capture
     for word in ("had no checksum to be compared with; it is recorded now", "equals its checksum"):
         assert main(["--verify", "d"]) == 0
         assert capsys.readouterr().out.splitlines() == [f"d/a.idx: {word}", f"d/a.bin: {word}"]
+
+
+def test_a_truncated_file_gets_no_checksum(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("d/a", "d/b"):
+        token_file(Path(name), [[1, 2], [3, 4]])
+        Path(f"{name}.checksums.json").unlink()
+    Path("d/a.bin").write_bytes(Path("d/a.bin").read_bytes()[:-2])
+    for _ in range(2):
+        assert main(["--verify", "d", "--json"]) == 1
+        [problem] = json.loads(capsys.readouterr().out)["problems"]
+        assert (problem["id"], problem["what"].partition(":")[0]) == ("data-file-damaged", "d/a")
+    assert not Path("d/a.checksums.json").exists()
