@@ -122,6 +122,8 @@ def _find_command(word: str) -> Callable[[list[str]], int]:
     if word not in COMMANDS:
         choices = f"commands: {', '.join(COMMANDS)}; scripts: {', '.join(programs.PROGRAMS)}"
         instead = did_you_mean(word, [*COMMANDS, *programs.PROGRAMS]) or choices
+        if word.endswith((".yml", ".yaml", ".json")):
+            instead = f"a file follows a script or a command: deepy.py train.py {word}, or deepy.py check {word}"
         _usage_error(f"there is no command {word}; {instead}")
     return COMMANDS[word]
 

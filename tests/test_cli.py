@@ -142,6 +142,7 @@ def test_an_unknown_command_is_not_followed_by_the_usage_of_all(capsys):
     [
         (["chek", "a.yml"], "did you mean check?"),
         (["train", "a.yml"], "did you mean train.py?"),
+        (["a.yml"], "deepy.py train.py a.yml"),
         (["explain"], "required: KEY\n"),
         (["frobnicate"], "commands: check, "),
         (["frobnicate"], "; scripts: train.py, generate.py, eval.py\n"),
