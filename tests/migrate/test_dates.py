@@ -13,7 +13,7 @@ from neoxargs.config.config import Config
 from neoxargs.migrate.neox.migrate import migrate
 from neoxargs.migrate.neox.rewrites import CAPACITY, rewrites
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.history import _DEFAULTS, _INTRODUCED, _REMOVED, NEWEST, default_at, removed
+from neoxargs.registry.history import NEWEST, default_at, removed, tables
 from neoxargs.resolve import File, draft
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.yaml.edit import yaml_value
@@ -25,8 +25,8 @@ from tests.support.valid_values import SIZES, values
 
 #: Every day on which a name or a default changed, in our tables or in GPT-NeoX's history.
 DAYS = sorted(
-    {"2021-02-28", "2026-05-20", *_INTRODUCED, *_REMOVED}
-    | {day for rows in _DEFAULTS.values() for day, _ in rows}
+    {"2021-02-28", "2026-05-20", *tables()["introduced"], *tables()["removed"]}
+    | {day for rows in tables()["defaults"].values() for day, _ in rows}
     | {event["date"][:10] for event in read("neox_key_history.json") if event["date"][:10] >= "2021-02-28"}
 )
 #: What makes the run read each parameter whose default has changed.
@@ -62,7 +62,7 @@ def changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
 @pytest.mark.parametrize("day", mostly_slow(DAYS))
 def test_every_default_of_a_day_is_kept(day: str) -> None:
     before, after = migrated(f"{SIZES}{READERS}dialect: {day}\n")
-    for name in _DEFAULTS.keys() - {"clip_grad"}:
+    for name in tables()["defaults"].keys() - {"clip_grad"}:
         if not draft([File("my.yml", SIZES + READERS)]).values.get(name) and not REGISTRY.parameters[name].derived:
             expected = default_at(name, draft([File("my.yml", f"dialect: {day}")]).dialect.date)
             if name not in ("rms_norm_epsilon_under_root", "text_gen_type"):  # derived from the day

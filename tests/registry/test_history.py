@@ -8,8 +8,7 @@ from datetime import date, timedelta
 import pytest
 
 from neoxargs.registry import ABSENT, REGISTRY, normal
-from neoxargs.registry import history as module
-from neoxargs.registry.history import NEWEST, SEED, changes, default_at, introduced, removed
+from neoxargs.registry.history import NEWEST, SEED, changes, default_at, introduced, removed, tables
 from tests.support.reference import read
 
 #: Names that the first table lacks although they were legal: flags outside of it.
@@ -39,7 +38,9 @@ def test_every_name_has_the_dates_of_the_repository(life: dict[str, tuple[str | 
     for name, (came, went) in life.items():
         assert introduced(name) == (None if came is None or name in OLDER_THAN_IT_LOOKS else date.fromisoformat(came))
         assert removed(name) == (None if went is None else date.fromisoformat(went))
-    assert set(module._dates(True)) | set(module._dates(False)) <= set(life)
+    assert {name for table in ("introduced", "removed") for names in tables()[table].values() for name in names} <= set(
+        life
+    )
 
 
 def test_every_name_that_was_ever_legal_is_registered(life: dict[str, tuple[str | None, str | None]]) -> None:
@@ -72,13 +73,13 @@ def test_only_changes_of_defaults_are_there() -> None:
         for event in read("neox_key_history.json")
         for name, *_ in event["default_changed"]
     } | {(row["parameter"], date.fromisoformat(row["date"])) for row in read("neox_code_changes.tsv")}
-    for name in module._DEFAULTS:
+    for name in tables()["defaults"]:
         for day, _ in changes(name):
             assert (name, day) in recorded or day in (introduced(name), date(2021, 4, 30))
 
 
 def test_changed_names_are_parameters_and_days_are_in_order() -> None:
-    for name in module._DEFAULTS:
+    for name in tables()["defaults"]:
         assert name in REGISTRY.parameters
         days = [day for day, _ in changes(name)]
         assert days == sorted(set(days))
