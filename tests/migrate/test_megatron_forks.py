@@ -8,7 +8,7 @@ from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.megatron.flags import is_read
 from neoxargs.migrate.megatron.reading import OLD_NAMES
-from neoxargs.migrate.megatron.unsupported_flags import FORK_REASONS, reason
+from neoxargs.migrate.megatron.unsupported_flags import reason, tables
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.sources import source_of
 from neoxargs.resolve import File, complete, draft
@@ -34,7 +34,7 @@ def test_every_option_of_megatron_deepspeed_is_read_or_has_a_reason() -> None:
 
 
 def test_a_reason_of_a_fork_is_not_for_a_flag_that_is_read() -> None:
-    patterns = [name for names in FORK_REASONS.values() for name in names.split() if "*" not in name]
+    patterns = [name for row in tables()["forks"] for name in row["flags"] if "*" not in name]
     assert [name for name in patterns if is_read(OLD_NAMES.get(name, name))] == []
 
 

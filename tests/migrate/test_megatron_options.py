@@ -17,7 +17,7 @@ from neoxargs.facts.model import mlp_width
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.megatron.flags import SPECIAL, SWITCHES, by_flag, is_read, is_switch
 from neoxargs.migrate.megatron.reading import OLD_NAMES
-from neoxargs.migrate.megatron.unsupported_flags import REASONS, reason
+from neoxargs.migrate.megatron.unsupported_flags import reason, tables
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import File, complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
@@ -45,7 +45,7 @@ def test_every_option_is_read_or_has_a_reason(options: list[str]) -> None:
 
 
 def test_every_pattern_matches_an_option(options: list[str]) -> None:
-    patterns = [pattern for names in REASONS.values() for pattern in names.split()]
+    patterns = [pattern for row in tables()["megatron"] for pattern in row["flags"]]
     assert [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in options)] == []
     assert [name for name in by_flag() if name.lstrip("!") not in options] == []
 

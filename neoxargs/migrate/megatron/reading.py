@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Place, Problem, listed, without_secrets
-from neoxargs.migrate.megatron.unsupported_flags import HARMLESS, REASONS_IN_COMMON, reason
+from neoxargs.migrate.megatron.unsupported_flags import is_harmless, is_in_common, reason
 from neoxargs.migrate.shell.values import Unknown, Word
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, coerce
@@ -129,9 +129,9 @@ class Reading:
     def leave_out(self, option: Option, why: str = "", hint: str = "") -> None:
         """Warn that a flag is left out. why: a clause, if `unsupported_flags` has none for the flag."""
         because = why or reason(option.name)
-        if because in REASONS_IN_COMMON and not hint:
+        if is_in_common(because) and not hint:
             return self._leave_out_together(option, because)
-        if not why and because not in HARMLESS:
+        if not why and not is_harmless(because):
             self.note_left_out(option, because)
         what = f"{option} is left out, because {because}" if because else f"{option} has no counterpart and is left out"
         self.warn("migrate-flag-without-counterpart", what, option.place, hint)
@@ -142,7 +142,7 @@ class Reading:
         self.leave_out(option, why, hint)
 
     def _leave_out_together(self, option: Option, because: str) -> None:
-        """Warn about all flags that are left out for one of REASONS_IN_COMMON in a single warning."""
+        """Warn about all flags that are left out for a reason in common in a single warning."""
         number, options = self._together.setdefault(because, (len(self.problems), []))
         options.append(option)
         what = f"{option} is left out, because {because}"
