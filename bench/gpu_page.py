@@ -21,13 +21,16 @@ def page(results: Row, small: bool) -> str:
         "## Layouts",
         "A small model trains with each layout on the GPU, and in fp32 on this machine's CPU, from the same weights on "
         "the same tokens. The largest relative difference of a loss, and the largest absolute difference of a logit "
-        "before the first step:",
+        "before the first step. *Waits* are the operations of a step for which the host waits for the GPU, as "
+        "`torch.cuda.set_sync_debug_mode` reports them; a plain step reads its loss and its gradient norm:",
         _layouts(results["layouts"]),
         "## Models",
         "bf16, ZeRO stage 1, 4 micro batches in a step, random tokens; the median of the steps after the first three. "
         "FLOP are those of the model: recomputation is not counted. *Tensors* is the peak of torch's allocator, *used* "
         "what is taken of the GPU's memory, with CUDA's context and gaps. *plan* is the figure of `deepy plan`.",
         _models(results["models"], facts["peak_tflops"]),
+        "Where the time of a step goes:",
+        _times(results["models"]),
         *_failed_attempts(results["models"]),
     ]
     return "\n\n".join(parts) + "\n"
@@ -42,10 +45,16 @@ def _machine(facts: Row) -> str:
 
 def _layouts(rows: Iterable[Row]) -> str:
     cells = [
-        [row["name"], _number(row.get("difference"), ".1e"), _number(row.get("logits"), ".1e"), row["problem"] or "ok"]
+        [
+            row["name"],
+            _number(row.get("difference"), ".1e"),
+            _number(row.get("logits"), ".1e"),
+            "" if row.get("waits") is None else str(len(row["waits"])),
+            row["problem"] or "ok",
+        ]
         for row in rows
     ]
-    return _table(["layout", "losses", "logits", "result"], cells)
+    return _table(["layout", "losses", "logits", "waits", "result"], cells)
 
 
 def _models(rows: Iterable[Row], peak: float | None) -> str:
@@ -65,6 +74,13 @@ def _model(row: Row, peak: float | None) -> list[str]:
         f"{tflops:.1f}", f"{tflops / peak:.1%}" if peak else "",
         *(f"{source[kind] / GIB:.1f}" for kind in ("tensors", "used") for source in (row, row["plan"])),
     ]  # fmt: skip
+
+
+def _times(rows: Iterable[Row]) -> str:
+    measured = [row for row in rows if "kinds" in row]
+    kinds = list(measured[0]["kinds"]) if measured else []
+    cells = [[row["name"], *(f"{row['kinds'][kind] / row['seconds']:.0%}" for kind in kinds)] for row in measured]
+    return _table(["model", *kinds], cells)
 
 
 def _way(attempt: Row) -> str:

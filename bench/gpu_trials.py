@@ -9,9 +9,11 @@ import gc
 import itertools
 import json
 import os
+import re
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
@@ -25,6 +27,10 @@ from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
 #: Steps before the measured ones, in which torch compiles kernels and its allocator finds its size.
 WARM_UP = 3
+#: Kinds of kernels, by words in their names; the first that fits.
+KINDS = {"attention": "flash|fmha|sdpa|flex", "matrix products": "gemm|nvjet|cutlass|cublas", "messages": "nccl"}
+#: Kernels that are named.
+KERNELS = 25
 #: Different batches, which repeat.
 BATCHES = 4
 
@@ -114,8 +120,22 @@ def _losses(trial: Trial, config: Config) -> dict[str, Any]:
     trained, batches = _build(config)
     logits = _logits(trained, config) if config.parallel.pipe_parallel_size == 0 else None
     losses = [trained.train_step(batches).loss for _ in range(trial["steps"])]
+    waits = _waits(trained, batches) if trained.deepspeed.device.type == "cuda" else []
     mesh.destroy_groups()
-    return {"losses": losses, "logits": logits}
+    return {"losses": losses, "logits": logits, "waits": waits}
+
+
+def _waits(trained: Any, batches: Iterator[tuple[Any, Any]]) -> list[str]:
+    """Return where the host waits for the GPU in one more step, as torch reports it."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        trained.train_step(batches)
+        torch.cuda.set_sync_debug_mode("default")
+    found = [warning for warning in caught if "synchronizing CUDA operation" in str(warning.message)]
+    return ["/".join([*Path(warning.filename).parts[-2:]]) + f":{warning.lineno}" for warning in found]
 
 
 def measure_speed(trial: Trial, config: Config) -> dict[str, Any]:
@@ -142,7 +162,23 @@ def measure_speed(trial: Trial, config: Config) -> dict[str, Any]:
         "tensors": torch.cuda.max_memory_allocated(),
         "used": total - free,
         "losses": losses,
+        **_kernels(trained, batches),
     }
+
+
+def _kernels(trained: Any, batches: Iterator[tuple[Any, Any]]) -> dict[str, Any]:
+    """Profile one more step: return the seconds of each kind of kernel, and the kernels that take longest."""
+    from torch.profiler import ProfilerActivity, profile, supported_activities
+
+    if ProfilerActivity.CUDA not in supported_activities():  # a simulated GPU
+        return {}
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        trained.train_step(batches)
+    rows = [(row.key, row.count, row.self_device_time_total / 1e6) for row in profiled.key_averages()]
+    kinds = dict.fromkeys([*KINDS, "other kernels"], 0.0)
+    for name, _, seconds in rows:
+        kinds[next((kind for kind, words in KINDS.items() if re.search(words, name)), "other kernels")] += seconds
+    return {"kinds": kinds, "kernels": sorted(rows, key=lambda row: -row[2])[:KERNELS]}
 
 
 def _build(config: Config) -> tuple[Any, Iterator[tuple[Any, Any]]]:

@@ -3,10 +3,11 @@
     python bench/on_gpu.py [-o gpu.md] [--json FILE] [--minutes 10] [--device NAME] [--small] [--only NAME ...]
 
 1. Layouts: a small model trains some steps with each precision, kind of attention and position, recomputation, ZeRO
-   stage and optimizer; its losses, and logits before the first step, are compared with those of this machine's CPU in
-   fp32.
-2. Models: tokens/s, TFLOP/s and peak memory of GPT-3 125M, 1.3B and 6.7B in bf16, beside the figures of `deepy plan`. A
-   model that does not fit is tried with smaller micro batches, recomputation, and its optimizer in host memory.
+   stage, optimizer and kind of layer; its losses, and logits before the first step, are compared with those of this
+   machine's CPU in fp32, and the places are counted where a step makes the host wait for the GPU.
+2. Models: tokens/s, TFLOP/s and peak memory of GPT-3, Pythia and Llama in bf16, beside the figures of `deepy plan`, and
+   the kernels that take the time. A model that does not fit is tried with smaller micro batches, recomputation, and its
+   optimizer in host memory.
 
 Steps are timed between two synchronisations of the GPU; the median counts. Reading of data is not measured. The exit
 code is 1 if a layout fails or differs. Every trial runs in a child process with a time limit (gpu_trials.py).
@@ -59,6 +60,10 @@ PIPE = {"pipe_parallel_size": 1}
 RECOMPUTED = {"checkpoint_activations": True}
 DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
 SPARSITY = {"block": 16, "num_random_blocks": 1, "num_sliding_window_blocks": 3, "different_layout_per_head": True}
+EXPERTS = {"moe_num_experts": 4, "moe_top_k": 2}
+GEMMA = {"pos_emb": "rotary", "norm": "rmsnorm", "norm_placement": "both", "attn_logit_softcapping": 50,
+         "final_logit_softcapping": 30, "sliding_window_width": 50, "window_attn_skip_freq": 2, "num_kv_heads": 2,
+         "head_dim": 64, "activation": "geglu_tanh"}  # fmt: skip
 OFFLOADED = {"zero_optimization.offload_optimizer.device": "cpu", "optimizer.params.torch_adam": True}
 
 
@@ -106,6 +111,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         for kind in ("AdamW", "SGD", "Lamb", "Lion", "sm3", "madgrad_wd")
     },
     **{f"optimizer: {kind}": {"optimizer.type": kind} for kind in ("OneBitAdam", "OneBitLamb")},
+    "optimizer: Muon": BF16 | {"optimizer.type": "Muon"},
+    **{f"experts: {kind}": BF16 | EXPERTS | {"moe_router_type": kind} for kind in ("topk", "sinkhorn")},
+    "experts, recomputed": BF16 | EXPERTS | RECOMPUTED,
+    **{f"recurrent: {kind}": BF16 | {"attention_config": [kind, "global"]} for kind in ("mamba", "rwkv")},
+    "Gemma 2": BF16 | GEMMA,
+    "Qwen 3": BF16 | {"pos_emb": "rotary", "norm": "rmsnorm", "use_qk_layernorm": True, "activation": "swiglu"},
+    "rotary, compiled, SwiGLU": BF16 | {"pos_emb": "rotary", "activation": "swiglu", "compile_layers": True},
     "deterministic": BF16 | {"deterministic": True},
 }
 #: Largest difference from the CPU, by numbers of bits: of losses relative to the CPU's; of logits absolute.
@@ -113,13 +125,26 @@ TOLERANCE = {32: (1e-3, 1e-3), 16: (2e-2, 5e-2)}
 #: The same of losses with dropout.
 DROPOUT_TOLERANCE = 0.1
 
-MODELS = {"GPT-3 125M": "gpt-3-125m", "GPT-3 1.3B": "gpt-3-1.3b", "GPT-3 6.7B": "gpt-3-6.7b"}
+COMPILED = {"compile_layers": True}
+#: Name -> the file in configs/models, and changes of it.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT-3 125M": ("gpt-3-125m", {}),
+    "GPT-3 1.3B": ("gpt-3-1.3b", {}),
+    "GPT-3 1.3B, compiled": ("gpt-3-1.3b", COMPILED),
+    "Pythia 1.4B": ("pythia-1.4b", {}),
+    "Pythia 1.4B, compiled": ("pythia-1.4b", COMPILED),
+    "Llama 3.2 1B": ("llama-3.2-1b", {}),
+    "Llama 3.2 1B, compiled": ("llama-3.2-1b", COMPILED),
+    "GPT-3 2.7B": ("gpt-3-2.7b", {}),
+    "GPT-3 6.7B": ("gpt-3-6.7b", {}),
+}
 ONE_GPU: dict[str, Any] = {
     "precision": "bfloat16", "pipe_parallel_size": 0, "model_parallel_size": 1, "zero_optimization.stage": 1,
     "gradient_accumulation_steps": 4, "data_path": "none",
 }  # fmt: skip
 SMALL: dict[str, Any] = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32,
                          "max_position_embeddings": 32, "padded_vocab_size": 128}  # fmt: skip
+SMALL_MODEL = SMALL | {"num_kv_heads": 4, "intermediate_size": 192}
 
 
 class Way(NamedTuple):
@@ -232,7 +257,11 @@ def layout(name: str) -> dict[str, Any]:
 
 def reference(name: str) -> dict[str, Any]:
     """Return what a layout is compared with on the CPU: fp32, uncompiled, and no dropout, whose masks would differ."""
-    return layout(name) | {"precision": "fp32", "hidden_dropout": 0.0, "compile_layers": False}
+    config = layout(name)
+    # 16 bits without ZeRO run as ZeRO-1, of which sm3 knows (it then keeps a maximum per element).
+    if config["precision"] != "fp32":
+        config = {"zero_optimization.stage": 1} | config
+    return config | {"precision": "fp32", "hidden_dropout": 0.0, "compile_layers": False}
 
 
 def compare(name: str, found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
@@ -244,6 +273,7 @@ def compare(name: str, found: dict[str, Any], expected: dict[str, Any]) -> dict[
     loss_limit, logits_limit = TOLERANCE[32 if config["precision"] == "fp32" else 16]
     if config["hidden_dropout"]:
         loss_limit = DROPOUT_TOLERANCE
+    row["waits"] = found.get("waits")
     row["difference"] = largest(abs(a / b - 1) for a, b in zip(found["losses"], expected["losses"], strict=True))
     if not row["difference"] <= loss_limit:  # NaN too
         row["problem"] = f"losses differ by more than {loss_limit:g}"
@@ -265,7 +295,7 @@ def measure_model(name: str, device: Device, small: bool, end: float) -> dict[st
     """Measure the first way to train a model that works."""
     row: dict[str, Any] = {"name": name, "attempts": []}
     for way in choose_ways(name, device, small):
-        trial = _trial(name, model_file(name), model_sets(way, small), "speed", 2 if small else 20)
+        trial = _trial(name, model_file(name), model_sets(name, way, small), "speed", 2 if small else 20)
         [found] = run_trials([trial], min(end, time.monotonic() + ATTEMPT), {})
         row["attempts"].append({**way._asdict(), "error": found.get("error", "")})
         if "error" not in found:
@@ -280,22 +310,26 @@ def choose_ways(name: str, device: Device, small: bool) -> list[Way]:
 
 
 def model_file(name: str) -> str:
-    return str(ROOT / "configs" / "models" / f"{MODELS[name]}.yml")
+    return str(ROOT / "configs" / "models" / f"{MODELS[name][0]}.yml")
 
 
-def model_sets(way: Way, small: bool) -> dict[str, Any]:
+def model_sets(name: str, way: Way, small: bool) -> dict[str, Any]:
     """Return the overrides of a model's file."""
-    sets = ONE_GPU | {
-        "train_micro_batch_size_per_gpu": way.micro_batch,
-        "train_batch_size": way.micro_batch * ONE_GPU["gradient_accumulation_steps"],
-        "checkpoint_activations": way.recompute,
-    }
-    return sets | (OFFLOADED if way.offload else {}) | (SMALL if small else {})
+    sets = (
+        ONE_GPU
+        | MODELS[name][1]
+        | {
+            "train_micro_batch_size_per_gpu": way.micro_batch,
+            "train_batch_size": way.micro_batch * ONE_GPU["gradient_accumulation_steps"],
+            "checkpoint_activations": way.recompute,
+        }
+    )
+    return sets | (OFFLOADED if way.offload else {}) | (SMALL_MODEL if small else {})
 
 
 def plan(name: str, way: Way, device: Device, small: bool) -> Plan:
     """Return what `deepy plan` computes for one GPU in this machine."""
-    config = resolve_trial(model_file(name), model_sets(way, small))
+    config = resolve_trial(model_file(name), model_sets(name, way, small))
     return make_plan(RunSpec(config, assumed_resources(1)), Target(device, host_memory()))
 
 

@@ -8,7 +8,7 @@ only in training.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -39,32 +39,31 @@ class AddedLosses:
     def add(self, x: Tensor, terms: Mapping[str, Term]) -> Tensor:
         """Return x, the layer's output, of any shape. Its backward pass begins that of the terms, each ()."""
         # In fp32: sums over micro batches lose digits in 16 bits.
-        values = torch.stack([term.value.float() for term in terms.values()])
-        weights = [term.weight for term in terms.values()]
-        return _Add.apply(x, values, weights, list(terms), self)  # type: ignore[no-untyped-call, no-any-return]
+        values = {name: term.value.float() for name, term in terms.items()}
+        summands = torch.stack([values[name] * term.weight for name, term in terms.items()])
+        recorded = {name: value.detach() for name, value in values.items()}
+        return _Add.apply(x, summands, recorded, self)  # type: ignore[no-untyped-call, no-any-return]
 
     def begin_step(self, loss_scale: float, micro_batches: int) -> None:
         """Forget the last step. loss_scale: the factor on the loss in the coming backward passes."""
         self.gradient = loss_scale / micro_batches
         self.means.clear()
 
-    def record(self, names: Sequence[str], values: Tensor) -> None:
-        """Add the terms of one layer and micro batch to the means of the step. values: (names)."""
-        for name, value in zip(names, values, strict=True):
+    def record(self, values: Mapping[str, Tensor]) -> None:
+        """Add the terms of one layer and micro batch, each (), to the means of the step."""
+        for name, value in values.items():
             self.means.add(name, value, torch.ones_like(value))
 
 
 class _Add(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor, weights: list[float], names: list[str], to: AddedLosses) -> Tensor:
-        ctx.save_for_backward(values)
-        ctx.weights, ctx.names, ctx.to = weights, names, to
+    def forward(ctx: Any, x: Tensor, summands: Tensor, values: Mapping[str, Tensor], to: AddedLosses) -> Tensor:
+        ctx.summands, ctx.values, ctx.to = summands.detach(), values, to
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (values,) = ctx.saved_tensors
         # In the backward pass, which runs once per layer and micro batch, also where the forward pass is repeated.
-        ctx.to.record(ctx.names, values)
-        # autograd multiplies this with what produced the values: as if the terms had been added to the loss itself.
-        return gradient, values.new_tensor(ctx.weights) * ctx.to.gradient, None, None, None
+        ctx.to.record(ctx.values)
+        # autograd multiplies this with what produced the summands: as if they had been added to the loss itself.
+        return gradient, torch.full_like(ctx.summands, ctx.to.gradient), None, None

@@ -211,6 +211,8 @@ class _Slices:
     def parts(self) -> Iterator[slice]:
         """Yield slices of the tokens, of which the logits fit into memory."""
         at_once = max(1, LOGITS_AT_ONCE.get(self.hidden.device.type, 2**27) // self.weight.shape[0])
+        # Whole tiles of a GPU's matrix product.
+        at_once = at_once // 256 * 256 or at_once
         for start in range(0, len(self.hidden), at_once):
             yield slice(start, start + at_once)
 
@@ -253,7 +255,11 @@ class _Slices:
             self.weight_gradient = (gradient.t() @ self.hidden[part]).float()
         elif self.weight.dtype == torch.float32:
             self.weight_gradient.addmm_(gradient.t(), self.hidden[part])
-        else:  # 16-bit weights: sum over the slices in fp32
+        # 16-bit weights: sum over the slices in fp32
+        elif gradient.is_cuda and hasattr(torch.ops.aten.addmm, "dtype_out"):
+            total = self.weight_gradient
+            torch.addmm(total, gradient.t(), self.hidden[part], out_dtype=total.dtype, out=total)
+        else:
             self.weight_gradient += gradient.t() @ self.hidden[part]
 
     def _over_ranks(self, values: Tensor, operation: Any) -> Tensor:

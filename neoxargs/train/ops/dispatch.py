@@ -40,7 +40,7 @@ def assign(choice: Choice, count: int, capacity: int | None = None) -> Assignmen
     capacity: pairs that an expert processes; those with the lowest weights are left out. None: all.
     """
     experts, weights = choice.experts.flatten(), choice.weights.flatten()
-    counts = torch.bincount(experts, minlength=count)
+    counts = pairs_of_experts(experts, count)
     if capacity is None:
         # Stable: the pairs of an expert stay in the order of the tokens, so that results do not depend on the sort.
         order = experts.argsort(stable=True)
@@ -54,6 +54,12 @@ def assign(choice: Choice, count: int, capacity: int | None = None) -> Assignmen
         order, counts = order[place < capacity], counts.clamp(max=capacity)
     # Pairs are numbered token by token, `top_k` each.
     return Assignments(order // choice.experts.shape[1], weights.index_select(0, order), counts)
+
+
+def pairs_of_experts(experts: Tensor, count: int) -> Tensor:
+    """Return how often each of `count` experts was chosen: (pairs) -> (experts)."""
+    # Not bincount, for which the host waits for the GPU: it returns as many numbers as the largest value says.
+    return experts.new_zeros(count).index_add_(0, experts, torch.ones_like(experts))
 
 
 def part(assignments: Assignments, experts: range) -> Assignments:

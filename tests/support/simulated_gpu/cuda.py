@@ -19,6 +19,7 @@ PROPERTIES = SimpleNamespace(
     L2_cache_size=50 << 20, max_threads_per_multi_processor=2048, gcnArchName="", is_integrated=False,
 )  # fmt: skip
 CAPABILITY = PROPERTIES.major, PROPERTIES.minor
+OPERATORS = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
 class Stream(torch.Stream):
@@ -106,7 +107,15 @@ def install() -> None:
     torch.cuda._initialized = True
     torch.cuda.default_generators = tuple(make_generator(number) for number in range(count))
     sys.modules["torch.cuda.nvtx"] = torch.cuda.nvtx
+    # Of torch's operators that only GPUs have, those that are called.
+    OPERATORS.impl("addmm.dtype_out", _addmm_with_type, "CPU")  # type: ignore[no-untyped-call]
     torch.version.cuda = "12.8"
+
+
+def _addmm_with_type(
+    total: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, *, out: torch.Tensor, **scales: float
+) -> torch.Tensor:
+    return torch.addmm(total, a.to(dtype), b.to(dtype), out=out, **scales)
 
 
 def _answers(count: int) -> dict[str, Any]:
@@ -183,6 +192,7 @@ def _native_answers(count: int) -> dict[str, Any]:
         "_cuda_exchangeDevice": _exchange,
         "_cuda_maybeExchangeDevice": _exchange,
         "_cuda_getCurrentRawStream": lambda number: 0,
+        "_cuda_set_sync_debug_mode": _nothing,
         "_nccl_version": lambda: 2 << 32 | 27 << 16,
         "_nccl_version_suffix": lambda: b"",
     }

@@ -53,6 +53,30 @@ def test_weights_are_created_on_the_device_in_their_final_type(machine: Machine,
     }
 
 
+def summed_over_slices() -> float:
+    """Return how far the cross entropy's fp32 sum of a bf16 weight's gradients is from the exact one, relatively."""
+    from neoxargs.train.losses import cross_entropy
+    from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
+
+    cross_entropy.LOGITS_AT_ONCE["cuda"] = 256 * 64
+    hidden, weight = (torch.randn(rows, 32, device="cuda", dtype=torch.bfloat16) for rows in (1024, 64))
+    labels = torch.randint(64, (1024,), device="cuda")
+
+    def gradient(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        slices = cross_entropy._Slices(hidden, weight, labels, Loss(Vocabulary(64, 64)))
+        for part in slices.parts():
+            slices.add(part, train=True)
+        assert slices.weight_gradient is not None and slices.weight_gradient.dtype == torch.float32
+        return slices.weight_gradient
+
+    found, exact = gradient(hidden, weight), gradient(hidden.float(), weight.float())
+    return float((found - exact).norm() / exact.norm())
+
+
+def test_a_weights_gradients_are_summed_over_slices_in_fp32() -> None:
+    assert run_ranks(summed_over_slices, 1, on=simulated_gpu.MACHINE)[0] < 5e-3
+
+
 def gathered_and_scattered() -> tuple[list[str], bool]:
     """Return the collectives of a region of sequence parallelism, and whether their results are right."""
     from neoxargs.train.parallel.communicate import gather, sum_and_scatter

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neoxargs.registry.moe import Moe
 from neoxargs.train.losses.added_losses import Term
-from neoxargs.train.ops.dispatch import Choice
+from neoxargs.train.ops.dispatch import Choice, pairs_of_experts
 from neoxargs.train.parallel.communicate import gather_replicated, sum_gradients
 from neoxargs.train.parallel.init import Initializer
 from neoxargs.train.parallel.layers import Make
@@ -87,7 +87,7 @@ def added_losses(logits: Tensor, experts: Tensor, options: Moe) -> dict[str, Ter
     """
     count = options.moe_num_experts
     # Counts have no gradient; that of `balance` flows through the mean probabilities.
-    shares = torch.bincount(experts.flatten(), minlength=count) / experts.numel()
+    shares = pairs_of_experts(experts.flatten(), count) / experts.numel()
     balance = count * (shares * logits.softmax(-1).mean(0)).sum()
     return {
         BALANCE: Term(balance, options.moe_aux_loss_coeff),
