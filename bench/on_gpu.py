@@ -116,6 +116,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "experts, recomputed": BF16 | EXPERTS | RECOMPUTED,
     **{f"recurrent: {kind}": BF16 | {"attention_config": [kind, "global"]} for kind in ("mamba", "rwkv")},
     "Gemma 2": BF16 | GEMMA,
+    "Gemma 2, compiled": BF16 | GEMMA | {"compile_layers": True},
     "Qwen 3": BF16 | {"pos_emb": "rotary", "norm": "rmsnorm", "use_qk_layernorm": True, "activation": "swiglu"},
     "rotary, compiled, SwiGLU": BF16 | {"pos_emb": "rotary", "activation": "swiglu", "compile_layers": True},
     "deterministic": BF16 | {"deterministic": True},

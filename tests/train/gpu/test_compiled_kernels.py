@@ -225,3 +225,23 @@ def test_queries_and_keys_are_each_rotated_in_one_kernel(capability: tuple[int, 
         assert_compiled(kernels, name)
         shapes = 2 if "3.2" in name else 1
         assert len(kernels) == 2 * shapes, (name, kernels)
+
+
+def compile_cross_entropy(capability: tuple[int, int]) -> list[tuple[str, int, int, bool]]:
+    """Return the kernels of the losses and gradients of a slice of tokens."""
+    from neoxargs.train.losses.cross_entropy import _losses_and_gradient
+    from tests.support.simulated_gpu import ahead_of_time
+
+    kernels = ahead_of_time.start(capability)
+    logits = torch.randn(2560, 50304, device="cuda", dtype=torch.bfloat16)
+    label = torch.zeros(2560, 1, device="cuda", dtype=torch.long)
+    counted = label == 0
+    torch.compile(_losses_and_gradient, fullgraph=True)(logits, label, counted, counted, 50257, 0.0, 0.0)
+    return [(*kernel, kernel.fits(capability)) for kernel in kernels]
+
+
+@both
+def test_the_cross_entropy_is_at_most_two_kernels(capability: tuple[int, int]) -> None:
+    [found] = run_ranks(compile_cross_entropy, 1, capability, timeout=800, on=simulated_gpu.MACHINE)
+    assert_compiled(found, "cross entropy")
+    assert len({name for name, *_ in found}) <= 2, found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -86,6 +87,32 @@ def test_bounded_logits(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(loss.logits(Readout(hidden, weight)), logits)
     for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("bound", [None, 1.5])
+@pytest.mark.parametrize("z", [0.0, 0.1])
+def test_the_function_that_is_compiled_computes_the_same(
+    bound: float | None, z: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, weight, labels = case(32)
+    config = small(compile_layers=True, final_logit_softcapping=bound, z_loss=z)
+    loss = Loss.of(config, Vocabulary(SIZE, 32), Make())
+    assert loss.compiled
+    theirs = loss(Readout(hidden, weight), labels)
+    expected = gradients(theirs, hidden, weight)
+    calls: list[torch.Size] = []
+
+    def uncompiled(logits: Tensor, *rest: Any) -> Any:
+        calls.append(logits.shape)
+        return module._losses_and_gradient(logits, *rest)
+
+    monkeypatch.setattr(module, "should_compile", lambda _: True)
+    monkeypatch.setattr(module, "_compiled", lambda: uncompiled)
+    ours = loss(Readout(hidden, weight), labels)
+    assert calls == [(12, 32)]
+    torch.testing.assert_close(ours, theirs)
+    for mine, other in zip(gradients(ours, hidden, weight), expected, strict=True):
         torch.testing.assert_close(mine, other)
 
 
