@@ -338,12 +338,11 @@ def planned(name: str, way: Way, device: Device, small: bool) -> dict[str, Any]:
     """Return the plan's figures, and those that make tokens and FLOP/s of the measured seconds."""
     estimate = plan(name, way, device, small)
     memory, speed = estimate.fullest, estimate.speed
-    tensors = memory.total(memory.peak_phase) - memory.phases[memory.peak_phase]["overhead"]
     return {
         "parameters": sum(estimate.parts.values()),
         "tokens": speed.tokens,
         "flops_per_token": speed.flops_per_token,
-        "plan": {"seconds": speed.step, "tensors": tensors, "used": memory.peak},
+        "plan": {"seconds": speed.step, "tensors": memory.allocated, "used": memory.peak},
     }
 
 

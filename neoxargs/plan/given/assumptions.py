@@ -233,6 +233,10 @@ class Assumptions:
         "about 8 fp32 passes over the logits in train/losses/cross_entropy.py, plus the traffic of its matrix "
         "multiplications",
     )  # fmt: skip
+    compiled_logit_traffic: float = assume(
+        8, "bytes", "device memory that the loss reads and writes per logit, with compile_layers",
+        "bench/on_gpu.py on an H100: 52 ms for 17 billion logits",
+    )  # fmt: skip
     step_traffic: float = assume(
         30, "bytes", "device memory that the optimizer step reads and writes per parameter",
         "fp32 gradient, master weight and moments",

@@ -132,9 +132,10 @@ def loss_time(sizes: ActivationSizes, rows: int, device: Device) -> Time:
     """Return the time of the output layer and loss, forward and backward. rows: of the vocabulary on a rank."""
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
     product = _product(sizes, rates, rows, sizes.config.shape.hidden_size)
-    return Time(
-        _products_of(sizes.config) * product, 0.0, sizes.tokens * rows * sizes.assumed.logit_traffic / rates.memory
-    )
+    # train/losses/cross_entropy.py: tensor parallel ranks communicate between the kernels.
+    compiled = sizes.config.fusion.compile_layers and sizes.tensor == 1 and device.kind == "cuda"
+    per_logit = sizes.assumed.compiled_logit_traffic if compiled else sizes.assumed.logit_traffic
+    return Time(_products_of(sizes.config) * product, 0.0, sizes.tokens * rows * per_logit / rates.memory)
 
 
 def _products(sizes: ActivationSizes, rates: Rates) -> float:

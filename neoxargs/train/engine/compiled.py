@@ -1,7 +1,7 @@
 """`compile_layers`: torch.compile makes the kernels of the transformer layers.
 
 Layers that are alike share their kernels. torch divides a layer where it cannot compile a call, such as a collective
-operation. Embedding, output layer and loss are not compiled.
+operation. Embedding and output layer are not compiled; the cross entropy is by itself (train/losses).
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ NEEDED = {
     "step_bytes": ([], ["zero_optimization.reduce_bucket_size=1000"]),
     "kernel": ([], ["seq_length=16"]),
     "compiled": ([], ["compile_layers=true"]),
+    "compiled_logit_traffic": ([], ["compile_layers=true", "model_parallel_size=1"]),
     "bucket": ([], ["zero_optimization.stage=2", "pipe_parallel_size=0"]),
     "cpu_adam": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),
     "host_link": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),
