@@ -38,6 +38,7 @@ from neoxargs.config.config import Config  # noqa: E402
 from neoxargs.hosts.rendezvous import unused_port  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
+from neoxargs.train.micro_batch import MicroBatch  # noqa: E402
 
 RANKS, TOLERANCE = 2, 0.01
 SHAPE = [
@@ -140,15 +141,15 @@ def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int)
     return float(loss)
 
 
-def windows(text: torch.Tensor, rank: int, config: Config) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield this rank's micro batches (tokens, labels): random windows of the text, the same in every run."""
+def windows(text: torch.Tensor, rank: int, config: Config) -> Iterator[MicroBatch]:
+    """Yield this rank's micro batches: random windows of the text, the same in every run."""
     size, length = config.batch.train_micro_batch_size_per_gpu, config.shape.seq_length
     # Each rank reads other windows, and every run the same ones.
     generator = torch.Generator().manual_seed(1000 + rank)
     while True:
         starts = torch.randint(len(text) - length - 1, (size,), generator=generator).tolist()
         piece = torch.stack([text[start : start + length + 1] for start in starts])
-        yield piece[:, :-1].contiguous(), piece[:, 1:].contiguous()
+        yield MicroBatch(piece[:, :-1].contiguous(), piece[:, 1:].contiguous())
 
 
 def _print_row(losses: Losses, kind: str, precision: str, seconds: float) -> None:

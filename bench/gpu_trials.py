@@ -125,7 +125,7 @@ def _losses(trial: Trial, config: Config) -> dict[str, Any]:
     return {"losses": losses, "logits": logits, "waits": waits}
 
 
-def _waits(trained: Any, batches: Iterator[tuple[Any, Any]]) -> list[str]:
+def _waits(trained: Any, batches: Iterator[Any]) -> list[str]:
     """Return where the host waits for the GPU in one more step, as torch reports it."""
     import torch
 
@@ -166,7 +166,7 @@ def measure_speed(trial: Trial, config: Config) -> dict[str, Any]:
     }
 
 
-def _kernels(trained: Any, batches: Iterator[tuple[Any, Any]]) -> dict[str, Any]:
+def _kernels(trained: Any, batches: Iterator[Any]) -> dict[str, Any]:
     """Profile one more step: return the seconds of each kind of kernel, and the kernels that take longest."""
     from torch.profiler import ProfilerActivity, profile, supported_activities
 
@@ -181,7 +181,7 @@ def _kernels(trained: Any, batches: Iterator[tuple[Any, Any]]) -> dict[str, Any]
     return {"kinds": kinds, "kernels": sorted(rows, key=lambda row: -row[2])[:KERNELS]}
 
 
-def _build(config: Config) -> tuple[Any, Iterator[tuple[Any, Any]]]:
+def _build(config: Config) -> tuple[Any, Iterator[Any]]:
     """Return the engine and its micro batches: random tokens in pinned memory, as a data loader delivers them."""
     from neoxargs.train.engine import build as engine
     from neoxargs.train.losses.cross_entropy import Vocabulary
@@ -194,14 +194,12 @@ def _build(config: Config) -> tuple[Any, Iterator[tuple[Any, Any]]]:
     return trained, _batches(config, trained.deepspeed.device.type == "cuda")
 
 
-def _batches(config: Config, pin: bool) -> Iterator[tuple[Any, Any]]:
-    count = BATCHES * config.batch.gradient_accumulation_steps
-    pairs = []
-    for number in range(count):
-        tokens = _tokens(config, number)
-        pair = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        pairs.append(tuple(half.pin_memory() for half in pair) if pin else pair)
-    return itertools.cycle(pairs)
+def _batches(config: Config, pin: bool) -> Iterator[Any]:
+    from neoxargs.train.micro_batch import MicroBatch
+
+    texts = [_tokens(config, number) for number in range(BATCHES * config.batch.gradient_accumulation_steps)]
+    batches = [MicroBatch(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
+    return itertools.cycle([batch.pin_memory() for batch in batches] if pin else batches)
 
 
 def _tokens(config: Config, number: int) -> Any:

@@ -129,6 +129,7 @@ def _peak(trial: dict[str, Any], ranks: int) -> int:
     from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.losses.cross_entropy import Vocabulary
+    from neoxargs.train.micro_batch import MicroBatch
     from neoxargs.train.process import mesh
 
     common = {"pipe_parallel_size": 0, "train_micro_batch_size_per_gpu": 4, "train_iters": 2, "data_path": "none",
@@ -140,7 +141,7 @@ def _peak(trial: dict[str, Any], ranks: int) -> int:
         trained = engine.build(config, deepspeed_json(config), Vocabulary(256, 256), mesh.build_mesh(config.parallel))
         tokens = torch.randint(256, (4, trial["seq_length"]))
         for _ in range(2):
-            trained.train_step(iter([(tokens, tokens)]))
+            trained.train_step(iter([MicroBatch(tokens, tokens)]))
 
     return peak_of(work)
 

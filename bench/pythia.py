@@ -69,6 +69,7 @@ def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]
     """Yield the losses (deepy, transformers) of each step. sets: further overrides of the configuration."""
     from neoxargs.train.engine import build as engine
     from neoxargs.train.losses.cross_entropy import Vocabulary
+    from neoxargs.train.micro_batch import MicroBatch
     from neoxargs.train.process import mesh, setup
 
     config = resolve(FILES, [*SETS, *sets, f"train_iters={steps}"], gpus=1)
@@ -77,7 +78,7 @@ def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]
     trained = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows), mesh.build_mesh(config.parallel))
     theirs = TransformersTraining(config, trained.deepspeed.module)
     for batch in batches(config, steps):
-        yield trained.train_step(iter([batch])).loss, theirs.step(batch)
+        yield trained.train_step(iter([MicroBatch(*batch)])).loss, theirs.step(batch)
     mesh.destroy_groups()
     setup.stop()
 

@@ -24,6 +24,7 @@ from neoxargs.targets.deepspeed import deepspeed_json
 from neoxargs.train.engine import build as engine
 from neoxargs.train.generation.loading import without_training
 from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
+from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.parallel.communicate import PARTIAL
 from neoxargs.train.process.mesh import Mesh
 from traced.recorder import ACTIVATIONS, GRADIENTS, LOGITS, PIPELINE, Recorder, Roof
@@ -56,8 +57,8 @@ def _run_model(deepspeed: Any, config: Config, recorder: Recorder) -> None:
     # Drawn before the recorder starts, so that the tokens do not count as activations.
     batches = list(itertools.islice(_batches(config), config.batch.gradient_accumulation_steps))
     with recorder:
-        for tokens, labels in batches:
-            model(tokens, labels).backward()
+        for batch in batches:
+            model(**vars(batch)).backward()
 
 
 def _run_stage(deepspeed: Any, config: Config, recorder: Recorder) -> None:
@@ -74,7 +75,7 @@ def _run_stage(deepspeed: Any, config: Config, recorder: Recorder) -> None:
         stack.enter_context(patch.object(PipelineEngine, "_INSTRUCTION_MAP", stage.instructions()))
         stack.enter_context(recorder)
         stack.enter_context(recorder.allocating(PIPELINE))
-        deepspeed.train_batch(_batches(config))
+        deepspeed.train_batch(map(to_pipeline, _batches(config)))
 
 
 class ForwardAndBackward(schedule.TrainSchedule):  # type: ignore[misc]
@@ -163,7 +164,7 @@ def _allocates(kind: str, function: Callable[..., Any], recorder: Recorder) -> C
     return counted
 
 
-def _batches(config: Config) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(config: Config) -> Iterator[MicroBatch]:
     size = (config.batch.train_micro_batch_size_per_gpu, config.shape.seq_length)
     while True:
-        yield torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)
+        yield MicroBatch(torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64))

@@ -21,16 +21,17 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints.folder import recorded_base
 from neoxargs.processes.watch import Progress
-from neoxargs.train.batches.loader import Batch, Loader, Samples, collate, reads_data
+from neoxargs.train.batches.loader import Loader, Samples, collate, reads_data
 from neoxargs.train.batches.references import References, Table
 from neoxargs.train.batches.samples.gpt_neox import BlendSamples
 from neoxargs.train.batches.samples.pairs import Pairs
 from neoxargs.train.batches.samples.rated import Rated
 from neoxargs.train.checkpoint.references import Recorded, read
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.engine.steps import Engine
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.lora import adapters
 from neoxargs.train.process.mesh import Mesh
 
@@ -40,9 +41,7 @@ NEEDED_BY = ("dpo", "kto")
 INTERVAL = 30.0
 
 
-def prepare(
-    config: Config, built: Pipelined | Plain, data: Loader, mesh: Mesh, saver: Checkpoints, progress: Progress
-) -> None:
+def prepare(config: Config, built: Engine, data: Loader, mesh: Mesh, saver: Checkpoints, progress: Progress) -> None:
     """Fill the tables of the data, from the checkpoint that the run continues or else with the model. Collective.
 
     Raises Problems if a sample is new and the model before the first step cannot be restored.
@@ -63,9 +62,7 @@ def prepare(
 
 
 @contextmanager
-def _reference_model(
-    config: Config, built: Pipelined | Plain, saver: Checkpoints, samples: list[Unscored]
-) -> Iterator[None]:
+def _reference_model(config: Config, built: Engine, saver: Checkpoints, samples: list[Unscored]) -> Iterator[None]:
     """Let the engine have the weights from before the first step within this; raise Problems if they are lost."""
     has_adapters = saver.initial and saver.initial.folder and recorded_base(saver.initial.folder) is not None
     if saver.last is None:
@@ -117,7 +114,7 @@ def counted(samples: list[Unscored]) -> str:
 class Reference:
     """Computes the log-probabilities. Collective: every rank makes the same calls."""
 
-    def __init__(self, built: Pipelined | Plain, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
+    def __init__(self, built: Engine, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
         self.built, self.mesh, self.micro_batch, self.progress = built, mesh, micro_batch, progress
         self.scorer = Scorer(built, mesh, micro_batch)
 
@@ -151,7 +148,7 @@ class Reference:
             for sample, value in zip(padded[start:], values, strict=False):
                 sample.entry[:] = value.numpy()
 
-    def _batches(self, micro_batches: list[list[Unscored]]) -> Iterator[Batch]:
+    def _batches(self, micro_batches: list[list[Unscored]]) -> Iterator[MicroBatch]:
         for chosen in micro_batches:
             yield collate([sample.samples[sample.number] for sample in chosen])
 

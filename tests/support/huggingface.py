@@ -24,6 +24,7 @@ from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.model.rotary import longrope_context
@@ -274,7 +275,7 @@ def _descended(built: Any, wanted: dict[str, Tensor], ids: Tensor, labels: Tenso
     built.deepspeed.train()
     weights = named_weights(built.deepspeed.module)
     before = {key: weight.detach().clone() for key, weight in weights.items()}
-    built.train_step(itertools.repeat((ids, labels)) if built.reads_data else None)
+    built.train_step(itertools.repeat(MicroBatch(ids, labels)) if built.reads_data else None)
     worst = 0.0
     for key, weight in weights.items():
         full = wanted[key]

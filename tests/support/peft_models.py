@@ -24,6 +24,7 @@ from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.parallel.layers import Make, shards_of
 from neoxargs.train.process import mesh, setup
@@ -243,10 +244,10 @@ def _piece(weight: Any) -> tuple[int | None, int]:
     return mapping.lp_fragment_address.start, mapping.lp_fragment_address.numel
 
 
-def _micro_batches(batch: tuple[Tensor, Tensor], here: mesh.Mesh) -> Iterator[tuple[Tensor, Tensor]]:
+def _micro_batches(batch: tuple[Tensor, Tensor], here: mesh.Mesh) -> Iterator[MicroBatch]:
     ids, labels = batch
     for start in range(2 * here.data.rank, 4, 2 * here.data.size):
-        yield ids[start : start + 2], labels[start : start + 2]
+        yield MicroBatch(ids[start : start + 2], labels[start : start + 2])
 
 
 def _logits(built: Any, config: Config, vocabulary: Any, here: mesh.Mesh) -> Tensor | None:

@@ -12,6 +12,7 @@ from neoxargs.config.config import Config
 from neoxargs.config.value import DEFAULT, Value
 from neoxargs.train.deepspeed.pipeline_module import layer_specs
 from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
+from neoxargs.train.micro_batch import PipelineLoss
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.pipeline import layers
 from neoxargs.train.parallel.layers import Make
@@ -43,7 +44,7 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
 
     init_distributed("gloo")
     topology = PipeModelDataParallelTopology(ranks.pipe.size, ranks.tensor.size, ranks.data.size)
-    loss = Loss.of(config, VOCABULARY, make)
+    loss = PipelineLoss(Loss.of(config, VOCABULARY, make))
     module: nn.Module = PipelineModule(
         layers(config, VOCABULARY, make), topology=topology, loss_fn=loss, partition_method="type:transformer"
     )

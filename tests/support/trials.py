@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from neoxargs.train.micro_batch import MicroBatch
 from tests.support.small_gpt import VOCABULARY, batch, small
 
 SAMPLES, MICRO_BATCH = 8, 2
@@ -113,19 +114,19 @@ class Training:
     def step(self) -> float:
         return self.engine.train_step(self.batches).loss
 
-    def micro_batches(self, consumed: int) -> Iterator[tuple[Tensor, Tensor]] | None:
+    def micro_batches(self, consumed: int) -> Iterator[MicroBatch] | None:
         """Yield this rank's micro batches of five batches that repeat, after `consumed` samples."""
         if not self.engine.reads_data:
             return None
         return self._micro_batches(consumed // SAMPLES)
 
-    def _micro_batches(self, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _micro_batches(self, first: int) -> Iterator[MicroBatch]:
         data = self.mesh.data
         for number in itertools.count(first):
             tokens, labels = batch(SAMPLES, seed=number % 5)
             for start in range(data.rank * MICRO_BATCH, SAMPLES, data.size * MICRO_BATCH):
                 own = slice(start, start + MICRO_BATCH)
-                yield self._as_loaded(tokens[own]), self._as_loaded(labels[own])
+                yield MicroBatch(self._as_loaded(tokens[own]), self._as_loaded(labels[own]))
 
     def _as_loaded(self, x: Tensor) -> Tensor:
         """Pin the tensor for a GPU, as the data loader does."""

@@ -25,6 +25,7 @@ from neoxargs.train.evaluation.lm_eval_harness import Model
 from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
 from neoxargs.train.generation.logprobs import Scorer, ScoringLoss, ScoringRow, windows
 from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process import mesh, setup
@@ -63,10 +64,10 @@ class Data:
     def has(self, _: str) -> bool:
         return True
 
-    def held_out(self, _: str, evaluation: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def held_out(self, _: str, evaluation: int = 0) -> Iterator[MicroBatch]:
         tokens, labels = batch(4)
         labels[0, :5] = IGNORED
-        return iter([(tokens[:2], labels[:2]), (tokens[2:], labels[2:])])
+        return iter([MicroBatch(tokens[:2], labels[:2]), MicroBatch(tokens[2:], labels[2:])])
 
 
 def on_a_rank(trials: dict[str, Trial]) -> dict[str, tuple[list[tuple[float, bool]], Perplexity]]:
@@ -92,7 +93,7 @@ def test_every_layout_scores_as_a_model_alone() -> None:
     gpt = GPT(small(**UNTIED), VOCABULARY, Make(1)).eval()
     expected = one_by_one(gpt, ROWS)
     assert len({score for score, _ in expected}) == len(ROWS)
-    first, second = (gpt(tokens, labels).item() for tokens, labels in Data().held_out("validation"))
+    first, second = (gpt(**vars(each)).item() for each in Data().held_out("validation"))
     loss = (27 * first + 32 * second) / 59
     for ranks in run_ranks(on_a_rank, 4, LAYOUTS, timeout=240):
         for name, (scores, perplexity) in ranks.items():
@@ -142,8 +143,8 @@ class Engine:
     def __init__(self) -> None:
         self.module = GPT(small(**UNTIED), VOCABULARY, Make(1234))
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.module(*arguments)
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.module(*arguments, **named)
 
     def eval(self) -> None:
         self.module.eval()

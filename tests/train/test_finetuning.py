@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -64,7 +65,7 @@ def test_a_packed_document_has_the_logits_that_it_has_alone(name: str) -> None:
     documents = torch.randint(VOCABULARY.size, (sum(sizes),), generator=torch.Generator().manual_seed(1)).split(sizes)
     tokens = torch.cat([*documents, torch.zeros(4, dtype=torch.int64)]).unsqueeze(0)
     starts = torch.tensor([[0] * 5 + [5] + [6] * 6 + [12] * 4])
-    packed = model((tokens, starts))[0]
+    packed = model(tokens, starts=starts)[0]
     for number, document in enumerate(documents):
         begin = sum(sizes[:number])
         torch.testing.assert_close(
@@ -84,8 +85,8 @@ def without_trained_tokens(average: str, sizes: dict[str, int]) -> tuple[float, 
         steps = training.engine.deepspeed.gradient_accumulation_steps()
         last = training.mesh.data.rank == training.mesh.data.size - 1
         masked = None if batches is None else (
-            (tokens, labels if kept and last and number == steps - 1 else torch.full_like(labels, IGNORED))
-            for number, (tokens, labels) in enumerate(batches)
+            one if kept and last and number == steps - 1 else replace(one, labels=torch.full_like(one.labels, IGNORED))
+            for number, one in enumerate(batches)
         )  # fmt: skip
         losses.append(training.engine.train_step(masked).loss)
     weights = training.engine.deepspeed.module.parameters()
@@ -111,7 +112,7 @@ def scored(sizes: dict[str, int]) -> tuple[float, float, float]:
     def batches(begin: int) -> Any:
         found = training.micro_batches(0)
         starts = torch.tensor([0] * begin + [begin] * (16 - begin)).expand(MICRO_BATCH, -1)
-        return None if found is None else ((*next(found), starts) for _ in range(count))
+        return None if found is None else (replace(next(found), starts=starts) for _ in range(count))
 
     losses = [training.engine.evaluate(batches(begin), 1).loss for begin in (7, 0)]
     found = Scorer(training.engine, training.mesh, MICRO_BATCH).run(batches(7), count)

@@ -20,8 +20,8 @@ from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train import run
 from neoxargs.train.engine import build as engine
-from neoxargs.train.engine.steps import MicroBatch
 from neoxargs.train.losses.cross_entropy import Vocabulary
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.paths import CONFIGS, NEOX_HEAD, needs_corpus
@@ -52,7 +52,7 @@ def batches(config: Config, here: Mesh) -> Iterator[MicroBatch]:
     shape, sizes, data = config.shape, config.batch, here.data
     text = torch.randint(257, (sizes.train_batch_size, shape.seq_length + 1), generator=generator)
     mine = text.view(-1, data.size, sizes.train_micro_batch_size_per_gpu, shape.seq_length + 1)[:, data.rank]
-    return itertools.cycle((part[:, :-1], part[:, 1:]) for part in mine)
+    return itertools.cycle(MicroBatch(part[:, :-1], part[:, 1:]) for part in mine)
 
 
 def losses(configs: dict[str, Config], steps: int) -> dict[str, list[float]]:

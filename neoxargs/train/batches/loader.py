@@ -20,31 +20,16 @@ from neoxargs.processes.workers import end_workers_at_exit, obey_the_parent_only
 from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.batches.references import References
 from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.soft_prompt.prompt import make_room
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.process.setup import on_gpu
 
 
-class Batch(NamedTuple):
-    """A micro batch: the pair of inputs and labels that DeepSpeed's pipeline engine expects."""
-
-    tokens: Tensor
-    """(batch, seq), int64"""
-    labels: Tensor
-    """(batch, seq), int64: the next token of each position, IGNORED where the loss mask is 0."""
-    starts: Tensor | None = None
-    """(batch, seq), int64: the position at which each token's document begins; None if documents are not separated."""
-    reference: Tensor | None = None
-    """(batch): the reference model's log-probability of each sequence, in preference training. Of pairs, the chosen
-    answers come first, followed by the rejected ones in the same order."""
-    rewards: Tensor | None = None
-    """(batch): the reward of each sequence, for KTO."""
-
-
 class Samples(Protocol):
-    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq), and perhaps `starts`, as in `Batch`.
+    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (S), and perhaps `starts`, as in `MicroBatch`.
 
-    A preference pair has them as (2, seq), and `reference` (2). A rated answer also has `reference` and `rewards`, ().
+    A preference pair has them as (2, S), and `reference` (2). A rated answer also has `reference` and `rewards`, ().
     """
 
     def __len__(self) -> int: ...
@@ -71,11 +56,11 @@ class Loader:
     comparison: Comparison = field(default_factory=Comparison)
     """Compares the token files with their checksums meanwhile."""
 
-    def train(self, consumed: int) -> Iterator[Batch] | None:
+    def train(self, consumed: int) -> Iterator[MicroBatch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
         return self._batches("train", consumed, self.workers)
 
-    def held_out(self, part: Literal["validation", "test"], evaluation: int = 0) -> Iterator[Batch] | None:
+    def held_out(self, part: Literal["validation", "test"], evaluation: int = 0) -> Iterator[MicroBatch] | None:
         """Return the micro batches of an evaluation. evaluation: how many came before it since the run began."""
         return self._batches(part, evaluation * self.samples_per_evaluation, workers=0)
 
@@ -83,14 +68,14 @@ class Loader:
         """Whether the split has data; equal on every rank."""
         return self.parts.get(part) is not None
 
-    def _batches(self, part: Part, consumed: int, workers: int) -> Iterator[Batch] | None:
+    def _batches(self, part: Part, consumed: int, workers: int) -> Iterator[MicroBatch] | None:
         samples = self.parts.get(part)
         if samples is None or not reads_data(self.mesh):
             return None
         found = batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
         if not self.prompt:
             return found
-        return (Batch(*make_room(batch.tokens, batch.labels, self.prompt), *batch[2:]) for batch in found)
+        return (make_room(batch, self.prompt) for batch in found)
 
 
 def reads_data(mesh: Mesh) -> bool:
@@ -100,7 +85,7 @@ def reads_data(mesh: Mesh) -> bool:
 
 def batches(
     samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0, drops_last: bool = False
-) -> Iterator[Batch]:
+) -> Iterator[MicroBatch]:
     """Yield this rank's micro batches endlessly; after the last sample, start over with the first."""
     step, length = micro_batch * data.size, len(samples)
     # A smaller data set is kept whole, because nothing would be left of it.
@@ -142,11 +127,11 @@ class _OrProblems(torch.utils.data.Dataset[Any]):
             return _Refused(problems.problems)
 
 
-def _collate_or_problems(samples: list[Mapping[str, Tensor]] | _Refused) -> Batch | _Refused:
+def _collate_or_problems(samples: list[Mapping[str, Tensor]] | _Refused) -> MicroBatch | _Refused:
     return samples if isinstance(samples, _Refused) else collate(samples)
 
 
-def _without_problems(batch: Batch | _Refused) -> Batch:
+def _without_problems(batch: MicroBatch | _Refused) -> MicroBatch:
     if isinstance(batch, _Refused):
         raise Problems(batch.problems)
     return batch
@@ -164,13 +149,13 @@ def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> 
         start += data.size * micro_batch
 
 
-def collate(samples: list[Mapping[str, Tensor]]) -> Batch:
-    """Stack samples, each (seq), to a micro batch (batch, seq); of pairs, (2, seq), first all chosen answers."""
+def collate(samples: list[Mapping[str, Tensor]]) -> MicroBatch:
+    """Stack samples, each (S), to a micro batch (B, S); of pairs, (2, S), first all chosen answers."""
     rows = {name: torch.stack([sample[name] for sample in samples]) for name in _FIELDS if name in samples[0]}
     if rows["tokens"].dim() == 3:
         rows = {name: values.transpose(0, 1).flatten(0, 1) for name, values in rows.items()}
-    labels = rows["labels"].masked_fill_(rows["loss_mask"] == 0, IGNORED)
-    return Batch(rows["tokens"], labels, rows.get("starts"), rows.get("reference"), rows.get("rewards"))
+    rows["labels"].masked_fill_(rows.pop("loss_mask") == 0, IGNORED)
+    return MicroBatch(**rows)
 
 
 _FIELDS = ("tokens", "labels", "loss_mask", "starts", "reference", "rewards")

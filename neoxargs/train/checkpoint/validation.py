@@ -17,8 +17,9 @@ import torch
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.trained import prompt_length
-from neoxargs.train.engine.steps import MicroBatch, Pipelined, Plain
+from neoxargs.train.engine.steps import Engine
 from neoxargs.train.losses.cross_entropy import Vocabulary
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.soft_prompt.prompt import make_room
 
 #: Key of the recorded loss in the state of a checkpoint.
@@ -31,7 +32,7 @@ TOLERANCE = {32: 1e-4, 16: 1e-2}
 class ForwardPass:
     """Computes the loss of the fixed sample. Collective: every rank calls the methods."""
 
-    def __init__(self, config: Config, engine: Pipelined | Plain, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: Config, engine: Engine, vocabulary: Vocabulary) -> None:
         self.config, self.engine = config, engine
         self.batch = _sample(config, vocabulary, engine.deepspeed.train_micro_batch_size_per_gpu())
 
@@ -64,4 +65,4 @@ def _sample(config: Config, vocabulary: Vocabulary, micro_batch: int) -> MicroBa
     """Return a micro batch of the tokens 0, 1, 2 ..., which begin again after the end of the vocabulary."""
     row = torch.arange(config.shape.seq_length + 1) % vocabulary.size
     rows = row.repeat(micro_batch, 1)
-    return make_room(rows[:, :-1], rows[:, 1:], prompt_length(config.soft_prompt))
+    return make_room(MicroBatch(rows[:, :-1], rows[:, 1:]), prompt_length(config.soft_prompt))

@@ -29,11 +29,12 @@ from neoxargs.train.engine.frozen import freeze
 from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.reports import StepReporter
-from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.engine.steps import Engine, Pipelined, Plain
 from neoxargs.train.losses import objective
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.losses.means import Means
+from neoxargs.train.micro_batch import PipelineLoss
 from neoxargs.train.model import mup
 from neoxargs.train.model.block import BLOCKS
 from neoxargs.train.model.experts import layer as experts
@@ -51,9 +52,7 @@ from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
 
 
-def build(
-    config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True
-) -> Pipelined | Plain:
+def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True) -> Engine:
     """Build this rank's part of the model with its optimizer and schedule. json: DeepSpeed's configuration.
 
     trains: False builds neither optimizer nor schedule. (ZeRO-3 needs both, because its optimizer holds the weights.)
@@ -126,7 +125,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         count_weights,
         layers=layers(config, vocabulary, make),
         topology=topology,
-        loss_fn=objective.loss_of(config, vocabulary, make),
+        loss_fn=PipelineLoss(objective.loss_of(config, vocabulary, make)),
         partition_method=config.parallel.pipe_partition_method,
         activation_checkpoint_interval=recompute.checkpoint_interval(config.recompute),
         activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -24,14 +24,14 @@ class CharacterCounter:
         # fp64 counts exactly far beyond the 2^24 of fp32.
         self.sums = torch.zeros(2, dtype=torch.float64)
 
-    def counted(self, batches: Iterator[Any] | None) -> Iterator[Any] | None:
-        """Return the micro batches (tokens, labels), which are counted when they are read."""
+    def counted(self, batches: Iterator[MicroBatch] | None) -> Iterator[MicroBatch] | None:
+        """Return the micro batches, which are counted when they are read."""
         self.sums.zero_()
         return batches if batches is None or not self.counts_here else self._counted(batches)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _counted(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         for batch in batches:
-            for row in batch[1]:
+            for row in batch.labels:
                 ids = row[row != IGNORED].tolist()
                 self.sums += torch.tensor([len(ids), len(self.tokenizer.detokenize(ids))], dtype=torch.float64)
             yield batch

@@ -14,7 +14,7 @@ from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.files.prompts import read_prompts
 from neoxargs.registry.generation import Generation
-from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.engine.steps import Engine
 from neoxargs.train.evaluation.lm_eval_harness import Model, measured, run_tasks
 from neoxargs.train.evaluation.lm_eval_tasks import Tasks
 from neoxargs.train.generation.generator import Sample
@@ -33,7 +33,7 @@ class Questions:
     Raises Problems if a task cannot be loaded.
     """
 
-    def __init__(self, built: Pipelined | Plain, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process):
+    def __init__(self, built: Engine, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process):
         self.built, self.options = built, config.generation
         self.every = config.training.eval_interval
         self.tasks = Tasks.of(config) if config.generation.eval_tasks_interval else None
@@ -92,9 +92,7 @@ def _suppress_progress_bars() -> AbstractContextManager[object]:
     return nullcontext() if setup.show_all else redirect_stderr(io.StringIO())
 
 
-def questions(
-    built: Pipelined | Plain, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process
-) -> Questions | None:
+def questions(built: Engine, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process) -> Questions | None:
     """Return what the configuration asks, or None. Raises Problems if a task cannot be loaded."""
     options = config.generation
     asked = options.eval_tasks_interval or options.eval_prompts or options.eval_prompts_file

@@ -13,7 +13,7 @@ from neoxargs.facts.trained import prompt_length
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.engine import build as engine
-from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.engine.steps import Engine, Pipelined
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
@@ -28,7 +28,7 @@ ROWS = 16
 
 def load_model(
     config: Config, json: dict[str, Any], tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
-) -> tuple[Pipelined | Plain, Path | None]:
+) -> tuple[Engine, Path | None]:
     """Build this rank's part of the model, load the checkpoint, and return both engine and checkpoint folder.
 
     config: as `for_generation` returns. json: DeepSpeed's configuration, as `without_training` returns.
@@ -42,7 +42,7 @@ def load_model(
 
 
 def make_generator(
-    model_engine: Pipelined | Plain, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
+    model_engine: Engine, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
 ) -> Generator:
     """Return the generator that continues prompts with a loaded model."""
     model: PlainModel | PipelinedModel

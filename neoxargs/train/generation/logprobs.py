@@ -6,19 +6,23 @@ log-probability of every label.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from neoxargs.train.engine.steps import MicroBatch, Pipelined, Plain, to_device
+from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
+from neoxargs.train.engine.steps import Engine, Pipelined
 from neoxargs.train.losses.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
+from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.process.mesh import Mesh
 
+#: Another loss.
+L = TypeVar("L")
 #: Micro batches per pipeline stage that are in the pipeline at the same time.
 IN_FLIGHT = 4
 
@@ -50,8 +54,9 @@ class ScoringLoss:
         self.loss, self.logits = loss, loss.logits
         self.results: list[Scored] = []
 
-    def __call__(self, readout: Readout, labels: Tensor) -> Tensor:
-        """Return the mean loss over the labels, in nats. labels: (batch, seq)."""
+    def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
+        """Return the mean loss over the labels, in nats."""
+        labels = batch.labels
         # In slices of the sequence, because the logits of all positions would need too much memory.
         most = LOGITS_AT_ONCE.get(labels.device.type, 2**27)
         step = max(1, most // (self.loss.vocabulary.padded * labels.shape[0]))
@@ -69,17 +74,22 @@ class ScoringLoss:
         return logs.masked_fill(ignored, 0), (logits.argmax(-1) == labels) | ignored
 
 
-def loss_name(built: Pipelined | Plain) -> str:
-    """Return the attribute of the engine's module that is its loss."""
-    return "loss_fn" if isinstance(built, Pipelined) else "loss"
+@contextmanager
+def another_loss(module: nn.Module, change: Callable[[Loss], L]) -> Iterator[L]:
+    """Let a model compute another loss within this. change: returns it for the present one."""
+    holder: Any = module.loss_fn if is_pipeline_module(module) else module
+    loss, holder.loss = holder.loss, change(holder.loss)
+    try:
+        yield holder.loss
+    finally:
+        holder.loss = loss
 
 
 class Scorer:
     """Scores token sequences with a loaded model. Collective: every rank makes the same calls."""
 
-    def __init__(self, built: Pipelined | Plain, mesh: Mesh, micro_batch: int) -> None:
+    def __init__(self, built: Engine, mesh: Mesh, micro_batch: int) -> None:
         self.built, self.mesh, self.micro_batch = built, mesh, micro_batch
-        self.pipelined = isinstance(built, Pipelined)
         #: Number of micro batches per call of `run`. A pipeline fills and empties in each call, which takes as long as
         #: (stages - 1) micro batches.
         self.in_flight = IN_FLIGHT * mesh.pipe.size
@@ -90,28 +100,16 @@ class Scorer:
     def run(self, batches: Iterator[MicroBatch] | None, count: int) -> list[Scored]:
         """Score `count` micro batches of equal shape; return the scores on ranks that report, others an empty list."""
         model = self.built.deepspeed
-        inputs = None if batches is None else (to_device(batch, model.device) for batch in batches)
-        with self._scoring() as loss:
-            if self.pipelined:
+        inputs = None if batches is None else (batch.to(model.device) for batch in batches)
+        with another_loss(model.module, ScoringLoss) as loss:
+            if isinstance(self.built, Pipelined):
                 model.reset_activation_shape()  # earlier micro batches may have had another shape
-                model.eval_batch(inputs, num_micro_batches=count)
+                model.eval_batch(inputs and map(to_pipeline, inputs), num_micro_batches=count)
             else:
                 assert inputs is not None
-                for tokens, labels in islice(inputs, count):
-                    model(tokens, labels)
+                for batch in islice(inputs, count):
+                    model(**vars(batch))
         return loss.results if self.reports else []
-
-    @contextmanager
-    def _scoring(self) -> Iterator[ScoringLoss]:
-        """Replace the model's loss."""
-        module, name = self.built.deepspeed.module, loss_name(self.built)
-        loss = getattr(module, name)
-        scoring = ScoringLoss(loss)
-        setattr(module, name, scoring)
-        try:
-            yield scoring
-        finally:
-            setattr(module, name, loss)
 
     def score(self, rows: Sequence[ScoringRow]) -> list[tuple[float, bool]]:
         """Return for each row the log-probability (nats) of its last `scored` tokens, and whether each of these was the
@@ -148,14 +146,14 @@ class Scorer:
 
 
 def batch(rows: Sequence[ScoringRow], length: int) -> MicroBatch:
-    """Return tokens and labels, each (rows, length). Padded on the right, where causal attention does not see it."""
+    """Return rows of this length, padded on the right, where causal attention does not see it."""
     tokens = torch.zeros(len(rows), length, dtype=torch.int64)
     labels = torch.full_like(tokens, IGNORED)
     for row, (ids, scored) in enumerate(rows):
         if scored:
             tokens[row, : len(ids) - 1] = torch.tensor(ids[:-1])
             labels[row, len(ids) - 1 - scored : len(ids) - 1] = torch.tensor(ids[-scored:])
-    return tokens, labels
+    return MicroBatch(tokens, labels)
 
 
 def windows(ids: Sequence[int], first: int, length: int) -> list[ScoringRow]:

@@ -15,17 +15,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from neoxargs.train.engine.steps import Pipelined, Plain
-from neoxargs.train.generation.logprobs import loss_name
+from neoxargs.train.engine.steps import Engine, Pipelined
+from neoxargs.train.generation.logprobs import another_loss
 from neoxargs.train.process.mesh import ALONE
 
 
 @contextmanager
-def paused(built: Pipelined | Plain) -> Iterator[None]:
+def paused(built: Engine) -> Iterator[None]:
     """Let the engine process texts of any length within this. Collective: every rank enters and leaves it."""
     engine, module = built.deepspeed, built.deepspeed.module
     trained = module.training
-    with _same_random_numbers(engine.device), _whole_sequences(module, loss_name(built)), _uncompiled(module):
+    with _same_random_numbers(engine.device), _whole_sequences(module), _uncompiled(module):
         engine.eval()
         yield
     engine.train(trained)
@@ -46,17 +46,15 @@ def _same_random_numbers(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _whole_sequences(module: nn.Module, loss_name: str) -> Iterator[None]:
+def _whole_sequences(module: nn.Module) -> Iterator[None]:
     """Turn off sequence parallelism: generation passes one token at a time, which cannot be sharded."""
     sharded = [(layer, layer.shards) for layer in module.modules() if hasattr(layer, "shards")]
-    loss = getattr(module, loss_name)
     for layer, _ in sharded:
         setattr(layer, "shards", ALONE)  # noqa: B010
-    setattr(module, loss_name, replace(loss, shards=ALONE))
     try:
-        yield
+        with another_loss(module, lambda loss: replace(loss, shards=ALONE)):
+            yield
     finally:
-        setattr(module, loss_name, loss)
         for layer, shards in sharded:
             setattr(layer, "shards", shards)  # noqa: B010
 

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from neoxargs.config.config import Config
 from neoxargs.files.token_files import index
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.parallel.communicate import copy_to_ranks, gather
 from neoxargs.train.parallel.layers import Make
@@ -29,9 +30,6 @@ from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Label of a token that does not count toward the loss: padding, or removed by a loss mask.
 IGNORED = index.IGNORED
-#: Labels (batch, seq), or a tuple of these and what the loss needs besides: the factor on the micro batch's loss (), or
-#: the reference log-probabilities (batch) and the rewards (batch) of preference training.
-Targets = Tensor | tuple[Tensor, ...]
 #: Number of logits in one slice, by device: large enough for the matrix product to run at full speed.
 LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
 
@@ -56,7 +54,7 @@ class Readout(NamedTuple):
 
 @dataclass(frozen=True)
 class Loss:
-    """Mean cross entropy over the labels that are not IGNORED: readout, labels (batch, seq) -> scalar; 0 if all are.
+    """Mean cross entropy over the labels that are not IGNORED, times the micro batch's factor; 0 if all are.
 
     The padding rows of the vocabulary get probability 0, so the loss does not depend on the padding, unless
     `over_padding`.
@@ -92,15 +90,14 @@ class Loss:
         """Rows of the vocabulary that take part in the softmax."""
         return self.vocabulary.padded if self.over_padding else self.vocabulary.size
 
-    def __call__(self, readout: Readout, targets: Targets) -> Tensor:
-        labels, factor = (targets, None) if isinstance(targets, Tensor) else targets
+    def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         hidden, weight = readout
         # Each rank multiplies with its rows of the weight, so the gradients of `hidden` are summed over the ranks.
         hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
         hidden = hidden.flatten(0, -2)
-        arguments = (hidden, weight, labels.flatten(), self, torch.is_grad_enabled())
+        arguments = (hidden, weight, batch.labels.flatten(), self, torch.is_grad_enabled())
         mean: Tensor = _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
-        return mean if factor is None else mean * factor
+        return mean if batch.factor is None else mean * batch.factor
 
     def log_probabilities(self, readout: Readout, labels: Tensor) -> Tensor:
         """Return the log-probability of every label (batch, seq), with gradients; 0 where the label is IGNORED.

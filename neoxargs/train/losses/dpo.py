@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.train.losses.cross_entropy import Loss, Readout, Targets
+from neoxargs.train.losses.cross_entropy import Loss, Readout
 from neoxargs.train.losses.means import Means
+from neoxargs.train.micro_batch import MicroBatch
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs. Log-probabilities are sums
 #: over an answer, in nats; rewards are beta x (policy - reference). `chosen_pos` and `chosen_neg` are the policy's.
@@ -22,19 +23,16 @@ class DpoLoss(Loss):
     """-log sigmoid(beta x difference of the log-ratios of chosen and rejected answer), the mean over the pairs.
 
     The log-ratio of an answer is the log-probability of its labels under the model minus that under the reference
-    model. Targets without reference log-probabilities are no pairs; for these, it is the cross entropy.
+    model. A micro batch without reference log-probabilities has no pairs; for these, it is the cross entropy.
     """
 
     beta: float = 0.1
     measures: Means = field(default_factory=Means)
 
-    def __call__(self, readout: Readout, targets: Targets) -> Tensor:
-        """readout and labels: first all chosen answers, then the rejected ones. targets: labels (2 x pairs, seq), and
-        reference log-probabilities (2 x pairs)."""
-        if isinstance(targets, Tensor):
-            return super().__call__(readout, targets)
-        labels, reference = targets
-        policy = self.log_probabilities(readout, labels).sum(1)
+    def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
+        if batch.reference is None:
+            return super().__call__(readout, batch)
+        reference, policy = batch.reference, self.log_probabilities(readout, batch.labels).sum(1)
         ratios = self.beta * (policy - reference)
         chosen, rejected = ratios.chunk(2)
         values = (*reference.chunk(2), *policy.chunk(2), chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Targets
+from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout
 from neoxargs.train.losses.means import Means
+from neoxargs.train.micro_batch import MicroBatch
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names. Log-probabilities are sums over an answer, in
 #: nats: means over all answers, over the desirable (`pos`) and over the undesirable ones (`neg`). `kl` is the mean of
@@ -31,7 +32,7 @@ class KtoLoss(Loss):
     part of the gradient. So has GPT-NeoX; the paper estimates the divergence between the two models from mismatched
     prompts and answers, which takes a second pass.
 
-    Targets that are labels only have no rewards; for these, it is the cross entropy.
+    Without reference log-probabilities and rewards, it is the cross entropy.
     """
 
     beta: float = 0.1
@@ -39,17 +40,17 @@ class KtoLoss(Loss):
     """Of desirable and of undesirable answers."""
     measures: Means = field(default_factory=Means)
 
-    def __call__(self, readout: Readout, targets: Targets) -> Tensor:
-        """targets: labels (batch, seq), reference log-probabilities and rewards, both (batch); batch is even."""
-        if isinstance(targets, Tensor):
-            return super().__call__(readout, targets)
-        labels, reference, rewards = targets
-        policy = self.log_probabilities(readout, labels).sum(1)
+    def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
+        """batch: of an even number of answers."""
+        reference, rewards = batch.reference, batch.rewards
+        if reference is None or rewards is None:
+            return super().__call__(readout, batch)
+        policy = self.log_probabilities(readout, batch.labels).sum(1)
         ratios = policy - reference
         ours = self.beta * rewards * (ratios - baseline(ratios))
         desirable, undesirable = self.weights
         weights = desirable * (rewards > 0) + undesirable * (rewards < 0)
-        self._measure(policy.detach(), reference, rewards, (labels != IGNORED).sum(1))
+        self._measure(policy.detach(), reference, rewards, (batch.labels != IGNORED).sum(1))
         return (weights * torch.sigmoid(-ours)).mean()
 
     def _measure(self, policy: Tensor, reference: Tensor, rewards: Tensor, tokens: Tensor) -> None:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Targets
+from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout
 from neoxargs.train.losses.means import Means
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.parallel.communicate import gather_replicated
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs of the two rewards and of
@@ -26,18 +27,17 @@ class RewardLoss(Loss):
     """-log sigmoid(reward of the chosen - reward of the rejected answer) + z x (sum of both squared), the mean over the
     pairs (Bradley-Terry).
 
-    Every tensor parallel rank has the full head and computes the same. Targets without reference log-probabilities are
-    no pairs; for these, it is the mean reward.
+    Every tensor parallel rank has the full head and computes the same. A micro batch without reference
+    log-probabilities has no pairs; for these, it is the mean reward.
     """
 
     measures: Means = field(default_factory=Means)
 
-    def __call__(self, readout: Readout, targets: Targets) -> Tensor:
-        """readout and labels: first all chosen answers, then the rejected ones. targets: labels (2 x pairs, seq), and
-        reference log-probabilities, which do not matter."""
-        if isinstance(targets, Tensor):
-            return self.rewards(readout, targets).mean()
-        chosen, rejected = self.rewards(readout, targets[0]).chunk(2)
+    def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
+        rewards = self.rewards(readout, batch.labels)
+        if batch.reference is None:
+            return rewards.mean()
+        chosen, rejected = rewards.chunk(2)
         values = chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0
         self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
         penalty = self.z * (chosen.square() + rejected.square()).mean()

@@ -14,11 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from neoxargs.config.config import Config
 from neoxargs.facts.model import REWARD_HEAD, is_reward_model, weights_of_layers
-from neoxargs.train.losses.cross_entropy import Readout, Targets, Vocabulary
+from neoxargs.train.losses.cross_entropy import Readout, Vocabulary
 from neoxargs.train.losses.objective import loss_of
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.bias import relative_bias
 from neoxargs.train.model.block import block_class
-from neoxargs.train.model.documents import LayerInput, unpack
+from neoxargs.train.model.documents import LayerInput, pack, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.mup import output_scale, scale_by
 from neoxargs.train.model.norm import norm
@@ -61,11 +62,7 @@ class RewardHead(nn.Module):
 
 
 class GPT(nn.Module):
-    """Decoder-only transformer: tokens and labels, both (batch, seq) -> loss.
-
-    The tokens may come with the start positions of their documents. Without labels it returns logits (batch, seq,
-    vocabulary).
-    """
+    """Decoder-only transformer: the tensors of a `MicroBatch`, by name -> loss, or without labels logits (B, S, V)."""
 
     def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
         super().__init__()
@@ -94,19 +91,23 @@ class GPT(nn.Module):
         #: backward pass of its own. The relative position bias, which all groups share, is then computed outside them.
         self.reduces_gradients_once = False
 
-    def forward(self, tokens: LayerInput, labels: Targets | None = None) -> Tensor:
-        hidden = self.positions(self.embedding(tokens))
+    def forward(
+        self, tokens: Tensor, labels: Tensor | None = None, starts: Tensor | None = None, **others: Tensor | None
+    ) -> Tensor:
+        """others: what only the loss reads."""
+        hidden = self.positions(self.embedding(pack(tokens, starts)))
         step = self.checkpoint_layers if self.training and self.checkpoint_layers else 0
         bias = None
         if self.relative is not None and step and self.reduces_gradients_once:
-            bias = self.relative(unpack(tokens)[0].shape[1])
+            bias = self.relative(tokens.shape[1])
         # With step 0, one group with all layers.
         for start in range(0, len(self.order), step or len(self.order)):
             # Built anew for each pass: `layers` holds each set of weights once, but a layer may run several times.
             run = nn.Sequential(*(self.layers[index] for index in self.order[start:][: step or None]))
             hidden = self._recomputed(run, hidden, bias) if step else run(hidden)
         # Passed as a function because of ZeRO-3, see OutputLayer.forward.
-        finish = self.loss.logits if labels is None else lambda readout: self.loss(readout, labels)
+        batch = None if labels is None else MicroBatch(tokens, labels, starts, **others)
+        finish = self.loss.logits if batch is None else lambda readout: self.loss(readout, batch)
         head = self.rm_linear if hasattr(self, REWARD_HEAD) else self.output
         return head(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import Axis
@@ -134,9 +135,9 @@ def pipeline(weights: Weights) -> tuple[Tensor | None, Weights]:
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         config={"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.0, "steps_per_print": 10**9},
     )
-    _, readout = engine.eval_batch(iter([batch(2)]), return_logits=True)
-    logits = model.loss_fn.logits(readout) if engine.is_last_stage() else None
-    engine.train_batch(iter([batch(2)]))
+    _, readout = engine.eval_batch(iter([to_pipeline(MicroBatch(*batch(2)))]), return_logits=True)
+    logits = model.loss_fn.loss.logits(readout) if engine.is_last_stage() else None
+    engine.train_batch(iter([to_pipeline(MicroBatch(*batch(2)))]))
     return logits, {name: weights[name] - p.detach() for name, p in gpt_parameters(model).items()}
 
 

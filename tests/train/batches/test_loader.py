@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from neoxargs.train.batches.loader import Batch, batches
+from neoxargs.train.batches.loader import batches
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import ALONE
 from tests.support.ranks import CPU, forked_from
 
@@ -25,7 +26,7 @@ class Samples:
 
 
 #: Keeps a loader until its process ends, as the traceback of an error does.
-kept: list[Iterator[Batch]] = []
+kept: list[Iterator[MicroBatch]] = []
 
 
 def signalled() -> None:

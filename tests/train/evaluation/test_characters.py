@@ -10,6 +10,7 @@ import torch
 from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.train.evaluation.characters import CharacterCounter
 from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import build_mesh
 from neoxargs.train.track.tracker import Evaluation
 from tests.support.ranks import run_ranks
@@ -26,7 +27,7 @@ def per_character(tensor: int) -> float:
     labels[0, : len(ids)] = torch.tensor(ids)
     counter = CharacterCounter(ByteTokenizer(257, 256), mesh, torch.device("cpu"))
     for _ in range(2):  # each evaluation counts anew
-        batches = counter.counted(iter([(labels, labels)]))
+        batches = counter.counted(iter([MicroBatch(labels, labels)]))
         assert batches is not None and len(list(batches)) == 1
         found = counter.perplexity(1.5)
     return found

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.train import local_ranks
+from neoxargs.train.micro_batch import MicroBatch
 from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
 from tests.support.simulated_gpu.waits import Wait, listed
@@ -121,7 +122,6 @@ def test_what_makes_the_host_wait_is_named() -> None:
 
 def train_wrongly() -> dict[str, Any]:
     """Return what is reported about faults in the middle of a training step."""
-    from neoxargs.train.engine import steps
     from neoxargs.train.model.block import TransformerBlock
     from tests.support.simulated_gpu.measure import measure
     from tests.support.trials import Trial
@@ -136,13 +136,13 @@ def train_wrongly() -> dict[str, Any]:
         return forward(block, x.cpu().cuda(), *rest)
 
     def left_on_host(batch: Any, device: Any) -> Any:
-        return batch[:2]
+        return batch
 
     found = {"none": measure({"none": Trial()})["none"]}
     for fault in (reads, moves):
         with patch.object(TransformerBlock, "forward", fault):
             found[fault.__name__] = measure({"": Trial()})[""]
-    with patch.object(steps, "to_device", left_on_host):
+    with patch.object(MicroBatch, "to", left_on_host):
         found["left_on_host"] = measure({"": Trial()})[""]
     return found
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neoxargs.train.losses import cross_entropy as module
 from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.parallel.layers import Make
 from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
@@ -32,6 +33,10 @@ def case(padded: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tenso
     return hidden.requires_grad_(), weight.requires_grad_(), labels
 
 
+def trained_on(labels: Tensor) -> MicroBatch:
+    return MicroBatch(labels, labels)
+
+
 def by_torch(hidden: Tensor, weight: Tensor, labels: Tensor, rows: int = SIZE) -> Tensor:
     return F.cross_entropy(F.linear(hidden, weight[:rows]).flatten(0, 1).float(), labels.flatten())
 
@@ -45,7 +50,7 @@ def gradients(loss: Tensor, *tensors: Tensor) -> list[Tensor]:
 def test_equals_torch(at_once: int, padded: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", at_once)
     hidden, weight, labels = case(padded)
-    ours = Loss(Vocabulary(SIZE, padded))(Readout(hidden, weight), labels)
+    ours = Loss(Vocabulary(SIZE, padded))(Readout(hidden, weight), trained_on(labels))
     theirs = by_torch(hidden, weight, labels)
     torch.testing.assert_close(ours, theirs)
     for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
@@ -57,7 +62,7 @@ def test_padding_rows_take_part_in_the_softmax_if_asked_for(over_padding: bool) 
     hidden, weight, labels = case(32)
     config = small(softmax_over_padding=over_padding)
     loss = Loss.of(config, Vocabulary(SIZE, 32), Make())
-    ours = loss(Readout(hidden, weight), labels)
+    ours = loss(Readout(hidden, weight), trained_on(labels))
     theirs = by_torch(hidden, weight, labels, 32 if over_padding else SIZE)
     torch.testing.assert_close(ours, theirs)
     for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
@@ -68,7 +73,7 @@ def test_padding_rows_take_part_in_the_softmax_if_asked_for(over_padding: bool) 
 @pytest.mark.parametrize("padded", [SIZE, 32])
 def test_z_loss_is_in_the_gradient_only(padded: int) -> None:
     hidden, weight, labels = case(padded)
-    ours = Loss(Vocabulary(SIZE, padded), z=0.1)(Readout(hidden, weight), labels)
+    ours = Loss(Vocabulary(SIZE, padded), z=0.1)(Readout(hidden, weight), trained_on(labels))
     plain = by_torch(hidden, weight, labels)
     torch.testing.assert_close(ours, plain)
     log_z = F.linear(hidden, weight[:SIZE]).logsumexp(-1)
@@ -83,7 +88,8 @@ def test_bounded_logits(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, labels = case(32)
     loss = Loss.of(small(final_logit_softcapping=1.5), Vocabulary(SIZE, 32), Make())
     logits = 1.5 * torch.tanh(F.linear(hidden, weight[:SIZE]) / 1.5)
-    ours, theirs = loss(Readout(hidden, weight), labels), F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    ours = loss(Readout(hidden, weight), trained_on(labels))
+    theirs = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(loss.logits(Readout(hidden, weight)), logits)
     for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
@@ -99,7 +105,7 @@ def test_the_function_that_is_compiled_computes_the_same(
     config = small(compile_layers=True, final_logit_softcapping=bound, z_loss=z)
     loss = Loss.of(config, Vocabulary(SIZE, 32), Make())
     assert loss.compiled
-    theirs = loss(Readout(hidden, weight), labels)
+    theirs = loss(Readout(hidden, weight), trained_on(labels))
     expected = gradients(theirs, hidden, weight)
     calls: list[torch.Size] = []
 
@@ -109,7 +115,7 @@ def test_the_function_that_is_compiled_computes_the_same(
 
     monkeypatch.setattr(module, "should_compile", lambda _: True)
     monkeypatch.setattr(module, "_compiled", lambda: uncompiled)
-    ours = loss(Readout(hidden, weight), labels)
+    ours = loss(Readout(hidden, weight), trained_on(labels))
     assert calls == [(12, 32)]
     torch.testing.assert_close(ours, theirs)
     for mine, other in zip(gradients(ours, hidden, weight), expected, strict=True):
@@ -120,7 +126,8 @@ def test_the_function_that_is_compiled_computes_the_same(
 def test_half_precision_sums_in_fp32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", 40)
     hidden, weight, labels = case(32, dtype)
-    ours, theirs = Loss(Vocabulary(SIZE, 32))(Readout(hidden, weight), labels), by_torch(hidden, weight, labels)
+    ours = Loss(Vocabulary(SIZE, 32))(Readout(hidden, weight), trained_on(labels))
+    theirs = by_torch(hidden, weight, labels)
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
     for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
@@ -147,7 +154,7 @@ class Sizes(TorchDispatchMode):
 def test_logits_may_stay_in_fp16(half: bool) -> None:
     hidden, weight, labels = case(32, torch.float16)
     with Sizes(12 * 32) as sizes:
-        ours = Loss(Vocabulary(SIZE, 32), half=half)(Readout(hidden, weight), labels)
+        ours = Loss(Vocabulary(SIZE, 32), half=half)(Readout(hidden, weight), trained_on(labels))
     assert sizes.types == ({torch.float16} if half else {torch.float16, torch.float32})
     theirs = by_torch(hidden, weight, labels)
     torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
@@ -157,21 +164,21 @@ def test_logits_may_stay_in_fp16(half: bool) -> None:
 
 def test_no_label_counts() -> None:
     hidden, weight, labels = case(SIZE)
-    loss = Loss(Vocabulary(SIZE, SIZE))(Readout(hidden, weight), torch.full_like(labels, IGNORED))
+    loss = Loss(Vocabulary(SIZE, SIZE))(Readout(hidden, weight), trained_on(torch.full_like(labels, IGNORED)))
     assert loss == 0
     assert not any(gradient.any() for gradient in gradients(loss, hidden, weight))
 
 
 def test_even_logits_give_the_logarithm_of_the_vocabulary_without_its_padding() -> None:
     hidden, weight, labels = case(32)
-    loss = Loss(Vocabulary(SIZE, 32))(Readout(torch.zeros_like(hidden), weight), labels)
+    loss = Loss(Vocabulary(SIZE, 32))(Readout(torch.zeros_like(hidden), weight), trained_on(labels))
     assert loss.item() == pytest.approx(math.log(SIZE))
 
 
 def test_evaluation_computes_no_gradients() -> None:
     hidden, weight, labels = case(SIZE)
     with torch.no_grad():
-        loss = Loss(Vocabulary(SIZE, SIZE))(Readout(hidden, weight), labels)
+        loss = Loss(Vocabulary(SIZE, SIZE))(Readout(hidden, weight), trained_on(labels))
     assert not loss.requires_grad
     torch.testing.assert_close(loss, by_torch(hidden, weight, labels).detach())
 
@@ -181,7 +188,7 @@ def on_ranks(padded: int, over_padding: bool) -> tuple[Tensor, list[Tensor], Ten
     hidden, weight, labels = case(padded)
     mine = weight.detach().chunk(axis.size)[axis.rank].clone().requires_grad_()
     loss_function = Loss(Vocabulary(SIZE, padded), axis, over_padding=over_padding)
-    loss = loss_function(Readout(hidden, mine), labels)
+    loss = loss_function(Readout(hidden, mine), trained_on(labels))
     return loss.detach(), gradients(loss, hidden, mine), loss_function.logits(Readout(hidden, mine))
 
 

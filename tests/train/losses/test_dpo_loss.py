@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
 from neoxargs.train.losses.dpo import MEASURES, DpoLoss
 from neoxargs.train.losses.means import Means
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import ALONE, Mesh
 
 VOCABULARY, PAIRS, BETA = Vocabulary(11, 16), 3, 0.7
@@ -22,7 +23,9 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     labels[:, :2] = IGNORED
     reference = torch.randn(2 * PAIRS)
     measures = Means(MEASURES)
-    loss = DpoLoss(VOCABULARY, beta=BETA, measures=measures)(Readout(hidden, weight), (labels, reference))
+    loss = DpoLoss(VOCABULARY, beta=BETA, measures=measures)(
+        Readout(hidden, weight), MicroBatch(labels, labels, reference=reference)
+    )
 
     logs = F.linear(hidden, weight[:11]).log_softmax(-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     ratios = logs.masked_fill(labels == IGNORED, 0).sum(1) - reference
@@ -43,4 +46,5 @@ def test_labels_without_reference_give_the_cross_entropy() -> None:
     """Samples that are no pairs, such as that of checkpoint_validation_with_forward_pass."""
     torch.manual_seed(0)
     readout, labels = Readout(torch.randn(1, 5, 8), torch.randn(16, 8)), torch.randint(0, 11, (1, 5))
-    assert torch.equal(DpoLoss(VOCABULARY)(readout, labels), Loss(VOCABULARY)(readout, labels))
+    batch = MicroBatch(labels, labels)
+    assert torch.equal(DpoLoss(VOCABULARY)(readout, batch), Loss(VOCABULARY)(readout, batch))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
 from neoxargs.train.losses.kto import MEASURES, KtoLoss
 from neoxargs.train.losses.means import Means
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import ALONE, Mesh
 
 VOCABULARY, BETA, WEIGHTS = Vocabulary(11, 16), 0.3, (1.5, 0.5)
@@ -25,7 +26,7 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     reference, rewards = -torch.rand(6) * 20, torch.tensor([1.0, -1.0, 0.25, -2.0, 3.0, 0.0])
     measures = Means(MEASURES)
     loss = KtoLoss(VOCABULARY, beta=BETA, weights=WEIGHTS, measures=measures)(
-        Readout(hidden, weight), (labels, reference, rewards)
+        Readout(hidden, weight), MicroBatch(labels, labels, reference=reference, rewards=rewards)
     )
 
     logs = F.linear(hidden, weight[:11]).log_softmax(-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
@@ -52,7 +53,8 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
 def test_a_measure_of_which_a_batch_has_no_answer_is_left_out() -> None:
     torch.manual_seed(0)
     measures = Means(MEASURES)
-    targets = torch.randint(0, 11, (2, 5)), torch.zeros(2), torch.ones(2)
+    tokens = torch.randint(0, 11, (2, 5))
+    targets = MicroBatch(tokens, tokens, reference=torch.zeros(2), rewards=torch.ones(2))
     KtoLoss(VOCABULARY, measures=measures)(Readout(torch.randn(2, 5, 8), torch.randn(16, 8)), targets)
     means = measures.over_ranks(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
     assert set(MEASURES) - set(means) == {"neg_ref_logp", "neg_policy_logp"}
@@ -61,4 +63,5 @@ def test_a_measure_of_which_a_batch_has_no_answer_is_left_out() -> None:
 def test_labels_without_rewards_give_the_cross_entropy() -> None:
     torch.manual_seed(0)
     readout, labels = Readout(torch.randn(1, 5, 8), torch.randn(16, 8)), torch.randint(0, 11, (1, 5))
-    assert torch.equal(KtoLoss(VOCABULARY)(readout, labels), Loss(VOCABULARY)(readout, labels))
+    batch = MicroBatch(labels, labels)
+    assert torch.equal(KtoLoss(VOCABULARY)(readout, batch), Loss(VOCABULARY)(readout, batch))

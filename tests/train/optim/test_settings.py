@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from neoxargs.train.micro_batch import MicroBatch
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch
 
@@ -93,7 +94,7 @@ def _trained(text: str) -> Seen:
         tokens, labels = batch(4, seed=number)
         mine = slice(here.data.rank, None, here.data.size)
         try:
-            built.train_step(iter([(tokens[mine], labels[mine])]))
+            built.train_step(iter([MicroBatch(tokens[mine], labels[mine])]))
         except Exception as stop:
             error = str(stop)
             break

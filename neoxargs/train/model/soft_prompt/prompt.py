@@ -7,11 +7,14 @@ prompt hold token 0, whose embedding the prompt replaces, and have no labels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from neoxargs.registry.architectures import SoftPrompt
 from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.parallel.layers import Make
 
 #: Name of the prompt's weight in the module that holds it, and in the model.
@@ -42,15 +45,13 @@ def insert(prompt: Tensor, hidden: Tensor, first: int) -> Tensor:
     return torch.cat((own.expand(len(hidden), -1, -1), hidden[:, len(own) :]), dim=1)
 
 
-def make_room(tokens: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Move tokens and labels (batch, seq) to the right by the length of the prompt, and cut off as many at the end."""
+def make_room(batch: MicroBatch, count: int) -> MicroBatch:
+    """Move tokens and labels to the right by the length of the prompt, and cut off as many at the end."""
     if not count:
-        return tokens, labels
-    front = tokens.new_zeros(len(tokens), count)
-    return (
-        torch.cat((front + PLACEHOLDER, tokens[:, :-count]), dim=1),
-        torch.cat((front + IGNORED, labels[:, :-count]), dim=1),
-    )
+        return batch
+    front = batch.tokens.new_zeros(len(batch.tokens), count)
+    tokens = torch.cat((front + PLACEHOLDER, batch.tokens[:, :-count]), dim=1)
+    return replace(batch, tokens=tokens, labels=torch.cat((front + IGNORED, batch.labels[:, :-count]), dim=1))
 
 
 def is_prompt(name: str) -> bool:

@@ -147,7 +147,8 @@ def test_a_global_batch_is_the_same_on_every_layout_and_after_resuming(tmp_path:
     def global_batches(ranks: int, micro: int, consumed: int, count: int) -> list[list[list[int]]]:
         loaders = [batches(found, consumed, Axis(ranks, rank), micro) for rank in range(ranks)]
         rounds = [[next(loader) for loader in loaders] for _ in range(count * 12 // (ranks * micro))]
-        rows = [values for step in rounds for batch in step for values in torch.cat(batch[:3], dim=1).tolist()]
+        read = [batch for step in rounds for batch in step]
+        rows = torch.cat([torch.cat((each.tokens, each.labels, each.starts), 1) for each in read]).tolist()
         return [sorted(rows[start : start + 12]) for start in range(0, 12 * count, 12)]
 
     whole = global_batches(1, 12, 0, 6)

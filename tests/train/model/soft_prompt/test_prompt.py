@@ -11,6 +11,7 @@ from torch import Tensor
 
 from neoxargs.train.engine.frozen import freeze_all_but
 from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.soft_prompt.prompt import NAME, is_prompt, make_room
 from neoxargs.train.parallel.layers import Make
@@ -64,10 +65,10 @@ def test_it_is_transformers_with_concatenated_embeddings() -> None:
     gpt = GPT(small(**MODEL), VOCABULARY, Make())
     gpt.load_state_dict(full)
     freeze_all_but(is_prompt, gpt)
-    shifted = make_room(tokens, labels, COUNT)
-    ours = gpt(*shifted)
+    shifted = make_room(MicroBatch(tokens, labels), COUNT)
+    ours = gpt(**vars(shifted))
     ours.backward()
-    torch.testing.assert_close(gpt(shifted[0])[:, COUNT:], logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gpt(shifted.tokens)[:, COUNT:], logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(ours, loss, rtol=1e-5, atol=1e-5)
     trained = {name: weight.grad for name, weight in gpt.named_parameters() if weight.grad is not None}
     assert list(trained) == [NAME]
@@ -75,9 +76,9 @@ def test_it_is_transformers_with_concatenated_embeddings() -> None:
 
 
 def test_room_for_the_prompt() -> None:
-    tokens, labels = make_room(torch.tensor([[7, 8, 9]]), torch.tensor([[8, 9, 6]]), 2)
-    assert tokens.tolist() == [[0, 0, 7]]
-    assert labels.tolist() == [[IGNORED, IGNORED, 8]]
+    moved = make_room(MicroBatch(torch.tensor([[7, 8, 9]]), torch.tensor([[8, 9, 6]])), 2)
+    assert moved.tokens.tolist() == [[0, 0, 7]]
+    assert moved.labels.tolist() == [[IGNORED, IGNORED, 8]]
 
 
 RECOMPUTED = {"checkpoint_activations": True}
@@ -95,7 +96,7 @@ def gradient_on_this_rank(full: dict[str, Tensor], changes: dict[str, Any]) -> t
     model = build(config)
     load_shards(model, full, mesh.build_mesh(config.parallel).tensor)
     freeze_all_but(is_prompt, model)
-    loss = model(*make_room(*batch(3), COUNT))
+    loss = model(**vars(make_room(MicroBatch(*batch(3)), COUNT)))
     loss.backward()
     gradient = gpt_parameters(model)[NAME].grad
     assert gradient is not None
