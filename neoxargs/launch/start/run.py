@@ -36,6 +36,8 @@ Say = Callable[[str], None]
 
 #: Seconds after a request to stop; writing a large checkpoint takes minutes. A second signal ends the run at once.
 GRACE = 300.0
+#: Seconds in which further signals belong to the first: `timeout`, srun and a terminal each signal a process and its group.
+SAME_REQUEST = 1.0
 #: Seconds for processes that outlive the launcher without a request to stop.
 AFTER_LAUNCHER_ENDED = 5.0
 #: Seconds for the other ranks after one has failed; some only notice it at the next collective operation.
@@ -113,7 +115,7 @@ class _Run:
         self.tell, self.remote, self.grace, self.logs = say, remote, grace, logs
         self.lock = lock
         self.received, self.passes_stop_on, self.asked = 0, False, set[lost_ranks.Supervisor]()
-        self.deadline, self.look_at = float("inf"), 0.0
+        self.deadline, self.look_at, self.received_at = float("inf"), 0.0, 0.0
 
     @property
     def session(self) -> int:
@@ -142,11 +144,13 @@ class _Run:
         """Handle SIGINT, SIGTERM and SIGHUP: the first asks the ranks to stop, the second kills them."""
         # Printed last: a console that takes no more, such as that of `less`, must not delay the signals.
         if self.received:
+            if time.monotonic() < self.received_at + SAME_REQUEST:
+                return
             self.kill()
             self.say(f"{signal.Signals(number).name}: killed the ranks")
             return
-        self.received = number
-        self.deadline = time.monotonic() + self.grace
+        self.received, self.received_at = number, time.monotonic()
+        self.deadline = self.received_at + self.grace
         self._ask_to_stop()
         self.say(f"{signal.Signals(number).name}: asked the ranks to stop; send the signal again to kill them")
 

@@ -134,6 +134,7 @@ def signalled(fake_command: Command, folder: Path, number: int, times: int = 1, 
     for answer in ("asked the ranks to stop", "killed the ranks")[:times]:
         process.send_signal(number)
         assert process.stdout and answer in process.stdout.readline()
+        time.sleep(run.SAME_REQUEST if times > 1 else 0)
     rest, _ = process.communicate(timeout=200)
     assert "killed the ranks" not in rest
     return process.returncode
@@ -234,6 +235,19 @@ def test_a_second_signal_kills(fake, tmp_path):
     code = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGINT, times=2)
     assert code == 128 + signal.SIGINT
     assert not _alive(tmp_path)
+
+
+def test_signals_at_once_are_one_request(fake, tmp_path):
+    """As from `timeout`, which signals its child and then its whole process group."""
+    handler = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(0)))\n"
+    process = subprocess.Popen(starting(fake(UP + handler + WAIT)), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    _wait_for(lambda: len(_pids(tmp_path)) == 2)
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    output, _ = process.communicate(timeout=200)
+    assert ("asked the ranks" in output, "killed" in output) == (True, False)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_processes_that_outlive_the_launcher_are_killed_and_fail_the_run(fake, tmp_path, monkeypatch):
