@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 #: Seconds after a request to stop; writing a large checkpoint takes minutes. A second signal ends the run at once.
 GRACE = 300.0
-#: Seconds in which further signals belong to the first: `timeout`, srun and a terminal each signal a process and its group.
+#: Seconds in which further signals belong to the first: `timeout` and srun signal a process and its group.
 SAME_REQUEST = 1.0
 #: Seconds for processes that outlive the launcher without a request to stop.
 AFTER_LAUNCHER_ENDED = 5.0
