@@ -40,7 +40,7 @@ from gpu_trials import Trial, resolve_trial  # noqa: E402
 from neoxargs.base.problems import Problem, Problems, render  # noqa: E402
 from neoxargs.hosts.hosts import assumed_resources  # noqa: E402
 from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
-from neoxargs.plan.given.devices import DEVICES, Device, find_device, normalized, unknown_device  # noqa: E402
+from neoxargs.plan.given.devices import Device, find_device, reported_device, unknown_device  # noqa: E402
 from neoxargs.plan.given.target import Target, host_memory  # noqa: E402
 from neoxargs.runs.run_spec import RunSpec  # noqa: E402
 
@@ -215,7 +215,7 @@ def machine(name: str | None) -> tuple[Device, dict[str, Any]]:
         hint = "run this on a machine with a GPU; deepy plan estimates memory and speed without one"
         raise Problems([Problem("torch finds no GPU on this machine", hint=hint, id="no-gpu")])
     found = torch.cuda.get_device_properties(0)
-    device = replace(find_device(name) if name else known_device(found.name), memory=found.total_memory)
+    device = replace(find_device(name) if name else reported_device(found.name), memory=found.total_memory)
     facts = {
         "gpu": found.name,
         "memory": found.total_memory,
@@ -227,15 +227,6 @@ def machine(name: str | None) -> tuple[Device, dict[str, Any]]:
         | {package: version(package) for package in ("torch", "deepspeed")},
     }
     return device, facts
-
-
-def known_device(name: str) -> Device:
-    """Return the row of the plan's table for a name that torch reports, such as `NVIDIA A100-SXM4-80GB`."""
-    reported = normalized(name)
-    rows = [row for row in DEVICES.values() if row.kind == "cuda" and row.name.split("-")[0].lower() in reported]
-    exact = [row for row in rows if row.name.split("-")[1].lower() in reported]
-    # The last row of a type has the most memory.
-    return (exact or rows or [unknown_device()])[-1]
 
 
 def compare_layouts(names: list[str], small: bool, end: float) -> list[dict[str, Any]]:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 
 from neoxargs.base.problems import Problem, Problems, report
 from neoxargs.base.programs import Script
 from neoxargs.base.request import Request
-from neoxargs.hosts.hosts import own_names
 from neoxargs.plan.advice.smaller import suggest_changes
 from neoxargs.plan.estimate import Plan, make_plan
-from neoxargs.plan.given.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
+from neoxargs.plan.given.devices import Device, find_device
+from neoxargs.plan.given.local_gpu import local_gpu
 from neoxargs.plan.given.target import Target
 from neoxargs.plan.output.wording import NOTHING_FITS, verdict
 from neoxargs.runs.run_spec import RunSpec, complete_run
 
 #: The only program that is checked, because a plan counts the allocations of train.py.
 PLANNED_PROGRAM = "train"
-MEMORY_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 MAX_SUGGESTIONS = 2
 #: A run is refused only if it would not fit even if the estimate is this share too high.
 ERROR = 0.05
@@ -32,7 +29,7 @@ def check_memory(script: Script, spec: RunSpec, request: Request, device: str | 
     device: the name of the GPUs, from --device; if None, nvidia-smi is asked for the memory of this machine's GPUs.
     """
     named = find_device(device) if device else None
-    plan = _plan_for(spec, named or _local_gpu(spec)) if script.program == PLANNED_PROGRAM else None
+    plan = _plan_for(spec, named or local_gpu(spec.resources)) if script.program == PLANNED_PROGRAM else None
     if plan is None or plan.fits:
         return
     assert spec.draft
@@ -62,24 +59,3 @@ def _hint(changes: Sequence[str]) -> str:
     compared = " (deepy plan --search compares all layouts)"
     instead = f"to make the run fit, add {', or '.join(changes)}{compared}" if changes else NOTHING_FITS
     return f"{instead}; to start the run anyway, add --force"
-
-
-def _local_gpu(spec: RunSpec) -> Device | None:
-    """Return a device with the memory of the smallest GPU of this machine in the run; None if the run uses none.
-
-    The GPUs are taken to be numbered as by nvidia-smi.
-    """
-    resources = spec.resources
-    used = [slot for host, slots in resources.hosts.items() if host in own_names() for slot in slots]
-    if not used and not resources.remote:
-        used = next(iter(resources.hosts.values()))  # with a single host, the ranks run here whatever its name is
-    if resources.device != "cuda" or not used:
-        return None
-    try:
-        # with a time limit, because nvidia-smi can hang when a driver fails
-        answer = subprocess.run(MEMORY_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
-        mebibytes = [int(line) for line in answer.split()]
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    own = [mebibytes[slot] for slot in used if slot < len(mebibytes)]
-    return replace(DEVICES[ASSUMED_DEVICE], name=UNKNOWN_NAME, memory=min(own) * 2**20) if own else None

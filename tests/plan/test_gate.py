@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
     def install(mebibytes: int, *others: int) -> None:
         tool = tmp_path / "nvidia-smi"
-        lines = [f"echo {each}" for each in (mebibytes, *(others or [mebibytes]))]
+        lines = [f"echo NVIDIA H100 80GB HBM3, {each}" for each in (mebibytes, *(others or [mebibytes]))]
         tool.write_text("\n".join(["#!/bin/sh", *lines, ""]))
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -58,6 +59,16 @@ def test_a_run_that_cannot_fit_is_refused_with_changes_that_would_fit(
     output = capsys.readouterr().err
     assert "does not fit" in output and "--force" in output and "--set" in output
     assert not started
+
+
+def test_a_plan_is_for_this_machines_gpus(
+    large: str, gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    monkeypatch.setattr("neoxargs.hosts.hosts.installed_devices", lambda *_: 1)
+    gpus(24 * 1024)
+    assert main(["plan", large, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["planned_for"]["name"] == "H100-80GB"
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,18 @@ def find_device(name: str) -> Device:
     return device
 
 
+def reported_device(name: str) -> Device:
+    """Return the device for a name that torch or nvidia-smi reports, such as `NVIDIA A100-SXM4-80GB`.
+
+    A device that is not listed has the rates of ASSUMED_DEVICE.
+    """
+    reported = normalized(name)
+    rows = [row for row in DEVICES.values() if row.kind == "cuda" and row.name.split("-")[0].lower() in reported]
+    exact = [row for row in rows if row.name.split("-")[1].lower() in reported]
+    # The last row of a type has the most memory.
+    return (exact or rows or [unknown_device()])[-1]
+
+
 def other_sizes(name: str) -> list[str]:
     """Return the devices that a short name, such as A100 for A100-80GB, could stand for too; none for a full name."""
     found, model = find_device(name).name, normalized(name)

@@ -11,6 +11,7 @@ from neoxargs.config.config import Config
 from neoxargs.hosts.devices import host_memory
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions, with_changes
 from neoxargs.plan.given.devices import DEVICES, Device, find_device, unknown_device
+from neoxargs.plan.given.local_gpu import local_gpu
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.runs.summary import MAX_GPUS_PER_MACHINE
@@ -66,12 +67,12 @@ def assumptions_of(options: PlanOptions) -> Assumptions:
 
 
 def choose_device(options: PlanOptions, spec: RunSpec) -> Device:
-    """Return the named device; else this machine's CPU if it has no GPU and the run suits one; else an unknown GPU."""
+    """Return the named device; else this machine's GPU, or its CPU if the run suits one; else an unknown GPU."""
     if options.device:
         return find_device(options.device)
     if spec.resources.device == "cpu" and options.gpu_memory is None and not _meant_for_gpus(spec):
         return _cpu(spec.resources.gpus)
-    return unknown_device()
+    return (None if options.gpu_memory else local_gpu(spec.resources)) or unknown_device()
 
 
 def _meant_for_gpus(spec: RunSpec) -> bool:

@@ -23,7 +23,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "problems": [problem.to_json() for problem in plan.warnings],
         "fits": plan.fits if plan.has_verdict else None,
         "overflows_in": plan.overflows_in,
-        "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
+        "planned_for": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
         **summary.to_json(plan.spec),
         "parts": plan.parts,
         "experts_on_rank": experts.held(plan.config) if experts.share(plan.config) else 0,

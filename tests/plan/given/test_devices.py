@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.base.problems import Problems
-from neoxargs.plan.given.devices import DEVICES, find_device
+from neoxargs.plan.given.devices import DEVICES, find_device, reported_device
 
 
 def test_devices_have_short_names() -> None:
@@ -13,3 +13,20 @@ def test_devices_have_short_names() -> None:
     assert find_device("H200") is DEVICES["H200-141GB"]
     with pytest.raises(Problems, match="A100-40GB"):
         find_device("A100-41GB")
+
+
+@pytest.mark.parametrize(
+    ("reported", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100-40GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("Tesla V100-SXM2-32GB", "V100-32GB"),
+        ("NVIDIA H200", "H200-141GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090-24GB"),
+        ("NVIDIA GeForce GTX 1080", "GPU"),
+    ],
+)
+def test_a_device_is_found_by_the_name_that_the_gpu_reports(reported: str, name: str) -> None:
+    assert reported_device(reported).name == name

@@ -35,23 +35,6 @@ def test_every_layout_can_be_configured(bench: Any) -> None:
                 assert not ignored, name
 
 
-@pytest.mark.parametrize(
-    ("reported", "name"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
-        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
-        ("NVIDIA A100-PCIE-40GB", "A100-40GB"),
-        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
-        ("Tesla V100-SXM2-32GB", "V100-32GB"),
-        ("NVIDIA H200", "H200-141GB"),
-        ("NVIDIA GeForce RTX 4090", "RTX4090-24GB"),
-        ("NVIDIA GeForce GTX 1080", "GPU"),
-    ],
-)
-def test_the_plans_row_is_found_by_the_gpus_name(bench: Any, reported: str, name: str) -> None:
-    assert bench.known_device(reported).name == name
-
-
 def test_a_model_is_tried_in_the_ways_that_fit(bench: Any) -> None:
     ways = {name: bench.choose_ways(name, DEVICES["H100-80GB"], False) for name in bench.MODELS}
     assert ways["GPT-3 125M"] == [(8, False, False), (4, False, False), (2, False, False)]
