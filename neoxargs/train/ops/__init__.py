@@ -1,1 +1,1 @@
-"""Operations with fused kernels: attention, block-sparse attention, cross entropy, dropout with residual."""
+"""Functions of tensors: attention, rotary embeddings, experts, scans, sparsity; what compiles or recomputes them."""

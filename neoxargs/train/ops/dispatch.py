@@ -82,66 +82,66 @@ def capacity(options: Moe, tokens: int, training: bool) -> int | None:
     return max(math.ceil(share * factor), options.moe_min_capacity)
 
 
-def grouped_product(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    """Multiply each expert's rows with its matrix: rows (pairs, inputs), weight (experts, outputs, inputs)."""
-    if _has_grouped_kernel(rows, weight):
+def grouped_product(rows_RD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Tensor:
+    """Multiply each expert's rows with its matrix: (pairs, inputs) x (experts, outputs, inputs) -> (pairs, outputs)."""
+    if _has_grouped_kernel(rows_RD, weight_EFD):
         # The kernel takes where each expert's rows end, as int32 on the device; the host need not know the counts.
-        ends = counts.cumsum(0, dtype=torch.int32)
-        return torch._grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+        ends = counts_E.cumsum(0, dtype=torch.int32)
+        return torch._grouped_mm(rows_RD, weight_EFD.transpose(1, 2), offs=ends)
     # The loop on the host needs the counts, for which a GPU is waited for.
-    return _Loop.apply(rows, weight, counts.tolist())  # type: ignore[no-untyped-call, no-any-return]
+    return _Loop.apply(rows_RD, weight_EFD, counts_E.tolist())  # type: ignore[no-untyped-call, no-any-return]
 
 
-def weighted_sums(outputs: Tensor, assignments: Assignments, tokens: int) -> Tensor:
+def weighted_sums(outputs_RD: Tensor, assignments: Assignments, tokens: int) -> Tensor:
     """Return each token's sum of weight x output over its experts: (pairs, hidden) -> (tokens, hidden)."""
-    return _WeightedSums.apply(outputs, assignments.weights, assignments.tokens, tokens)  # type: ignore[no-untyped-call, no-any-return]
+    return _WeightedSums.apply(outputs_RD, assignments.weights, assignments.tokens, tokens)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _WeightedSums(torch.autograd.Function):
     """`index_add` of weighted rows, without storing these rows as torch's does."""
 
     @staticmethod
-    def forward(ctx: Any, outputs: Tensor, weights: Tensor, index: Tensor, tokens: int) -> Tensor:
-        ctx.save_for_backward(outputs, weights, index)
-        weighted = outputs * weights.to(outputs.dtype).unsqueeze(1)
-        return outputs.new_zeros(tokens, outputs.shape[1]).index_add_(0, index, weighted)
+    def forward(ctx: Any, outputs_RD: Tensor, weights_R: Tensor, token_R: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(outputs_RD, weights_R, token_R)
+        weighted_RD = outputs_RD * weights_R.to(outputs_RD.dtype).unsqueeze(1)
+        return outputs_RD.new_zeros(tokens, outputs_RD.shape[1]).index_add_(0, token_R, weighted_RD)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        outputs, weights, index = ctx.saved_tensors
-        of_rows = gradient.index_select(0, index)
-        of_weights = (of_rows * outputs).sum(1, dtype=weights.dtype)
-        return of_rows.mul_(weights.to(of_rows.dtype).unsqueeze(1)), of_weights, None, None
+    def backward(ctx: Any, gradient_TD: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        outputs_RD, weights_R, token_R = ctx.saved_tensors
+        gradient_RD = gradient_TD.index_select(0, token_R)
+        gradient_R = (gradient_RD * outputs_RD).sum(1, dtype=weights_R.dtype)
+        return gradient_RD.mul_(weights_R.to(gradient_RD.dtype).unsqueeze(1)), gradient_R, None, None
 
 
-def _has_grouped_kernel(rows: Tensor, weight: Tensor) -> bool:
+def _has_grouped_kernel(rows_RD: Tensor, weight_EFD: Tensor) -> bool:
     """Whether torch computes these products in one kernel: in bf16 on Hopper and later, with aligned rows."""
-    if not rows.is_cuda or rows.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16 or not len(rows):
+    if not rows_RD.is_cuda or rows_RD.dtype != torch.bfloat16 or weight_EFD.dtype != torch.bfloat16 or not len(rows_RD):
         return False
-    aligned = all(size % 8 == 0 for size in weight.shape[1:])  # rows of whole 16 bytes
-    return aligned and hasattr(torch, "_grouped_mm") and torch.cuda.get_device_capability(rows.device) >= (9, 0)
+    aligned = all(size % 8 == 0 for size in weight_EFD.shape[1:])  # rows of whole 16 bytes
+    return aligned and hasattr(torch, "_grouped_mm") and torch.cuda.get_device_capability(rows_RD.device) >= (9, 0)
 
 
 class _Loop(torch.autograd.Function):
     """One product per expert. Gradients of the matrices are written in place, not stacked."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, counts: list[int]) -> Tensor:
-        ctx.save_for_backward(rows, weight)
+    def forward(ctx: Any, rows_RD: Tensor, weight_EFD: Tensor, counts: list[int]) -> Tensor:
+        ctx.save_for_backward(rows_RD, weight_EFD)
         ctx.counts = counts
-        output = rows.new_empty(len(rows), weight.shape[1])
+        output_RF = rows_RD.new_empty(len(rows_RD), weight_EFD.shape[1])
         for expert, here in _slices(counts):
-            torch.mm(rows[here], weight[expert].t(), out=output[here])
-        return output
+            torch.mm(rows_RD[here], weight_EFD[expert].t(), out=output_RF[here])
+        return output_RF
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, weight = ctx.saved_tensors
-        row_gradient, weight_gradient = torch.empty_like(rows), torch.zeros_like(weight)
+    def backward(ctx: Any, gradient_RF: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows_RD, weight_EFD = ctx.saved_tensors
+        gradient_RD, gradient_EFD = torch.empty_like(rows_RD), torch.zeros_like(weight_EFD)
         for expert, here in _slices(ctx.counts):
-            torch.mm(gradient[here], weight[expert], out=row_gradient[here])
-            torch.mm(gradient[here].t(), rows[here], out=weight_gradient[expert])
-        return row_gradient, weight_gradient, None
+            torch.mm(gradient_RF[here], weight_EFD[expert], out=gradient_RD[here])
+            torch.mm(gradient_RF[here].t(), rows_RD[here], out=gradient_EFD[expert])
+        return gradient_RD, gradient_EFD, None
 
 
 def _slices(counts: list[int]) -> list[tuple[int, slice]]:

@@ -40,28 +40,32 @@ class Rule:
     """The bound on scores (`attn_logit_softcapping`); 0 means none."""
 
 
-def is_supported(query: Tensor, dropout: float) -> bool:
+def is_supported(query_BNSH: Tensor, dropout: float) -> bool:
     """Whether flex_attention can compute this; otherwise a mask is made for torch's ordinary attention."""
-    width = query.shape[-1]
+    width = query_BNSH.shape[-1]
     # Narrower and wider heads, and GPUs before the A100, have no tested block sizes.
     tested = 16 <= width <= 256 and width & (width - 1) == 0
-    return query.is_cuda and tested and not dropout and should_compile("cuda") and has_flash_kernel(query.device)
+    return (
+        query_BNSH.is_cuda and tested and not dropout and should_compile("cuda") and has_flash_kernel(query_BNSH.device)
+    )
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, rule: Rule, starts: Tensor | None, tables: Tables) -> Tensor:
+def attend(
+    query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, rule: Rule, starts_BS: Tensor | None, tables: Tables
+) -> Tensor:
     """Attend as the rule says: (batch, heads / tensor ranks, seq, head_dim) of each -> the query's shape.
 
     starts: (batch, seq), the position where each token's document begins; None if attention crosses documents.
     """
-    context: Tensor = _kernel(query.is_cuda)(
-        query,
-        key,
-        value,
-        score_mod=_score_change(rule, query.device, tables),
-        block_mask=_block_mask(rule, query.shape[2], query.device, starts, tables),
-        enable_gqa=key.shape[1] < query.shape[1],
+    context_BNSH: Tensor = _kernel(query_BNSH.is_cuda)(
+        query_BNSH,
+        key_BKCH,
+        value_BKCH,
+        score_mod=_score_change(rule, query_BNSH.device, tables),
+        block_mask=_block_mask(rule, query_BNSH.shape[2], query_BNSH.device, starts_BS, tables),
+        enable_gqa=key_BKCH.shape[1] < query_BNSH.shape[1],
     )
-    return context
+    return context_BNSH
 
 
 @cache
@@ -95,15 +99,15 @@ def _alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
     return lower
 
 
-def _block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
+def _block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
     """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
     key = ("block mask", rule, seq, device)
-    if starts is None:
+    if starts_BS is None:
         return tables.get(key, lambda: _built_block_mask(rule, seq, device, None, tables))
-    return tables.derived(key, starts, lambda: _built_block_mask(rule, seq, device, starts, tables))
+    return tables.derived(key, starts_BS, lambda: _built_block_mask(rule, seq, device, starts_BS, tables))
 
 
-def _built_block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
+def _built_block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
     from torch.nn.attention.flex_attention import and_masks, create_block_mask
 
     conditions: list[Attends] = [_is_before]
@@ -115,9 +119,9 @@ def _built_block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor
         heads = len(blocks) if len(blocks) > 1 else None
     if rule.window:
         conditions.append(_is_in_window(rule.window))
-    if starts is not None:
-        conditions.append(_is_in_document(starts))
-    batch = None if starts is None else len(starts)
+    if starts_BS is not None:
+        conditions.append(_is_in_document(starts_BS))
+    batch = None if starts_BS is None else len(starts_BS)
     return create_block_mask(and_masks(*conditions), batch, heads, seq, seq, device=str(device))
 
 
@@ -149,8 +153,8 @@ def _is_in_window(width: int) -> Attends:
     return attends
 
 
-def _is_in_document(starts: Tensor) -> Attends:
+def _is_in_document(starts_BS: Tensor) -> Attends:
     def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return starts[batch, row] == starts[batch, column]
+        return starts_BS[batch, row] == starts_BS[batch, column]
 
     return attends

@@ -25,36 +25,35 @@ Kernel = Callable[[Tensor, Tensor, Angles, bool, float], object]
 
 
 def rotate_heads(
-    x: Tensor, angles: Angles, counts: Sequence[int], scale: float = 1.0, fused: bool = False
+    x_BSKGH: Tensor, angles: Angles, counts: Sequence[int], scale: float = 1.0, fused: bool = False
 ) -> tuple[Tensor, ...]:
     """Split the heads of each group into queries, keys and values, and rotate the first two; or one of them alone.
 
-    x: (batch, seq, groups, heads of a group, head_dim). Returns (batch, groups x count, seq, head_dim) for each of
-    `counts`, the heads of a group that belong to a part. The first dimensions of a head are rotated, two by each angle.
-    scale: factor on the first part.
+    Returns (batch, groups x count, seq, head_dim) for each of `counts`, the heads of a group that belong to a part. The
+    first dimensions of a head are rotated, two by each angle. scale: factor on the first part.
     """
     if torch.compiler.is_compiling():  # the compiler derives the backward pass, and fuses both with their surroundings
-        parts = x.split(list(counts), dim=3)  # type: ignore[no-untyped-call]
+        parts = x_BSKGH.split(list(counts), dim=3)  # type: ignore[no-untyped-call]
         factors = _factors(scale, parts)
         pairs = zip(parts, factors, strict=True)
         turned = (part if factor is None else _turned(part, angles, False, factor) for part, factor in pairs)
         return tuple(part.flatten(2, 3).transpose(1, 2) for part in turned)
-    kernel = _compiled() if fused and should_compile(x.device.type) else _turn_into
-    return _Rotation.apply(x, *angles, tuple(counts), scale, kernel)  # type: ignore[no-untyped-call, no-any-return]
+    kernel = _compiled() if fused and should_compile(x_BSKGH.device.type) else _turn_into
+    return _Rotation.apply(x_BSKGH, *angles, tuple(counts), scale, kernel)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, cosine: Tensor, sine: Tensor, counts: tuple[int, ...], scale: float, kernel: Kernel
+        ctx: Any, x_BSKGH: Tensor, cosine: Tensor, sine: Tensor, counts: tuple[int, ...], scale: float, kernel: Kernel
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cosine, sine)
         ctx.counts, ctx.scale, ctx.kernel = counts, scale, kernel
-        batch, seq, groups, heads, width = x.shape
-        packed = x.new_empty(batch, seq, groups * heads, width)
-        parts = packed.split([groups * count for count in counts], dim=2)  # type: ignore[no-untyped-call]
+        batch, seq, groups, heads, width = x_BSKGH.shape
+        packed_BSNH = x_BSKGH.new_empty(batch, seq, groups * heads, width)
+        parts = packed_BSNH.split([groups * count for count in counts], dim=2)  # type: ignore[no-untyped-call]
         places = [part.unflatten(2, (groups, count)) for part, count in zip(parts, counts, strict=True)]
-        _write(places, x.split(counts, dim=3), (cosine, sine), False, scale, kernel)  # type: ignore[no-untyped-call]
+        _write(places, x_BSKGH.split(counts, dim=3), (cosine, sine), False, scale, kernel)  # type: ignore[no-untyped-call]
         return tuple(part.transpose(1, 2) for part in parts)
 
     @staticmethod
@@ -83,14 +82,14 @@ def _factors(scale: float, parts: Sequence[Tensor]) -> list[float | None]:
     return [scale, 1.0, None][: len(parts)]
 
 
-def _turn_into(place: Tensor, x: Tensor, angles: Angles, back: bool, factor: float) -> None:
+def _turn_into(place_BSKGH: Tensor, x_BSKGH: Tensor, angles: Angles, back: bool, factor: float) -> None:
     """Rotate with torch's kernels, of which the last of each half writes to `place`."""
     cosine, sine = _of_heads(angles, back, factor)
     half = cosine.shape[-1]
-    first, second = x[..., :half], x[..., half : 2 * half]
-    torch.addcmul(first * cosine, second, sine, value=-1, out=place[..., :half])
-    torch.addcmul(second * cosine, first, sine, out=place[..., half : 2 * half])
-    torch.mul(x[..., 2 * half :], factor, out=place[..., 2 * half :])
+    first, second = x_BSKGH[..., :half], x_BSKGH[..., half : 2 * half]
+    torch.addcmul(first * cosine, second, sine, value=-1, out=place_BSKGH[..., :half])
+    torch.addcmul(second * cosine, first, sine, out=place_BSKGH[..., half : 2 * half])
+    torch.mul(x_BSKGH[..., 2 * half :], factor, out=place_BSKGH[..., 2 * half :])
 
 
 @cache
@@ -98,18 +97,18 @@ def _compiled() -> Kernel:
     return torch.compile(_turn_into_at_once)
 
 
-def _turn_into_at_once(place: Tensor, x: Tensor, angles: Angles, back: bool, factor: float) -> None:
-    place.copy_(_turned(x, angles, back, factor))
+def _turn_into_at_once(place_BSKGH: Tensor, x_BSKGH: Tensor, angles: Angles, back: bool, factor: float) -> None:
+    place_BSKGH.copy_(_turned(x_BSKGH, angles, back, factor))
 
 
-def _turned(x: Tensor, angles: Angles, back: bool, factor: float) -> Tensor:
+def _turned(x_BSKGH: Tensor, angles: Angles, back: bool, factor: float) -> Tensor:
     """Return what `_turn_into` writes, for the compiler."""
     cosine, sine = _of_heads(angles, back, factor)
     half = cosine.shape[-1]
-    first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)  # type: ignore[no-untyped-call]
+    first, second, rest = x_BSKGH.split([half, half, x_BSKGH.shape[-1] - 2 * half], dim=-1)  # type: ignore[no-untyped-call]
     # The cosines and sines are fp32, and so are these sums, also when x has 16 bits.
     pairs = (torch.addcmul(first * cosine, second, sine, value=-1), torch.addcmul(second * cosine, first, sine))
-    return torch.cat((*(part.to(x.dtype) for part in pairs), rest * factor), dim=-1)
+    return torch.cat((*(part.to(x_BSKGH.dtype) for part in pairs), rest * factor), dim=-1)
 
 
 def _of_heads(angles: Angles, back: bool, factor: float) -> Angles:

@@ -57,9 +57,9 @@ def unfused_cases(attention: Attention, fusion: Fusion, layer: int, kind: str = 
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query_BNSH: Tensor,
+    key_BKCH: Tensor,
+    value_BKCH: Tensor,
     mask: Tensor | None,
     dropout: float,
     unfused: UnfusedCases,
@@ -71,31 +71,33 @@ def attend(
     otherwise, broadcast to (batch, heads, seq, seq), a bool mask of the pairs that attend, or a bias on the scores in
     which -inf masks a pair. tables: where the causal mask of the unfused operations is kept.
     """
-    if unfused.softcap or unfused.include(query.dtype, masked=mask is not None):
+    if unfused.softcap or unfused.include(query_BNSH.dtype, masked=mask is not None):
         if mask is None:
-            mask = shared_causal_mask(query.shape[2], query.device, tables)
-        return _attend_unfused(query, key, value, mask, dropout, unfused)
-    gqa = key.shape[1] < query.shape[1]
-    if gqa and not has_gqa_kernel(query, mask is not None):
-        (key, value), gqa = _repeat_heads(key, value, query.shape[1]), False
+            mask = shared_causal_mask(query_BNSH.shape[2], query_BNSH.device, tables)
+        return _attend_unfused(query_BNSH, key_BKCH, value_BKCH, mask, dropout, unfused)
+    gqa = key_BKCH.shape[1] < query_BNSH.shape[1]
+    if gqa and not has_gqa_kernel(query_BNSH, mask is not None):
+        (key_BKCH, value_BKCH), gqa = _repeat_heads(key_BKCH, value_BKCH, query_BNSH.shape[1]), False
     if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=gqa)
+        return F.scaled_dot_product_attention(
+            query_BNSH, key_BKCH, value_BKCH, dropout_p=dropout, is_causal=True, enable_gqa=gqa
+        )
     if mask.dtype != torch.bool:
         # The kernels require a bias of the query's type.
-        mask = mask.to(query.dtype)
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, enable_gqa=gqa)
+        mask = mask.to(query_BNSH.dtype)
+    return F.scaled_dot_product_attention(query_BNSH, key_BKCH, value_BKCH, mask, dropout_p=dropout, enable_gqa=gqa)
 
 
-def has_gqa_kernel(query: Tensor, masked: bool) -> bool:
+def has_gqa_kernel(query_BNSH: Tensor, masked: bool) -> bool:
     """Whether torch has a grouped-query kernel for this case that does not store all scores.
 
     On a GPU only the flash kernel supports it. That supports neither masks nor fp32 nor heads wider than 256, and runs
     on an A100 or later. Repeated keys and values let the memory-efficient kernel run.
     """
-    if query.device.type != "cuda":
+    if query_BNSH.device.type != "cuda":
         return True
-    fits = not masked and query.dtype != torch.float32 and query.shape[-1] <= WIDEST_FLASH_HEAD
-    return fits and has_flash_kernel(query.device)
+    fits = not masked and query_BNSH.dtype != torch.float32 and query_BNSH.shape[-1] <= WIDEST_FLASH_HEAD
+    return fits and has_flash_kernel(query_BNSH.device)
 
 
 def has_flash_kernel(device: torch.device) -> bool:
@@ -103,27 +105,27 @@ def has_flash_kernel(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _repeat_heads(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def _repeat_heads(key_BKCH: Tensor, value_BKCH: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Repeat each key and value head for the query heads that share it."""
-    count = heads // key.shape[1]
+    count = heads // key_BKCH.shape[1]
     if count == 1:
-        return key, value
-    return key.repeat_interleave(count, dim=1), value.repeat_interleave(count, dim=1)
+        return key_BKCH, value_BKCH
+    return key_BKCH.repeat_interleave(count, dim=1), value_BKCH.repeat_interleave(count, dim=1)
 
 
 def _attend_unfused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, unfused: UnfusedCases
+    query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, mask: Tensor, dropout: float, unfused: UnfusedCases
 ) -> Tensor:
     # Plain products have no notion of shared heads.
-    key, value = _repeat_heads(key, value, query.shape[1])
+    key_BKCH, value_BKCH = _repeat_heads(key_BKCH, value_BKCH, query_BNSH.shape[1])
     # Divide before the product, because the product overflows in fp16.
-    scores = (query / (query.shape[-1] ** 0.5 * unfused.layer)) @ key.transpose(-1, -2)
+    scores_BNSC = (query_BNSH / (query_BNSH.shape[-1] ** 0.5 * unfused.layer)) @ key_BKCH.transpose(-1, -2)
     # In fp32 from here on, so the layer's divisor can be undone without overflow.
-    scores = scores.float() * unfused.layer
+    scores_BNSC = scores_BNSC.float() * unfused.layer
     if unfused.softcap:
-        scores = (scores / unfused.softcap).tanh() * unfused.softcap
-    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return F.dropout(scores.softmax(-1).to(value.dtype), dropout) @ value
+        scores_BNSC = (scores_BNSC / unfused.softcap).tanh() * unfused.softcap
+    scores_BNSC = scores_BNSC.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores_BNSC + mask
+    return F.dropout(scores_BNSC.softmax(-1).to(value_BKCH.dtype), dropout) @ value_BKCH
 
 
 def causal_mask(seq: int, device: torch.device) -> Tensor:
