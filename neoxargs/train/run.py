@@ -29,17 +29,21 @@ from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.validation import ForwardPass
 from neoxargs.train.engine import build as engine
 from neoxargs.train.evaluation.characters import CharacterCounter
+from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.evaluation.questions import questions
 from neoxargs.train.loop import Loop
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
-from neoxargs.train.run_folders import RunFolders
+from neoxargs.train.process.stop_request import StopRequest
+from neoxargs.train.saves import Saves
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.report_page import Page
+from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.tensorboard import TensorBoard
+from neoxargs.train.track.trackers import Trackers
 from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 
 #: Name of the stop file in `run_dir`; see `adlr_autoresume`.
@@ -73,31 +77,21 @@ def run(arguments: RankArguments) -> None:
     if config.post_training.train_impl in reference.NEEDED_BY:
         reference.prepare(config, trained, data, mesh, saver, progress)
     run = _described_run(config, process.world_size, position, vocabulary.padded)
-    trackers = _trackers(config, run.folder) if process.main else []
-    for tracker in trackers:
+    stops = config.checkpoint.on_save_error == "stop"
+    folders = RunFolders(_folders(config) if process.main else {})
+    trackers = Trackers(_trackers(config, run.folder) if process.main else [], run.folder, stops, folders)
+    for tracker in trackers.each:
         tracker.on_start(run)
-    loop = Loop(
-        training=config.training,
-        checkpoint=config.checkpoint,
-        batch_size=config.batch.train_batch_size,
-        engine=trained,
-        data=data,
-        saver=saver,
-        position=position,
-        trackers=trackers,
-        device=process.device,
-        # Only rank 0 has the file of metrics, and reports the time.
-        elapsed=metrics.elapsed(run.folder / run_metrics.FILE, position.iteration) if process.main else 0.0,
-        saved=position if position.iteration else None,  # a run that makes no step does not save again
-        stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
-        progress=progress,
-        run_dir=run.folder,
-        folders=RunFolders(_folders(config) if process.main else {}),
-        characters=CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None,
-        questions=questions(trained, config, tokenizer, mesh, process),
-        check_data=data.comparison.check,
-    )
-    loop.run()
+    # A run that makes no step does not save again.
+    saves = Saves(config.checkpoint, saver, trackers, progress, saved=position if position.iteration else None)
+    characters = CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None
+    asked = questions(trained, config, tokenizer, mesh, process)
+    evaluations = Evaluations(config.training, trained, data, progress, characters, asked)
+    stop_file = run.folder / STOP_FILE if config.training.adlr_autoresume else None
+    stop = StopRequest(process.device, stop_file, config.training.adlr_autoresume_interval)
+    # Only rank 0 has the file of metrics, and reports the time.
+    elapsed = metrics.elapsed(run.folder / run_metrics.FILE, position.iteration) if process.main else 0.0
+    Loop(config.training, trained, data, saves, evaluations, trackers, stop, progress, position, elapsed).run()
     data.comparison.end()
     destroy_groups()
     setup.stop()

@@ -15,13 +15,19 @@ import torch
 import torch.distributed
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
+from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.engine.steps import HeldOut, Result
-from neoxargs.train.loop import Loop, save_iterations
-from neoxargs.train.run_folders import RunFolders
+from neoxargs.train.evaluation.in_training import Evaluations
+from neoxargs.train.loop import Loop
+from neoxargs.train.process.stop_request import StopRequest
+from neoxargs.train.saves import Saves, save_iterations
 from neoxargs.train.track import Answers, Evaluation, Outcome, Step, TaskResults, Tracker
+from neoxargs.train.track.run_folders import RunFolders
+from neoxargs.train.track.trackers import Trackers
 from tests.support.snapshots import pinned
 
 
@@ -51,6 +57,8 @@ class Engine:
     def __init__(self, losses: dict[int, tuple[float, bool] | Result]) -> None:
         self.losses, self.steps = losses, 0
 
+    samples_per_step = 4
+
     def learning_rate(self) -> float:
         return 0.5
 
@@ -67,6 +75,7 @@ class Engine:
 class Data:
     def __init__(self) -> None:
         self.consumed: int | None = None
+        self.comparison = Comparison()
         self.evaluations: list[tuple[str, int]] = []
 
     def train(self, consumed: int) -> None:
@@ -101,24 +110,19 @@ def alone() -> Iterator[None]:
 
 
 def loop(losses: dict[int, tuple[float, bool] | Result] | None = None, start: int = 0, **options: Any) -> Loop:
-    training = {"train_iters": 6, "eval_interval": 0, "eval_iters": 2}
-    saving = {name: options.pop(name) for name in list(options) if name in Checkpoint.parameters}
-    return Loop(
-        training=Training(**training | options),
-        checkpoint=Checkpoint(**saving),
-        batch_size=4,
-        engine=Engine(losses or {}),
-        data=Data(),
-        saver=Saver(),
-        position=Position(start, 4 * start),
-        trackers=[Recorder()],
-        device=torch.device("cpu"),
-        saved=Position(start, 4 * start) if start else None,
-    )
+    given = {"train_iters": 6, "eval_interval": 0, "eval_iters": 2} | options
+    saving = Checkpoint(**{name: given.pop(name) for name in list(given) if name in Checkpoint.parameters})
+    training, engine, data, progress = Training(**given), Engine(losses or {}), Data(), Progress()
+    trackers = Trackers([Recorder()], stops=saving.on_save_error == "stop")
+    position = Position(start, 4 * start)
+    saves = Saves(saving, Saver(), trackers, progress, saved=position if start else None)
+    evaluations = Evaluations(training, engine, data, progress)
+    stop = StopRequest(torch.device("cpu"), every=training.adlr_autoresume_interval)
+    return Loop(training, engine, data, saves, evaluations, trackers, stop, progress, position)
 
 
 def happened(run: Loop, *kinds: str) -> list[tuple[Any, ...]]:
-    recorder = run.trackers[0]
+    recorder = run.trackers.each[0]
     assert isinstance(recorder, Recorder)
     return [event for event in recorder.events if not kinds or event[0] in kinds]
 
@@ -166,7 +170,7 @@ def test_questions_before_the_first_step_in_between_and_after_the_last(
     start: int, stop: int | None, asked: list[tuple[int, str]]
 ) -> None:
     run = loop(start=start, exit_interval=stop)
-    run.questions = Questions()  # type: ignore[assignment]
+    run.evaluations.questions = Questions()  # type: ignore[assignment]
     run.run()
     expected = [
         (kind, iteration) for iteration, kinds in asked for kind in (["tasks"] * (kinds == "both") + ["answers"])
@@ -244,7 +248,7 @@ def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: sig
     before = signal.signal(number, signal.default_int_handler)  # under nohup, the tests would ignore SIGHUP
     try:
         run = loop(save="x")
-        run.trackers.append(Interrupt())
+        run.trackers.each.append(Interrupt())
         assert run.run() == Outcome(3, number.name, Path("at3"))
         assert signal.getsignal(number) == signal.default_int_handler
     finally:
@@ -254,13 +258,13 @@ def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: sig
 def test_a_signal_that_a_launcher_forwards_late_does_not_lose_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one reached the process group; this one arrives while the checkpoint is saved."""
     run = loop(save="x", exit_interval=4)
-    save = run.saver.save
+    save = run.saves.saver.save
 
     def signalled(position: Position) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return save(position)
 
-    monkeypatch.setattr(run.saver, "save", signalled)
+    monkeypatch.setattr(run.saves.saver, "save", signalled)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         assert run.run() == Outcome(4, "exit_interval", Path("at4"))
@@ -276,7 +280,7 @@ def test_a_run_under_nohup_does_not_stop() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         run = loop(save="x")
-        run.trackers.append(HangUp())
+        run.trackers.each.append(HangUp())
         assert run.run() == Outcome(6, "", Path("at6"))
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
@@ -296,8 +300,8 @@ def test_a_file_ends_the_run_with_a_checkpoint(tmp_path: Path, interval: int, la
 
     for stop_file in (file, None):
         run = loop(save="x", adlr_autoresume_interval=interval)
-        run.stop_file = stop_file
-        run.trackers.append(Wants())
+        run.stop.file = stop_file
+        run.trackers.each.append(Wants())
         outcome = run.run()
         stopped = stop_file is not None and last < 6
         assert outcome == Outcome(
@@ -322,7 +326,7 @@ def test_damaged_data_ends_the_run_before_the_next_step_or_checkpoint() -> None:
         if problem := next(checked):
             raise Problems(problem)
 
-    run.check_data = check
+    run.data.comparison.check = check
     with pytest.raises(Problems, match=r"text\.bin has changed"):
         run.run()
     # Before steps 1, 2, 3 and 4, and the two checkpoints after 2 and 4.
@@ -377,7 +381,7 @@ class FullDisk(Saver):
 @pytest.mark.parametrize("reaction", ["stop", "continue"])
 def test_a_checkpoint_that_cannot_be_written(reaction: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = loop(save="x", checkpoint_factor=2, on_save_error=reaction)
-    run.saver = FullDisk()
+    run.saves.saver = FullDisk()
     if reaction == "stop":
         with pytest.raises(Problems, match="no space"):
             run.run()
@@ -390,7 +394,7 @@ def test_a_checkpoint_that_cannot_be_written(reaction: str, capsys: pytest.Captu
 
 def test_the_last_checkpoint_must_be_written() -> None:
     run = loop(save="x", checkpoint_factor=3, on_save_error="continue")
-    run.saver = FullDisk()
+    run.saves.saver = FullDisk()
     with pytest.raises(Problems, match="no space"):
         run.run()
 
@@ -415,7 +419,7 @@ class Unwritable(Tracker):
 def test_metrics_that_cannot_be_written(reaction: str, at_end: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Are a problem in one sentence, or one warning; a network error is neither."""
     run = loop(on_save_error=reaction)
-    run.trackers.append(Unwritable(at_end))
+    run.trackers.each.append(Unwritable(at_end))
     if reaction == "stop":
         with pytest.raises(Problems, match=r"run_dir \(.\): a metrics or report file cannot be written: no space left"):
             run.run()
@@ -437,8 +441,8 @@ def test_a_folder_that_vanishes_is_restored_before_trackers_write(
 
     folder.mkdir()
     run = loop()
-    run.folders = RunFolders({"run_dir": folder})
-    run.trackers.append(Vanishing())
+    run.trackers.folders = RunFolders({"run_dir": folder})
+    run.trackers.each.append(Vanishing())
     assert run.run().iteration == 6
     assert capsys.readouterr().err.count("[run-folder-vanished]") == 1
 
@@ -485,17 +489,17 @@ class BackgroundSaver(Saver):
 
 def test_a_checkpoint_is_finished_by_the_first_step_after_it_is_written_and_at_the_end() -> None:
     run = loop(save="x", extra_save_iters=[1, 4, 5])
-    run.saver = saver = BackgroundSaver()
+    run.saves.saver = saver = BackgroundSaver()
     assert run.run() == Outcome(6, "", Path("at6"))
     assert happened(run, "save") == [("save", 1), ("save", 4), ("save", 5), ("save", 6)]
     # 1 was written when step 4 began; 4 and 5 were waited for by the next save, 6 by the end of the run
     assert saver.finished == [(1, 0), (4, 2), (5, 2), (6, 3)]
-    order = [event for event in run.trackers[0].events if event[0] in ("save", "step")]  # type: ignore[attr-defined]
+    order = [event for event in run.trackers.each[0].events if event[0] in ("save", "step")]  # type: ignore[attr-defined]
     assert order.index(("save", 1)) == order.index(("step", 4)) + 1
 
 
 def test_a_run_that_diverges_finishes_the_checkpoint_that_is_being_written() -> None:
     run = loop({3: (math.nan, False)}, save="x", extra_save_iters=[2])
-    run.saver = BackgroundSaver()
+    run.saves.saver = BackgroundSaver()
     with pytest.raises(Problems, match="the latest checkpoint is at2"):
         run.run()

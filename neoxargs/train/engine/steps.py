@@ -69,6 +69,10 @@ class Engine:
         """Whether this rank reads micro batches."""
         return True
 
+    @property
+    def samples_per_step(self) -> int:
+        return int(self.deepspeed.train_batch_size())
+
     def learning_rate(self) -> float:
         # With muP, each group's rate was divided by its `width_mult`; reported is the schedule's.
         width: float = self.deepspeed.optimizer.param_groups[0].get("width_mult", 1.0)

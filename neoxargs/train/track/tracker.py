@@ -82,6 +82,9 @@ class Evaluation:
         values = {"lm_loss": self.loss, **({} if more is None else {"lm_loss_char_lvl_ppl": more})}
         return {f"{self.split}/{name}": value for name, value in {**values, **self.reports}.items()}
 
+    def tell(self, tracker: Tracker) -> None:
+        tracker.on_eval(self)
+
 
 @dataclass(frozen=True)
 class TaskResults:

@@ -72,7 +72,7 @@ def test_bytes_of_a_checkpoint(tmp_path):
 
 @pytest.mark.parametrize(("text", "count"), [("", 10), ("checkpoint_scale: log\nsave_interval: 2\n", 5)])
 def test_how_many_are_written(tmp_path, text, count):
-    from neoxargs.train.loop import save_iterations
+    from neoxargs.train.saves import save_iterations
 
     made = config(text, tmp_path)
     assert disk_space.count_saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1

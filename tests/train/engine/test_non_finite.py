@@ -11,6 +11,7 @@ import torch
 
 from neoxargs.base.problems import Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.train.batches.comparison import Comparison
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
 
@@ -76,7 +77,7 @@ def train(trials: dict[str, Trial], root: str) -> dict[str, Ended]:
 
 class _Data:
     def __init__(self, built: Training) -> None:
-        self.built = built
+        self.built, self.comparison = built, Comparison()
 
     def train(self, consumed: int) -> Iterator[Any] | None:
         return self.built.micro_batches(consumed)
@@ -89,18 +90,24 @@ class _Data:
 
 
 def _ended(one: Trial, process: Any, folder: str) -> Ended:
+    from neoxargs.processes.watch import Progress
     from neoxargs.train.checkpoint.save_load import Checkpoints
     from neoxargs.train.checkpoint.saving import Position
+    from neoxargs.train.evaluation.in_training import Evaluations
     from neoxargs.train.loop import Loop
     from neoxargs.train.model.pipeline import named_weights
+    from neoxargs.train.process.stop_request import StopRequest
+    from neoxargs.train.saves import Saves
+    from neoxargs.train.track.trackers import Trackers
 
     saving = {"save": folder, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1, "train_iters": 9}
     built = Training(Trial(saving | one.config, one.deepspeed))
     saver = Checkpoints(built.config, built.engine.deepspeed, process)
-    loop = Loop(
-        training=built.config.training, checkpoint=built.config.checkpoint, batch_size=SAMPLES, engine=built.engine,
-        data=_Data(built), saver=saver, position=Position(), trackers=[], device=process.device,
-    )  # fmt: skip
+    data, trackers, progress = _Data(built), Trackers([]), Progress()
+    saves = Saves(built.config.checkpoint, saver, trackers, progress)
+    evaluations = Evaluations(built.config.training, built.engine, data, progress)
+    stop = StopRequest(process.device)
+    loop = Loop(built.config.training, built.engine, data, saves, evaluations, trackers, stop, progress, Position())
     weights = named_weights(built.engine.deepspeed.module)
     name = [name for name, weight in weights.items() if weight.requires_grad and len(_shape(weight)) > 1][-2]
 

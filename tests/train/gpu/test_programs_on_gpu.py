@@ -87,7 +87,7 @@ def test_a_run_continues_on_any_layout(on_cpu: dict[int, float], copy: Path, lay
 
 def iterations(arguments: list[str]) -> list[list[Wait]]:
     """Run train.py; return what makes the host wait from the start of an iteration to the start of the next."""
-    from neoxargs.train.loop import StopRequest
+    from neoxargs.train.process.stop_request import StopRequest
     from tests.support.simulated_gpu.waits import recorded
 
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # a daemon may not start workers

@@ -1,0 +1,71 @@
+"""What a run evaluates between its steps: the loss on held-out data, tasks and prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neoxargs.processes.watch import Progress
+from neoxargs.registry.training import Training
+from neoxargs.train.batches.loader import Loader
+from neoxargs.train.engine.steps import Engine
+from neoxargs.train.evaluation.characters import CharacterCounter
+from neoxargs.train.evaluation.questions import Questions
+from neoxargs.train.track.tracker import Answers, Evaluation, Split, TaskResults
+
+Results = Iterator[Evaluation | TaskResults | Answers]
+
+
+class Evaluations:
+    """Yields the results that are due, each when it is computed. Collective.
+
+    characters: with `char_level_ppl`. questions: tasks and prompts; None if there are none.
+    """
+
+    def __init__(
+        self,
+        options: Training,
+        engine: Engine,
+        data: Loader,
+        progress: Progress,
+        characters: CharacterCounter | None = None,
+        questions: Questions | None = None,
+    ) -> None:
+        self.options, self.engine, self.data, self.progress = options, engine, data, progress
+        self.characters, self.questions = characters, questions
+
+    def before_training(self) -> Results:
+        """What the untrained model answers, to compare with."""
+        return self._ask(0, everything=True)
+
+    def after_step(self, iteration: int) -> Results:
+        """Of any step but the last one."""
+        every = self.options.eval_interval
+        if every and iteration % every == 0:
+            yield from self._held_out("validation", iteration, iteration // every - 1)
+        if self.questions and self.questions.due(iteration):
+            yield from self._ask(iteration)
+
+    def after_training(self, iteration: int) -> Results:
+        # GPT-NeoX evaluates the last iteration twice if its number is a multiple of the interval.
+        every = self.options.eval_interval
+        yield from self._held_out("validation", iteration, iteration // every if every else 0)
+        yield from self._held_out("test", iteration)
+        yield from self._ask(iteration, everything=True)
+
+    def _held_out(self, split: Split, iteration: int, number: int = 0) -> Iterator[Evaluation]:
+        """number: how many evaluations on this split came before in an uninterrupted run."""
+        wanted = self.options.do_valid if split == "validation" else self.options.do_test
+        if wanted is False or not self.options.eval_iters or not self.data.has(split):
+            return
+        self.progress.long(f"the evaluation after step {iteration}")
+        batches, characters = self.data.held_out(split, number), self.characters
+        if characters:
+            batches = characters.counted(batches)
+        loss, reports = self.engine.evaluate(batches, self.options.eval_iters)
+        yield Evaluation(iteration, split, loss, characters.perplexity(loss) if characters else None, reports)
+
+    def _ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:
+        """Run the tasks and continue the prompts that are due, or all of them."""
+        if self.questions:
+            self.progress.long(f"the tasks and prompts after step {iteration}")
+            yield from self.questions.ask(iteration, everything)

@@ -1,0 +1,80 @@
+"""The checkpoints that a run saves: when, and what follows if one cannot be written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from neoxargs.base.problems import Problems
+from neoxargs.processes.watch import Progress
+from neoxargs.registry.checkpoint import Checkpoint
+from neoxargs.train.checkpoint.saving import Position, Saved, Saver
+from neoxargs.train.track.trackers import Trackers
+
+#: The id of the problem that a checkpoint cannot be written.
+NOT_SAVED = "checkpoint-not-saved"
+
+
+class Saves:
+    """Saves checkpoints, and tells the trackers of each when it is complete. Collective.
+
+    saved: the position of the latest one, also if it is still written in the background.
+    """
+
+    def __init__(
+        self, options: Checkpoint, saver: Saver, trackers: Trackers, progress: Progress, saved: Position | None = None
+    ) -> None:
+        self.options, self.saver, self.trackers, self.progress, self.saved = options, saver, trackers, progress, saved
+
+    def needed(self, position: Position) -> bool:
+        """Whether a checkpoint of this position does not exist yet, and is to."""
+        return bool(self.options.save) and position != self.saved
+
+    def save(self, position: Position, last: bool = False) -> None:
+        """Save a checkpoint. last: whether the run ends with it, so that it must be written."""
+        self.progress.long(f"saving the checkpoint of step {position.iteration}")
+        self.trackers.restore_folders()
+        self.finish()
+        if self._complete(lambda: self.saver.save(position), last):
+            self.saved = position
+
+    def finish(self, last: bool = False) -> None:
+        """Wait for the checkpoint that is written in the background, if any, and make it visible."""
+        self._complete(self.saver.finish, last)
+
+    def end(self) -> None:
+        """Finish the last checkpoint."""
+        self.progress.long("completing the last checkpoint")
+        self.finish(last=True)
+        self.saver.close()
+
+    def _complete(self, save: Callable[[], Saved | None], last: bool) -> bool:
+        """Return whether `save` succeeded. Raises Problems if it did not, unless training goes on without it."""
+        try:
+            saved = save()
+        except Problems as problems:
+            only_unsaved = {problem.id for problem in problems.problems} == {NOT_SAVED}
+            if last or self.options.on_save_error == "stop" or not only_unsaved:
+                raise
+            self.trackers.warn(problems.problems)
+            return False
+        if saved:
+            self.trackers.tell(lambda tracker: tracker.on_save(saved.position.iteration, saved.folder))
+        return True
+
+
+def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
+    """Return the iterations after which a checkpoint is saved, in addition to the last one.
+
+    With a linear scale, every `checkpoint_factor` iterations; with a log scale, iteration 1 and then each previous one
+    times `checkpoint_factor`, rounded up. `extra_save_iters` are added.
+    """
+    factor, chosen = options.checkpoint_factor, set(options.extra_save_iters or ())
+    if factor and options.checkpoint_scale == "linear":
+        chosen |= set(range(int(factor), train_iters, int(factor)))
+    elif factor and factor > 1:
+        iteration = 1
+        while iteration < train_iters:
+            chosen.add(iteration)
+            iteration = math.ceil(iteration * factor)
+    return frozenset(chosen)
