@@ -7,6 +7,7 @@ tensor parallel size that divides `num_kv_heads`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -85,6 +86,8 @@ class SelfAttention(nn.Module):
             )
         #: Set during text generation only.
         self.cache: Cache | None = None
+        #: `_attend` outside of compiled graphs, where these layers need it.
+        self.attend_outside: Callable[..., Tensor] | None = None
 
     def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
         """starts: (batch, seq), the position where each token's document begins; None if no layer needs it."""
@@ -92,7 +95,8 @@ class SelfAttention(nn.Module):
         if self.cache is not None:
             key, value = self.cache.add(key, value)
         dropout = self.dropout if self.training else 0.0
-        context = self._attend(query, key, value, starts if self.reset_mask else None, dropout)
+        attend = self.attend_outside or self._attend
+        context = attend(query, key, value, starts if self.reset_mask else None, dropout)
         return self.dense(self.recompute(_by_token, context))  # type: ignore[no-any-return]
 
     def _heads(self, mixed: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
@@ -107,7 +111,7 @@ class SelfAttention(nn.Module):
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
         query, key, value = mixed.split((self.queries, 1, 1), dim=3)  # type: ignore[no-untyped-call]
         if self.norms is not None and self.over_all_heads:  # they communicate, which is not done again
-            query, key = (norm(x) for norm, x in zip(self.norms, (query, key), strict=True))
+            query, key = self.norms[0](query), self.norms[1](key)
         query = self.recompute(lambda x: self._prepared(x, 0, angles), query)
         key = self.recompute(lambda x: self._prepared(x, 1, angles), key)
         return query, key, _by_head(value)
@@ -162,8 +166,7 @@ class SelfAttention(nn.Module):
         if self.rotation:
             self.rotation.angles(self.seq_length, self.seq_length, device, self.masks.tables)
         if self.reset_mask or self.masks.rule.softcap or not self.masks.is_causal(self.seq_length):
-            outside = torch.compiler.disable(self._attend)  # type: ignore[no-untyped-call]
-            setattr(self, "_attend", outside)  # noqa: B010
+            self.attend_outside = torch.compiler.disable(self._attend)  # type: ignore[no-untyped-call]
 
     def _fits_flex(self, query: Tensor, starts: Tensor | None, dropout: float) -> bool:
         """Whether positions and scores determine more than the causal mask, and flex_attention can compute it.

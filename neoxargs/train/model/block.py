@@ -54,7 +54,8 @@ class TransformerBlock(nn.Module):
         self.attention = SelfAttention(config, inside.at("attention"), layer, relative)
         self.tied = self.parallel_residual and config.attention.gpt_j_tied
         self.post_attention_layernorm = self._norm(config, before and not self.tied, mlp_norm_options(config))
-        self.attention_output_layernorm, self.mlp_output_layernorm = (self._norm(config, after) for _ in range(2))
+        self.attention_output_layernorm = self._norm(config, after)
+        self.mlp_output_layernorm = self._norm(config, after)
         self.mlp = FEED_FORWARD[has_experts(config, layer)](config, inside.at("mlp"))
         self.dropout = nn.Dropout(regularization.hidden_dropout)
         # Partial sums cover all tokens of the sequence, and every rank must drop the same elements of them.
