@@ -91,11 +91,7 @@ class Loss:
         return self.vocabulary.padded if self.over_padding else self.vocabulary.size
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
-        hidden, weight = readout
-        # Each rank multiplies with its rows of the weight, so the gradients of `hidden` are summed over the ranks.
-        hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
-        hidden = hidden.flatten(0, -2)
-        arguments = (hidden, weight, batch.labels.flatten(), self, torch.is_grad_enabled())
+        arguments = (self._hidden(readout), readout.weight, batch.labels.flatten(), self, torch.is_grad_enabled())
         mean: Tensor = _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
         return mean if batch.factor is None else mean * batch.factor
 
@@ -104,11 +100,17 @@ class Loss:
 
         For losses other than the mean cross entropy, such as those of preference training.
         """
-        hidden, weight = readout
-        hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
-        arguments = (hidden.flatten(0, -2), weight, labels.flatten(), replace(self, z=0.0))
+        arguments = (self._hidden(readout), readout.weight, labels.flatten(), replace(self, z=0.0))
         logs: Tensor = _LogProbabilities.apply(*arguments)  # type: ignore[no-untyped-call]
         return logs.view(labels.shape)
+
+    def _hidden(self, readout: Readout) -> Tensor:
+        """Return the hidden states (T, D) of the full sequence."""
+        # Each rank multiplies with its rows of the weight, so the gradients are summed over the ranks.
+        whole = (
+            gather(readout.hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(readout.hidden, self.tensor)
+        )
+        return whole.flatten(0, -2)
 
     def logits(self, readout: Readout) -> Tensor:
         """Return logits (batch, seq, vocabulary), equal on every tensor parallel rank, without gradient."""
@@ -130,17 +132,17 @@ class Loss:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """hidden (tokens, hidden), weight (rows, hidden), labels (tokens) -> mean loss."""
+    """Mean loss; V is the rows of the vocabulary on this rank."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss, train: bool) -> Tensor:
-        slices = _Slices(hidden, weight, labels, loss, frozen=not ctx.needs_input_grad[1])
+    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, loss: Loss, train: bool) -> Tensor:
+        slices = _Slices(hidden_TD, weight_VD, labels_T, loss, frozen=not ctx.needs_input_grad[1])
         # The gradients are finished before the backward pass begins, so nothing else has to be stored for it.
         for part in slices.parts():
             slices.add(part, train)
-        ctx.gradients = slices.hidden_gradient, slices.weight_gradient
+        ctx.gradients = slices.gradient_TD, slices.gradient_VD
         ctx.count = slices.count
-        return slices.losses.sum() / slices.count
+        return slices.losses_T.sum() / slices.count
 
     @staticmethod
     @once_differentiable
@@ -149,130 +151,133 @@ class _CrossEntropy(torch.autograd.Function):
         # division by the number of tokens, which would underflow.
         scale = gradient / ctx.count
         # No longer held by ctx, so that their memory is freed as soon as autograd has used them.
-        hidden, weight = ctx.gradients
+        hidden_TD, weight_VD = ctx.gradients
         ctx.gradients = None
-        return hidden.mul_(scale), None if weight is None else weight.mul_(scale), None, None, None
+        return hidden_TD.mul_(scale), None if weight_VD is None else weight_VD.mul_(scale), None, None, None
 
 
 class _LogProbabilities(torch.autograd.Function):
-    """hidden (tokens, hidden), weight (rows, hidden), labels (tokens) -> log-probabilities of the labels (tokens).
+    """Log-probabilities of the labels, (T); V is the rows of the vocabulary on this rank.
 
     The backward pass computes the logits again, because the gradient of each token is not known before.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-        slices = _Slices(hidden, weight, labels, loss)
+    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, loss: Loss) -> Tensor:
+        slices = _Slices(hidden_TD, weight_VD, labels_T, loss)
         for part in slices.parts():
             slices.add(part, train=False)
-        ctx.save_for_backward(hidden, weight, labels)
+        ctx.save_for_backward(hidden_TD, weight_VD, labels_T)
         ctx.loss = loss
-        return -slices.losses
+        return -slices.losses_T
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, labels = ctx.saved_tensors
-        slices = _Slices(hidden, weight, labels, ctx.loss, frozen=not ctx.needs_input_grad[1], factors=-gradient)
+    def backward(ctx: Any, gradient_T: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_TD, weight_VD, labels_T = ctx.saved_tensors
+        slices = _Slices(
+            hidden_TD, weight_VD, labels_T, ctx.loss, frozen=not ctx.needs_input_grad[1], factors_T=-gradient_T
+        )
         for part in slices.parts():
             slices.add(part, train=True)
-        of_weight = slices.weight_gradient
-        return slices.hidden_gradient, None if of_weight is None else of_weight.to(weight.dtype), None, None
+        gradient_VD = slices.gradient_VD
+        return slices.gradient_TD, None if gradient_VD is None else gradient_VD.to(weight_VD.dtype), None, None
 
 
 class _Slices:
     """Losses of tokens, and the gradients of their sum, accumulated over slices; that of a frozen weight is None.
 
-    factors: (tokens), what each token's loss is multiplied with in the gradients; None: 1.
+    factors_T: what each token's loss is multiplied with in the gradients; None: 1. V: rows of this rank.
     """
 
     def __init__(
         self,
-        hidden: Tensor,
-        weight: Tensor,
-        labels: Tensor,
+        hidden_TD: Tensor,
+        weight_VD: Tensor,
+        labels_T: Tensor,
         loss: Loss,
         frozen: bool = False,
-        factors: Tensor | None = None,
+        factors_T: Tensor | None = None,
     ) -> None:
-        self.hidden, self.weight, self.axis, self.half, self.z = hidden, weight, loss.tensor, loss.half, loss.z
-        self.loss, self.frozen = loss, frozen
-        rows = weight.shape[0]
+        self.hidden_TD, self.weight_VD, self.loss, self.frozen = hidden_TD, weight_VD, loss, frozen
+        rows = weight_VD.shape[0]
         first = loss.tensor.rank * rows
         self.rows = min(rows, max(0, loss.rows - first))  # that take part in the softmax
-        self.counted = (labels != IGNORED).unsqueeze(-1)  # (tokens, 1), like all per-token tensors of this class
-        local = (labels - first).unsqueeze(-1)
-        self.is_local = self.counted & (local >= 0) & (local < rows)  # whether this rank holds the label's row
-        self.label = local.where(self.is_local, 0)
-        self.count = self.counted.sum().clamp(min=1)
-        # (tokens, 1) like `counted`, which is the factor of each token where no other is given.
-        self.factors = self.counted if factors is None else self.counted * factors.unsqueeze(-1)
-        self.losses = torch.zeros(len(labels), device=hidden.device)
-        self.hidden_gradient: Tensor | None = None
-        self.weight_gradient: Tensor | None = None
+        self.counted_T1 = (labels_T != IGNORED).unsqueeze(-1)
+        local = (labels_T - first).unsqueeze(-1)
+        self.is_local_T1 = self.counted_T1 & (local >= 0) & (local < rows)  # whether this rank holds the label's row
+        self.label_T1 = local.where(self.is_local_T1, 0)
+        self.count = self.counted_T1.sum().clamp(min=1)
+        # Where no factor is given, it is 1 for the tokens that count.
+        self.factors_T1 = self.counted_T1 if factors_T is None else self.counted_T1 * factors_T.unsqueeze(-1)
+        self.losses_T = torch.zeros(len(labels_T), device=hidden_TD.device)
+        self.gradient_TD: Tensor | None = None
+        self.gradient_VD: Tensor | None = None
 
     def parts(self) -> Iterator[slice]:
         """Yield slices of the tokens, of which the logits fit into memory."""
-        at_once = max(1, LOGITS_AT_ONCE.get(self.hidden.device.type, 2**27) // self.weight.shape[0])
+        at_once = max(1, LOGITS_AT_ONCE.get(self.hidden_TD.device.type, 2**27) // self.weight_VD.shape[0])
         # Whole tiles of a GPU's matrix product.
         at_once = at_once // 256 * 256 or at_once
-        for start in range(0, len(self.hidden), at_once):
+        for start in range(0, len(self.hidden_TD), at_once):
             yield slice(start, start + at_once)
 
     def add(self, part: slice, train: bool) -> None:
         """Compute the losses of the tokens of `part`, and with `train` add its gradients."""
-        logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows); everything below works in this memory
-        if train and self.loss.compiled and should_compile(logits.device.type):
-            of_part = self.label[part], self.counted[part], self.factors[part]
-            self.losses[part], gradient = _compiled()(logits, *of_part, self.rows, self.z, self.loss.softcap)
-            self._add_gradients(gradient, part)
+        logits_TV = F.linear(self.hidden_TD[part], self.weight_VD)  # everything below works in this memory
+        if train and self.loss.compiled and should_compile(logits_TV.device.type):
+            of_part = self.label_T1[part], self.counted_T1[part], self.factors_T1[part]
+            self.losses_T[part], gradient_TV = _compiled()(
+                logits_TV, *of_part, self.rows, self.loss.z, self.loss.softcap
+            )
+            self._add_gradients(gradient_TV, part)
             return
-        logits = self.loss.bounded(logits if self.half else logits.float())
+        logits_TV = self.loss.bounded(logits_TV if self.loss.half else logits_TV.float())
         # d bounded / d logit, the only other tensor of the size of the logits
-        slope = (logits / self.loss.softcap).square_().neg_().add_(1) if self.loss.softcap and train else None
+        slope_TV = (logits_TV / self.loss.softcap).square_().neg_().add_(1) if self.loss.softcap and train else None
         # exp() makes these 0, so they neither count in the sum nor get a gradient.
-        logits[:, self.rows :] = -torch.inf
+        logits_TV[:, self.rows :] = -torch.inf
         # The maximum over all ranks is subtracted so that exp() does not overflow.
-        peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
-        label_logit = logits.gather(1, self.label[part]).where(self.is_local[part], 0)
+        peak_T1 = self._over_ranks(logits_TV.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
+        label_logit_T1 = logits_TV.gather(1, self.label_T1[part]).where(self.is_local_T1[part], 0)
         # From here on the memory of the logits holds the exponentials, and below their gradient.
-        exponentials = logits.sub_(peak).exp_()
-        sums = torch.cat((exponentials.sum(-1, keepdim=True, dtype=torch.float32), label_logit.float()), dim=1)
+        exponentials_TV = logits_TV.sub_(peak_T1).exp_()
+        sums = torch.cat((exponentials_TV.sum(-1, keepdim=True, dtype=torch.float32), label_logit_T1.float()), dim=1)
         # The second all-reduce of the slice: the sum, and the label's logit, which only one rank has.
-        total, label_logit = self._over_ranks(sums, dist.ReduceOp.SUM).chunk(2, dim=1)
-        log_z = total.log() + peak
-        self.losses[part] = (log_z - label_logit).where(self.counted[part], 0).squeeze(-1)
+        total_T1, label_logit_T1 = self._over_ranks(sums, dist.ReduceOp.SUM).chunk(2, dim=1)
+        log_z_T1 = total_T1.log() + peak_T1
+        self.losses_T[part] = (log_z_T1 - label_logit_T1).where(self.counted_T1[part], 0).squeeze(-1)
         if train:
             # d loss / d logits = softmax x (1 + 2 z log Z) - one_hot(label); 0 where the label does not count.
-            gradient = exponentials.mul_(self.factors[part] * (1 + 2 * self.z * log_z) / total)
+            gradient_TV = exponentials_TV.mul_(self.factors_T1[part] * (1 + 2 * self.loss.z * log_z_T1) / total_T1)
             # -1 at the label, on the rank that holds it; elsewhere -0 at index 0.
-            at_label = self.factors[part] * self.is_local[part]
-            gradient.scatter_add_(1, self.label[part], -at_label.to(gradient.dtype))
-            if slope is not None:
-                gradient *= slope
-            self._add_gradients(gradient.to(self.weight.dtype), part)
+            at_label = self.factors_T1[part] * self.is_local_T1[part]
+            gradient_TV.scatter_add_(1, self.label_T1[part], -at_label.to(gradient_TV.dtype))
+            if slope_TV is not None:
+                gradient_TV *= slope_TV
+            self._add_gradients(gradient_TV.to(self.weight_VD.dtype), part)
 
-    def _add_gradients(self, gradient: Tensor, part: slice) -> None:
+    def _add_gradients(self, gradient_TV: Tensor, part: slice) -> None:
         # Each slice writes its own rows, so no sum is needed, unlike for the weight.
-        if self.hidden_gradient is None:
-            self.hidden_gradient = torch.empty_like(self.hidden)
-        torch.mm(gradient, self.weight, out=self.hidden_gradient[part])
+        if self.gradient_TD is None:
+            self.gradient_TD = torch.empty_like(self.hidden_TD)
+        torch.mm(gradient_TV, self.weight_VD, out=self.gradient_TD[part])
         if self.frozen:
             return
-        if self.weight_gradient is None:
-            self.weight_gradient = (gradient.t() @ self.hidden[part]).float()
-        elif self.weight.dtype == torch.float32:
-            self.weight_gradient.addmm_(gradient.t(), self.hidden[part])
+        if self.gradient_VD is None:
+            self.gradient_VD = (gradient_TV.t() @ self.hidden_TD[part]).float()
+        elif self.weight_VD.dtype == torch.float32:
+            self.gradient_VD.addmm_(gradient_TV.t(), self.hidden_TD[part])
         # 16-bit weights: sum over the slices in fp32
-        elif gradient.is_cuda and hasattr(torch.ops.aten.addmm, "dtype_out"):
-            total = self.weight_gradient
-            torch.addmm(total, gradient.t(), self.hidden[part], out_dtype=total.dtype, out=total)
+        elif gradient_TV.is_cuda and hasattr(torch.ops.aten.addmm, "dtype_out"):
+            total = self.gradient_VD
+            torch.addmm(total, gradient_TV.t(), self.hidden_TD[part], out_dtype=total.dtype, out=total)
         else:
-            self.weight_gradient += gradient.t() @ self.hidden[part]
+            self.gradient_VD += gradient_TV.t() @ self.hidden_TD[part]
 
     def _over_ranks(self, values: Tensor, operation: Any) -> Tensor:
-        if self.axis.size > 1:
-            all_reduce(values, operation, group=self.axis.group)
+        if self.loss.tensor.size > 1:
+            all_reduce(values, operation, group=self.loss.tensor.group)
         return values
 
 
@@ -282,18 +287,18 @@ def _compiled() -> Any:
 
 
 def _losses_and_gradient(
-    logits: Tensor, label: Tensor, counted: Tensor, factors: Tensor, rows: int, z: float, softcap: float
+    logits_TV: Tensor, label_T1: Tensor, counted_T1: Tensor, factors_T1: Tensor, rows: int, z: float, softcap: float
 ) -> tuple[Tensor, Tensor]:
-    """Return what `_Slices.add` computes on one rank, without in-place operations: losses (tokens), d loss / d logits.
+    """Return what `_Slices.add` computes on one rank, without in-place operations: losses, and d loss / d logits.
 
-    logits: (tokens, padded vocabulary), of which the first `rows` take part; all others: (tokens, 1).
+    rows: of the padded vocabulary, those that take part.
     """
-    bounded = softcap * torch.tanh(logits.float() / softcap) if softcap else logits.float()
-    row = torch.arange(logits.shape[1], device=logits.device)
-    values = bounded.where(row < rows, -torch.inf)
-    log_z = values.logsumexp(-1, keepdim=True)
-    losses = (log_z - values.gather(1, label)).where(counted, 0).squeeze(-1)
-    gradient = factors * ((values - log_z).exp() * (1 + 2 * z * log_z) - (row == label).float())
+    bounded_TV = softcap * torch.tanh(logits_TV.float() / softcap) if softcap else logits_TV.float()
+    row_V = torch.arange(logits_TV.shape[1], device=logits_TV.device)
+    values_TV = bounded_TV.where(row_V < rows, -torch.inf)
+    log_z_T1 = values_TV.logsumexp(-1, keepdim=True)
+    losses_T = (log_z_T1 - values_TV.gather(1, label_T1)).where(counted_T1, 0).squeeze(-1)
+    gradient_TV = factors_T1 * ((values_TV - log_z_T1).exp() * (1 + 2 * z * log_z_T1) - (row_V == label_T1).float())
     if softcap:
-        gradient = gradient * (1 - (bounded / softcap).square())
-    return losses, gradient.to(logits.dtype)
+        gradient_TV = gradient_TV * (1 - (bounded_TV / softcap).square())
+    return losses_T, gradient_TV.to(logits_TV.dtype)

@@ -66,8 +66,8 @@ def summed_over_slices() -> float:
         slices = cross_entropy._Slices(hidden, weight, labels, Loss(Vocabulary(64, 64)))
         for part in slices.parts():
             slices.add(part, train=True)
-        assert slices.weight_gradient is not None and slices.weight_gradient.dtype == torch.float32
-        return slices.weight_gradient
+        assert slices.gradient_VD is not None and slices.gradient_VD.dtype == torch.float32
+        return slices.gradient_VD
 
     found, exact = gradient(hidden, weight), gradient(hidden.float(), weight.float())
     return float((found - exact).norm() / exact.norm())
