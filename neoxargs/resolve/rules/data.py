@@ -6,94 +6,42 @@ from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import Paths, path_list
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse, warn
+from neoxargs.resolve.rules.rule import Finding, check, check_each_split, derive_each_split, refuse, warn
 
 Weights = Sequence[float] | None
 WEIGHT_NAMES = ("train_data_weights", "valid_data_weights", "test_data_weights")
 
 
-def equal_weights(paths: Paths, chosen: Paths) -> list[float] | None:
-    """Return a weight of 1 per dataset; `chosen` are the datasets of preferred answers in preference training."""
-    return [1.0] * len(path_list(paths) or path_list(chosen)) or None
-
-
-@derive
-def train_data_weights(train_data_paths: Paths, pos_train_data_paths: Paths) -> list[float] | None:
+@derive_each_split
+def SPLIT_data_weights(split: str, SPLIT_data_paths: Paths, pos_SPLIT_data_paths: Paths) -> list[float] | None:
     """every dataset has the same weight"""
-    return equal_weights(train_data_paths, pos_train_data_paths)
+    return [1.0] * len(path_list(SPLIT_data_paths) or path_list(pos_SPLIT_data_paths)) or None
 
 
-@derive
-def valid_data_weights(valid_data_paths: Paths, pos_valid_data_paths: Paths) -> list[float] | None:
-    """every dataset has the same weight"""
-    return equal_weights(valid_data_paths, pos_valid_data_paths)
+@check_each_split
+def SPLIT_weights_match_paths(
+    split: str, SPLIT_data_paths: Paths, pos_SPLIT_data_paths: Paths, SPLIT_data_weights: Weights
+) -> Finding | None:
+    """SPLIT_data_weights holds one weight for each of SPLIT_data_paths, in the same order. The data of all splits is
+    built before the first step: with too few or too many weights, every rank stops there; with only zeros, there is
+    nothing to sample from.
 
-
-@derive
-def test_data_weights(test_data_paths: Paths, pos_test_data_paths: Paths) -> list[float] | None:
-    """every dataset has the same weight"""
-    return equal_weights(test_data_paths, pos_test_data_paths)
-
-
-def check_weights(part: str, paths: Paths, chosen: Paths, weights: Weights) -> Finding | None:
-    """Refuse weights that are not one per dataset, or all 0; `part` is train, valid or test."""
-    names = path_list(paths) or path_list(chosen)
+        train_data_paths: web
+        valid_data_paths: web
+        test_data_paths: web
+        SPLIT_data_weights: [1, 2]
+    """
+    # In preference training, the datasets are those of the preferred answers.
+    names, weights = path_list(SPLIT_data_paths) or path_list(pos_SPLIT_data_paths), SPLIT_data_weights
     if weights is None or not names:
         return None
+    about = [f"{split}_data_paths", f"{split}_data_weights"]
     if len(weights) != len(names):
-        what = f"the number of {part}_data_weights ({len(weights)}) must equal the number of "
-        what += f"{part}_data_paths ({len(names)})"
-        advice = "write one weight for each dataset, in the order of the datasets"
-        return refuse(what, advice, about=[f"{part}_data_paths", f"{part}_data_weights"])
+        what = f"the number of {about[1]} ({len(weights)}) must equal the number of {about[0]} ({len(names)})"
+        return refuse(what, "write one weight for each dataset, in the order of the datasets", about)
     if not any(weights):
-        what = f"{part}_data_weights must not all be 0"
-        return refuse(what, "set at least one weight to a value above 0", about=[f"{part}_data_weights"])
+        return refuse(f"{about[1]} must not all be 0", "set at least one weight to a value above 0", about[1:])
     return None
-
-
-@check
-def train_weights_match_paths(
-    train_data_paths: Paths, pos_train_data_paths: Paths, train_data_weights: Weights
-) -> Finding | None:
-    """train_data_weights holds one weight for each of train_data_paths, in the same order. With too few or too many,
-    every rank stops when it builds the training data; with only zeros, there is nothing to sample from.
-
-        train_data_paths: [code, web]
-        train_data_weights: [1]
-        valid_data_paths: web
-        test_data_paths: web
-    """
-    return check_weights("train", train_data_paths, pos_train_data_paths, train_data_weights)
-
-
-@check
-def valid_weights_match_paths(
-    valid_data_paths: Paths, pos_valid_data_paths: Paths, valid_data_weights: Weights
-) -> Finding | None:
-    """valid_data_weights holds one weight for each of valid_data_paths, in the same order. Validation data is built
-    together with the training data: with a missing weight, every rank stops before its first step.
-
-        train_data_paths: web
-        valid_data_paths: [web]
-        valid_data_weights: [1, 2]
-        test_data_paths: web
-    """
-    return check_weights("valid", valid_data_paths, pos_valid_data_paths, valid_data_weights)
-
-
-@check
-def test_weights_match_paths(
-    test_data_paths: Paths, pos_test_data_paths: Paths, test_data_weights: Weights
-) -> Finding | None:
-    """test_data_weights holds one weight for each of test_data_paths, in the same order. Test data is built together
-    with the training data: with a missing weight, every rank stops before its first step.
-
-        train_data_paths: web
-        valid_data_paths: web
-        test_data_paths: web
-        test_data_weights: [0]
-    """
-    return check_weights("test", test_data_paths, pos_test_data_paths, test_data_weights)
 
 
 @check

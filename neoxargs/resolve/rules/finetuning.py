@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import Paths, path_list
-from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.resolve.rules.rule import Finding, check, check_each_split, refuse
 
 
-def check_labels(split: str, paths: Paths, labels: Paths, others: Paths) -> Finding | None:
-    """Refuse a split that has data but no labels, labels without data, and lists of different lengths.
+@check_each_split
+def SPLIT_labels_match_paths(
+    split: str,
+    SPLIT_data_paths: Paths,
+    train_label_data_paths: Paths,
+    valid_label_data_paths: Paths,
+    test_label_data_paths: Paths,
+) -> Finding | None:
+    """SPLIT_label_data_paths holds the labels of SPLIT_data_paths, one file for each dataset, in the same order.
+    Without labels, the loss would include the prompts; with labels in one split only, the losses of training and
+    evaluations could not be compared. With a different number of files, a dataset would get the labels of another
+    dataset, or none.
 
-    split: train, valid or test. others: label files of the other splits.
+        SPLIT_label_data_paths: labels
     """
-    data, own = path_list(paths), path_list(labels)
+    labels = {"train": train_label_data_paths, "valid": valid_label_data_paths, "test": test_label_data_paths}
+    data, own = path_list(SPLIT_data_paths), path_list(labels[split])
     names = [f"{split}_label_data_paths", f"{split}_data_paths"]
     if own and not data:
         return refuse(
             f"{names[0]} needs {names[1]}", f"set {names[1]} to the datasets that these labels belong to", about=names
         )
-    if data and not own and path_list(others):
+    if data and not own and any(map(path_list, labels.values())):
         what = f"{names[1]} has no label files, although another split does"
         advice = f"set {names[0]} to a list with one label file for each dataset in {names[1]}"
         return refuse(what, advice, about=names[::-1])
@@ -26,64 +37,6 @@ def check_labels(split: str, paths: Paths, labels: Paths, others: Paths) -> Find
         what = f"the number of {names[0]} ({len(own)}) must equal the number of {names[1]} ({len(data)})"
         return refuse(what, "write one label file for each dataset, in the order of the datasets", about=names)
     return None
-
-
-@check
-def train_labels_match_paths(
-    train_label_data_paths: Paths,
-    train_data_paths: Paths,
-    valid_label_data_paths: Paths,
-    test_label_data_paths: Paths,
-) -> Finding | None:
-    """train_label_data_paths holds the labels of train_data_paths, one file for each dataset, in the same order.
-    Without labels, the run would train on the prompts too. Without datasets, there are no tokens that the labels belong
-    to.
-
-        train_label_data_paths: labels
-    """
-    others = [*path_list(valid_label_data_paths), *path_list(test_label_data_paths)]
-    return check_labels("train", train_data_paths, train_label_data_paths, others)
-
-
-@check
-def valid_labels_match_paths(
-    valid_label_data_paths: Paths,
-    valid_data_paths: Paths,
-    train_label_data_paths: Paths,
-    test_label_data_paths: Paths,
-) -> Finding | None:
-    """valid_label_data_paths holds the labels of valid_data_paths. If only the training data has labels, evaluations
-    would measure the loss of the prompts too, which is not comparable with the training loss.
-
-        train_data_paths: a
-        train_label_data_paths: a_labels
-        valid_data_paths: b
-        test_data_paths: c
-        test_label_data_paths: c_labels
-    """
-    others = [*path_list(train_label_data_paths), *path_list(test_label_data_paths)]
-    return check_labels("valid", valid_data_paths, valid_label_data_paths, others)
-
-
-@check
-def test_labels_match_paths(
-    test_label_data_paths: Paths,
-    test_data_paths: Paths,
-    train_label_data_paths: Paths,
-    valid_label_data_paths: Paths,
-) -> Finding | None:
-    """test_label_data_paths holds the labels of test_data_paths, one file for each dataset, in the same order. With a
-    different number of files, a dataset would get the labels of another dataset, or none.
-
-        train_data_paths: a
-        train_label_data_paths: a_labels
-        valid_data_paths: b
-        valid_label_data_paths: b_labels
-        test_data_paths: [c, d]
-        test_label_data_paths: c_labels
-    """
-    others = [*path_list(train_label_data_paths), *path_list(valid_label_data_paths)]
-    return check_labels("test", test_data_paths, test_label_data_paths, others)
 
 
 @check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import Paths, path_list
-from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.resolve.rules.rule import Finding, check, check_each_split, refuse
 
 #: The values of `train_impl` whose losses compare the two answers of a pair.
 COMPARING = ("dpo", "rm")
@@ -68,92 +68,44 @@ def pairs_have_data(dataset_impl: str, pos_train_data_paths: Paths, neg_train_da
     return refuse(what, advice + "of the rejected answers", ["dataset_impl", *absent])
 
 
-def check_pairs(
-    dataset_impl: str, split: str, preferred: Paths, rejected: Paths, labels: Paths, other_labels: Paths
+@check_each_split
+def SPLIT_pairs_match(
+    split: str,
+    dataset_impl: str,
+    pos_SPLIT_data_paths: Paths,
+    neg_SPLIT_data_paths: Paths,
+    pos_SPLIT_label_data_paths: Paths,
+    neg_SPLIT_label_data_paths: Paths,
 ) -> Finding | None:
-    """Refuse lists of different lengths, and labels for only one of the two answers. split: train, valid or test."""
-    # Without one of the two for training, `pairs_have_data` says so.
-    if dataset_impl != "pairwise" or (split == "train" and not (path_list(preferred) and path_list(rejected))):
-        return None
+    """The datasets of preferred and of rejected answers belong together, in the order of the lists, and so do their
+    label files. With lists of different lengths, answers or labels of different prompts would be compared; with labels
+    for one answer only, an answer would be compared with a prompt and an answer.
+
+        train_impl: dpo
+        dataset_impl: pairwise
+        pack_impl: unpacked
+        pos_train_data_paths: {train}
+        neg_train_data_paths: a
+        pos_valid_data_paths: {valid}
+        neg_valid_data_paths: a
+        pos_test_data_paths: {test}
+        neg_test_data_paths: a
+    """
     counts = {
-        f"pos_{split}_data_paths": len(path_list(preferred)),
-        f"neg_{split}_data_paths": len(path_list(rejected)),
-        f"pos_{split}_label_data_paths": len(path_list(labels)),
-        f"neg_{split}_label_data_paths": len(path_list(other_labels)),
+        f"pos_{split}_data_paths": len(path_list(pos_SPLIT_data_paths)),
+        f"neg_{split}_data_paths": len(path_list(neg_SPLIT_data_paths)),
+        f"pos_{split}_label_data_paths": len(path_list(pos_SPLIT_label_data_paths)),
+        f"neg_{split}_label_data_paths": len(path_list(neg_SPLIT_label_data_paths)),
     }
-    (first, count), *others = counts.items()
+    (first, count), second, *labels = counts.items()
+    # Without one of the two for training, `pairs_have_data` says so.
+    if dataset_impl != "pairwise" or (split == "train" and not (count and second[1])):
+        return None
     # Labels may be left out, but then for both answers.
-    required = others if any(path_list(each) for each in (labels, other_labels)) else others[:1]
+    required = [second, *(labels if any(number for _, number in labels) else [])]
     wrong = [(name, number) for name, number in required if number != count]
     if not wrong:
         return None
     name, number = wrong[0]
     what = f"the number of {name} ({number}) must equal the number of {first} ({count})"
     return refuse(what, "write one path per dataset in each of these lists, in the same order", [name, first])
-
-
-@check
-def train_pairs_match(
-    dataset_impl: str,
-    pos_train_data_paths: Paths,
-    neg_train_data_paths: Paths,
-    pos_train_label_data_paths: Paths,
-    neg_train_label_data_paths: Paths,
-) -> Finding | None:
-    """The datasets of preferred and of rejected answers belong together, in the order of the lists, and so do their
-    label files. With lists of different lengths, answers or labels of different prompts would be compared.
-
-        train_impl: dpo
-        dataset_impl: pairwise
-        pack_impl: unpacked
-        pos_train_data_paths: [a, b]
-        neg_train_data_paths: [c]
-    """
-    labels = pos_train_label_data_paths, neg_train_label_data_paths
-    return check_pairs(dataset_impl, "train", pos_train_data_paths, neg_train_data_paths, *labels)
-
-
-@check
-def valid_pairs_match(
-    dataset_impl: str,
-    pos_valid_data_paths: Paths,
-    neg_valid_data_paths: Paths,
-    pos_valid_label_data_paths: Paths,
-    neg_valid_label_data_paths: Paths,
-) -> Finding | None:
-    """The datasets of preferred and of rejected answers belong together, in the order of the lists, and so do their
-    label files. With labels for one answer only, an evaluation would compare an answer with a prompt and an answer.
-
-        train_impl: dpo
-        dataset_impl: pairwise
-        pack_impl: unpacked
-        pos_train_data_paths: a
-        neg_train_data_paths: b
-        pos_valid_data_paths: a
-        neg_valid_data_paths: b
-        pos_valid_label_data_paths: a_label
-    """
-    labels = pos_valid_label_data_paths, neg_valid_label_data_paths
-    return check_pairs(dataset_impl, "valid", pos_valid_data_paths, neg_valid_data_paths, *labels)
-
-
-@check
-def test_pairs_match(
-    dataset_impl: str,
-    pos_test_data_paths: Paths,
-    neg_test_data_paths: Paths,
-    pos_test_label_data_paths: Paths,
-    neg_test_label_data_paths: Paths,
-) -> Finding | None:
-    """The datasets of preferred and of rejected answers belong together, in the order of the lists, and so do their
-    label files. With lists of different lengths, answers to different prompts would be compared.
-
-        train_impl: dpo
-        dataset_impl: pairwise
-        pack_impl: unpacked
-        pos_train_data_paths: a
-        neg_train_data_paths: b
-        neg_test_data_paths: b
-    """
-    labels = pos_test_label_data_paths, neg_test_label_data_paths
-    return check_pairs(dataset_impl, "test", pos_test_data_paths, neg_test_data_paths, *labels)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import Paths, path_list
-from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.resolve.rules.rule import Finding, check, check_each_split, refuse
 
 
 @check
@@ -69,69 +69,30 @@ def kto_needs_an_even_micro_batch(train_impl: str, train_micro_batch_size_per_gp
     return refuse(what, f"set train_micro_batch_size_per_gpu to {nearest}", ["train_micro_batch_size_per_gpu"])
 
 
-def check_rewards(train_impl: str, split: str, paths: Paths, rewards: Paths) -> Finding | None:
-    """Refuse reward files that are not one per dataset. split: train, valid or test."""
-    data, own = path_list(paths), path_list(rewards)
+@check_each_split
+def SPLIT_rewards_match_paths(
+    split: str, train_impl: str, SPLIT_data_paths: Paths, SPLIT_reward_data_paths: Paths
+) -> Finding | None:
+    """SPLIT_reward_data_paths holds the rewards of SPLIT_data_paths, one file for each dataset, in the same order:
+    evaluations compute KTO's loss too. With a different number of files, a dataset would get the rewards of another
+    one, or none.
+
+        train_impl: kto
+        pack_impl: unpacked
+        train_data_paths: {train}
+        valid_data_paths: {valid}
+        test_data_paths: {test}
+        train_reward_data_paths: rewards
+        valid_reward_data_paths: rewards
+        test_reward_data_paths: rewards
+    """
+    data, own = path_list(SPLIT_data_paths), path_list(SPLIT_reward_data_paths)
     # Without any for training, `kto_has_rewards` says so.
     if train_impl != "kto" or len(data) == len(own) or (split == "train" and not (data and own)):
         return None
     names = [f"{split}_reward_data_paths", f"{split}_data_paths"]
     what = f"the number of {names[0]} ({len(own)}) must equal the number of {names[1]} ({len(data)})"
     return refuse(what, "write one reward file for each dataset, in the order of the datasets", about=names)
-
-
-@check
-def train_rewards_match_paths(
-    train_impl: str, train_data_paths: Paths, train_reward_data_paths: Paths
-) -> Finding | None:
-    """train_reward_data_paths holds the rewards of train_data_paths, one file for each dataset, in the same order. With
-    a different number of files, a dataset would get the rewards of another one.
-
-        train_impl: kto
-        pack_impl: unpacked
-        train_data_paths: [a, b]
-        valid_data_paths: a
-        test_data_paths: a
-        train_reward_data_paths: a_rewards
-        valid_reward_data_paths: a_rewards
-        test_reward_data_paths: a_rewards
-    """
-    return check_rewards(train_impl, "train", train_data_paths, train_reward_data_paths)
-
-
-@check
-def valid_rewards_match_paths(
-    train_impl: str, valid_data_paths: Paths, valid_reward_data_paths: Paths
-) -> Finding | None:
-    """valid_reward_data_paths holds the rewards of valid_data_paths. An evaluation computes KTO's loss, which needs the
-    rewards of the validation data.
-
-        train_impl: kto
-        pack_impl: unpacked
-        train_data_paths: a
-        valid_data_paths: a
-        test_data_paths: a
-        train_reward_data_paths: a_rewards
-        test_reward_data_paths: a_rewards
-    """
-    return check_rewards(train_impl, "valid", valid_data_paths, valid_reward_data_paths)
-
-
-@check
-def test_rewards_match_paths(train_impl: str, test_data_paths: Paths, test_reward_data_paths: Paths) -> Finding | None:
-    """test_reward_data_paths holds the rewards of test_data_paths, one file for each dataset, in the same order. With
-    a different number of files, a dataset would get the rewards of another one, or none.
-
-        train_impl: kto
-        pack_impl: unpacked
-        train_data_paths: a
-        valid_data_paths: a
-        test_data_paths: a
-        train_reward_data_paths: a_rewards
-        valid_reward_data_paths: a_rewards
-        test_reward_data_paths: [a_rewards, b_rewards]
-    """
-    return check_rewards(train_impl, "test", test_data_paths, test_reward_data_paths)
 
 
 @check

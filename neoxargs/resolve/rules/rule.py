@@ -26,14 +26,19 @@ whichever is missing). A result of `None` keeps the default. Further inputs are 
 A rule that can report a problem is named after the constraint: `rotary_dims_even` reports `rotary-dims-even`. Its
 docstring says what would go wrong on the GPUs and ends with an example, some lines of YAML to add to the smallest
 model: `deepy explain rotary-dims-even` shows both, and a test runs the example.
+
+A rule that training, validation and test data have in common is declared once, with `check_each_split` or
+`derive_each_split`: SPLIT stands for train, valid or test in its name, arguments and docstring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from neoxargs.base.record import Record
+from neoxargs.facts.data import SPLITS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -134,6 +139,36 @@ def check(function: F) -> F:
     """Register a cross-check: the function returns None, a finding made by `refuse` or `warn`, or a list of them."""
     CHECKS.append(Rule(function, (), _inputs(function)))
     return function
+
+
+def check_each_split(function: F) -> F:
+    """Register a cross-check for each split, which is the function's first argument.
+
+    In the docstring's example, `{train}` stands for two datasets in the check of train, and for one in the others.
+    """
+    CHECKS.extend(_rules_of_splits(function, ()))
+    return function
+
+
+def derive_each_split(function: F) -> F:
+    """Register a derivation for each split, which is the function's first argument."""
+    DERIVATIONS.extend(_rules_of_splits(function, (function.__name__,)))
+    return function
+
+
+def _rules_of_splits(function: Callable[..., Any], results: tuple[str, ...]) -> Iterator[Rule]:
+    for split in SPLITS:
+        rule: Callable[..., Any] = partial(function, split)
+        rule.__name__, rule.__doc__ = _of_split(function.__name__, split), _of_split(function.__doc__ or "", split)
+        names = [[_of_split(name, split) for name in names] for names in (results, _inputs(function)[1:])]
+        yield Rule(rule, *map(tuple, names))
+
+
+def _of_split(text: str, split: str) -> str:
+    text = text.replace("SPLIT", split)
+    for each in SPLITS:
+        text = text.replace(f"{{{each}}}", "[a, b]" if each == split else "a")
+    return text
 
 
 def _inputs(function: Callable[..., Any]) -> tuple[str, ...]:
