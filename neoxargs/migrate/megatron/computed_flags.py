@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from neoxargs.migrate.megatron import experts
@@ -11,8 +11,10 @@ from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.megatron.reading import Option, Reading
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.yaml.nodes import read_plain
-from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, TOKENIZERS
+from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, POSITIONS, TOKENIZERS
 
+#: `--position-embedding-type` of BigScience's Megatron-DeepSpeed.
+BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
 #: Value of --position-embedding-type for rotary embeddings with scaled frequencies.
 YARN = "yarn"
 #: Tokenizer of Megatron-LM or a fork -> the one that reads the same files.
@@ -94,11 +96,6 @@ def epsilon(reading: Reading, option: Option) -> None:
     reading.set_from(option, "rms_norm_epsilon" if is_rms else "layernorm_epsilon")
 
 
-def xavier(reading: Reading, option: Option) -> None:
-    reading.set("init_method", "xavier_uniform")
-    reading.set("output_layer_init_method", "xavier_uniform")
-
-
 def window(reading: Reading, option: Option) -> None:
     """Read `W,0`, a window of W tokens before each token; -1 means no limit."""
     sides = [read_plain(side.strip(" ()")) for side in ",".join(word.text for word in option.values).split(",")]
@@ -115,21 +112,30 @@ def window_layers(reading: Reading, option: Option) -> None:
     reading.set_from(option, "window_attn_skip_freq", layers)
 
 
-def positions(choose: Callable[[Reading, Option], None]) -> Callable[[Reading, Option], None]:
-    """Set pos_emb; `yarn` is rotary with scaled frequencies."""
+def choice(name: str, values: Mapping[str, Any]) -> Callable[[Reading, Option], None]:
+    """Set a parameter whose choices have other names: Megatron-LM's choice -> value."""
 
     def read(reading: Reading, option: Option) -> None:
-        if option.text != YARN:
-            return choose(reading, option)
-        reading.set("pos_emb", "rotary")
-        reading.set("rope_scaling.rope_type", YARN)
-        factor = reading.number("rotary-scaling-factor")
-        if factor is None:
-            hint = "set factor in the rope_scaling section of the new file"
-            return reading.leave_to_write(option, "rope_scaling.factor", hint, "--rotary-scaling-factor is missing")
-        reading.set("rope_scaling.factor", float(factor))
+        if option.text in values:
+            reading.set(name, values[option.text])
+        else:
+            reading.leave_out(option)
 
     return read
+
+
+def positions(reading: Reading, option: Option) -> None:
+    """Set pos_emb; `yarn` is rotary with scaled frequencies."""
+    if option.text != YARN:
+        ours = {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCE_POSITIONS
+        return choice("pos_emb", ours)(reading, option)
+    reading.set("pos_emb", "rotary")
+    reading.set("rope_scaling.rope_type", YARN)
+    factor = reading.number("rotary-scaling-factor")
+    if factor is None:
+        hint = "set factor in the rope_scaling section of the new file"
+        return reading.leave_to_write(option, "rope_scaling.factor", hint, "--rotary-scaling-factor is missing")
+    reading.set("rope_scaling.factor", float(factor))
 
 
 def yarn_factor(reading: Reading, option: Option) -> None:
@@ -191,16 +197,6 @@ def fp16(reading: Reading, option: Option) -> None:
     reading.set("precision", "fp16")
     if not reading.options.keys() & {"loss-scale", "initial-loss-scale", "deepspeed-config"}:
         reading.set("fp16.initial_scale_power", 32, "Megatron-LM's default")
-
-
-def no_bias(reading: Reading, option: Option) -> None:
-    reading.set("use_bias_in_mlp", False)
-    reading.set("use_bias_in_attn_linear", False)
-
-
-def no_softmax_fusion(reading: Reading, option: Option) -> None:
-    reading.set("scaled_upper_triang_masked_softmax_fusion", False)
-    reading.set("scaled_masked_softmax_fusion", False)
 
 
 def scaling(key: str) -> Callable[[Reading, Option], None]:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from neoxargs.base.problems import Place, Problem, listed
-from neoxargs.migrate.megatron.flags import TAKES_MANY, is_read, is_switch
+from neoxargs.migrate.megatron.flags import is_read, is_switch, takes_many
 from neoxargs.migrate.megatron.reading import Option, Reading
 from neoxargs.migrate.shell.script import RUN_IT
 from neoxargs.migrate.shell.values import Unknown, Word
@@ -81,7 +81,7 @@ def leave_further_flags(reading: Reading, before: Sequence[Word], unset: Contain
 
 def _further_flags(option: Option) -> Sequence[Word]:
     """Return the unknown variables at the end of a flag's values that are not values of this flag."""
-    if option.name in TAKES_MANY:
+    if takes_many(option.name):
         return _after_paths(option.values)
     takes_none = is_switch(option.name) if is_read(option.name) else _FLAGS.search(option.text)
     return list(takewhile(lambda word: word.is_unknown, reversed(option.values[0 if takes_none else 1 :])))
@@ -98,7 +98,7 @@ def _after_paths(words: Sequence[Word]) -> Sequence[Word]:
 
 def without_remarks(reading: Reading, option: Option) -> Option:
     """Remove placeholders for further flags, as in `--bf16 <other flags>`, and warn about them."""
-    if option.name in TAKES_MANY:
+    if takes_many(option.name):
         return option
     wanted = 0 if is_switch(option.name) else 1
     remarks = [word for word in option.values[wanted:] if word.is_placeholder]
