@@ -26,7 +26,8 @@ from neoxargs.registry.generation import Generation
 from neoxargs.train.generation.generator import Generator, PlainModel
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Mesh
 
 SHAPE = {
@@ -45,7 +46,9 @@ def main() -> None:
     add("--tokens", default=128, help="tokens to generate per sample (default: %(default)s)")
     add("--rounds", default=3, help="measurements of each mode; the median is printed (default: %(default)s)")
     options = parser.parse_args()
-    gpt = GPT(Config({name: Value(value, DEFAULT) for name, value in SHAPE.items()}), VOCABULARY, Make()).eval()
+    gpt = GPT(
+        Config({name: Value(value, DEFAULT) for name, value in SHAPE.items()}), VOCABULARY, Weights(), Shared()
+    ).eval()
     model = PlainModel(gpt, gpt, torch.device("cpu"))
     # recompute -> tokens per second.
     rates: dict[bool, list[float]] = {False: [], True: []}

@@ -40,14 +40,15 @@ import pytest
 import torch
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, batch, small
 
 
 @pytest.mark.shows("attention_gain")
 def test_the_gain_changes_the_logits() -> None:
     tokens, _ = batch(1)
-    plain, louder = (GPT(small(attention_gain=gain), VOCABULARY, Make(1))(tokens) for gain in (1.0, 1.5))
+    plain, louder = (GPT(small(attention_gain=gain), VOCABULARY, Weights(1), Shared())(tokens) for gain in (1.0, 1.5))
     assert not torch.equal(plain, louder)
 '''
 
@@ -59,7 +60,7 @@ def checkout(tmp_path: Path) -> Path:
     for name, (before, lines) in ADDED.items():
         insert(folder / name, before, lines, "")
     gain = "        self.gain = config.attention.attention_gain\n"
-    insert(folder / "neoxargs/train/model/attention.py", "        self.dense = make.row(", gain, "")
+    insert(folder / "neoxargs/train/model/attention.py", "        self.dense = weights.row(", gain, "")
     (folder / "tests/train/model/test_gain.py").write_text(TEST)
     return folder
 

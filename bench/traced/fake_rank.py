@@ -35,7 +35,7 @@ from neoxargs.plan.memory.attention import FLEX_WIDTHS
 from neoxargs.registry.parallel import Parallel
 from neoxargs.train.model import attention, embedding
 from neoxargs.train.ops import flex, fused, rotary, sdpa
-from neoxargs.train.parallel import layers as make
+from neoxargs.train.parallel import layers
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh, build_mesh
 
@@ -97,7 +97,7 @@ def _stand_ins() -> Iterator[Any]:
     yield patch.object(sdpa, "has_gqa_kernel", lambda query, masked: not masked and query.dtype != torch.float32)
     for module in (fused, attention, embedding):
         yield patch.object(module, "different_on_each_rank", lambda axis, device: nullcontext())
-    yield patch.object(make, "initial_values", lambda shape, *_, **__: torch.empty(shape, dtype=torch.float32))
+    yield patch.object(layers, "initial_values", lambda shape, *_, **__: torch.empty(shape, dtype=torch.float32))
     yield patch.object(torch, "is_autocast_enabled", lambda *_: False)
     yield patch.object(Tensor, "tolist", lambda tensor: [0] * tensor.numel())
     yield patch.object(Tensor, "data_ptr", address)

@@ -67,7 +67,7 @@ class Target(NamedTuple):
         return self.outputs if adapter == ALL else self.groups * dict(self.parts)[adapter]
 
     def slices(self, adapter: str) -> int:
-        """Return how many equal parts of B's rows tensor parallel ranks slice one by one (see Make.parameter)."""
+        """Return how many equal parts of B's rows tensor parallel ranks slice one by one (see Weights.parameter)."""
         return len(self.parts) if adapter == ALL and self.module.startswith("mlp.") else 1
 
     @property

@@ -24,8 +24,9 @@ from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model import mup
 from neoxargs.train.model.documents import unpack
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim import build as optimizer
-from neoxargs.train.parallel.layers import Make, Shapes
+from neoxargs.train.parallel.layers import Shapes, Weights
 from neoxargs.train.parallel.widths import BaseShapes, Widths
 
 STEPS, WIDTHS, SAMPLES, TOKENS = 4, 3, 4, 256
@@ -97,7 +98,7 @@ def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def _sizes_in_training(config: Config, base: Widths | None, device: torch.device) -> Sizes:
-    model = GPT(config, Vocabulary(TOKENS, TOKENS), Make(config.training.seed, widths=base)).to(device)
+    model = GPT(config, Vocabulary(TOKENS, TOKENS), Weights(config.training.seed, widths=base), Shared()).to(device)
     groups = optimizer.parameter_groups(model, 0.0)
     if base is not None:
         groups = mup.divide_groups(groups, dict(model.named_parameters()), base, mup.normalizes_gradients(config))
@@ -134,5 +135,5 @@ def _append_sizes(model: GPT, tokens: Tensor, sizes: Sizes) -> None:
 
 def _shapes_of_weights(config: Config) -> dict[str, list[int]]:
     with torch.device("meta"):
-        model = GPT(config, Vocabulary(TOKENS, TOKENS), Shapes())
+        model = GPT(config, Vocabulary(TOKENS, TOKENS), Shapes(), Shared())
     return {name: list(weight.shape) for name, weight in model.named_parameters()}

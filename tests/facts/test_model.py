@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode, mm_flop
 from neoxargs.facts.model import flops_per_token, parameters
 from neoxargs.plan.memory.stages import parameters_by_part
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import SMALL, VOCABULARY, batch, small
 
 CHANGES = {
@@ -57,7 +58,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_counts_equal_those_of_the_built_model(change: str) -> None:
     config = small(**CHANGES[change])
-    model = GPT(config, VOCABULARY, Make())
+    model = GPT(config, VOCABULARY, Weights(), Shared())
     assert parameters(config, VOCABULARY.padded) == sum(p.numel() for p in model.parameters())
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added_in_place})
     with counter, sdpa_kernel(SDPBackend.MATH):  # flash kernels recompute the scores
@@ -68,7 +69,7 @@ def test_counts_equal_those_of_the_built_model(change: str) -> None:
 @pytest.mark.parametrize("untied", [False, True])
 def test_a_reward_model_has_a_head_in_place_of_the_output_layer(untied: bool) -> None:
     config = small(train_impl="rm", no_weight_tying=untied)
-    model = GPT(config, VOCABULARY, Make())
+    model = GPT(config, VOCABULARY, Weights(), Shared())
     assert parameters(config, VOCABULARY.padded) == sum(p.numel() for p in model.parameters())
     assert sum(parameters_by_part(config, VOCABULARY.padded).values()) == parameters(config, VOCABULARY.padded)
     assert model.rm_linear.weight.shape == (1, config.shape.hidden_size) and not hasattr(model, "output")

@@ -11,7 +11,8 @@ from neoxargs.plan.memory import rwkv
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.recurrent.rwkv import RwkvTransformerBlock
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, small
 
 SIZES = {"hidden_size": 64, "dim_att": 96, "head_size": 24, "ffn_dim": 224, "seq_length": 256}
@@ -20,7 +21,7 @@ SIZES = {"hidden_size": 64, "dim_att": 96, "head_size": 24, "ffn_dim": 224, "seq
 @pytest.mark.parametrize("kinds", [["rwkv", "rwkv"], ["global", "rwkv"]], ids="+".join)
 def test_parameters_are_those_of_the_built_model(kinds: list[str]) -> None:
     config = small(attention_config=kinds, **SIZES)
-    model = GPT(config, VOCABULARY, Make())
+    model = GPT(config, VOCABULARY, Weights(), Shared())
     assert parameters(config, VOCABULARY.padded) == sum(weight.numel() for weight in model.parameters())
 
 
@@ -37,7 +38,7 @@ def test_operations_are_those_that_gpt_neox_counts() -> None:
 def test_what_a_layer_stores(precision: str) -> None:
     config = small(attention_config=["rwkv"] * 2, train_micro_batch_size_per_gpu=2, precision=precision, **SIZES)
     dtype = getattr(torch, "float32" if precision == "fp32" else precision)
-    layer = RwkvTransformerBlock(config, Make(), 1).to(dtype)
+    layer = RwkvTransformerBlock(config, Weights(), Shared(), 1).to(dtype)
     weights = {weight.data_ptr() for weight in layer.parameters()}
     held: dict[int, Tensor] = {}
 

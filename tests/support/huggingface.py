@@ -28,7 +28,8 @@ from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.model.rotary import longrope_context
-from neoxargs.train.parallel.layers import Make, shards_of, unsharded_shape
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights, shards_of, unsharded_shape
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.small_gpt import randomised
@@ -173,7 +174,7 @@ def imported(folder: Path, model: Any) -> Path:
 def loaded(ours: Path) -> tuple[GPT, Config]:
     """Return our model without an engine, and its configuration."""
     config = resolve([ours / "model.yml"], gpus=1)
-    gpt = GPT(config, engine.vocabulary(config, 257), Make()).eval()
+    gpt = GPT(config, engine.vocabulary(config, 257), Weights(), Shared()).eval()
     saved = SavedWeights(ours / "global_step0", inventory.read(ours / "global_step0"))
     with torch.no_grad():
         for key, weight in gpt.named_parameters():
@@ -258,7 +259,7 @@ def on_layout(folder: str, theirs: Answer, sizes: dict[str, Any], process: setup
     built.deepspeed.eval()
     module = built.deepspeed.module
     if isinstance(built, Pipelined):
-        loss = Loss.of(config, vocabulary, Make(tensor=here.tensor))
+        loss = Loss.of(config, vocabulary, Ranks(here.tensor))
         model: Any = PipelinedModel(module, loss, here, CPU, config.shape.hidden_size)
     else:
         model = PlainModel(module, built.deepspeed, CPU)

@@ -26,7 +26,7 @@ from neoxargs.train.generation.generator import PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.pipeline import named_weights
-from neoxargs.train.parallel.layers import Make, shards_of
+from neoxargs.train.parallel.layers import Ranks, shards_of
 from neoxargs.train.process import mesh, setup
 from tests.support.huggingface import CPU, END, SEQ, SIZES, imported, made
 from tests.support.ranks import run_ranks
@@ -258,7 +258,7 @@ def _logits(built: Any, config: Config, vocabulary: Any, here: mesh.Mesh) -> Ten
     module = built.deepspeed.module
     [(ids, _)] = batches(1)
     if isinstance(built, Pipelined):
-        loss = Loss.of(config, vocabulary, Make(tensor=here.tensor))
+        loss = Loss.of(config, vocabulary, Ranks(here.tensor))
         model: Any = PipelinedModel(module, loss, here, CPU, config.shape.hidden_size)
     else:
         model = PlainModel(module, built.deepspeed, CPU)

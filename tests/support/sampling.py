@@ -11,7 +11,8 @@ from neoxargs.data.tokenizer import Ids
 from neoxargs.registry.generation import Generation
 from neoxargs.train.generation.generator import Generator, PlainModel
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Mesh
 from tests.support.small_gpt import VOCABULARY, small
 
@@ -38,14 +39,14 @@ class Letters:
 
 
 def one_process(tokenizer: Letters | None = None, model: dict[str, Any] = UNTIED, **options: Any) -> Generator:
-    gpt = GPT(small(**model), VOCABULARY, Make(1234)).eval()
+    gpt = GPT(small(**model), VOCABULARY, Weights(1234), Shared()).eval()
     return Generator(PlainModel(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
 
 
 @torch.no_grad()
 def greedy_tokens(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
     """Return `count` greedy tokens and their logits, each from a forward pass over the last SEQ tokens."""
-    gpt, row, logits = GPT(small(**UNTIED), VOCABULARY, Make(1234)).eval(), list(prompt), []
+    gpt, row, logits = GPT(small(**UNTIED), VOCABULARY, Weights(1234), Shared()).eval(), list(prompt), []
     for _ in range(count):
         best = gpt(torch.tensor([row[-SEQ:]]))[0, -1].max(-1)
         row.append(int(best.indices))

@@ -15,7 +15,8 @@ from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
 from neoxargs.train.micro_batch import PipelineLoss
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.pipeline import layers
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis, build_mesh
 
 SMALL: dict[str, Any] = {
@@ -33,20 +34,23 @@ def small(**changes: Any) -> Config:
 
 def build(config: Config, seed: int = 1234) -> nn.Module:
     """Return this rank's part of the GPT: a PipelineModule for the pipeline engine, else a GPT."""
-    ranks = build_mesh(config.parallel)
-    make = Make(seed, ranks.tensor, sequence_parallel=config.parallel.sequence_parallel)
+    mesh = build_mesh(config.parallel)
+    weights = Weights(seed, Ranks(mesh.tensor, sequence_parallel=config.parallel.sequence_parallel))
     if config.parallel.pipe_parallel_size == 0:
-        return GPT(config, VOCABULARY, make)
+        return GPT(config, VOCABULARY, weights, Shared())
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
     from neoxargs.train.process.setup import init_distributed
 
     init_distributed("gloo")
-    topology = PipeModelDataParallelTopology(ranks.pipe.size, ranks.tensor.size, ranks.data.size)
-    loss = PipelineLoss(Loss.of(config, VOCABULARY, make))
+    topology = PipeModelDataParallelTopology(mesh.pipe.size, mesh.tensor.size, mesh.data.size)
+    loss = PipelineLoss(Loss.of(config, VOCABULARY, weights.ranks))
     module: nn.Module = PipelineModule(
-        layers(config, VOCABULARY, make), topology=topology, loss_fn=loss, partition_method="type:transformer"
+        layers(config, VOCABULARY, weights, Shared()),
+        topology=topology,
+        loss_fn=loss,
+        partition_method="type:transformer",
     )
     return module
 

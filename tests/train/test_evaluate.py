@@ -27,7 +27,8 @@ from neoxargs.train.generation.logprobs import Scorer, ScoringLoss, ScoringRow, 
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.processes import TINY, write_tokens
@@ -90,7 +91,7 @@ LAYOUTS = {
 
 
 def test_every_layout_scores_as_a_model_alone() -> None:
-    gpt = GPT(small(**UNTIED), VOCABULARY, Make(1)).eval()
+    gpt = GPT(small(**UNTIED), VOCABULARY, Weights(1), Shared()).eval()
     expected = one_by_one(gpt, ROWS)
     assert len({score for score, _ in expected}) == len(ROWS)
     first, second = (gpt(**vars(each)).item() for each in Data().held_out("validation"))
@@ -105,7 +106,7 @@ def test_every_layout_scores_as_a_model_alone() -> None:
 
 
 def test_padding_that_takes_part_in_the_softmax_takes_probability_here_too() -> None:
-    gpt = GPT(small(**UNTIED, softmax_over_padding=True), VOCABULARY, Make(1)).eval()
+    gpt = GPT(small(**UNTIED, softmax_over_padding=True), VOCABULARY, Weights(1), Shared()).eval()
     tokens, labels = batch(2)
     expected = gpt(tokens, labels).item()
     gpt.loss = ScoringLoss(gpt.loss)  # type: ignore[assignment]
@@ -141,7 +142,7 @@ class Engine:
     device = CPU
 
     def __init__(self) -> None:
-        self.module = GPT(small(**UNTIED), VOCABULARY, Make(1234))
+        self.module = GPT(small(**UNTIED), VOCABULARY, Weights(1234), Shared())
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.module(*arguments, **named)

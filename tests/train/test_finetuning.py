@@ -22,7 +22,8 @@ from neoxargs.train import run
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import setup
 from tests.support import finetuning_parity as parity
 from tests.support import peft_models
@@ -59,7 +60,7 @@ MASKED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MASKED)
 def test_a_packed_document_has_the_logits_that_it_has_alone(name: str) -> None:
     """The rest of the sample is padding."""
-    model = GPT(small(pack_impl="best_fit", **MASKED[name]), VOCABULARY, Make())
+    model = GPT(small(pack_impl="best_fit", **MASKED[name]), VOCABULARY, Weights(), Shared())
     randomised(model).eval()
     sizes = [5, 1, 6]
     documents = torch.randint(VOCABULARY.size, (sum(sizes),), generator=torch.Generator().manual_seed(1)).split(sizes)

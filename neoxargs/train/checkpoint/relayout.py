@@ -157,8 +157,7 @@ class _Loader:
             shapes = f"shape {_shape_text(full.shape)} in the checkpoint, but this run expects {_shape_text(expected)}"
             what = f"load ({self.saved.folder}): {name} has {shapes}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
-        # In the order in which `Make.parameter` sliced it: for the tensor parallel ranks, then for the expert parallel
-        # ranks.
+        # In the order in which `Weights.parameter` sliced it: for tensor parallel ranks, then for expert parallel ones.
         return reduce(rank_slice, shards_of(self.weight), full)
 
 

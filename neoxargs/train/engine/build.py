@@ -41,12 +41,13 @@ from neoxargs.train.model.experts import layer as experts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.lora import adapters
 from neoxargs.train.model.pipeline import count_weights, layers, named_weights, tie_relative_bias
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Selective
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim import muon
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.schedule import build_schedule
-from neoxargs.train.parallel.layers import Make, VocabEmbedding
+from neoxargs.train.parallel.layers import Ranks, VocabEmbedding, Weights
 from neoxargs.train.parallel.widths import Widths
 from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
@@ -62,31 +63,33 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     patches.reduce_in_lists_on_cpu()
     patches.keep_adagrad()
     json = swap.with_own_folders(json)
-    make = Make(
-        config.training.seed,
-        mesh.tensor,
-        _init_device(config),
-        sequence_parallel=config.parallel.sequence_parallel,
-        expert=mesh.expert,
-        widths=mup.widths(config),
+    ranks = Ranks(mesh.tensor, mesh.expert, config.parallel.sequence_parallel)
+    weights = Weights(config.training.seed, ranks, _init_device(config), widths=mup.widths(config))
+    shared = Shared(
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),
         losses=AddedLosses(experts.terms(config)),
         measures=Means(objective.measures(config)),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
-        module = _pipeline(config, vocabulary, make, mesh) if pipelined else _gpt(config, json, vocabulary, make, mesh)
+        module = (
+            _pipeline(config, vocabulary, weights, shared, mesh)
+            if pipelined
+            else _gpt(config, json, vocabulary, weights, shared, mesh)
+        )
         freeze(module, config)  # before the engine is built, whose optimizer takes the trained weights
         if trains and config.fusion.compile_layers:  # text is generated at all lengths, each of which would be compiled
             compile_layers(module, torch.device(get_accelerator().current_device_name()))
         settings = timing.settings(json, config)
         engine = (
-            _training_engine(config, settings, module, mesh, make.widths) if trains else _engine(settings, module, mesh)
+            _training_engine(config, settings, module, mesh, weights.widths)
+            if trains
+            else _engine(settings, module, mesh)
         )
     timing.install(engine, json, pipelined)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
-    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, make)
+    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, shared)
     # The hook that is installed last runs first.
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
@@ -119,13 +122,13 @@ def _init_device(config: Config) -> torch.device:
     return torch.device(name)
 
 
-def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) -> PipelineModule:
+def _pipeline(config: Config, vocabulary: Vocabulary, weights: Weights, shared: Shared, mesh: Mesh) -> PipelineModule:
     topology = PipeModelDataParallelTopology(num_pp=mesh.pipe.size, num_mp=mesh.tensor.size, num_dp=mesh.data.size)
     module = pipeline_module(
         count_weights,
-        layers=layers(config, vocabulary, make),
+        layers=layers(config, vocabulary, weights, shared),
         topology=topology,
-        loss_fn=PipelineLoss(objective.loss_of(config, vocabulary, make)),
+        loss_fn=PipelineLoss(objective.loss_of(config, vocabulary, weights.ranks, shared.measures)),
         partition_method=config.parallel.pipe_partition_method,
         activation_checkpoint_interval=recompute.checkpoint_interval(config.recompute),
         activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),
@@ -134,17 +137,19 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         checkpointable_layers=["PositionEmbedding", "FinalNorm", *BLOCKS],
     )
     tie_relative_bias(module)
-    adapters.attach(module, config, make)
+    adapters.attach(module, config, weights)
     return module
 
 
-def _gpt(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
+def _gpt(
+    config: Config, json: dict[str, Any], vocabulary: Vocabulary, weights: Weights, shared: Shared, mesh: Mesh
+) -> GPT:
     if config.zero_optimization.stage < 3 and not config.init.use_cpu_initialization:
         # Not in fp32 and in host memory first, where the ranks of a host together may have no room for it.
-        make = replace(make, place=make.device, dtype=_weight_type(json))
+        weights = replace(weights, place=weights.device, dtype=_weight_type(json))
     with zero3_partitioning(config, json, mesh):
-        model = GPT(config, vocabulary, make)
-        adapters.attach(model, config, make)
+        model = GPT(config, vocabulary, weights, shared)
+        adapters.attach(model, config, weights)
     model.checkpoint_layers = recompute.checkpoint_interval(config.recompute)
     model.reduces_gradients_once = config.zero_optimization.stage >= 2
     model.checkpoint = recompute.checkpoint_function(config, mesh, reentrant=config.zero_optimization.stage == 3)

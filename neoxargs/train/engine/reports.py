@@ -16,17 +16,16 @@ from torch import Tensor
 from neoxargs.registry.logging import Logging
 from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
 from neoxargs.train.losses.means import Means
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.process.mesh import Mesh
 
 
 class StepReporter:
     """Computes the reports that `options` ask for at every step of an engine."""
 
-    def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh, make: Make) -> None:
-        """make: with which the model was made."""
+    def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh, shared: Shared) -> None:
         self.options, self.holdings = options, Holdings(engine, mesh)
-        self.engine, self.mesh, self.losses, self.measures = engine, mesh, make.losses, make.measures
+        self.engine, self.mesh, self.losses, self.measures = engine, mesh, shared.losses, shared.measures
         self.values: dict[str, float] = {}
         self.noise: NoiseScale | None = None
         if options.log_gradient_noise_scale:

@@ -24,7 +24,7 @@ from neoxargs.files.token_files import index
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.parallel.communicate import copy_to_ranks, gather
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
@@ -77,13 +77,13 @@ class Loss:
     three times instead of a dozen times. Not with tensor parallel ranks, which communicate in between."""
 
     @classmethod
-    def of(cls, config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
-        """Make the loss that the configuration describes, for the ranks of `make`."""
+    def of(cls, config: Config, vocabulary: Vocabulary, ranks: Ranks) -> Loss:
+        """Make the loss that the configuration describes, for these ranks."""
         options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
         embedding = config.embedding
         bounded = embedding.softmax_over_padding, embedding.final_logit_softcapping or 0.0
-        compiled = config.fusion.compile_layers and make.tensor.size == 1 and not options[0]
-        return cls(vocabulary, make.tensor, *options, make.shards, *bounded, compiled)
+        compiled = config.fusion.compile_layers and ranks.tensor.size == 1 and not options[0]
+        return cls(vocabulary, ranks.tensor, *options, ranks.shards, *bounded, compiled)
 
     @property
     def rows(self) -> int:

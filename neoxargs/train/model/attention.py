@@ -27,13 +27,14 @@ from neoxargs.train.model.documents import (
 )
 from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import flex
 from neoxargs.train.ops.rotary import Angles, rotate_heads
 from neoxargs.train.ops.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
 from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import initializer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
@@ -41,16 +42,25 @@ class SelfAttention(nn.Module):
     """Attention with its input and output projections: (batch, seq, hidden) -> (batch, seq, hidden).
 
     With sequence parallelism both are (batch, seq / ranks, hidden). layer: the layer's index in the model, from 0.
+    partial: return this rank's summand, as of `Weights.row`.
     """
 
-    def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        weights: Weights,
+        shared: Shared,
+        layer: int = 0,
+        relative: RelativeBias | None = None,
+        partial: bool = False,
+    ) -> None:
         super().__init__()
         shape, embedding, attention, init = config.shape, config.embedding, config.attention, config.init
-        self.tensor, self.recompute = make.tensor, make.recompute
+        self.tensor, self.recompute = weights.ranks.tensor, shared.recompute
         self.heads = shape.num_attention_heads
         self.head_dim = head_dim(shape)
         self.queries = self.heads // shape.num_kv_heads  # query heads per key and value head
-        self.groups = shape.num_kv_heads // make.tensor.size
+        self.groups = shape.num_kv_heads // weights.ranks.tensor.size
         self.dropout = config.regularization.attention_dropout
         self.scale = mup.attention_scale(config)
         self.rotation = Rotation.of(config, layer)
@@ -59,29 +69,29 @@ class SelfAttention(nn.Module):
         self.seq_length = shape.seq_length
         self.unfused = unfused_cases(attention, config.fusion, layer, layer_kind(config, layer))
         rule = flex.Rule(
-            layer_pattern(config, layer, make.seed),
+            layer_pattern(config, layer, weights.seed),
             layer_window(attention, layer),
-            local_slopes(self.heads, make.tensor) if embedding.pos_emb == "alibi" else (),
-            make.tensor,
+            local_slopes(self.heads, weights.ranks.tensor) if embedding.pos_emb == "alibi" else (),
+            weights.ranks.tensor,
             attention.attn_logit_softcapping or 0.0,
         )
-        self.masks = Masks(rule, relative, self.unfused, make.tables)
+        self.masks = Masks(rule, relative, self.unfused, shared.tables)
         self.reset_positions, self.reset_mask = resets_positions(config.data), masks_documents(config.data)
         bias = attention.use_bias_in_attn_linear
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
         rows = shape.num_kv_heads * (self.queries + 2) * self.head_dim
         qkv_bias = has_qkv_bias(attention)
-        self.query_key_value = make.column("query_key_value", shape.hidden_size, rows, init_in, qkv_bias)
-        self.dense = make.row("dense", attention_width(shape), shape.hidden_size, init_out, bias)
+        self.query_key_value = weights.column("query_key_value", shape.hidden_size, rows, init_in, qkv_bias)
+        self.dense = weights.row("dense", attention_width(shape), shape.hidden_size, init_out, bias, partial)
         self.norms: nn.ModuleList | None = None
         self.over_all_heads = config.norm.qk_layernorm_scope == "all_heads"
         if config.norm.use_qk_layernorm:
             counts = enumerate((self.queries, 1))
             self.norms = nn.ModuleList(
-                AllHeadsNorm((self.groups, count, self.head_dim), config.norm, make.at(f"norms.{number}"))
+                AllHeadsNorm((self.groups, count, self.head_dim), config.norm, weights.at(f"norms.{number}"))
                 if self.over_all_heads
-                else norm(self.head_dim, config.norm, make.tensor)
+                else norm(self.head_dim, config.norm, weights.ranks.tensor)
                 for number, count in counts
             )
         #: Set during text generation only.

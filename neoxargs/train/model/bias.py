@@ -17,8 +17,9 @@ from neoxargs.config.config import Config
 from neoxargs.facts.model import head_dim
 from neoxargs.registry.model import Embedding, Shape
 from neoxargs.train.model.mup import multipliers
+from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import METHODS
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Axis
 
 
@@ -28,15 +29,15 @@ class RelativeBias(nn.Module):
     All layers share one table. As in GPT-NeoX, its values are multiplied by the square root of the head dimension.
     """
 
-    def __init__(self, shape: Shape, embedding: Embedding, make: Make) -> None:
+    def __init__(self, shape: Shape, embedding: Embedding, weights: Weights, tables: Tables) -> None:
         super().__init__()
         self.embedding = embedding
         self.bias: Tensor | None = None
-        self.tables = make.tables
+        self.tables = tables
         self.scale = math.sqrt(head_dim(shape))
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
-        self.table = make.parameter("table", size, xavier, split=1)
+        self.table = weights.parameter("table", size, xavier, split=1)
 
     @contextmanager
     def use_precomputed(self, bias: Tensor) -> Iterator[None]:
@@ -62,11 +63,11 @@ class RelativeBias(nn.Module):
         )
 
 
-def relative_bias(config: Config, make: Make) -> RelativeBias | None:
+def relative_bias(config: Config, weights: Weights, tables: Tables) -> RelativeBias | None:
     """Make the table that all layers share; None unless `pos_emb` is rpe."""
     if config.embedding.pos_emb != "rpe":
         return None
-    table = RelativeBias(config.shape, config.embedding, make.at("relative"))
+    table = RelativeBias(config.shape, config.embedding, weights.at("relative"), tables)
     table.scale *= multipliers(config)[1]
     return table
 

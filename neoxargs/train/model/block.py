@@ -6,7 +6,6 @@ The class name is part of the interface: `pipe_partition_method: type:transforme
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -22,13 +21,14 @@ from neoxargs.train.model.mlp import FeedForward
 from neoxargs.train.model.norm import norm
 from neoxargs.train.model.recurrent.mamba import MambaTransformerBlock
 from neoxargs.train.model.recurrent.rwkv import RwkvTransformerBlock
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.parallel.communicate import leave_region
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import ALONE
 
-#: Whether a layer has experts -> its feed-forward, a module made from the configuration and a `Make`.
-FEED_FORWARD: dict[bool, Callable[[Config, Make], nn.Module]] = {False: FeedForward, True: Experts}
+#: Whether a layer has experts -> the class of its feed-forward.
+FEED_FORWARD: dict[bool, Callable[[Config, Weights, Shared, bool], nn.Module]] = {False: FeedForward, True: Experts}
 
 
 class TransformerBlock(nn.Module):
@@ -40,23 +40,24 @@ class TransformerBlock(nn.Module):
     are where `norm_placement` says.
     """
 
-    def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
+    def __init__(
+        self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: RelativeBias | None = None
+    ) -> None:
         super().__init__()
         regularization = config.regularization
         self.parallel_residual = config.attention.gpt_j_residual
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
-        self.tensor, self.shards, self.recompute = make.tensor, make.shards, make.recompute
+        self.tensor, self.shards, self.recompute = weights.ranks.tensor, weights.ranks.shards, shared.recompute
         self.one_sum = self.parallel_residual and self.tensor.size > 1
         before, after = norms_before(config.norm), norms_after(config.norm)
         self.input_layernorm = self._norm(config, before)
         # Row layers then return summands, and this block sums attention and feed-forward together.
-        inside = replace(make, partial=self.one_sum)
-        self.attention = SelfAttention(config, inside.at("attention"), layer, relative)
+        self.attention = SelfAttention(config, weights.at("attention"), shared, layer, relative, self.one_sum)
         self.tied = self.parallel_residual and config.attention.gpt_j_tied
         self.post_attention_layernorm = self._norm(config, before and not self.tied, mlp_norm_options(config))
         self.attention_output_layernorm = self._norm(config, after)
         self.mlp_output_layernorm = self._norm(config, after)
-        self.mlp = FEED_FORWARD[has_experts(config, layer)](config, inside.at("mlp"))
+        self.mlp = FEED_FORWARD[has_experts(config, layer)](config, weights.at("mlp"), shared, self.one_sum)
         self.dropout = nn.Dropout(regularization.hidden_dropout)
         # Partial sums cover all tokens of the sequence, and every rank must drop the same elements of them.
         shards = ALONE if self.one_sum else self.shards
@@ -102,5 +103,5 @@ BLOCKS: dict[str, type[nn.Module]] = {
 
 
 def block_class(config: Config, layer: int) -> type[nn.Module]:
-    """Return the class of a layer's block. It is made from the configuration, a `Make`, the layer and the rpe bias."""
+    """Return the class of a layer's block."""
     return BLOCKS[block_name(config, layer)]

@@ -24,7 +24,7 @@ from neoxargs.train.model.mup import multipliers, output_scale, scale_by
 from neoxargs.train.model.soft_prompt import prompt as soft_prompt
 from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.init import first_rows, initializer
-from neoxargs.train.parallel.layers import Make, VocabEmbedding
+from neoxargs.train.parallel.layers import VocabEmbedding, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
@@ -34,14 +34,14 @@ class TokenEmbedding(nn.Module):
     The starts come with the tokens if documents were packed, else from the end-of-document tokens.
     """
 
-    def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
+    def __init__(self, config: Config, vocabulary: Vocabulary, weights: Weights) -> None:
         super().__init__()
         #: muP factor on the input of the output layer when that layer is tied to this one.
-        self.output_scale = output_scale(config, make)
+        self.output_scale = output_scale(config, weights.widths)
         self.eod = vocabulary.eod if needs_document_starts(config.data) else None
         method = first_rows(vocabulary.size, initializer(config.init.init_method, config.init, config.shape))
         size = vocabulary.padded, config.shape.hidden_size
-        self.word_embeddings = VocabEmbedding(*size, method, make.at("word_embeddings"))
+        self.word_embeddings = VocabEmbedding(*size, method, weights.at("word_embeddings"))
 
     @property
     def weight(self) -> nn.Parameter:
@@ -66,7 +66,7 @@ class PositionEmbedding(nn.Module):
     With sequence parallelism hidden states are this rank's shard of the sequence; document starts cover all of it.
     """
 
-    def __init__(self, config: Config, make: Make) -> None:
+    def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
         shape, embedding, init = config.shape, config.embedding, config.init
         #: muP factors on the output, and on the embedding of positions.
@@ -80,9 +80,9 @@ class PositionEmbedding(nn.Module):
         if embedding.pos_emb == "learned":
             rows = shape.max_position_embeddings + self.offset
             method = initializer(init.init_method, init, shape)
-            self.table = make.parameter("table", (rows, shape.hidden_size), method)
-        self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, make)
-        self.shards = make.shards
+            self.table = weights.parameter("table", (rows, shape.hidden_size), method)
+        self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, weights)
+        self.shards = weights.ranks.shards
         sum_gradients(self.parameters(), self.shards)
         #: Set during text generation only.
         self.cache: Cache | None = None

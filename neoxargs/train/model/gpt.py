@@ -23,20 +23,23 @@ from neoxargs.train.model.documents import LayerInput, pack, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.mup import output_scale, scale_by
 from neoxargs.train.model.norm import norm
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.init import first_rows, initializer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 
 
 class OutputLayer(nn.Module):
     """Output layer over the vocabulary, with a weight of its own or the token embedding's (`tied`)."""
 
-    def __init__(self, config: Config, vocabulary: Vocabulary, make: Make, tied: nn.Parameter | None = None) -> None:
+    def __init__(
+        self, config: Config, vocabulary: Vocabulary, weights: Weights, tied: nn.Parameter | None = None
+    ) -> None:
         super().__init__()
         #: muP factor on the layer's input.
-        self.scale = output_scale(config, make)
+        self.scale = output_scale(config, weights.widths)
         size = (vocabulary.padded, config.shape.hidden_size)
         method = first_rows(vocabulary.size, initializer(config.init.init_method, config.init, config.shape))
-        self.weight = make.parameter("weight", size, method, split=0) if tied is None else tied
+        self.weight = weights.parameter("weight", size, method, split=0) if tied is None else tied
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """Apply `finish`, which computes the loss or the logits, to the readout of (batch, seq, hidden).
@@ -49,12 +52,12 @@ class OutputLayer(nn.Module):
 class RewardHead(nn.Module):
     """The output layer of a reward model: one output, whose weight every tensor parallel rank has in full."""
 
-    def __init__(self, config: Config, make: Make) -> None:
+    def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
         #: muP factor on the layer's input.
-        self.scale = output_scale(config, make)
+        self.scale = output_scale(config, weights.widths)
         method = initializer(config.init.init_method, config.init, config.shape)
-        self.weight = make.parameter("weight", (1, config.shape.hidden_size), method)
+        self.weight = weights.parameter("weight", (1, config.shape.hidden_size), method)
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """As of `OutputLayer`."""
@@ -64,26 +67,26 @@ class RewardHead(nn.Module):
 class GPT(nn.Module):
     """Decoder-only transformer: the tensors of a `MicroBatch`, by name -> loss, or without labels logits (B, S, V)."""
 
-    def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
+    def __init__(self, config: Config, vocabulary: Vocabulary, weights: Weights, shared: Shared) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(config, vocabulary, make.at("embedding"))
-        self.positions = PositionEmbedding(config, make.at("positions"))
+        self.embedding = TokenEmbedding(config, vocabulary, weights.at("embedding"))
+        self.positions = PositionEmbedding(config, weights.at("positions"))
         #: For each layer of the model, the index in `layers` of its weights; layers that share weights repeat an index.
         self.order = weights_of_layers(config.shape)
-        self.relative = relative_bias(config, make)
+        self.relative = relative_bias(config, weights, shared.tables)
         self.layers = nn.ModuleList(
-            block_class(config, layer)(config, make.at(f"layers.{index}"), layer, self.relative)
+            block_class(config, layer)(config, weights.at(f"layers.{index}"), shared, layer, self.relative)
             # Each index once: `order.index` gives the first layer that has these weights, by which its kind is chosen.
             for index, layer in sorted((index, self.order.index(index)) for index in set(self.order))
         )
-        self.final_norm = norm(config.shape.hidden_size, config.norm, make.shards)
+        self.final_norm = norm(config.shape.hidden_size, config.norm, weights.ranks.shards)
         if is_reward_model(config):
-            self.rm_linear = RewardHead(config, make.at(REWARD_HEAD))
+            self.rm_linear = RewardHead(config, weights.at(REWARD_HEAD))
         else:
             # The same nn.Parameter object, so that DeepSpeed and checkpoints see one weight.
             tied = None if config.embedding.no_weight_tying else self.embedding.weight
-            self.output = OutputLayer(config, vocabulary, make.at("output"), tied)
-        self.loss = loss_of(config, vocabulary, make)
+            self.output = OutputLayer(config, vocabulary, weights.at("output"), tied)
+        self.loss = loss_of(config, vocabulary, weights.ranks, shared.measures)
         #: Recompute activations in the backward pass in groups of this many layers; 0 keeps all activations.
         self.checkpoint_layers = 0
         self.checkpoint: Callable[..., LayerInput] = _checkpoint

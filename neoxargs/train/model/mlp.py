@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.facts.model import mlp_width
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Selective
 from neoxargs.train.parallel.init import initializer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 
 
 def _tanh_gelu(x: Tensor) -> Tensor:
@@ -76,14 +77,23 @@ def _gated(x: Tensor, gate: Callable[[Tensor], Tensor], recompute: Selective) ->
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: (batch, seq, hidden) -> (batch, seq, hidden).
 
+    partial: return this rank's summand, as of `Weights.row`.
     width, bias: of the layer between the matrices, and whether they have biases; by default as the configuration says.
     """
 
-    def __init__(self, config: Config, make: Make, width: int | None = None, bias: bool | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        weights: Weights,
+        shared: Shared,
+        partial: bool = False,
+        width: int | None = None,
+        bias: bool | None = None,
+    ) -> None:
         super().__init__()
         shape, mlp, init = config.shape, config.mlp, config.init
-        self.activation = feed_forward_activation(config, make.recompute)
-        self.recompute = make.recompute
+        self.activation = feed_forward_activation(config, shared.recompute)
+        self.recompute = shared.recompute
         narrow, wide = shape.hidden_size, width or mlp_width(shape, mlp)
         biased = mlp.use_bias_in_mlp if bias is None else bias
         init_in = initializer(init.init_method, init, shape)
@@ -92,8 +102,8 @@ class FeedForward(nn.Module):
         halves = 2 if mlp.activation in GATES else 1
         # `halves` parts: each rank gets the same share of both halves, so that it can multiply them without
         # communication.
-        self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, halves * wide, init_in, biased, halves)
-        self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, init_out, biased)
+        self.dense_h_to_4h = weights.column("dense_h_to_4h", narrow, halves * wide, init_in, biased, halves)
+        self.dense_4h_to_h = weights.row("dense_4h_to_h", wide, narrow, init_out, biased, partial)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dense_4h_to_h(self.recompute(self.activation, self.dense_h_to_4h(x)))  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.model import head_dim
 from neoxargs.files.base_shapes import read_base_shapes
-from neoxargs.train.parallel.layers import Make, unsharded_shape
+from neoxargs.train.parallel.layers import unsharded_shape
 from neoxargs.train.parallel.widths import Widths
 
 #: The weight that gives the growth of the hidden size: its rows do not grow, its columns are the hidden size.
@@ -62,12 +62,12 @@ def normalizes_gradients(config: Config) -> bool:
     return "sgd" not in (config.optimizer.type or "adam").lower()
 
 
-def output_scale(config: Config, make: Make) -> float:
+def output_scale(config: Config, widths: Widths | None) -> float:
     """Return the factor on the output layer's input."""
     if not config.mup.use_mup:
         return 1.0
     # 1 stands for the vocabulary, which does not grow: its size in the base shapes is None and is skipped.
-    growth = make.widths.growth(EMBEDDING, (1, config.shape.hidden_size)) if make.widths else []
+    growth = widths.growth(EMBEDDING, (1, config.shape.hidden_size)) if widths else []
     return 1 / (config.mup.mup_output_temp * (growth[-1] if growth else 1.0))
 
 

@@ -14,7 +14,7 @@ from neoxargs.registry.model import Norm
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.init import zeros
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
@@ -66,11 +66,11 @@ class AllHeadsNorm(nn.Module):
     rank, heads of a group, head dimension, the last dimensions of the input.
     """
 
-    def __init__(self, heads: tuple[int, int, int], options: Norm, make: Make) -> None:
+    def __init__(self, heads: tuple[int, int, int], options: Norm, weights: Weights) -> None:
         super().__init__()
-        self.heads, self.epsilon, self.tensor = heads, options.rms_norm_epsilon, make.tensor
+        self.heads, self.epsilon, self.tensor = heads, options.rms_norm_epsilon, weights.ranks.tensor
         self.width = math.prod(heads) * self.tensor.size
-        self.weight = make.parameter("weight", (self.width,), zeros, split=0)
+        self.weight = weights.parameter("weight", (self.width,), zeros, split=0)
         # Afterwards, because no initializer draws ones.
         nn.init.ones_(self.weight)
 

@@ -25,30 +25,31 @@ from neoxargs.train.model.documents import LayerInput, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.gpt import OutputLayer, RewardHead, readout_of
 from neoxargs.train.model.norm import norm
-from neoxargs.train.parallel.layers import Make, Shapes
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Shapes, Weights
 from neoxargs.train.process.mesh import ALONE, Axis
 
-#: Name of the only layer that is built without a `Make`, and the prefix of its weights in that layer.
+#: Name of the only layer that is built without `Weights`, and the prefix of its weights in that layer.
 FINAL_NORM, NORM_PREFIX = "final_norm", "norm."
 #: Prefix of the shared relative position bias, which every pipeline layer holds as a submodule.
 RELATIVE_PREFIX = "attention.relative."
 
 
-def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
-    """Return the layers for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss.of(config, vocabulary, make)`."""
+def layers(config: Config, vocabulary: Vocabulary, weights: Weights, shared: Shared) -> list[Any]:
+    """Return the layers for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `loss_of(config, vocabulary, …)`."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    token_embedding = (TokenEmbedding, config, vocabulary, make.at("embedding"))
-    positions = LayerSpec(PositionEmbedding, config, make.at("positions"))
+    token_embedding = (TokenEmbedding, config, vocabulary, weights.at("embedding"))
+    positions = LayerSpec(PositionEmbedding, config, weights.at("positions"))
     # `order`: which weights each layer has; with `num_unique_layers` several layers have the same.
-    order, relative = weights_of_layers(config.shape), relative_bias(config, make)
-    blocks = [_block(config, make, index, order.index(index), relative) for index in order]
-    final_norm = LayerSpec(FinalNorm, config, make.shards)
+    order, relative = weights_of_layers(config.shape), relative_bias(config, weights, shared.tables)
+    blocks = [_block(config, weights, shared, index, order.index(index), relative) for index in order]
+    final_norm = LayerSpec(FinalNorm, config, weights.ranks.shards)
     if is_reward_model(config):
-        head = LayerSpec(RewardHead, config, make.at(REWARD_HEAD))
+        head = LayerSpec(RewardHead, config, weights.at(REWARD_HEAD))
         return [LayerSpec(*token_embedding), positions, *blocks, final_norm, head]
     if config.embedding.no_weight_tying:
-        output = LayerSpec(OutputLayer, config, vocabulary, make.at("output"))
+        output = LayerSpec(OutputLayer, config, vocabulary, weights.at("output"))
         return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]
     tie = {"tied_weight_attr": "word_embeddings.weight"}
     first = TiedLayerSpec("embedding", *token_embedding, **tie)
@@ -56,7 +57,9 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     return [first, positions, *blocks, final_norm, last]
 
 
-def _block(config: Config, make: Make, index: int, layer: int, relative: RelativeBias | None) -> Any:
+def _block(
+    config: Config, weights: Weights, shared: Shared, index: int, layer: int, relative: RelativeBias | None
+) -> Any:
     """Return the specification of layer `layer` with the weights `index`.
 
     If layers share weights, DeepSpeed keeps them once per stage and sums their gradients over the stages.
@@ -73,8 +76,8 @@ def _block(config: Config, make: Make, index: int, layer: int, relative: Relativ
             ]
             return module
 
-    shared = relative if has_attention(config, layer) else None
-    block = (block_class(config, layer), config, make.at(f"layers.{index}"), layer, shared)
+    bias = relative if has_attention(config, layer) else None
+    block = (block_class(config, layer), config, weights.at(f"layers.{index}"), shared, layer, bias)
     if config.shape.num_unique_layers in (None, config.shape.num_layers):
         return LayerSpec(*block)
     return Shared(f"layers-{index}", *block)
@@ -84,16 +87,16 @@ def count_weights(specifications: Sequence[Any]) -> list[int]:
     """Return the number of trainable elements of each of `layers` on this rank, without drawing initial values."""
     counts = []
     for layer in specifications:
-        # `Make` is the argument that draws values, so it is replaced by one that makes shapes.
-        arguments = [_shapes(x) if isinstance(x, Make) else x for x in layer.module_args]
+        # `Weights` is the argument that draws values, so it is replaced by one that makes shapes.
+        arguments = [_shapes(x) if isinstance(x, Weights) else x for x in layer.module_args]
         with torch.device("meta"):
             module = layer.typename(*arguments, **layer.module_kwargs)
         counts.append(sum(weight.numel() for weight in module.parameters() if weight.requires_grad))
     return counts
 
 
-def _shapes(make: Make) -> Shapes:
-    return Shapes(**{field.name: getattr(make, field.name) for field in fields(make)})
+def _shapes(weights: Weights) -> Shapes:
+    return Shapes(**{field.name: getattr(weights, field.name) for field in fields(weights)})
 
 
 class FinalNorm(nn.Module):
@@ -153,7 +156,7 @@ def named_weights(module: nn.Module) -> dict[str, nn.Parameter]:
 def stage_layers(pipeline: Any) -> Iterator[tuple[str, nn.Module, int]]:
     """Yield the layers of this rank's stage of a PipelineModule: name, module, index within the stage."""
     for number, (spec, layer) in enumerate(zip(stage_specs(pipeline), pipeline.forward_funcs, strict=True)):
-        makes = [argument for argument in spec.module_args if isinstance(argument, Make)]
+        makes = [argument for argument in spec.module_args if isinstance(argument, Weights)]
         # forward_funcs has a function for a tied layer; the module is in tied_modules.
         module = pipeline.tied_modules[spec.key] if hasattr(spec, "key") else layer
         yield makes[0].path if makes else FINAL_NORM, module, number

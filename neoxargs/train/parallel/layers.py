@@ -1,4 +1,6 @@
-"""Tensor parallel layers. Modules get them from a `Make`, so that model code stays free of parallelism.
+"""Weights divided over ranks, and the layers that have them.
+
+This is the only place where a weight is divided: modules get parameters and layers from `Weights`.
 
 Column layers hold a slice of the outputs, row layers a slice of the inputs. A column layer, an element-wise function
 and a row layer together cost one all-reduce in the forward and one in the backward pass (Shoeybi et al. 2019,
@@ -8,17 +10,13 @@ by rank, return tuples, and put an empty extra state into every checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.train.losses.added_losses import AddedLosses
-from neoxargs.train.losses.means import Means
-from neoxargs.train.ops.selective import Selective
-from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.communicate import (
     copy_and_multiply,
     gather_and_multiply,
@@ -55,44 +53,41 @@ def unsharded_shape(weight: Any) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Make:
-    """Factory of parameters and layers for one tensor parallel rank.
+class Ranks:
+    """Which ranks hold the rest of a layer's weights, and of the sequence."""
 
-    `make.at("mlp")` is the factory for parameters named `mlp.…`. The name determines the initial values.
+    tensor: Axis = ALONE
+    expert: Axis = ALONE
+    """The data parallel ranks that divide the experts of a layer among them."""
+    sequence_parallel: bool = False
+
+    @property
+    def shards(self) -> Axis:
+        """The ranks that shard the sequence between parallel regions; `ALONE` without sequence parallelism."""
+        return self.tensor if self.sequence_parallel else ALONE
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Factory of the parameters and parallel layers that one rank holds.
+
+    `weights.at("mlp")` is the factory for parameters named `mlp.…`. The name determines the initial values.
     """
 
     seed: int = 1234
-    tensor: Axis = ALONE
+    ranks: Ranks = Ranks()
     device: torch.device = CPU
     """Device on which initial values are drawn."""
     place: torch.device | None = None
     """Device of the parameters; None: torch's default device, which deepspeed.zero.Init changes."""
     dtype: torch.dtype | None = None
     """Type of the parameters, to which their fp32 initial values are cast; None: torch's default type."""
-    sequence_parallel: bool = False
-    expert: Axis = ALONE
-    """The data parallel ranks that divide the experts of a layer among them."""
     widths: Widths | None = None
     """With muP, the shapes of the base model, from which the scale of each weight's initial values follows."""
-    partial: bool = False
-    """Row layers return only this rank's part of the sum; the caller sums over the ranks."""
     path: str = ""
-    tables: Tables = field(default_factory=Tables, compare=False)
-    """Masks and other tensors that are not weights, shared by the layers made here."""
-    recompute: Selective = field(default_factory=Selective, compare=False)
-    """Calls the functions whose outputs are recomputed with selective recomputation."""
-    losses: AddedLosses = field(default_factory=AddedLosses, compare=False)
-    """The terms that the layers made here add to the loss."""
-    measures: Means = field(default_factory=Means, compare=False)
-    """What the loss measures besides its value."""
 
-    def at(self, name: str) -> Make:
+    def at(self, name: str) -> Weights:
         return replace(self, path=self._full_name(name))
-
-    @property
-    def shards(self) -> Axis:
-        """The ranks that shard the sequence between parallel regions; `ALONE` without sequence parallelism."""
-        return self.tensor if self.sequence_parallel else ALONE
 
     def parameter(
         self,
@@ -120,19 +115,20 @@ class Make:
         if self.widths is not None:
             full *= self.widths.std_factor(self._full_name(name), shape)
         local = full if split is None else torch.cat([self._slice(x, split) for x in full.chunk(parts, split)], split)
-        by_expert = by_expert and self.expert.size > 1
+        tensor, expert = self.ranks.tensor, self.ranks.expert
+        by_expert = by_expert and expert.size > 1
         if by_expert:
-            local = local.chunk(self.expert.size)[self.expert.rank]
+            local = local.chunk(expert.size)[expert.rank]
         # A copy: a slice would keep the full weight in memory, and torch's fused AdamW misreads non-contiguous weights.
         parameter = nn.Parameter(local.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
         # DeepSpeed and Megatron count gradients of parameters without this mark once in the norm, not once per rank.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         if split is not None:
             # Kept for checkpoints and exports, which join the slices.
-            tensor_shard = TensorShard(split, parts, self.tensor.rank, self.tensor.size)
+            tensor_shard = TensorShard(split, parts, tensor.rank, tensor.size)
             parameter.tensor_shard = tensor_shard  # type: ignore[attr-defined]
         if by_expert:
-            expert_shard = TensorShard(0, 1, self.expert.rank, self.expert.size)
+            expert_shard = TensorShard(0, 1, expert.rank, expert.size)
             parameter.expert_shard = expert_shard  # type: ignore[attr-defined]
         return parameter
 
@@ -142,17 +138,20 @@ class Make:
         """Return a layer with this rank's share of `outputs`; its parameters are `name.weight` and `name.bias`."""
         return ColumnLinear(inputs, outputs, method, bias, self.at(name), parts)
 
-    def row(self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True) -> RowLinear:
-        return RowLinear(inputs, outputs, method, bias, self.at(name))
+    def row(
+        self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True, partial: bool = False
+    ) -> RowLinear:
+        """Return a layer with this rank's share of `inputs`. partial: the caller sums its outputs over the ranks."""
+        return RowLinear(inputs, outputs, method, bias, self.at(name), partial)
 
     def _slice(self, full: Tensor, split: int) -> Tensor:
-        return full.chunk(self.tensor.size, split)[self.tensor.rank]
+        return full.chunk(self.ranks.tensor.size, split)[self.ranks.tensor.rank]
 
     def _full_name(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 
-class Shapes(Make):
+class Shapes(Weights):
     """Factory of parameters on the meta device, which have a shape but no values."""
 
     def parameter(
@@ -164,9 +163,9 @@ class Shapes(Make):
         parts: int = 1,
         by_expert: bool = False,
     ) -> nn.Parameter:
-        sizes = [size // (self.tensor.size if d == split else 1) for d, size in enumerate(shape)]
+        sizes = [size // (self.ranks.tensor.size if d == split else 1) for d, size in enumerate(shape)]
         if by_expert:
-            sizes[0] //= self.expert.size
+            sizes[0] //= self.ranks.expert.size
         return nn.Parameter(torch.empty(sizes, device="meta"))
 
 
@@ -177,11 +176,13 @@ class ColumnLinear(nn.Module):
     (batch, seq / ranks, inputs) -> (batch, seq, outputs / ranks).
     """
 
-    def __init__(self, inputs: int, outputs: int, method: Initializer, bias: bool, make: Make, parts: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, method: Initializer, bias: bool, weights: Weights, parts: int = 1
+    ) -> None:
         super().__init__()
-        self.tensor, self.shards = make.tensor, make.shards
-        self.weight = make.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
-        self.bias = make.parameter("bias", (outputs,), zeros, split=0, parts=parts) if bias else None
+        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.weight = weights.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
+        self.bias = weights.parameter("bias", (outputs,), zeros, split=0, parts=parts) if bias else None
         #: Returns what adapters add to the output; None without adapters.
         self.lora: nn.Module | None = None
 
@@ -197,16 +198,18 @@ class ColumnLinear(nn.Module):
 class RowLinear(nn.Module):
     """Linear layer whose inputs are partitioned: (…, inputs / ranks) -> (…, outputs), equal on every rank.
 
-    With sequence parallelism the output is a shard, (batch, seq / ranks, outputs). With `make.partial` it is one
-    summand, that of this rank.
+    With sequence parallelism the output is a shard, (batch, seq / ranks, outputs). If `partial` it is one summand,
+    that of this rank.
     """
 
-    def __init__(self, inputs: int, outputs: int, method: Initializer, bias: bool, make: Make) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, method: Initializer, bias: bool, weights: Weights, partial: bool
+    ) -> None:
         super().__init__()
-        self.tensor, self.shards = make.tensor, make.shards
-        self.weight = make.parameter("weight", (outputs, inputs), method, split=1)
-        self.bias = make.parameter("bias", (outputs,), zeros) if bias else None
-        self.partial = make.partial
+        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.weight = weights.parameter("weight", (outputs, inputs), method, split=1)
+        self.bias = weights.parameter("bias", (outputs,), zeros) if bias else None
+        self.partial = partial
         # Each rank adds the bias to its shard of the sequence only, so its gradient is partial.
         if self.bias is not None and not self.partial:
             sum_gradients([self.bias], self.shards)
@@ -238,10 +241,10 @@ class VocabEmbedding(nn.Module):
     Each rank looks up the tokens whose rows it holds; the sum over the ranks is the result.
     """
 
-    def __init__(self, rows: int, hidden: int, method: Initializer, make: Make) -> None:
+    def __init__(self, rows: int, hidden: int, method: Initializer, weights: Weights) -> None:
         super().__init__()
-        self.tensor, self.shards = make.tensor, make.shards
-        self.weight = make.parameter("weight", (rows, hidden), method, split=0)
+        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.weight = weights.parameter("weight", (rows, hidden), method, split=0)
         #: Add to the weight's gradient row by row (see _AddRows). Valid only if nothing reads or reduces that gradient
         #: before all micro batches of a step have been added.
         self.adds_rows = False

@@ -1,6 +1,6 @@
 """Growth of each weight relative to the base model, by which muP scales initial values and learning rates.
 
-A module of its own, because `Make` needs it for initial values and mup.py imports `Make`.
+A module of its own, because `Weights` needs it for initial values and mup.py imports that module.
 """
 
 from __future__ import annotations

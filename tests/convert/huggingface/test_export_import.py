@@ -23,7 +23,8 @@ from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.huggingface import NEW, PROMPTS, SEQ, Answer, answer, batch
@@ -77,7 +78,7 @@ def loaded(root: Path, name: str) -> tuple[GPT, Any]:
     """Return our model without an engine, and its configuration."""
     config = resolve([root / "ours" / name / "model.yml"], gpus=1)
     found = engine.vocabulary(config, 257)
-    gpt = GPT(config, found, Make()).eval()
+    gpt = GPT(config, found, Weights(), Shared()).eval()
     folder = root / "ours" / name / "global_step0"
     saved = SavedWeights(folder, inventory.read(folder))
     with torch.no_grad():

@@ -26,7 +26,8 @@ from neoxargs.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.resolve import resolve
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.paths import CONFIGS
 from tests.support.small_gpt import randomised, small
 from tests.support.snapshots import pinned
@@ -71,7 +72,7 @@ OURS: dict[str, dict[str, Any]] = {
 def saved(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> tuple[Config, GPT]:
     """A checkpoint of a small model with random weights everywhere, as `deepy import` writes one."""
     config = small(tokenizer_type="ByteLevelTokenizer", load=str(folder), **changes)
-    gpt = randomised(GPT(config, Vocabulary(257, 384), Make())).to(dtype).eval()
+    gpt = randomised(GPT(config, Vocabulary(257, 384), Weights(), Shared())).to(dtype).eval()
     weights = dict(gpt.named_parameters())
     source = Imported({"iteration": 7}, dtype, list(weights), lambda name: weights[name].detach())
     imported.write(source, config, folder, advance=lambda size: None)

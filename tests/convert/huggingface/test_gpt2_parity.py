@@ -11,7 +11,8 @@ from torch import Tensor
 
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import (
@@ -25,7 +26,7 @@ from tests.support.small_gpt import (
     small,
 )
 
-Weights = dict[str, Tensor]
+ByName = dict[str, Tensor]
 NAMES = {
     "ln_1": "input_layernorm",
     "attn.c_attn": "attention.query_key_value",
@@ -49,7 +50,7 @@ def gpt2(tied: bool = True):
     return randomised(model)
 
 
-def from_gpt2(tensors: Weights) -> Weights:
+def from_gpt2(tensors: ByName) -> ByName:
     """Return GPT-2's tensors (weights or gradients) under our names and in our shapes."""
     ours = {
         "embedding.word_embeddings.weight": _padded(tensors["transformer.wte.weight"]),
@@ -76,7 +77,7 @@ def _by_head(rows: Tensor) -> Tensor:
     return rows.unflatten(0, (3, 4, 8)).transpose(0, 1).flatten(0, 2)
 
 
-def expected(tied: bool = True) -> tuple[Weights, Tensor, Weights]:
+def expected(tied: bool = True) -> tuple[ByName, Tensor, ByName]:
     """Return weights under our names, and GPT-2's logits and gradients for them."""
     model, (tokens, labels) = gpt2(tied), batch(2)
     logits = model(tokens).logits
@@ -86,7 +87,7 @@ def expected(tied: bool = True) -> tuple[Weights, Tensor, Weights]:
     return from_gpt2({name: p.detach() for name, p in parameters.items()}), logits.detach(), gradients
 
 
-def assert_same(logits: Tensor, gradients: Weights, tied: bool = True) -> None:
+def assert_same(logits: Tensor, gradients: ByName, tied: bool = True) -> None:
     _, their_logits, their_gradients = expected(tied)
     torch.testing.assert_close(logits, their_logits, rtol=1e-4, atol=1e-4)
     assert gradients.keys() == their_gradients.keys()
@@ -96,7 +97,7 @@ def assert_same(logits: Tensor, gradients: Weights, tied: bool = True) -> None:
         )
 
 
-def plain(model: GPT) -> tuple[Tensor, Weights]:
+def plain(model: GPT) -> tuple[Tensor, ByName]:
     tokens, labels = batch(2)
     model(tokens, labels).backward()
     return model(tokens), {name: p.grad for name, p in gpt_parameters(model).items()}
@@ -105,14 +106,14 @@ def plain(model: GPT) -> tuple[Tensor, Weights]:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("checkpoint_layers", [0, 1])
 def test_one_rank(tied: bool, checkpoint_layers: int) -> None:
-    model = GPT(small(no_weight_tying=not tied), VOCABULARY, Make())
+    model = GPT(small(no_weight_tying=not tied), VOCABULARY, Weights(), Shared())
     model.checkpoint_layers = checkpoint_layers
     load_shards(model, expected(tied)[0], Axis())
     assert_same(*plain(model), tied)
 
 
-def tensor_parallel(weights: Weights) -> tuple[Tensor, Weights]:
-    model = GPT(small(), VOCABULARY, Make(tensor=all_ranks()))
+def tensor_parallel(weights: ByName) -> tuple[Tensor, ByName]:
+    model = GPT(small(), VOCABULARY, Weights(ranks=Ranks(all_ranks())), Shared())
     load_shards(model, weights, all_ranks())
     return plain(model)
 
@@ -124,7 +125,7 @@ def test_two_tensor_parallel_ranks() -> None:
         assert_same(logits, join_shards([gradients for _, gradients in results], weights))
 
 
-def pipeline(weights: Weights) -> tuple[Tensor | None, Weights]:
+def pipeline(weights: ByName) -> tuple[Tensor | None, ByName]:
     """One step of gradient descent with learning rate 1: the change of a weight is its negative gradient."""
     import deepspeed
 

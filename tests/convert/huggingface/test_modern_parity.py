@@ -14,12 +14,13 @@ from neoxargs.registry.model import Norm
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.mlp import activation
 from neoxargs.train.model.norm import norm
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
 
-Weights = dict[str, Tensor]
+ByName = dict[str, Tensor]
 SIZES = {
     "vocab_size": VOCABULARY.size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 16, "tie_word_embeddings": False, "use_cache": False, "bos_token_id": 0,
@@ -55,7 +56,7 @@ def transformer(name: str) -> Any:
     return randomised(model)
 
 
-def from_neox(tensors: Weights) -> Weights:
+def from_neox(tensors: ByName) -> ByName:
     """Return GPT-NeoX's tensors under our names, which differ only in the outermost parts."""
     outside = {
         "gpt_neox.embed_in.weight": "embedding.word_embeddings.weight",
@@ -66,7 +67,7 @@ def from_neox(tensors: Weights) -> Weights:
     return {outside.get(name, name.removeprefix("gpt_neox.")): tensor for name, tensor in tensors.items()}
 
 
-def from_llama(tensors: Weights) -> Weights:
+def from_llama(tensors: ByName) -> ByName:
     ours = {
         "embedding.word_embeddings.weight": tensors["model.embed_tokens.weight"],
         "output.weight": tensors["lm_head.weight"],
@@ -89,14 +90,14 @@ def from_llama(tensors: Weights) -> Weights:
 HALVES = ("up", "gate")
 
 
-def ours(name: str, tensors: Weights) -> Weights:
+def ours(name: str, tensors: ByName) -> ByName:
     """Return their tensors (weights or gradients) under our names and in our shapes."""
     found = from_llama(tensors) if name == "llama" else from_neox(tensors)
     padding = (0, 0, 0, VOCABULARY.padded - VOCABULARY.size)
     return found | {key: F.pad(found[key], padding) for key in ("embedding.word_embeddings.weight", "output.weight")}
 
 
-def expected(name: str) -> tuple[Weights, Tensor, Weights]:
+def expected(name: str) -> tuple[ByName, Tensor, ByName]:
     """Return weights under our names, and the other model's logits and gradients for them."""
     model, (tokens, labels) = transformer(name), batch(2)
     logits = model(tokens).logits
@@ -106,7 +107,7 @@ def expected(name: str) -> tuple[Weights, Tensor, Weights]:
     return ours(name, {key: p.detach() for key, p in parameters.items()}), logits.detach(), gradients
 
 
-def shares(name: str, whole: Weights, axis: Axis) -> Weights:
+def shares(name: str, whole: ByName, axis: Axis) -> ByName:
     """Return full tensors with the rows of gated matrices in rank order: each rank has a shard of both halves."""
     if name != "llama":
         return whole
@@ -115,7 +116,7 @@ def shares(name: str, whole: Weights, axis: Axis) -> Weights:
     return whole | dealt
 
 
-def assert_same(model: GPT, name: str, axis: Axis, answer: tuple[Weights, Tensor, Weights]) -> None:
+def assert_same(model: GPT, name: str, axis: Axis, answer: tuple[ByName, Tensor, ByName]) -> None:
     """Return the logits and this rank's slices of the gradients."""
     weights, logits, gradients = answer
     tokens, labels = batch(2)
@@ -131,13 +132,13 @@ def assert_same(model: GPT, name: str, axis: Axis, answer: tuple[Weights, Tensor
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_rank(name: str) -> None:
-    assert_same(GPT(small(**MODELS[name]), VOCABULARY, Make()), name, Axis(), expected(name))
+    assert_same(GPT(small(**MODELS[name]), VOCABULARY, Weights(), Shared()), name, Axis(), expected(name))
 
 
-def each_rank(answers: dict[str, tuple[Weights, Tensor, Weights]]) -> None:
+def each_rank(answers: dict[str, tuple[ByName, Tensor, ByName]]) -> None:
     axis = all_ranks()
     for name, answer in answers.items():
-        assert_same(GPT(small(**MODELS[name]), VOCABULARY, Make(tensor=axis)), name, axis, answer)
+        assert_same(GPT(small(**MODELS[name]), VOCABULARY, Weights(ranks=Ranks(axis)), Shared()), name, axis, answer)
 
 
 def test_two_tensor_parallel_ranks() -> None:
@@ -169,7 +170,7 @@ def test_scalenorm_gives_vectors_one_length() -> None:
 def test_tied_norms_feed_both_halves_alike() -> None:
     """With equal norms, tied and untied parallel residuals compute the same."""
     side = {**ROTARY, "gpt_j_residual": True}
-    tied, untied = (GPT(small(**side, gpt_j_tied=choice), VOCABULARY, Make()) for choice in (True, False))
+    tied, untied = (GPT(small(**side, gpt_j_tied=choice), VOCABULARY, Weights(), Shared()) for choice in (True, False))
     tokens, _ = batch(2)
     assert torch.equal(tied(tokens), untied(tokens))
     assert len(list(untied.parameters())) == len(list(tied.parameters())) + 2 * 2

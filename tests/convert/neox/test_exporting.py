@@ -25,7 +25,8 @@ from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.neox_files import Run, run_of, write
 from tests.support.small_gpt import randomised
 from tests.support.snapshots import pinned
@@ -68,7 +69,7 @@ def theirs(folder: Path, name: str, **changes: Any) -> tuple[Config, Run]:
     (folder / "my.yml").write_text(BASE + MODELS[name] + f"load: {folder / 'theirs'}\n")
     config = resolve([folder / "my.yml"], gpus=1)
     torch.manual_seed(0)
-    gpt = randomised(GPT(config, Vocabulary(257, 320), Make()))
+    gpt = randomised(GPT(config, Vocabulary(257, 320), Weights(), Shared()))
     weights = {key: value.detach().clone() for key, value in gpt.named_parameters()}
     run = run_of(config, weights, tensor=2, **{"optimizer": "zero1", "data": 2, **NAMES.get(name, {}), **changes})
     write(run, folder / "theirs" / "global_step3")
@@ -172,7 +173,7 @@ def test_the_optimizer_has_gpt_neox_s_states_and_groups(tmp_path: Path, kind: st
     )
     (tmp_path / "my.yml").write_text(model + MODELS["gpt2"] + f"weight_decay: {decay}\n")
     config = resolve([tmp_path / "my.yml"], gpus=1)
-    gpt = randomised(GPT(config, Vocabulary(257, 320), Make()))
+    gpt = randomised(GPT(config, Vocabulary(257, 320), Weights(), Shared()))
     weights = {key: value.detach() for key, value in gpt.named_parameters()}
     saved = Trained(weights, {ours: {key: torch.rand_like(w) for key, w in weights.items()} for ours in names.values()})
     assert exporting.write(config, saved, tmp_path / "back")
@@ -196,7 +197,8 @@ def test_a_final_norm_without_parameters_has_an_empty_file(tmp_path: Path) -> No
     (tmp_path / "my.yml").write_text(BASE + "norm: non_parametric_layernorm\npipe_parallel_size: 1\n")
     config = resolve([tmp_path / "my.yml"], gpus=1)
     weights = {
-        key: value.detach() for key, value in randomised(GPT(config, Vocabulary(257, 320), Make())).named_parameters()
+        key: value.detach()
+        for key, value in randomised(GPT(config, Vocabulary(257, 320), Weights(), Shared())).named_parameters()
     }
     exporting.write(config, Plain(weights), tmp_path / "back")
     assert torch.load(tmp_path / "back/global_step3/layer_05-model_00-model_states.pt") == {}
@@ -209,7 +211,7 @@ def test_norms_that_gpt_neox_has_in_another_form(tmp_path: Path, name: str) -> N
     """A model of deepy's own, without a checkpoint of GPT-NeoX behind it."""
     (tmp_path / "my.yml").write_text(BASE + MODELS[name])
     config = resolve([tmp_path / "my.yml"], gpus=1)
-    gpt = randomised(GPT(config, Vocabulary(257, 320), Make()))
+    gpt = randomised(GPT(config, Vocabulary(257, 320), Weights(), Shared()))
     saved = Plain({key: value.detach() for key, value in gpt.named_parameters()})
     exporting.write(config, saved, tmp_path / "back")
     found = weights_of(config, tmp_path / "back", None)
@@ -221,7 +223,7 @@ def test_norms_that_gpt_neox_has_in_another_form(tmp_path: Path, name: str) -> N
 def test_a_weight_that_gpt_neox_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / "my.yml").write_text(BASE + MODELS["gpt2"] + "use_qk_layernorm: true\n")
     config = resolve([tmp_path / "my.yml"], gpus=1)
-    gpt = GPT(config, Vocabulary(257, 320), Make())
+    gpt = GPT(config, Vocabulary(257, 320), Weights(), Shared())
     with pytest.raises(Problems, match=r"no tensor for layers\.0\.attention\.norms"):
         exporting.write(config, Plain(dict(gpt.named_parameters())), tmp_path / "back")
 

@@ -8,8 +8,9 @@ import torch
 from neoxargs.plan.memory import activations
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.train.model.recurrent.mamba import MambaTransformerBlock
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Selective
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import small
 
 SEQ, HIDDEN = 256, 64
@@ -20,7 +21,7 @@ def test_a_mamba_layer_stores_what_the_plan_counts() -> None:
         hidden_size=HIDDEN, seq_length=SEQ, attention_config=["mamba", "mamba"], mamba_inner_size=128, norm="rmsnorm",
         pos_emb="none", precision="fp32", train_micro_batch_size_per_gpu=2,
     )  # fmt: skip
-    layer = MambaTransformerBlock(config, Make(recompute=Selective()))
+    layer = MambaTransformerBlock(config, Weights(), Shared(recompute=Selective()))
     weights, stored = {weight.data_ptr() for weight in layer.parameters()}, {}
 
     def pack(x: torch.Tensor) -> torch.Tensor:

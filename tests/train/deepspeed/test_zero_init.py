@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Mpu, build_mesh, destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
@@ -32,7 +33,7 @@ def gathered(times: int) -> list[str]:
     here = build_mesh(config.parallel)
     json = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
     with zero3_partitioning(config, json, here):
-        model = GPT(config, VOCABULARY, Make())
+        model = GPT(config, VOCABULARY, Weights(), Shared())
     late = set()
     for _ in range(times):
         with deepspeed.zero.GatheredParameters(list(model.parameters())):
@@ -55,7 +56,7 @@ def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     }  # fmt: skip
     config = small(**{"zero_optimization.stage": stage})
     with zero3_partitioning(config, json, here):
-        model = GPT(config, VOCABULARY, Make())
+        model = GPT(config, VOCABULARY, Weights(), Shared())
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
         weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     engine, *_ = deepspeed.initialize(model=model, config=json, mpu=Mpu(here))

@@ -10,7 +10,8 @@ import torch
 from neoxargs.base.problems import Problems
 from neoxargs.train.engine import compiled
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 from tests.support.trials import Losses, Trial, train
@@ -64,7 +65,7 @@ def traced(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Traced:
 
 def randomised_model(changes: dict[str, Any]) -> GPT:
     torch.manual_seed(0)
-    model = randomised(GPT(small(num_layers=LAYERS, **changes), VOCABULARY, Make()))
+    model = randomised(GPT(small(num_layers=LAYERS, **changes), VOCABULARY, Weights(), Shared()))
     assert isinstance(model, GPT)
     return model.train()
 

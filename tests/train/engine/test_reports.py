@@ -10,7 +10,8 @@ import torch
 
 from neoxargs.train.engine.reports import NoiseScale
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.trials import SAMPLES, Training, Trial
@@ -75,7 +76,7 @@ def reports() -> dict[str, Reports]:
 @pytest.fixture(scope="module")
 def alone() -> GPT:
     """The same model after one backward pass over the first batch, without any engine."""
-    model = GPT(small(), VOCABULARY, Make(1))
+    model = GPT(small(), VOCABULARY, Weights(1), Shared())
     model(*batch(SAMPLES, seed=0)).backward()
     return model
 

@@ -20,7 +20,8 @@ from neoxargs.train.generation.paused import paused
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.pipeline import named_weights
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from tests.support.processes import start_ranks
 from tests.support.ranks import run_ranks
@@ -115,7 +116,7 @@ def greedy(prompt: str) -> list[int]:
 @torch.no_grad()
 def alone() -> list[tuple[float, bool]]:
     """The scores of an undivided model, from full logits."""
-    gpt, found = GPT(small(**UNTIED), VOCABULARY, Make(1234)).eval(), []
+    gpt, found = GPT(small(**UNTIED), VOCABULARY, Weights(1234), Shared()).eval(), []
     for ids, scored in ROWS:
         logits = gpt(torch.tensor([ids[:-1]]))[0].log_softmax(-1)[len(ids) - 1 - scored :]
         labels = torch.tensor(ids[len(ids) - scored :])

@@ -23,7 +23,8 @@ from neoxargs.train.generation.loading import for_generation, load_model, make_g
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.ranks import run_ranks
@@ -255,7 +256,7 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
         elif config.zero_optimization.stage < 3:
             model = PlainModel(module, module, CPU)
         else:  # no rank has all of the weights: the same model once more
-            whole = GPT(config, engine.vocabulary(config, 257), Make(config.training.seed)).eval()
+            whole = GPT(config, engine.vocabulary(config, 257), Weights(config.training.seed), Shared()).eval()
             model, here = PlainModel(whole, whole, CPU), Mesh()
         saved = Generator(model, ByteTokenizer(257, 256), config.generation, SEQ, here, seed=1)
         before = ids(saved, *CONTEXTS)

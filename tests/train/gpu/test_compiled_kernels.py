@@ -42,14 +42,15 @@ Found = dict[str, list[tuple[str, int, int, bool]]]
 def compile_blocks(capability: tuple[int, int]) -> Found:
     """Return the kernels of the forward and backward pass of each block; raise if its graph breaks."""
     from neoxargs.train.model.block import TransformerBlock
-    from neoxargs.train.parallel.layers import Make
+    from neoxargs.train.model.shared import Shared
+    from neoxargs.train.parallel.layers import Weights
     from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
     kernels, found = ahead_of_time.start(capability), {}
     for name, changes in BLOCKS.items():
         torch._dynamo.reset()
-        block = TransformerBlock(small(**SHAPE | changes), Make()).to("cuda", torch.bfloat16)
+        block = TransformerBlock(small(**SHAPE | changes), Weights(), Shared()).to("cuda", torch.bfloat16)
         block.attention.prepare_for_compilation(torch.device("cuda", 0))  # as `compile_layers` does
         hidden = torch.randn(2, SEQ, SHAPE["hidden_size"], device="cuda", dtype=torch.bfloat16, requires_grad=True)
         before = len(kernels)
@@ -93,7 +94,8 @@ def compile_attention(capability: tuple[int, int]) -> Found:
     """Return the kernels of flex_attention for the forward and backward pass of each kind of mask."""
     from neoxargs.train.model.attention import SelfAttention
     from neoxargs.train.model.documents import document_starts
-    from neoxargs.train.parallel.layers import Make
+    from neoxargs.train.model.shared import Shared
+    from neoxargs.train.parallel.layers import Weights
     from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
@@ -102,7 +104,7 @@ def compile_attention(capability: tuple[int, int]) -> Found:
     for name, (changes, width, precision, shared) in MASKED.items():
         before, hidden = len(kernels), 4 * width
         shape = SHAPE | {"hidden_size": hidden, "num_kv_heads": 4 // shared}
-        layer = SelfAttention(small(**shape | changes), Make()).to("cuda", precision)
+        layer = SelfAttention(small(**shape | changes), Weights(), Shared()).to("cuda", precision)
         inputs = torch.randn(2, SEQ, hidden, device="cuda", dtype=precision, requires_grad=True)
         layer(inputs, starts).sum().backward()
         found[name] = [(*kernel, kernel.fits(capability)) for kernel in kernels[before:]]
@@ -122,12 +124,13 @@ def test_masked_attention_is_a_kernel_that_fits(capability: tuple[int, int]) -> 
 def break_graphs() -> list[str]:
     """Return what torch.compile says of a block that branches on a number of a tensor, and of one that breaks."""
     from neoxargs.train.model.block import TransformerBlock
-    from neoxargs.train.parallel.layers import Make
+    from neoxargs.train.model.shared import Shared
+    from neoxargs.train.parallel.layers import Weights
     from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
     ahead_of_time.start(H100)
-    block = TransformerBlock(small(**SHAPE), Make()).to("cuda", torch.bfloat16)
+    block = TransformerBlock(small(**SHAPE), Weights(), Shared()).to("cuda", torch.bfloat16)
     hidden = torch.randn(2, SEQ, SHAPE["hidden_size"], device="cuda", dtype=torch.bfloat16)
     forward, said = TransformerBlock.forward, []
     errors = torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError

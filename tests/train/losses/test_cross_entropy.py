@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neoxargs.train.losses import cross_entropy as module
 from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import small
@@ -61,7 +61,7 @@ def test_equals_torch(at_once: int, padded: int, monkeypatch: pytest.MonkeyPatch
 def test_padding_rows_take_part_in_the_softmax_if_asked_for(over_padding: bool) -> None:
     hidden, weight, labels = case(32)
     config = small(softmax_over_padding=over_padding)
-    loss = Loss.of(config, Vocabulary(SIZE, 32), Make())
+    loss = Loss.of(config, Vocabulary(SIZE, 32), Ranks())
     ours = loss(Readout(hidden, weight), trained_on(labels))
     theirs = by_torch(hidden, weight, labels, 32 if over_padding else SIZE)
     torch.testing.assert_close(ours, theirs)
@@ -86,7 +86,7 @@ def test_z_loss_is_in_the_gradient_only(padded: int) -> None:
 def test_bounded_logits(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", at_once)
     hidden, weight, labels = case(32)
-    loss = Loss.of(small(final_logit_softcapping=1.5), Vocabulary(SIZE, 32), Make())
+    loss = Loss.of(small(final_logit_softcapping=1.5), Vocabulary(SIZE, 32), Ranks())
     logits = 1.5 * torch.tanh(F.linear(hidden, weight[:SIZE]) / 1.5)
     ours = loss(Readout(hidden, weight), trained_on(labels))
     theirs = F.cross_entropy(logits.flatten(0, 1), labels.flatten())

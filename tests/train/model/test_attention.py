@@ -14,10 +14,11 @@ from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import sdpa
 from neoxargs.train.ops.sparsity import Pattern, layer_pattern, layout, window_mask
 from neoxargs.train.ops.tables import Tables
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, randomised, small
 
 CPU = torch.device("cpu")
@@ -43,7 +44,7 @@ def written(text: str = "") -> Config:
 
 def model(text: str = "") -> GPT:
     torch.manual_seed(3)
-    return randomised(GPT(written(text), VOCABULARY, Make())).eval()
+    return randomised(GPT(written(text), VOCABULARY, Weights(), Shared())).eval()
 
 
 def sample() -> Tensor:
@@ -252,7 +253,7 @@ def test_positions_restart(kind: str) -> None:
 
 
 def attention(dtype: torch.dtype, layer: int = 0, **changes: Any) -> SelfAttention:
-    return SelfAttention(small(**changes), Make(), layer).to(dtype).eval()
+    return SelfAttention(small(**changes), Weights(), Shared(), layer).to(dtype).eval()
 
 
 def half(layer: int = 0, size: float = 1.0, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Tensor:

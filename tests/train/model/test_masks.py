@@ -15,10 +15,11 @@ from neoxargs.train.model import attention
 from neoxargs.train.model.bias import alibi, local_slopes
 from neoxargs.train.model.documents import same_document
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import flex, sparsity
 from neoxargs.train.ops.sparsity import Pattern, layout
 from neoxargs.train.ops.tables import Tables
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Axis
 from tests.support.small_gpt import SMALL, VOCABULARY, batch, small
 
@@ -28,7 +29,7 @@ RPE = {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}
 
 
 def model(**changes: Any) -> GPT:
-    return GPT(small(**changes), VOCABULARY, Make()).eval()
+    return GPT(small(**changes), VOCABULARY, Weights(), Shared()).eval()
 
 
 def test_masks_are_built_once_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

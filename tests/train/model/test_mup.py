@@ -16,8 +16,9 @@ from neoxargs.train import coord_check
 from neoxargs.train.model import mup
 from neoxargs.train.model.gpt import GPT, RewardHead
 from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim import build as optimizer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.parallel.widths import Widths
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
@@ -79,7 +80,7 @@ def wide(file: str, **changes: Any) -> dict[str, Any]:
 
 def test_base_shapes(file: str) -> None:
     base = yaml.safe_load(Path(file).read_text())
-    assert set(base) == {name for name, _ in GPT(small(), VOCABULARY, Make()).named_parameters()}
+    assert set(base) == {name for name, _ in GPT(small(), VOCABULARY, Weights(), Shared()).named_parameters()}
     assert base["embedding.word_embeddings.weight"] == base["positions.table"] == [None, 32]
     assert base["layers.1.mlp.dense_4h_to_h.weight"] == [32, 128]
     assert base["layers.0.attention.query_key_value.bias"] == [96]
@@ -87,8 +88,8 @@ def test_base_shapes(file: str) -> None:
 
 def test_initial_weights(file: str) -> None:
     config = small(**wide(file, mup_init_scale=3.0))
-    plain = GPT(small(hidden_size=64, intermediate_size=384), VOCABULARY, Make()).state_dict()
-    scaled = GPT(config, VOCABULARY, Make(widths=mup.widths(config))).state_dict()
+    plain = GPT(small(hidden_size=64, intermediate_size=384), VOCABULARY, Weights(), Shared()).state_dict()
+    scaled = GPT(config, VOCABULARY, Weights(widths=mup.widths(config)), Shared()).state_dict()
     factors = {"embedding.word_embeddings.weight": 3, "layers.0.attention.dense.weight": 3 / math.sqrt(2),
                "layers.1.mlp.dense_4h_to_h.weight": 3 / math.sqrt(3)}  # fmt: skip
     for name, factor in factors.items():
@@ -100,7 +101,7 @@ def test_factors_on_the_way(file: str) -> None:
     """Attention by the head's width, logits by the growth, embeddings by what is written."""
     options = {"mup_attn_temp": 2.0, "mup_output_temp": 4.0, "mup_embedding_mult": 3.0, "mup_rp_embedding_mult": 5.0}
     config = small(**wide(file, **options))
-    model = GPT(config, VOCABULARY, Make(widths=mup.widths(config)))
+    model = GPT(config, VOCABULARY, Weights(widths=mup.widths(config)), Shared())
     tokens, _ = batch(2)
     words = model.embedding(tokens)
     torch.testing.assert_close(model.positions(words), 3 * (words + 5 * model.positions.table))
@@ -116,14 +117,14 @@ def test_rewards_have_the_factor_of_logits() -> None:
     base = Widths(coord_check.base_shapes(small(train_impl="rm")))
     config = small(train_impl="rm", hidden_size=64, use_mup=True, mup_output_temp=4.0)
     x = torch.randn(2, 16, 64)
-    torch.testing.assert_close(RewardHead(config, Make(widths=base, path=REWARD_HEAD))(x).hidden, x / (4 * 2))
+    torch.testing.assert_close(RewardHead(config, Weights(widths=base, path=REWARD_HEAD))(x).hidden, x / (4 * 2))
 
 
 @pytest.mark.parametrize(("kind", "inner", "outer", "norm"), [("Adam", 3.0, 1.0, 1.0), ("MuSGD", 1.5, 0.5, 0.5)])
 def test_steps(file: str, kind: str, inner: float, outer: float, norm: float) -> None:
     """Of 384 to 64 numbers (growth 3 to 2), of the embedding and of a norm: what the rate is divided by."""
     config = small(**wide(file, **{"optimizer.type": kind}))
-    model, base = GPT(config, VOCABULARY, Make()), mup.widths(config)
+    model, base = GPT(config, VOCABULARY, Weights(), Shared()), mup.widths(config)
     assert base is not None
     groups = mup.divide_groups(
         optimizer.parameter_groups(model, 0.1), named_weights(model), base, mup.normalizes_gradients(config)
@@ -147,7 +148,7 @@ def test_files_that_are_none(tmp_path: Path, file: str) -> None:
             mup.widths(small(**wide(str(path))))
     config = small(**wide(file, num_layers=3))
     with pytest.raises(Problems, match=r"has no 2-dimensional weight named layers\.2\."):
-        GPT(config, VOCABULARY, Make(widths=mup.widths(config)))
+        GPT(config, VOCABULARY, Weights(widths=mup.widths(config)), Shared())
 
 
 def curves(file: str, trials: dict[str, Trial]) -> dict[str, tuple[list[float], float]]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 
 #: The first with an operation for GELU.
@@ -30,11 +31,13 @@ def operations(program: Any) -> set[str]:
 @pytest.mark.shows("onnx-safe")
 def test_the_graph_agrees(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    model = randomised(GPT(small(onnx_safe=True), VOCABULARY, Make()))
+    model = randomised(GPT(small(onnx_safe=True), VOCABULARY, Weights(), Shared()))
     program = export(model, batch(3)[0])
     assert "Erf" in operations(program)
     assert "Gelu" not in operations(program)
-    assert "Gelu" in operations(export(GPT(small(), VOCABULARY, Make()).layers[0].mlp, torch.randn(3, 16, 32)))
+    assert "Gelu" in operations(
+        export(GPT(small(), VOCABULARY, Weights(), Shared()).layers[0].mlp, torch.randn(3, 16, 32))
+    )
     program.save(tmp_path / "gpt.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "gpt.onnx")
     for tokens in (batch(3)[0], batch(2, seed=1)[0][:, :9]):  # other sizes than the example's too

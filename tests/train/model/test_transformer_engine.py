@@ -14,7 +14,8 @@ from neoxargs.config.config import Config
 from neoxargs.facts.model import parameters
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.configure import configure
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised
@@ -52,7 +53,7 @@ def layer_norm_mlp(block: Any, x: Tensor, activation: str, rms: bool) -> Tensor:
 
 def model(config: Config) -> GPT:
     torch.manual_seed(0)
-    gpt = GPT(config, VOCABULARY, Make())
+    gpt = GPT(config, VOCABULARY, Weights(), Shared())
     randomised(gpt)
     return gpt
 

@@ -20,8 +20,9 @@ from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.documents import unpack
 from neoxargs.train.model.embedding import sinusoidal
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import fused
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 
 START = """
@@ -45,7 +46,7 @@ def configure(text: str = "") -> Config:
 def built(text: str = "") -> GPT:
     """The model of these values, other than `START`'s."""
     config = configure(text)
-    return GPT(config, engine.vocabulary(config, VOCABULARY.size), Make())
+    return GPT(config, engine.vocabulary(config, VOCABULARY.size), Weights(), Shared())
 
 
 def hidden(width: int = 64) -> Tensor:
@@ -159,7 +160,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation(name: str) -> None:
-    mlp, x = randomised(GPT(small(activation=name), VOCABULARY, Make())).layers[0].mlp, hidden(32)
+    mlp, x = randomised(GPT(small(activation=name), VOCABULARY, Weights(), Shared())).layers[0].mlp, hidden(32)
     inside = F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias)
     expected = F.linear(ACTIVATIONS[name](inside), mlp.dense_4h_to_h.weight, mlp.dense_4h_to_h.bias)
     torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-4)
@@ -182,14 +183,16 @@ NORMS: dict[str, tuple[dict[str, Any], Callable[..., Tensor]]] = {
 @pytest.mark.parametrize("name", NORMS)
 def test_norm(name: str) -> None:
     changes, formula = NORMS[name]
-    layer, x = randomised(GPT(small(**changes), VOCABULARY, Make())).final_norm, hidden(32) + 1
+    layer, x = randomised(GPT(small(**changes), VOCABULARY, Weights(), Shared())).final_norm, hidden(32) + 1
     torch.testing.assert_close(layer(x), formula(x, *layer.parameters()), rtol=1e-5, atol=1e-5)
 
 
 def test_norms_of_queries_and_keys() -> None:
     """Each head by itself, before anything turns it (Dehghani et al. 2023, arXiv:2302.05442)."""
     plain, normed = (
-        randomised(GPT(small(use_qk_layernorm=choice, num_kv_heads=2), VOCABULARY, Make())).layers[0].attention.eval()
+        randomised(GPT(small(use_qk_layernorm=choice, num_kv_heads=2), VOCABULARY, Weights(), Shared()))
+        .layers[0]
+        .attention.eval()
         for choice in (False, True)
     )
     normed.load_state_dict(plain.state_dict(), strict=False)
@@ -209,8 +212,8 @@ def test_norms_of_queries_and_keys() -> None:
 
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
 def test_a_scale_of_one_plus_the_weight(name: str) -> None:
-    plain = GPT(small(norm=name), VOCABULARY, Make())
-    model, x = GPT(small(norm=name, apply_layernorm_1p=True), VOCABULARY, Make()), hidden(32) + 1
+    plain = GPT(small(norm=name), VOCABULARY, Weights(), Shared())
+    model, x = GPT(small(norm=name, apply_layernorm_1p=True), VOCABULARY, Weights(), Shared()), hidden(32) + 1
     torch.testing.assert_close(model.final_norm(x), plain.final_norm(x))
     assert not model.final_norm.weight.any()
     with torch.no_grad():
@@ -221,7 +224,7 @@ def test_a_scale_of_one_plus_the_weight(name: str) -> None:
 def test_where_norms_are() -> None:
     x = hidden(32)
     for placement in ("after", "both"):
-        block = randomised(TransformerBlock(small(norm_placement=placement), Make()))
+        block = randomised(TransformerBlock(small(norm_placement=placement), Weights(), Shared()))
         before = [block.input_layernorm, block.post_attention_layernorm]
         if placement == "after":
             assert before == [None, None]
@@ -234,7 +237,9 @@ def test_where_norms_are() -> None:
 def test_scaled_embeddings() -> None:
     """Of tokens, not of positions; the tied output layer reads them unscaled."""
     tokens, _ = batch(2)
-    plain, scaled = (GPT(small(embedding_multiplier=factor), VOCABULARY, Make()).eval() for factor in (1.0, 3.0))
+    plain, scaled = (
+        GPT(small(embedding_multiplier=factor), VOCABULARY, Weights(), Shared()).eval() for factor in (1.0, 3.0)
+    )
     positions = plain.positions(plain.embedding(tokens) * 0)
     torch.testing.assert_close(scaled.positions(scaled.embedding(tokens)), 3 * plain.embedding(tokens) + positions)
     assert scaled.output.scale == 1.0
@@ -243,8 +248,8 @@ def test_scaled_embeddings() -> None:
 def test_scale_of_the_scores() -> None:
     """Equal to queries scaled by as much."""
     torch.manual_seed(1)
-    plain = randomised(TransformerBlock(small(), Make())).attention.eval()
-    scaled = TransformerBlock(small(softmax_scale=0.25), Make()).attention.eval()
+    plain = randomised(TransformerBlock(small(), Weights(), Shared())).attention.eval()
+    scaled = TransformerBlock(small(softmax_scale=0.25), Weights(), Shared()).attention.eval()
     scaled.load_state_dict(plain.state_dict())
     x = hidden(32)
     assert not torch.allclose(plain(x), scaled(x))
@@ -270,7 +275,7 @@ def test_sinusoidal_positions() -> None:
 
 def test_sinusoidal_positions_begin_anew_with_a_document() -> None:
     config = small(pos_emb="sinusoidal", reset_position_ids=True)
-    model = GPT(config, VOCABULARY._replace(eod=60), Make())
+    model = GPT(config, VOCABULARY._replace(eod=60), Weights(), Shared())
     tokens = torch.tensor([[1, 2, 60, 3, 4, 5]])
     carried = model.embedding(tokens)
     added = unpack(model.positions(carried))[0] - model.embedding.word_embeddings(tokens)
@@ -283,7 +288,7 @@ def test_the_residual_after_the_norm() -> None:
     for post in (False, True):
         config = small(apply_residual_connection_post_layernorm=post)
         torch.manual_seed(1)
-        block = randomised(TransformerBlock(config, Make()))
+        block = randomised(TransformerBlock(config, Weights(), Shared()))
         normed = block.input_layernorm(x)
         middle = (normed if post else x) + block.attention(normed)
         again = block.post_attention_layernorm(middle)

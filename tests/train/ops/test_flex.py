@@ -10,8 +10,9 @@ import torch
 
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.documents import document_starts
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import flex, sdpa
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, small
 
 SEQ, EOD = 16, VOCABULARY.eod
@@ -22,7 +23,7 @@ BIGBIRD = {
 
 
 def attention(dtype: torch.dtype, **changes: Any) -> SelfAttention:
-    return SelfAttention(small(**changes), Make(), 0).to(dtype).eval()
+    return SelfAttention(small(**changes), Weights(), Shared(), 0).to(dtype).eval()
 
 
 def on_gpu(dtype: torch.dtype = torch.bfloat16, width: int = 64) -> Any:
@@ -120,9 +121,9 @@ def test_layers_with_random_blocks_share_one_kernel(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(flex, "_kernel", lambda compiled: kernel)
     monkeypatch.setattr(flex, "is_supported", lambda *_: True)
     many = BIGBIRD | {"num_layers": 12, "attention_config": ["bigbird"] * 12}
-    config, make, rules = small(**many), Make(), set()
+    config, shared, rules = small(**many), Shared(), set()
     for index in range(12):
-        layer = SelfAttention(config, make, index)
+        layer = SelfAttention(config, Weights(), shared, index)
         rules.add(layer.masks.rule)
         layer._attend(*torch.randn(3, 2, 4, SEQ, 8), None, 0.0)
     assert len(rules) == 12 and len(graphs) == 1

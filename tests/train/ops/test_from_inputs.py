@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from neoxargs.registry.model import Norm
 from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.ops.from_inputs import from_inputs
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import small
 
 
@@ -38,7 +38,7 @@ def _rms(x: Tensor) -> Tensor:
 CASES: list[tuple[Callable[[], nn.Module], Callable[[Tensor, Tensor], Tensor]]] = [
     (lambda: norm(4, options(apply_layernorm_1p=True)), one_plus),
     (lambda: norm(4, options(rms_norm_epsilon_under_root=False)), outside_root),
-    (lambda: AllHeadsNorm((2, 3, 4), options(), Make()), all_heads),
+    (lambda: AllHeadsNorm((2, 3, 4), options(), Weights()), all_heads),
 ]
 
 

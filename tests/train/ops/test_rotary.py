@@ -10,10 +10,11 @@ from torch import Tensor
 
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.rotary import Rotation
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import rotary
 from neoxargs.train.ops.rotary import Angles, rotate_heads
 from neoxargs.train.ops.tables import Tables
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import small
 
 BATCH, SEQ = 2, 7
@@ -129,7 +130,7 @@ def test_the_kernel_is_for_training_with_rope_fusion(monkeypatch: pytest.MonkeyP
         (True, False, False),
     ):
         changes = {"pos_emb": "rotary", "rope_fusion": fusion, "use_qk_layernorm": norms}
-        attention = SelfAttention(small(**changes), Make()).train(training)
+        attention = SelfAttention(small(**changes), Weights(), Shared()).train(training)
         calls.clear()
         attention(torch.randn(2, 16, 32)).sum().backward()
         assert sorted(calls) == ([False, False, True, True] if fusion and training else [])

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Recipe, Selective
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import SMALL, VOCABULARY, batch, randomised, small
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,7 +68,7 @@ def trained(variant: dict[str, Any], selective: bool, layers: int = 0) -> tuple[
 
 def randomised_model(variant: dict[str, Any], selective: bool) -> GPT:
     torch.manual_seed(0)
-    model = randomised(GPT(small(**variant), VOCABULARY, Make(recompute=Selective(selective))))
+    model = randomised(GPT(small(**variant), VOCABULARY, Weights(), Shared(recompute=Selective(selective))))
     assert isinstance(model, GPT)
     return model.train()
 

@@ -11,15 +11,16 @@ from torch import Tensor
 from neoxargs.registry.model import Init, Shape
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.init import METHODS, initial_values, initializer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis, destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, build, gpt_parameters, join_shards, small
 
 
 def one_process(seed: int = 1234) -> dict[str, Tensor]:
-    return {name: p.detach() for name, p in GPT(small(), VOCABULARY, Make(seed)).named_parameters()}
+    return {name: p.detach() for name, p in GPT(small(), VOCABULARY, Weights(seed), Shared()).named_parameters()}
 
 
 #: (tensor, pipe); the other ranks of four are data parallel.
@@ -68,7 +69,8 @@ def test_no_two_parameters_are_drawn_alike() -> None:
 
 def test_padding_the_vocabulary_further_changes_nothing_else() -> None:
     narrow, wide = (
-        GPT(small(no_weight_tying=True), Vocabulary(61, padded), Make()).state_dict() for padded in (64, 128)
+        GPT(small(no_weight_tying=True), Vocabulary(61, padded), Weights(), Shared()).state_dict()
+        for padded in (64, 128)
     )
     for name, value in narrow.items():
         assert torch.equal(wide[name][: len(value)], value), name
@@ -79,8 +81,8 @@ def test_padding_the_vocabulary_further_changes_nothing_else() -> None:
 
 def test_a_slice_is_a_part_of_the_whole() -> None:
     method = METHODS["orthogonal"](0.02, 2, 32)
-    whole = Make().parameter("w", (8, 6), method)
-    right = Make(tensor=Axis(2, 1)).parameter("w", (8, 6), method, split=1)
+    whole = Weights().parameter("w", (8, 6), method)
+    right = Weights(ranks=Ranks(Axis(2, 1))).parameter("w", (8, 6), method, split=1)
     assert torch.equal(right, whole[:, 3:])
     assert right.tensor_model_parallel
     assert not whole.tensor_model_parallel

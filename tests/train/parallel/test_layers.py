@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from neoxargs.train.model.pipeline import count_weights, layers
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.init import METHODS
-from neoxargs.train.parallel.layers import Make, VocabEmbedding
+from neoxargs.train.parallel.layers import Ranks, VocabEmbedding, Weights
 from neoxargs.train.process.mesh import Axis
 from tests.support.small_gpt import VOCABULARY, small
 
@@ -15,7 +16,7 @@ from tests.support.small_gpt import VOCABULARY, small
 def test_rows_added_to_a_gradient_are_the_gradient_to_the_last_bit() -> None:
     found = []
     for adds_rows in (False, True):
-        embedding = VocabEmbedding(50, 8, METHODS["normal"](1.0, 1, 8), Make())
+        embedding = VocabEmbedding(50, 8, METHODS["normal"](1.0, 1, 8), Weights())
         embedding.adds_rows = adds_rows
         generator = torch.Generator().manual_seed(2)
         for _ in range(3):
@@ -30,8 +31,8 @@ def test_rows_added_to_a_gradient_are_the_gradient_to_the_last_bit() -> None:
 @pytest.mark.parametrize("changes", [{}, {"no_weight_tying": True, "pos_emb": "rpe", "use_qk_layernorm": True}])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_layers_are_sized_up_without_being_built(changes: dict[str, object], ranks: int) -> None:
-    make, config = Make(tensor=Axis(ranks)), small(**changes)
-    built = [specification.build() for specification in layers(config, VOCABULARY, make)]
-    assert count_weights(layers(config, VOCABULARY, make)) == [
+    weights, config = Weights(ranks=Ranks(Axis(ranks))), small(**changes)
+    built = [specification.build() for specification in layers(config, VOCABULARY, weights, Shared())]
+    assert count_weights(layers(config, VOCABULARY, weights, Shared())) == [
         sum(p.numel() for p in layer.parameters()) for layer in built
     ]

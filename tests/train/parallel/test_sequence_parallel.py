@@ -15,15 +15,16 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis
 from neoxargs.train.process.shared_memory import Channel
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
 from tests.support.trials import Training, Trial
 
-Weights = dict[str, Tensor]
+ByName = dict[str, Tensor]
 SIDE_BY_SIDE = {"gpt_j_residual": True, "pos_emb": "rotary"}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -47,17 +48,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def alone(name: str) -> tuple[float, Weights, Weights]:
+def alone(name: str) -> tuple[float, ByName, ByName]:
     """Loss, weights and gradients of one process."""
     torch.manual_seed(3)
-    model = randomised(GPT(small(**KINDS[name]), VOCABULARY, Make()))
+    model = randomised(GPT(small(**KINDS[name]), VOCABULARY, Weights(), Shared()))
     loss = model(*batch(2))
     loss.backward()
     weights = gpt_parameters(model).items()
     return loss.item(), {key: p.detach() for key, p in weights}, {key: p.grad for key, p in weights}
 
 
-def dealt(name: str, whole: Weights, size: int) -> Weights:
+def dealt(name: str, whole: ByName, size: int) -> ByName:
     """Gated matrices as ranks hold them: a share of each half."""
     if name != "llama":
         return whole
@@ -69,7 +70,7 @@ def both_ways() -> None:
     axis = all_ranks()
     for name, shards in itertools.product(KINDS, (False, True)):
         loss, weights, gradients = alone(name)
-        model = GPT(small(**KINDS[name]), VOCABULARY, Make(tensor=axis, sequence_parallel=shards))
+        model = GPT(small(**KINDS[name]), VOCABULARY, Weights(ranks=Ranks(axis, sequence_parallel=shards)), Shared())
         load_shards(model, dealt(name, weights, axis.size), axis)
         found = model(*batch(2))
         found.backward()
@@ -88,7 +89,12 @@ def test_the_same_gradients() -> None:
 
 def kept(shards: bool, changes: dict[str, Any]) -> tuple[int, int]:
     """Bytes that four layers keep for the backward pass, weights aside; and how often they all-reduce."""
-    model = GPT(small(**changes, num_layers=4), VOCABULARY, Make(tensor=all_ranks(), sequence_parallel=shards))
+    model = GPT(
+        small(**changes, num_layers=4),
+        VOCABULARY,
+        Weights(ranks=Ranks(all_ranks(), sequence_parallel=shards)),
+        Shared(),
+    )
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     found: dict[int, int] = {}
 
@@ -136,7 +142,7 @@ def dropped(summed_together: bool) -> tuple[Tensor, float]:
     torch.manual_seed(5)
     mask = DropoutAdd(0.5, False, axis)(torch.ones(4, 8), torch.zeros(4, 8)) if axis.size > 1 else torch.ones(1)
     torch.manual_seed(5)
-    return mask, GPT(small(**changes), VOCABULARY, Make(tensor=axis)).train()(*batch(2)).item()
+    return mask, GPT(small(**changes), VOCABULARY, Weights(ranks=Ranks(axis)), Shared()).train()(*batch(2)).item()
 
 
 @pytest.mark.parametrize("summed_together", [False, True])
@@ -146,7 +152,7 @@ def test_masks(summed_together: bool) -> None:
     assert not torch.equal(first, second)
     torch.manual_seed(5)
     changes = {"hidden_dropout": 0.3, "gpt_j_residual": summed_together}
-    one = GPT(small(**changes), VOCABULARY, Make(tensor=Axis())).train()(*batch(2))
+    one = GPT(small(**changes), VOCABULARY, Weights(ranks=Ranks(Axis())), Shared()).train()(*batch(2))
     assert loss == same == pytest.approx(one.item(), abs=1e-5)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from neoxargs.facts.model import weights_of_layers
 from neoxargs.registry.model import Shape
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, join_shards, small
@@ -37,8 +38,8 @@ RECOMPUTE = {"checkpoint_activations": True}
 )
 def test_which_layer_uses_which_weights(shape: dict[str, Any], order: list[int]) -> None:
     assert weights_of_layers(Shape(**shape)) == order
-    unshared = GPT(small(num_layers=shape["num_layers"]), VOCABULARY, Make())
-    model = GPT(small(**shape), VOCABULARY, Make())
+    unshared = GPT(small(num_layers=shape["num_layers"]), VOCABULARY, Weights(), Shared())
+    model = GPT(small(**shape), VOCABULARY, Weights(), Shared())
     assert len(model.layers) == len(set(order))
     hidden = model.positions(model.embedding(batch(2)[0]))
     for index in order:  # one after the other, with the weights that an unshared model has at that place
@@ -131,7 +132,7 @@ def test_the_same_curve_on_every_layout(found: Found, name: str) -> None:
 
 
 def test_stages_hold_shared_weights_once_and_start_from_the_same(found: Found) -> None:
-    whole = {name: p.detach() for name, p in GPT(small(**GROUPED), VOCABULARY, Make()).named_parameters()}
+    whole = {name: p.detach() for name, p in GPT(small(**GROUPED), VOCABULARY, Weights(), Shared()).named_parameters()}
     for number, (style, tensor, pipe) in enumerate(LAYOUTS):
         held = [rank[number][0] for rank in found.parts]
         assert [rank[number][1] for rank in found.parts] == [sum(p.numel() for p in mine.values()) for mine in held]

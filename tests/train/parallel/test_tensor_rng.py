@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
@@ -31,7 +32,9 @@ def test_ranks_differ_inside_only() -> None:
 
 def replicated_gradients() -> list[dict[str, Tensor]]:
     """Of the weights that every tensor parallel rank repeats; activations kept, then recomputed."""
-    model = GPT(small(attention_dropout=0.3, hidden_dropout=0.3), VOCABULARY, Make(tensor=all_ranks()))
+    model = GPT(
+        small(attention_dropout=0.3, hidden_dropout=0.3), VOCABULARY, Weights(ranks=Ranks(all_ranks())), Shared()
+    )
     repeated = {n: p for n, p in model.named_parameters() if not getattr(p, "tensor_model_parallel", False)}
     found = []
     for model.checkpoint_layers in (0, 1):
@@ -52,7 +55,7 @@ def test_replicated_gradients_agree_and_recomputing_repeats_the_masks() -> None:
 
 
 def test_dropout_only_while_training() -> None:
-    model = GPT(small(attention_dropout=0.5, hidden_dropout=0.5), VOCABULARY, Make())
+    model = GPT(small(attention_dropout=0.5, hidden_dropout=0.5), VOCABULARY, Weights(), Shared())
     assert not torch.equal(model(*batch(2)), model(*batch(2)))
     model.eval()
     assert torch.equal(model(*batch(2)), model(*batch(2)))

@@ -11,7 +11,6 @@ have different tokens, which they send to each other (exchange.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +20,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.model import GATED, has_dense_network, layers_with_experts, mlp_width
 from neoxargs.train.model.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose
 from neoxargs.train.model.mlp import FeedForward, activation
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.dispatch import (
     Assignments,
     assign,
@@ -38,28 +38,28 @@ from neoxargs.train.parallel.communicate import (
 )
 from neoxargs.train.parallel.exchange import Exchange
 from neoxargs.train.parallel.init import Initializer, initializer, stacked, zeros
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 
 
 class Experts(nn.Module):
     """Mixture of experts: (batch, seq, hidden) -> (batch, seq, hidden). The experts have no biases."""
 
-    def __init__(self, config: Config, make: Make) -> None:
+    def __init__(self, config: Config, weights: Weights, shared: Shared, partial: bool = False) -> None:
         super().__init__()
         self.options = config.moe
-        self.tensor, self.shards, self.partial, self.losses = make.tensor, make.shards, make.partial, make.losses
+        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.partial, self.losses = partial, shared.losses
         method = initializer(config.init.init_method, config.init, config.shape)
-        self.router = Router(self.options, config.shape.hidden_size, method, make.at("router"))
-        self.experts = Networks(config, make.at("experts"))
+        self.router = Router(self.options, config.shape.hidden_size, method, weights.at("router"))
+        self.experts = Networks(config, weights.at("experts"), shared)
         width = self.options.moe_num_shared_experts * mlp_width(config.shape, config.mlp)
         #: Experts of all tokens, as one feed-forward network; its summands join those of the others.
-        summands = replace(make, partial=True)
-        self.shared = FeedForward(config, summands.at("shared"), width, bias=False) if width else None
+        self.shared = FeedForward(config, weights.at("shared"), shared, True, width, bias=False) if width else None
         residual = has_dense_network(config)
-        self.residual = Residual(config, summands.at("residual"), method) if residual else None
+        self.residual = Residual(config, weights.at("residual"), shared, method) if residual else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of the experts' outputs, or this rank's summand of it if `make.partial`.
+        """Return the sum of the experts' outputs, or this rank's summand of it if `partial`.
 
         With sequence parallelism, x and the output are shards, (batch, seq / ranks, hidden).
         """
@@ -90,26 +90,28 @@ class Experts(nn.Module):
 class Networks(nn.Module):
     """The networks of this rank's experts, or this rank's share of the width of all experts."""
 
-    def __init__(self, config: Config, make: Make) -> None:
+    def __init__(self, config: Config, weights: Weights, shared: Shared) -> None:
         super().__init__()
         count, narrow, wide = config.moe.moe_num_experts, config.shape.hidden_size, mlp_width(config.shape, config.mlp)
         by_width = config.moe.enable_expert_tensor_parallelism
-        size = count if by_width else count // make.tensor.size
-        first = 0 if by_width else make.tensor.rank * size
+        size = count if by_width else count // weights.ranks.tensor.size
+        first = 0 if by_width else weights.ranks.tensor.rank * size
         #: The experts of this tensor parallel rank, which the expert parallel ranks divide among them.
         self.local = range(first, first + size)
-        self.axis = make.expert
+        self.axis = weights.ranks.expert
         parts = 2 if config.mlp.activation in GATED else 1
         method_in = initializer(config.init.init_method, config.init, config.shape)
         method_out = initializer(config.init.output_layer_init_method, config.init, config.shape)
         # Split by experts: dimension 0 in one part. By width: of the first matrix the outputs, of the second the
         # inputs.
         first_split, second_split = ((1, parts), (2, 1)) if by_width else ((0, 1), (0, 1))
-        self.dense_h_to_4h = Matrices(make.at("dense_h_to_4h"), (count, parts * wide, narrow), method_in, first_split)
-        self.dense_4h_to_h = Matrices(make.at("dense_4h_to_h"), (count, narrow, wide), method_out, second_split)
-        self.recompute = make.recompute
+        self.dense_h_to_4h = Matrices(
+            weights.at("dense_h_to_4h"), (count, parts * wide, narrow), method_in, first_split
+        )
+        self.dense_4h_to_h = Matrices(weights.at("dense_4h_to_h"), (count, narrow, wide), method_out, second_split)
+        self.recompute = shared.recompute
         self.activation: Callable[[Tensor], Tensor] = activation(
-            config.mlp.activation, config.fusion.bias_gelu_fusion, config.fusion.onnx_safe, make.recompute
+            config.mlp.activation, config.fusion.bias_gelu_fusion, config.fusion.onnx_safe, shared.recompute
         )
 
     def forward(self, tokens: Tensor, assignments: Assignments) -> Tensor:
@@ -129,11 +131,13 @@ class Networks(nn.Module):
 
 
 class Matrices(nn.Module):
-    """One matrix of each expert: (experts, outputs, inputs). split: (dimension, parts), as of `Make.parameter`."""
+    """One matrix of each expert: (experts, outputs, inputs). split: (dimension, parts), as of `Weights.parameter`."""
 
-    def __init__(self, make: Make, shape: tuple[int, int, int], method: Initializer, split: tuple[int, int]) -> None:
+    def __init__(
+        self, weights: Weights, shape: tuple[int, int, int], method: Initializer, split: tuple[int, int]
+    ) -> None:
         super().__init__()
-        self.weight = make.parameter("weight", shape, stacked(method), *split, by_expert=True)
+        self.weight = weights.parameter("weight", shape, stacked(method), *split, by_expert=True)
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """(pairs, inputs), sorted by expert, with `counts` pairs of each -> (pairs, outputs)"""
@@ -146,12 +150,12 @@ class Residual(nn.Module):
     Residual-MoE of Rajbhandari et al. 2022, "DeepSpeed-MoE" (arXiv:2201.05596, section 4.1.1).
     """
 
-    def __init__(self, config: Config, make: Make, method: Initializer) -> None:
+    def __init__(self, config: Config, weights: Weights, shared: Shared, method: Initializer) -> None:
         super().__init__()
-        self.tensor, self.shards = make.tensor, make.shards
-        self.dense = FeedForward(config, make.at("dense"))
-        self.weight = make.parameter("weight", (2, config.shape.hidden_size), method)
-        self.bias = make.parameter("bias", (2,), zeros)
+        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.dense = FeedForward(config, weights.at("dense"), shared, partial=True)
+        self.weight = weights.parameter("weight", (2, config.shape.hidden_size), method)
+        self.bias = weights.parameter("bias", (2,), zeros)
         sum_gradients([self.weight, self.bias], self.shards)
 
     def forward(self, x: Tensor, experts: Tensor) -> Tensor:

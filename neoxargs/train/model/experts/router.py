@@ -14,7 +14,7 @@ from neoxargs.train.losses.added_losses import Term
 from neoxargs.train.ops.dispatch import Choice, pairs_of_experts
 from neoxargs.train.parallel.communicate import gather_replicated, sum_gradients
 from neoxargs.train.parallel.init import Initializer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 #: Names of the terms of the loss, as they are logged.
@@ -30,10 +30,10 @@ class Router(nn.Module):
     With sequence parallelism the input is a shard, and the logits are those of all tokens.
     """
 
-    def __init__(self, options: Moe, hidden: int, method: Initializer, make: Make) -> None:
+    def __init__(self, options: Moe, hidden: int, method: Initializer, weights: Weights) -> None:
         super().__init__()
-        self.jitter, self.shards = options.moe_jitter_eps or 0.0, make.shards
-        self.weight = make.parameter("weight", (options.moe_num_experts, hidden), method)
+        self.jitter, self.shards = options.moe_jitter_eps or 0.0, weights.ranks.shards
+        self.weight = weights.parameter("weight", (options.moe_num_experts, hidden), method)
         sum_gradients([self.weight], self.shards)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,7 @@ from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.model.pipeline import stage_layers
 from neoxargs.train.parallel.communicate import copy_to_ranks, gather, leave_region, sum_gradients
 from neoxargs.train.parallel.init import Initializer, zeros
-from neoxargs.train.parallel.layers import ColumnLinear, Make, RowLinear
+from neoxargs.train.parallel.layers import ColumnLinear, RowLinear, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 #: Name of the module with a layer's adapters.
@@ -34,20 +33,20 @@ MODULE = "lora"
 class Adapter(nn.Module):
     """One pair of matrices: A (rank, inputs) and B (rows, rank)."""
 
-    def __init__(self, options: Lora, target: Target, name: str, make: Make) -> None:
+    def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__()
         down, up = (1, None) if target.cuts_inputs else (None, 0)
-        self.A = make.parameter("A", (options.rank, target.inputs), _initializer(options, target), split=down)
+        self.A = weights.parameter("A", (options.rank, target.inputs), _initializer(options, target), split=down)
         size, slices = (target.rows(name), options.rank), target.slices(name)
-        self.B = make.parameter("B", size, zeros, split=up, parts=slices)
+        self.B = weights.parameter("B", size, zeros, split=up, parts=slices)
 
 
 class ColumnAdapter(Adapter):
     """An adapter beside a column layer: (…, inputs) -> (…, rows / ranks)."""
 
-    def __init__(self, options: Lora, target: Target, name: str, make: Make) -> None:
-        super().__init__(options, target, name, make)
-        self.dropout, self.tensor, self.shards = options.dropout, make.tensor, make.shards
+    def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
+        super().__init__(options, target, name, weights, partial)
+        self.dropout, self.tensor, self.shards = options.dropout, weights.ranks.tensor, weights.ranks.shards
         sum_gradients([self.A], self.shards)  # each rank applies it to its shard of the sequence
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
@@ -62,12 +61,12 @@ class ColumnAdapter(Adapter):
 
 
 class RowAdapter(Adapter):
-    """An adapter beside a row layer: (…, inputs / ranks) -> (…, rows), or this rank's summand if `make.partial`."""
+    """An adapter beside a row layer: (…, inputs / ranks) -> (…, rows), or this rank's summand if `partial`."""
 
-    def __init__(self, options: Lora, target: Target, name: str, make: Make) -> None:
-        super().__init__(options, target, name, make)
-        self.dropout, self.tensor, self.shards = options.dropout, make.tensor, make.shards
-        self.partial = make.partial
+    def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
+        super().__init__(options, target, name, weights, partial)
+        self.dropout, self.tensor, self.shards = options.dropout, weights.ranks.tensor, weights.ranks.shards
+        self.partial = partial
         # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
         sum_gradients([self.B], self.tensor if self.partial else self.shards)
 
@@ -85,12 +84,12 @@ class RowAdapter(Adapter):
 class Adapters(nn.Module):
     """The adapters of one layer; returns what is added to its output."""
 
-    def __init__(self, config: Config, target: Target, make: Make) -> None:
+    def __init__(self, config: Config, target: Target, weights: Weights, partial: bool) -> None:
         super().__init__()
-        self.target, self.scale, self.ranks = target, scale(config), make.tensor.size
+        self.target, self.scale, self.ranks = target, scale(config), weights.ranks.tensor.size
         kind = RowAdapter if target.cuts_inputs else ColumnAdapter
         for name in target.adapted:
-            self.add_module(name, kind(config.lora, target, name, make.at(name)))
+            self.add_module(name, kind(config.lora, target, name, weights.at(name), partial))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs), both as the layer has them on this rank."""
@@ -112,15 +111,15 @@ def assembled(target: Target, deltas: Mapping[str, Tensor], ranks: int = 1) -> T
     return torch.cat(blocks, dim=-1).flatten(-2)
 
 
-def attach(module: nn.Module, config: Config, make: Make) -> None:
+def attach(module: nn.Module, config: Config, weights: Weights) -> None:
     """Add the adapters that the configuration asks for to the layers of a model, or of a pipeline stage."""
     by_name = {target.module: target for target in targets(config)}
     # A list first: attaching adds modules, which the iteration must not meet.
     for name, layer in list(_parallel_layers(module)) if by_name else ():
         target = by_name.get(re.sub(r"^layers\.\d+\.", "", name))
         if target is not None:
-            within = replace(make.at(f"{name}.{MODULE}"), partial=getattr(layer, "partial", False))
-            layer.lora = Adapters(config, target, within)
+            partial = isinstance(layer, RowLinear) and layer.partial
+            layer.lora = Adapters(config, target, weights.at(f"{name}.{MODULE}"), partial)
 
 
 @contextmanager

@@ -21,11 +21,12 @@ from neoxargs.train.model.bias import RelativeBias
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import LayerInput, masks_documents, pack, unpack
 from neoxargs.train.model.norm import norm
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.ops.scan import Inputs, selective_scan
 from neoxargs.train.parallel.communicate import copy_to_ranks
 from neoxargs.train.parallel.init import Initializer, initializer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 
 #: Range of the initial step sizes, which are distributed evenly on a logarithmic scale.
 STEPS = (1e-3, 1e-1)
@@ -34,14 +35,16 @@ STEPS = (1e-3, 1e-1)
 class MambaTransformerBlock(nn.Module):
     """The mixer with a residual connection: (batch, seq, hidden) -> (batch, seq, hidden)."""
 
-    def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
+    def __init__(
+        self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: RelativeBias | None = None
+    ) -> None:
         super().__init__()
-        self.recompute, rate = make.recompute, config.regularization.hidden_dropout
-        self.norm = _norm(config, make, norms_before(config.norm))
-        self.mixer = Mixer(config, make.at("mixer"))
-        self.output_norm = _norm(config, make, norms_after(config.norm))
+        self.recompute, rate = shared.recompute, config.regularization.hidden_dropout
+        self.norm = _norm(config, weights, norms_before(config.norm))
+        self.mixer = Mixer(config, weights.at("mixer"), shared)
+        self.output_norm = _norm(config, weights, norms_after(config.norm))
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
-        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, make.shards)
+        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, weights.ranks.shards)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden, starts = unpack(inputs)
@@ -52,8 +55,8 @@ class MambaTransformerBlock(nn.Module):
             return pack(self.add(update, normed if self.post_norm_residual else hidden), starts)
 
 
-def _norm(config: Config, make: Make, is_there: bool) -> nn.Module | None:
-    return norm(config.shape.hidden_size, config.norm, make.shards) if is_there else None
+def _norm(config: Config, weights: Weights, is_there: bool) -> nn.Module | None:
+    return norm(config.shape.hidden_size, config.norm, weights.ranks.shards) if is_there else None
 
 
 class Mixer(nn.Module):
@@ -62,9 +65,9 @@ class Mixer(nn.Module):
     With sequence parallelism both are (batch, seq / ranks, hidden).
     """
 
-    def __init__(self, config: Config, make: Make) -> None:
+    def __init__(self, config: Config, weights: Weights, shared: Shared) -> None:
         super().__init__()
-        self.tensor, self.recompute = make.tensor, make.recompute
+        self.tensor, self.recompute = weights.ranks.tensor, shared.recompute
         self.resets = masks_documents(config.data)
         hidden, inner, init = config.shape.hidden_size, config.mamba.mamba_inner_size, config.init
         bias = config.mamba.mamba_use_bias_in_linears
@@ -72,16 +75,16 @@ class Mixer(nn.Module):
         init_out = initializer(init.output_layer_init_method, init, config.shape)
         self.widths = (step_rank(config), STATE, STATE)
         # Two parts: each rank gets the inputs of its channels and their gates.
-        self.in_proj = make.column("in_proj", hidden, 2 * inner, init_in, bias, parts=2)
-        self.conv1d = Convolution(config, make.at("conv1d"))
+        self.in_proj = weights.column("in_proj", hidden, 2 * inner, init_in, bias, parts=2)
+        self.conv1d = Convolution(config, weights.at("conv1d"))
         # The whole sequence leaves it, which the scan needs.
-        whole = replace(make, sequence_parallel=False)
+        whole = replace(weights, ranks=replace(weights.ranks, sequence_parallel=False))
         self.x_proj = whole.row("x_proj", inner, packed_width(config), init_in, has_scan_bias(config))
-        self.dt_proj = StepSizes(config, make.at("dt_proj"))
-        self.A_log = make.parameter("A_log", (inner, STATE), _one_to_n, split=0)
+        self.dt_proj = StepSizes(config, weights.at("dt_proj"))
+        self.A_log = weights.parameter("A_log", (inner, STATE), _one_to_n, split=0)
         self.A_log.no_weight_decay = True  # type: ignore[attr-defined]
-        self.D = make.parameter("D", (inner,), _ones, split=0)
-        self.out_proj = make.row("out_proj", inner, hidden, init_out, bias)
+        self.D = weights.parameter("D", (inner,), _ones, split=0)
+        self.out_proj = weights.row("out_proj", inner, hidden, init_out, bias)
         #: Set during text generation only.
         self.cache: Cache | None = None
 
@@ -111,12 +114,12 @@ class Mixer(nn.Module):
 class Convolution(nn.Module):
     """Causal convolution over time, each channel by itself."""
 
-    def __init__(self, config: Config, make: Make) -> None:
+    def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
         inner, method = config.mamba.mamba_inner_size, _uniform(TAPS**-0.5)  # torch's default for nn.Conv1d
-        self.weight = make.parameter("weight", (inner, 1, TAPS), method, split=0)
+        self.weight = weights.parameter("weight", (inner, 1, TAPS), method, split=0)
         biased = config.mamba.mamba_use_bias_in_conv
-        self.bias = make.parameter("bias", (inner,), method, split=0) if biased else None
+        self.bias = weights.parameter("bias", (inner,), method, split=0) if biased else None
 
     def forward(self, x: Tensor, starts: Tensor | None = None, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the output (batch, seq, channels), and the inputs with those of the tokens before.
@@ -139,11 +142,11 @@ class Convolution(nn.Module):
 class StepSizes(nn.Module):
     """Linear layer from the bottleneck to the step size of each channel, before softplus, in fp32."""
 
-    def __init__(self, config: Config, make: Make) -> None:
+    def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
         rank, inner = step_rank(config), config.mamba.mamba_inner_size
-        self.weight = make.parameter("weight", (inner, rank), _uniform(rank**-0.5), split=0)
-        self.bias = make.parameter("bias", (inner,), _step_sizes, split=0)
+        self.weight = weights.parameter("weight", (inner, rank), _uniform(rank**-0.5), split=0)
+        self.bias = weights.parameter("bias", (inner,), _step_sizes, split=0)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight).float() + self.bias.float()

@@ -18,10 +18,11 @@ from neoxargs.config.config import Config
 from neoxargs.facts.rwkv import DECAY_RANK, MIXING_RANK, rwkv_widths
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import LayerInput, masks_documents, pack, unpack
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.ops.wkv import wkv
 from neoxargs.train.parallel.init import Initializer
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 
 #: Epsilon of the norm of each head's output: 1e-5 x 8^2, because the authors divide that output by 8.
 HEAD_EPSILON = 64e-5
@@ -30,14 +31,16 @@ HEAD_EPSILON = 64e-5
 class RwkvTransformerBlock(nn.Module):
     """Time mixing and channel mixing, each with a residual connection: (batch, seq, hidden), the same shape."""
 
-    def __init__(self, config: Config, make: Make, layer: int = 0, _: object = None) -> None:
+    def __init__(
+        self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: object = None
+    ) -> None:
         super().__init__()
         hidden = config.shape.hidden_size
         self.is_first = layer == 0
         self.masks_documents = masks_documents(config.data)
         self.ln1, self.ln2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.att = TimeMixing(config, make.at("att"), layer)
-        self.ffn = ChannelMixing(config, make.at("ffn"), layer)
+        self.att = TimeMixing(config, weights.at("att"), layer)
+        self.ffn = ChannelMixing(config, weights.at("ffn"), layer)
         self.dropout = nn.Dropout(config.regularization.hidden_dropout)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
@@ -52,26 +55,26 @@ class RwkvTransformerBlock(nn.Module):
 class TimeMixing(nn.Module):
     """Linear attention whose decays depend on the token: (batch, seq, hidden) -> (batch, seq, hidden)."""
 
-    def __init__(self, config: Config, make: Make, layer: int) -> None:
+    def __init__(self, config: Config, weights: Weights, layer: int) -> None:
         super().__init__()
         hidden, self.heads = config.shape.hidden_size, config.shape.num_attention_heads
         width = rwkv_widths(config)[0]
         depth = Depth.of(config, layer)
         self.time_maa_x, self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g = (
-            make.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing(power, shift))
+            weights.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing(power, shift))
             for name, power, shift in zip("xwkvrg", (1, 1, 1, 1, 0.5, 0.5), (0, 0, 0, 0.3, 0, 0), strict=True)
         )
-        self.time_maa_w1 = make.parameter("time_maa_w1", (hidden, 5 * MIXING_RANK), _uniform(1e-4))
-        self.time_maa_w2 = make.parameter("time_maa_w2", (5, MIXING_RANK, hidden), _uniform(1e-4))
-        self.time_decay = make.parameter("time_decay", (1, 1, width), depth.decay)
-        self.time_decay_w1 = make.parameter("time_decay_w1", (hidden, DECAY_RANK), _uniform(1e-4))
-        self.time_decay_w2 = make.parameter("time_decay_w2", (DECAY_RANK, width), _uniform(1e-4))
-        self.time_faaaa = make.parameter("time_faaaa", (self.heads, width // self.heads), depth.bonus)
+        self.time_maa_w1 = weights.parameter("time_maa_w1", (hidden, 5 * MIXING_RANK), _uniform(1e-4))
+        self.time_maa_w2 = weights.parameter("time_maa_w2", (5, MIXING_RANK, hidden), _uniform(1e-4))
+        self.time_decay = weights.parameter("time_decay", (1, 1, width), depth.decay)
+        self.time_decay_w1 = weights.parameter("time_decay_w1", (hidden, DECAY_RANK), _uniform(1e-4))
+        self.time_decay_w2 = weights.parameter("time_decay_w2", (DECAY_RANK, width), _uniform(1e-4))
+        self.time_faaaa = weights.parameter("time_faaaa", (self.heads, width // self.heads), depth.bonus)
         self.receptance, self.key, self.value, self.gate = (
-            make.column(name, hidden, width, _linear(hidden), bias=False)
+            weights.column(name, hidden, width, _linear(hidden), bias=False)
             for name in ("receptance", "key", "value", "gate")
         )
-        self.output = make.row("output", width, hidden, _linear(width), bias=False)
+        self.output = weights.row("output", width, hidden, _linear(width), bias=False)
         self.ln_x = nn.GroupNorm(self.heads, width, eps=HEAD_EPSILON)
         #: Set during text generation only.
         self.cache: Cache | None = None
@@ -116,16 +119,16 @@ def _mixed(x: Tensor, previous: Tensor, first: Tensor, w1: Tensor, w2: Tensor, *
 class ChannelMixing(nn.Module):
     """Feed-forward layer that also reads the previous token: (batch, seq, hidden) -> (batch, seq, hidden)."""
 
-    def __init__(self, config: Config, make: Make, layer: int) -> None:
+    def __init__(self, config: Config, weights: Weights, layer: int) -> None:
         super().__init__()
         hidden, width = config.shape.hidden_size, rwkv_widths(config)[1]
         depth = Depth.of(config, layer)
         self.time_maa_k, self.time_maa_r = (
-            make.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing()) for name in "kr"
+            weights.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing()) for name in "kr"
         )
-        self.key = make.column("key", hidden, width, _linear(hidden), bias=False)
-        self.receptance = make.column("receptance", hidden, hidden, _linear(hidden), bias=False)
-        self.value = make.row("value", width, hidden, _linear(width), bias=False)
+        self.key = weights.column("key", hidden, width, _linear(hidden), bias=False)
+        self.receptance = weights.column("receptance", hidden, hidden, _linear(hidden), bias=False)
+        self.value = weights.row("value", width, hidden, _linear(width), bias=False)
         #: Set during text generation only.
         self.cache: Cache | None = None
 

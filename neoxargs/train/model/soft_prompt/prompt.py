@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from neoxargs.registry.architectures import SoftPrompt
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 
 #: Name of the prompt's weight in the module that holds it, and in the model.
 WEIGHT = "soft_prompt"
@@ -24,7 +24,7 @@ NAME = f"positions.{WEIGHT}"
 PLACEHOLDER = 0
 
 
-def prompt(options: SoftPrompt, hidden_size: int, make: Make) -> nn.Parameter | None:
+def prompt(options: SoftPrompt, hidden_size: int, weights: Weights) -> nn.Parameter | None:
     """Return the prompt (num_tokens, hidden) with random initial values; None without a prompt."""
     if not options.enabled:
         return None
@@ -32,7 +32,7 @@ def prompt(options: SoftPrompt, hidden_size: int, make: Make) -> nn.Parameter | 
     def uniform(tensor: Tensor, generator: torch.Generator) -> Tensor:
         return tensor.uniform_(-options.init_range, options.init_range, generator=generator)
 
-    return make.parameter(WEIGHT, (options.num_tokens, hidden_size), uniform)
+    return weights.parameter(WEIGHT, (options.num_tokens, hidden_size), uniform)
 
 
 def insert(prompt: Tensor, hidden: Tensor, first: int) -> Tensor:

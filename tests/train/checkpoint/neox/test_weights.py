@@ -15,7 +15,8 @@ from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.train.checkpoint.neox.loading import weights_of
 from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.neox_files import Run, run_of, write
 from tests.support.small_gpt import VOCABULARY, randomised, small
 from tests.support.snapshots import pinned
@@ -34,7 +35,7 @@ def model_of(name: str, **changes: Any) -> tuple[Config, dict[str, Tensor]]:
     """Return a configuration, and random weights by name."""
     config = small(**MODELS[name], **changes)
     torch.manual_seed(0)
-    gpt = randomised(GPT(config, VOCABULARY, Make()))
+    gpt = randomised(GPT(config, VOCABULARY, Weights(), Shared()))
     return config, {key: value.detach().clone() for key, value in gpt.named_parameters()}
 
 
@@ -90,7 +91,7 @@ TRANSFORMER_ENGINE: dict[str, Any] = {
 def test_transformer_engine_s_names(tmp_path: Path, changes: dict[str, Any], layout: str, optimizer: str) -> None:
     config = small(**TRANSFORMER_ENGINE | changes)
     torch.manual_seed(0)
-    gpt = randomised(GPT(config, VOCABULARY, Make()))
+    gpt = randomised(GPT(config, VOCABULARY, Weights(), Shared()))
     weights = {key: value.detach().clone() for key, value in gpt.named_parameters()}
     run = run_of(config, weights, names="te", optimizer=optimizer, **LAYOUTS[layout])
     found = read(write(run, tmp_path / "global_step3").parent, config)
@@ -104,7 +105,7 @@ def test_transformer_engine_s_names(tmp_path: Path, changes: dict[str, Any], lay
 def test_a_checkpoint_with_transformer_engine_s_mlp_needs_the_switch(tmp_path: Path) -> None:
     """Its epsilon and its GELU are others than those of the plain model with the same shapes."""
     config = small(**TRANSFORMER_ENGINE)
-    weights = dict(GPT(config, VOCABULARY, Make()).named_parameters())
+    weights = dict(GPT(config, VOCABULARY, Weights(), Shared()).named_parameters())
     folder = write(run_of(config, {k: v.detach() for k, v in weights.items()}, names="te"), tmp_path / "global_step3")
     with pytest.raises(Problems) as stop:
         read(folder.parent, small(**TRANSFORMER_ENGINE | {"te_layernorm_mlp": False}))

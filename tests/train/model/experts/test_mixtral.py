@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from neoxargs.train.checkpoint.weights_by_name import join_slices, rank_slice
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.parallel.layers import Make, TensorShard, shards_of
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, TensorShard, Weights, shards_of
 from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, randomised, small
@@ -26,8 +27,8 @@ MIXTRAL: dict[str, Any] = {
     "moe_num_experts": EXPERTS, "moe_top_k": 2, "moe_router_type": "topk", "moe_expert_interval": 1,
     "moe_normalize_expert_weights": True,
 }  # fmt: skip
-Weights = dict[str, Tensor]
-Answer = tuple[Weights, Tensor, Weights]
+ByName = dict[str, Tensor]
+Answer = tuple[ByName, Tensor, ByName]
 
 
 def mixtral() -> Any:
@@ -42,7 +43,7 @@ def mixtral() -> Any:
     return randomised(transformers.MixtralForCausalLM(config))
 
 
-def ours(tensors: Weights) -> Weights:
+def ours(tensors: ByName) -> ByName:
     """Return their tensors (weights or gradients) under our names and in our shapes."""
     padding = (0, 0, 0, VOCABULARY.padded - VOCABULARY.size)
     found = {
@@ -68,7 +69,7 @@ def ours(tensors: Weights) -> Weights:
 
 @pytest.fixture(scope="module")
 def answer() -> Answer:
-    """Weights under our names, and the other model's logits and gradients for them."""
+    """ByName under our names, and the other model's logits and gradients for them."""
     model, (tokens, labels) = mixtral(), batch(2)
     logits = model(tokens).logits
     F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
@@ -101,7 +102,7 @@ def assert_same(model: GPT, answer: Answer, replicas: Axis = ALONE) -> None:
 
 
 def test_one_rank(answer: Answer) -> None:
-    assert_same(GPT(small(**MIXTRAL), VOCABULARY, Make(losses=AddedLosses())), answer)
+    assert_same(GPT(small(**MIXTRAL), VOCABULARY, Weights(), Shared(losses=AddedLosses())), answer)
 
 
 def each_rank(answer: Answer) -> None:
@@ -109,8 +110,10 @@ def each_rank(answer: Answer) -> None:
     for by_width in (False, True):
         for sequence in (False, True):
             config = small(**MIXTRAL, enable_expert_tensor_parallelism=by_width)
-            assert_same(GPT(config, VOCABULARY, Make(tensor=axis, sequence_parallel=sequence)), answer)
-    assert_same(GPT(small(**MIXTRAL), VOCABULARY, Make(expert=axis)), answer, replicas=axis)
+            assert_same(
+                GPT(config, VOCABULARY, Weights(ranks=Ranks(axis, sequence_parallel=sequence)), Shared()), answer
+            )
+    assert_same(GPT(small(**MIXTRAL), VOCABULARY, Weights(ranks=Ranks(expert=axis)), Shared()), answer, replicas=axis)
 
 
 def test_two_tensor_or_expert_parallel_ranks(answer: Answer) -> None:

@@ -11,7 +11,7 @@ from neoxargs.train.model.experts.router import BALANCE, LOAD, Router, Z, added_
 from neoxargs.train.ops import dispatch
 from neoxargs.train.ops.dispatch import Choice
 from neoxargs.train.parallel.init import METHODS
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 
 
 def options(**values: object) -> Moe:
@@ -75,7 +75,7 @@ def test_balanced_loads_have_the_least_balancing_loss() -> None:
 
 def test_jitter_is_noise_of_training() -> None:
     torch.manual_seed(1)
-    router = Router(options(moe_jitter_eps=0.1), 8, METHODS["normal"](1.0, 2, 8), Make())
+    router = Router(options(moe_jitter_eps=0.1), 8, METHODS["normal"](1.0, 2, 8), Weights())
     x = torch.randn(1, 5, 8)
     noisy, exact = router.train()(x), router.eval()(x)
     assert torch.equal(exact, x[0] @ router.weight.t())

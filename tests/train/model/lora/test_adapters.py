@@ -13,8 +13,9 @@ from neoxargs.facts import lora
 from neoxargs.train.engine.frozen import freeze
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.lora.adapters import Adapters, assembled, attach, is_adapter
-from neoxargs.train.parallel.layers import Make
-from neoxargs.train.process.mesh import Axis
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights
+from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 
 GATED = {"activation": "swiglu", "num_kv_heads": 2, "intermediate_size": 192, "no_weight_tying": True}
@@ -25,9 +26,9 @@ def configured(*targets: str, **changes: Any) -> Config:
 
 
 def model(config: Config, axis: Axis | None = None) -> GPT:
-    make = Make(tensor=axis) if axis else Make()
-    gpt = GPT(config, VOCABULARY, make)
-    attach(gpt, config, make)
+    weights = Weights(ranks=Ranks(axis or ALONE))
+    gpt = GPT(config, VOCABULARY, weights, Shared())
+    attach(gpt, config, weights)
     freeze(gpt, config)
     return gpt
 
@@ -65,7 +66,7 @@ def test_a_model_with_adapters_is_the_merged_model(targets: tuple[str, ...], cha
 
 def test_only_new_adapters_are_trained_and_they_change_nothing() -> None:
     config, (tokens, labels) = configured(), batch(2)
-    gpt, plain = model(config), GPT(small(), VOCABULARY, Make())
+    gpt, plain = model(config), GPT(small(), VOCABULARY, Weights(), Shared())
     assert torch.equal(gpt(tokens), plain(tokens))
     gpt(tokens, labels).backward()
     trained = {name for name, weight in gpt.named_parameters() if weight.grad is not None}

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from neoxargs.facts.model import parameters
 from neoxargs.train.checkpoint.weights_by_name import rank_slice
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim.build import parameter_groups
-from neoxargs.train.parallel.layers import Make, shards_of
+from neoxargs.train.parallel.layers import Ranks, Weights, shards_of
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 
@@ -25,13 +26,13 @@ MAMBA: dict[str, Any] = {
 }  # fmt: skip
 BIASES = {"mamba_use_bias_in_linears": True, "norm": "layernorm"}
 MIXED = {"attention_config": ["mamba", "global"]}
-Weights = dict[str, Tensor]
+ByName = dict[str, Tensor]
 
 
 def model(**changes: Any) -> GPT:
     """Return a model whose weights are not their initial values, which would hide mistakes."""
     torch.manual_seed(5)
-    built = GPT(small(**MAMBA | changes), VOCABULARY, Make())
+    built = GPT(small(**MAMBA | changes), VOCABULARY, Weights(), Shared())
     with torch.no_grad():
         for weight in built.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
@@ -48,7 +49,7 @@ def transformers_mamba() -> Any:
     return transformers.MambaForCausalLM(config)
 
 
-def ours(tensors: Weights) -> Weights:
+def ours(tensors: ByName) -> ByName:
     """Return their tensors (weights or gradients) under our names."""
     renamed = {
         "backbone.embeddings.weight": "embedding.word_embeddings.weight",
@@ -113,9 +114,14 @@ def test_documents_see_only_their_own_tokens() -> None:
     torch.testing.assert_close(whole[:, 7:], alone(tokens[:, 7:]), atol=1e-5, rtol=1e-4)
 
 
-def each_rank(changes: dict[str, Any], weights: Weights, logits: Tensor, gradients: Weights) -> None:
+def each_rank(changes: dict[str, Any], weights: ByName, logits: Tensor, gradients: ByName) -> None:
     for sequence in (False, True):
-        mine = GPT(small(**MAMBA | changes), VOCABULARY, Make(tensor=all_ranks(), sequence_parallel=sequence))
+        mine = GPT(
+            small(**MAMBA | changes),
+            VOCABULARY,
+            Weights(ranks=Ranks(all_ranks(), sequence_parallel=sequence)),
+            Shared(),
+        )
         with torch.no_grad():
             for name, weight in mine.named_parameters():
                 weight.copy_(_slice(weights[name], weight))

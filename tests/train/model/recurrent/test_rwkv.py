@@ -14,11 +14,12 @@ from torch import Tensor
 from neoxargs.config.config import Config
 from neoxargs.train.model.cache import Cache, attach
 from neoxargs.train.model.recurrent.rwkv import RwkvTransformerBlock
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import small
 
 LAYERS, HIDDEN, WIDTH, HEADS = 3, 32, 64, 4
-Weights = dict[str, Tensor]
+ByName = dict[str, Tensor]
 
 
 def configuration(**changes: object) -> Config:
@@ -28,7 +29,7 @@ def configuration(**changes: object) -> Config:
 
 def block(layer: int, config: Config | None = None) -> RwkvTransformerBlock:
     """Return a layer whose weights are all different from their initial values."""
-    module = RwkvTransformerBlock(config or configuration(), Make().at(f"layers.{layer}"), layer)
+    module = RwkvTransformerBlock(config or configuration(), Weights().at(f"layers.{layer}"), Shared(), layer)
     torch.manual_seed(layer)  # for the inputs of the tests, too
     with torch.no_grad():
         for weight in module.parameters():
@@ -36,7 +37,7 @@ def block(layer: int, config: Config | None = None) -> RwkvTransformerBlock:
     return module
 
 
-def formulas(weights: Weights, x: Tensor, layer: int) -> Tensor:
+def formulas(weights: ByName, x: Tensor, layer: int) -> Tensor:
     """One sample, (seq, hidden) -> (seq, hidden)."""
     if layer == 0:
         x = F.layer_norm(x, (HIDDEN,), weights["ln1.weight"], weights["ln1.bias"])
@@ -47,7 +48,7 @@ def formulas(weights: Weights, x: Tensor, layer: int) -> Tensor:
     return x + _channel_mixing(_inside(weights, "ffn"), normed)
 
 
-def _time_mixing(p: Weights, sequence: Tensor) -> Tensor:
+def _time_mixing(p: ByName, sequence: Tensor) -> Tensor:
     state, previous, outputs = torch.zeros(HEADS, WIDTH // HEADS, WIDTH // HEADS), torch.zeros(HIDDEN), []
     for x in sequence:
         sx = previous - x
@@ -69,7 +70,7 @@ def _time_mixing(p: Weights, sequence: Tensor) -> Tensor:
     return torch.stack(outputs)
 
 
-def _channel_mixing(p: Weights, sequence: Tensor) -> Tensor:
+def _channel_mixing(p: ByName, sequence: Tensor) -> Tensor:
     previous, outputs = torch.zeros(HIDDEN), []
     for x in sequence:
         sx = previous - x
@@ -80,7 +81,7 @@ def _channel_mixing(p: Weights, sequence: Tensor) -> Tensor:
     return torch.stack(outputs)
 
 
-def _inside(weights: Weights, prefix: str) -> Weights:
+def _inside(weights: ByName, prefix: str) -> ByName:
     return {name.removeprefix(f"{prefix}."): w for name, w in weights.items() if name.startswith(f"{prefix}.")}
 
 
@@ -119,7 +120,7 @@ def test_documents_of_a_sample_are_computed_as_if_they_were_alone() -> None:
 
 
 def test_initial_values_depend_on_channel_and_layer() -> None:
-    layer, module = 1, RwkvTransformerBlock(configuration(), Make(), 1)
+    layer, module = 1, RwkvTransformerBlock(configuration(), Weights(), Shared(), 1)
     b, a = layer / (LAYERS - 1), 1 - layer / LAYERS
     for i in (0, 5, HIDDEN - 1):
         q = i / HIDDEN

@@ -13,8 +13,9 @@ from neoxargs.train.engine.frozen import freeze_all_but
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.model.soft_prompt.prompt import NAME, is_prompt, make_room
-from neoxargs.train.parallel.layers import Make
+from neoxargs.train.parallel.layers import Weights
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, load_shards, randomised, small
 from tests.support.trials import Trial, train
@@ -26,7 +27,7 @@ MODEL: dict[str, Any] = {"pos_emb": "rotary", "gpt_j_residual": True, "no_weight
 
 def weights() -> dict[str, Tensor]:
     torch.manual_seed(0)
-    gpt = randomised(GPT(small(**MODEL), VOCABULARY, Make()))
+    gpt = randomised(GPT(small(**MODEL), VOCABULARY, Weights(), Shared()))
     return {name: value.detach().clone() for name, value in gpt.named_parameters()}
 
 
@@ -62,7 +63,7 @@ def reference(weights: dict[str, Tensor], tokens: Tensor, labels: Tensor) -> tup
 def test_it_is_transformers_with_concatenated_embeddings() -> None:
     full, (tokens, labels) = weights(), batch(3)
     logits, loss, gradient = reference(full, tokens, labels)
-    gpt = GPT(small(**MODEL), VOCABULARY, Make())
+    gpt = GPT(small(**MODEL), VOCABULARY, Weights(), Shared())
     gpt.load_state_dict(full)
     freeze_all_but(is_prompt, gpt)
     shifted = make_room(MicroBatch(tokens, labels), COUNT)
