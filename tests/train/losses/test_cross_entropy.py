@@ -103,7 +103,7 @@ def test_the_function_that_is_compiled_computes_the_same(
 ) -> None:
     hidden, weight, labels = case(32)
     config = small(compile_layers=True, final_logit_softcapping=bound, z_loss=z)
-    loss = Loss.of(config, Vocabulary(SIZE, 32), Make())
+    loss = Loss.of(config, Vocabulary(SIZE, 32), Ranks())
     assert loss.compiled
     theirs = loss(Readout(hidden, weight), trained_on(labels))
     expected = gradients(theirs, hidden, weight)
