@@ -90,14 +90,9 @@ def _choices(wanted: Any) -> list[str]:
 
 
 def anchors(chance: Chance, text: str) -> str:
-    forms = (
-        "x: &x {enabled: true}\nfp16: *x\nbf16: *x\n",
-        "<<: {seed: 1}\n",
-        "<<: [*none, 3]\n",
-        "fp16: &f {<<: *f}\n",
-        "_: &d {lr: 1e-4, type: Adam}\noptimizer:\n  <<: *d\n  type: Lion\n",
-        "&k num_layers: 3\n*k : 4\n",
-    )
+    forms = ("x: &x {enabled: true}\nfp16: *x\nbf16: *x\n", "<<: {seed: 1}\n", "<<: [*none, 3]\n",
+             "fp16: &f {<<: *f}\n", "_: &d {lr: 1e-4, type: Adam}\noptimizer:\n  <<: *d\n  type: Lion\n",
+             "&k num_layers: 3\n*k : 4\n")  # fmt: skip
     return text + "\n" + chance.choice(forms)
 
 

@@ -191,12 +191,8 @@ def _bytes(given: Input, faults: list[str]) -> str:
     return _resolved(texts, given, faults)
 
 
-READERS: dict[str, Callable[[Input, list[str]], str]] = {
-    "check": _check,
-    "migrate": _migrate,
-    "others": _others,
-    "bytes": _bytes,
-}
+READERS: dict[str, Callable[[Input, list[str]], str]] = {"check": _check, "migrate": _migrate, "others": _others,
+                                                         "bytes": _bytes}  # fmt: skip
 
 
 # -- text and places of problems -------------------------------------------------------------------------------------

@@ -49,19 +49,12 @@ MARKERS = ["<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|header|>", "
 
 CHATS: list[list[Message]] = [
     [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}],
-    [
-        {"role": "system", "content": "Answer in one word."},
-        {"role": "user", "content": "Where is Kyōto?\n"},
-        {"role": "assistant", "content": "日本"},
-        {"role": "user", "content": "  And Łódź?"},
-        {"role": "assistant", "content": "Poland 🇵🇱"},
-    ],
-    [
-        {"role": "user", "content": "def f(x):\n    return x"},
-        {"role": "assistant", "content": "It returns its argument.\n"},
-        {"role": "user", "content": "Thanks <|im_end|>"},
-    ],
-]
+    [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Where is Kyōto?\n"},
+     {"role": "assistant", "content": "日本"}, {"role": "user", "content": "  And Łódź?"},
+     {"role": "assistant", "content": "Poland 🇵🇱"}],
+    [{"role": "user", "content": "def f(x):\n    return x"},
+     {"role": "assistant", "content": "It returns its argument.\n"}, {"role": "user", "content": "Thanks <|im_end|>"}],
+]  # fmt: skip
 
 
 def neox_labels(
@@ -148,12 +141,8 @@ def _metaspace() -> Tokenizer:
     return tokenizer
 
 
-BUILDERS: dict[str, Callable[[], Tokenizer]] = {
-    "gpt2": _gpt2,
-    "neox": _neox,
-    "llama3": _llama3,
-    "metaspace": _metaspace,
-}
+BUILDERS: dict[str, Callable[[], Tokenizer]] = {"gpt2": _gpt2, "neox": _neox, "llama3": _llama3,
+                                                "metaspace": _metaspace}  # fmt: skip
 
 
 @cache

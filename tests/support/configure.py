@@ -7,15 +7,8 @@ import re
 from neoxargs.config.config import Config
 from neoxargs.resolve import File, complete, draft
 
-SHAPE = {
-    "num_layers": 4,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "seq_length": 32,
-    "max_position_embeddings": 32,
-    "train_iters": 100,
-    "train_micro_batch_size_per_gpu": 2,
-}
+SHAPE = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32, "max_position_embeddings": 32,
+         "train_iters": 100, "train_micro_batch_size_per_gpu": 2}  # fmt: skip
 
 
 def configure(*texts: str, gpus: int = 8, without: str = "", samples: int = 0) -> Config:

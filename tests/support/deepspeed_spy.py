@@ -36,25 +36,15 @@ from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
 TESTED = "0.19.6"
 
 MODELS: dict[str, type[DeepSpeedConfigModel]] = {
-    "fp16": DeepSpeedFP16Config,
-    "bf16": DeepSpeedBF16Config,
-    "zero_optimization": DeepSpeedZeroConfig,
+    "fp16": DeepSpeedFP16Config, "bf16": DeepSpeedBF16Config, "zero_optimization": DeepSpeedZeroConfig,
     "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
     "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
-    "zero_optimization.zenflow": ZenFlowConfig,
-    "zero_optimization.leaf_module": DeepSpeedZeroLeafModuleConfig,
-    "tensorboard": TensorBoardConfig,
-    "wandb": WandbConfig,
-    "csv_monitor": CSVConfig,
-    "comet": CometConfig,
-    "comms_logger": CommsLoggerConfig,
-    "hybrid_engine": HybridEngineConfig,
-    "compile": CompileConfig,
-    "timers.throughput": DeepSpeedThroughputTimerConfig,
-    "weight_quantization": WeightQuantConfig,
-    "tensor_parallel": TPTrainingConfig,
-    "tensor_parallel.tp": TPConfig,
-}
+    "zero_optimization.zenflow": ZenFlowConfig, "zero_optimization.leaf_module": DeepSpeedZeroLeafModuleConfig,
+    "tensorboard": TensorBoardConfig, "wandb": WandbConfig, "csv_monitor": CSVConfig, "comet": CometConfig,
+    "comms_logger": CommsLoggerConfig, "hybrid_engine": HybridEngineConfig, "compile": CompileConfig,
+    "timers.throughput": DeepSpeedThroughputTimerConfig, "weight_quantization": WeightQuantConfig,
+    "tensor_parallel": TPTrainingConfig, "tensor_parallel.tp": TPConfig,
+}  # fmt: skip
 
 #: Sections whose keys DeepSpeed looks up with constants, long after it has read its configuration: the module of the
 #: constants, and how their names begin.

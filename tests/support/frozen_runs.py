@@ -97,12 +97,8 @@ def trained_base(folder: Path) -> Path:
 def prompted(base: Path, folder: Path, text: str, load: Path, prompt: str) -> str:
     """Return what is generated after a prompt."""
     output = folder / "samples.jsonl"
-    given: dict[str, Any] = {
-        "load": load,
-        "text_gen_type": "unconditional",
-        "prompt": prompt,
-        "sample_output_file": output,
-    }
+    given: dict[str, Any] = {"load": load, "text_gen_type": "unconditional", "prompt": prompt,
+                             "sample_output_file": output}  # fmt: skip
     run_ranks(generated, 1, configured(base, text, train_iters=1, **given))
     [line] = output.read_text().splitlines()
     return str(json.loads(line)["text"])

@@ -60,12 +60,8 @@ def table(folder: Path) -> str:
 
     ranks = two_ranks(folder / "two")
     count = 2 * len(PROMPTS)
-    lines = [
-        f"Models with random weights, against transformers {transformers.__version__}:",
-        "",
-        "| model | class | one process | tp 2 | pp 2 |",
-        "|---|---|---|---|---|",
-    ]
+    lines = [f"Models with random weights, against transformers {transformers.__version__}:", "",
+             "| model | class | one process | tp 2 | pp 2 |", "|---|---|---|---|---|"]  # fmt: skip
     for name, case in MODELS.items():
         measured = [[one_process(folder / name, name)]]
         measured += [[rank[f"{name}, {layout}"] for rank in ranks] for layout in LAYOUTS]

@@ -32,22 +32,10 @@ COLUMNS = (
     "attention.proj.weight", "mlp.fc2_weight",
     "attention.dense.weight", "mlp.linear2.weight", "mlp.dense_4h_to_h.weight", "mlp.w2.weight",
 )  # fmt: skip
-ROW_BIASES = (
-    "attention.proj.bias",
-    "mlp.fc2_bias",
-    "attention.dense.bias",
-    "mlp.linear2.bias",
-    "mlp.dense_4h_to_h.bias",
-)
-ROWS = (
-    "word_embeddings.weight",
-    "final_linear.weight",
-    "mlp.linear1",
-    "mlp.dense_h_to_4h",
-    "mlp.w1",
-    "mlp.w3",
-    "mlp.fc1_",
-)
+ROW_BIASES = ("attention.proj.bias", "mlp.fc2_bias", "attention.dense.bias", "mlp.linear2.bias",
+              "mlp.dense_4h_to_h.bias")  # fmt: skip
+ROWS = ("word_embeddings.weight", "final_linear.weight", "mlp.linear1", "mlp.dense_h_to_4h", "mlp.w1", "mlp.w3",
+        "mlp.fc1_")  # fmt: skip
 NORMS = ("layernorm", "norm.")
 
 

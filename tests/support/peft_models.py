@@ -63,13 +63,8 @@ def base_model(name: str) -> Any:
         return made(name)
     torch.manual_seed(3)
     if name == "GPT-2":
-        size: dict[str, Any] = {
-            "n_embd": 32,
-            "n_layer": 3,
-            "n_head": 4,
-            "n_positions": SEQ,
-            "tie_word_embeddings": True,
-        }
+        size: dict[str, Any] = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": SEQ,
+                                "tie_word_embeddings": True}  # fmt: skip
         dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**NARROW | size | dropout))
     else:
@@ -269,19 +264,13 @@ def _logits(built: Any, config: Config, vocabulary: Any, here: mesh.Mesh) -> Ten
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     1: {"one process": {}},
-    2: {
-        "tp2": {"model_parallel_size": 2},
-        "tp2 sequence": {"model_parallel_size": 2, "sequence_parallel": True},
-        "pp2": {"pipe_parallel_size": 2},
-        "pp2 recomputed": {"pipe_parallel_size": 2, "checkpoint_activations": True},
-        "dp2": {},
-        "ZeRO-1": {"zero_optimization.stage": 1},
-        "ZeRO-2": {"zero_optimization.stage": 2},
+    2: {"tp2": {"model_parallel_size": 2}, "tp2 sequence": {"model_parallel_size": 2, "sequence_parallel": True},
+        "pp2": {"pipe_parallel_size": 2}, "pp2 recomputed": {"pipe_parallel_size": 2, "checkpoint_activations": True},
+        "dp2": {}, "ZeRO-1": {"zero_optimization.stage": 1}, "ZeRO-2": {"zero_optimization.stage": 2},
         "ZeRO-3": {"zero_optimization.stage": 3},
-        "ZeRO-3 recomputed": {"zero_optimization.stage": 3, "checkpoint_activations": True},
-    },
+        "ZeRO-3 recomputed": {"zero_optimization.stage": 3, "checkpoint_activations": True}},
     4: {"tp2 x pp2": {"model_parallel_size": 2, "pipe_parallel_size": 2}},
-}
+}  # fmt: skip
 
 
 def on_ranks(folder: str, layouts: dict[str, dict[str, Any]]) -> dict[str, Difference]:

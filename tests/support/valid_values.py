@@ -17,25 +17,8 @@ max_position_embeddings: 16
 train_iters: 10
 train_batch_size: 4
 """
-VALUES = (
-    True,
-    False,
-    2,
-    0.5,
-    8,
-    "data/text",
-    "none",
-    "all",
-    "interspersed",
-    "llama",
-    "regular",
-    "local",
-    "megablocks",
-    "a/b",
-    [1],
-    [["a"]],
-    ["a"],
-)
+VALUES = (True, False, 2, 0.5, 8, "data/text", "none", "all", "interspersed", "llama", "regular", "local", "megablocks",
+          "a/b", [1], [["a"]], ["a"])  # fmt: skip
 
 
 def values(name: str) -> Iterator[Any]:

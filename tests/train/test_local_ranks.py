@@ -106,13 +106,8 @@ def test_a_signal_while_the_ranks_start_leaves_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "device", "forks"),
-    [
-        ("", "cpu", True),
-        ("", "cuda", False),
-        ("fork_ranks: false", "cpu", False),
-        ("fork_ranks: true", "cuda", True),
-    ],
-)
+    [("", "cpu", True), ("", "cuda", False), ("fork_ranks: false", "cpu", False), ("fork_ranks: true", "cuda", True)],
+)  # fmt: skip
 def test_ranks_are_forked_on_cpus_unless_fork_ranks_is_set(
     monkeypatch: pytest.MonkeyPatch, text: str, device: str, forks: bool
 ) -> None:

@@ -66,16 +66,12 @@ def test_raising_train_iters_resumes_with_a_warning(tmp_path: Path, capsys: pyte
     [
         ({"lr_decay_iters": 5}, f"lr_decay_iters is 5 in this configuration and 6 in the checkpoint {OTHER}"),
         ({"lr_decay_iters": 5}, "  = set lr_decay_iters: 6 to end the decay where the checkpoint's schedule ends it; "),
-        (
-            {"warmup": 0.5, "train_iters": 9},
-            f"rate schedule: warmup is 0.5 in this configuration and 0.1 in the checkpoint {OTHER}",
-        ),
-        (
-            {"warmup": 0.5, "min_lr": 1e-5},
-            "min_lr is 1e-05 in this configuration and 0.0 in the checkpoint, warmup is 0.5 in this ",
-        ),
+        ({"warmup": 0.5, "train_iters": 9},
+         f"rate schedule: warmup is 0.5 in this configuration and 0.1 in the checkpoint {OTHER}"),
+        ({"warmup": 0.5, "min_lr": 1e-5},
+         "min_lr is 1e-05 in this configuration and 0.0 in the checkpoint, warmup is 0.5 in this "),
     ],
-)
+)  # fmt: skip
 def test_a_schedule_that_the_ranks_refuse_is_refused_by_check(
     changes: dict[str, Any], words: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,15 +70,11 @@ def test_the_profilers_write_their_files(trained: Path) -> None:
 
 @pytest.mark.parametrize(
     "layout",
-    [
-        {},
-        {"model_parallel_size": 2},
-        {"pipe_parallel_size": 2},
-        {"pipe_parallel_size": 0, "zero_optimization": {"stage": 2}},
-        {"pipe_parallel_size": 0, "zero_optimization": {"stage": 3}},
-    ],
+    [{}, {"model_parallel_size": 2}, {"pipe_parallel_size": 2},
+     {"pipe_parallel_size": 0, "zero_optimization": {"stage": 2}},
+     {"pipe_parallel_size": 0, "zero_optimization": {"stage": 3}}],
     ids=str,
-)
+)  # fmt: skip
 def test_a_run_continues_on_any_layout(on_cpu: dict[int, float], copy: Path, layout: dict[str, Any]) -> None:
     run(copy, 2, load=str(copy / "saved"), save=str(copy / "new"), **layout)
     assert list(on_cpu) == [1, 2, 3, 4]

@@ -55,13 +55,8 @@ def test_recurrent_layers_grow_and_are_measured(kind: str, sizes: dict[str, int]
     config = small(**{**NARROW, **sizes, "attention_config": [kind, "global"]})
     wide = coord_check.widened(config, 2)
     assert all(wide.get(name) == 2 * size for name, size in sizes.items() if name != "head_size")
-    assert [*coord_check.measure(config, CPU)[256]] == [
-        "positions",
-        "layers.0",
-        "layers.1.attention",
-        "layers.1",
-        "output",
-    ]
+    assert [*coord_check.measure(config, CPU)[256]] == ["positions", "layers.0", "layers.1.attention", "layers.1",
+                                                        "output"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

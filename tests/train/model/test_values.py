@@ -119,13 +119,9 @@ def tanh_gelu(x: Tensor) -> Tensor:
 @pytest.mark.shows("openai-gelu", "bias-gelu-fusion", "onnx-safe")
 @pytest.mark.parametrize(
     ("text", "gelu"),
-    [
-        ("", F.gelu),
-        ("openai-gelu: true", tanh_gelu),
-        ("bias-gelu-fusion: true", tanh_gelu),
-        ("onnx-safe: true", lambda x: x * torch.distributions.Normal(0, 1).cdf(x)),
-    ],
-)
+    [("", F.gelu), ("openai-gelu: true", tanh_gelu), ("bias-gelu-fusion: true", tanh_gelu),
+     ("onnx-safe: true", lambda x: x * torch.distributions.Normal(0, 1).cdf(x))],
+)  # fmt: skip
 def test_gelu(text: str, gelu: Any) -> None:
     mlp, x = randomised(built(text)).layers[0].mlp, hidden()
     inside = F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias)

@@ -53,18 +53,13 @@ def test_where_queries_may_share_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"pos_emb": "alibi"},
-        {"sliding_window_width": 3, "num_kv_heads": 2},
-        {"pos_emb": "alibi", "sliding_window_width": 5},
-        BIGBIRD,
-        {**BIGBIRD, "pos_emb": "alibi", "sliding_window_width": 5},
-        {"num_kv_heads": 2},
-        {"attn_logit_softcapping": 0.5, "num_kv_heads": 2},
-        {"attn_logit_softcapping": 0.5, "pos_emb": "alibi", "sliding_window_width": 5},
-    ],
+    [{"pos_emb": "alibi"}, {"sliding_window_width": 3, "num_kv_heads": 2},
+     {"pos_emb": "alibi", "sliding_window_width": 5}, BIGBIRD,
+     {**BIGBIRD, "pos_emb": "alibi", "sliding_window_width": 5}, {"num_kv_heads": 2},
+     {"attn_logit_softcapping": 0.5, "num_kv_heads": 2},
+     {"attn_logit_softcapping": 0.5, "pos_emb": "alibi", "sliding_window_width": 5}],
     ids=lambda changes: " ".join(changes),
-)
+)  # fmt: skip
 def test_flex_attention_agrees_with_masks(
     changes: dict[str, Any], documents: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,26 +29,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rotary documents": {"pos_emb": "rotary", "reset_position_ids": True, "reset_attention_mask": True},
     "rpe": {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12},
     "ALiBi, window": {"pos_emb": "alibi", "sliding_window_width": 3},
-    "OLMo 2": {
-        "pos_emb": "rotary",
-        "norm": "rmsnorm",
-        "norm_placement": "after",
-        "use_qk_layernorm": True,
-        "qk_layernorm_scope": "all_heads",
-        "num_kv_heads": 2,
-    },
-    "Gemma 2": {
-        "pos_emb": "rotary",
-        "norm": "rmsnorm",
-        "norm_placement": "both",
-        "apply_layernorm_1p": True,
-        "attn_logit_softcapping": 1.0,
-        "final_logit_softcapping": 2.0,
-        "activation": "geglu_tanh",
-        "head_dim": 12,
-    },
+    "OLMo 2": {"pos_emb": "rotary", "norm": "rmsnorm", "norm_placement": "after", "use_qk_layernorm": True,
+               "qk_layernorm_scope": "all_heads", "num_kv_heads": 2},
+    "Gemma 2": {"pos_emb": "rotary", "norm": "rmsnorm", "norm_placement": "both", "apply_layernorm_1p": True,
+                "attn_logit_softcapping": 1.0, "final_logit_softcapping": 2.0, "activation": "geglu_tanh",
+                "head_dim": 12},
     "dropout": {"hidden_dropout": 0.1, "attention_dropout": 0.1},
-}
+}  # fmt: skip
 LAYERS = SMALL["num_layers"]
 #: Bytes of a layer's input: 2 samples of 16 tokens, 32 wide, in fp32.
 STREAM = 2 * 16 * 32 * 4

@@ -174,15 +174,9 @@ ALONE = {
     "untested too": "optimizer: {type: Lion}\nzero_stage: 1\nzero_allow_untested_optimizer: true",
 }
 ZERO = "precision: bf16\nzero_stage: 1\nzero_reduce_scatter: false"
-BY_TWO = {
-    "base": "",
-    "prescale": "prescale_gradients: true",
-    "predivide": "gradient_predivide_factor: 4.0",
-    "bf16": "precision: bf16",
-    "bf16, fp32 sums": "precision: bf16\nfp32_allreduce: true",
-    "bf16, ZeRO-1": ZERO,
-    "bf16, ZeRO-1, fp32 sums": f"{ZERO}\nfp32_allreduce: true",
-}
+BY_TWO = {"base": "", "prescale": "prescale_gradients: true", "predivide": "gradient_predivide_factor: 4.0",
+          "bf16": "precision: bf16", "bf16, fp32 sums": "precision: bf16\nfp32_allreduce: true", "bf16, ZeRO-1": ZERO,
+          "bf16, ZeRO-1, fp32 sums": f"{ZERO}\nfp32_allreduce: true"}  # fmt: skip
 ENGINES = ("plain", "pipeline")
 
 
@@ -242,16 +236,11 @@ def test_the_section_equals_the_top_level_keys(alone: dict[str, Seen], engine: s
 @on_both
 @pytest.mark.parametrize(
     ("name", "kind", "state"),
-    [
-        ("base", "AdamW", ("exp_avg", "exp_avg_sq", "step")),
-        ("SGD", "SGD", ()),
-        ("SGD with momentum", "SGD", ("momentum_buffer",)),
-        ("Lion", "Lion", ("momentum",)),
-        ("Adagrad", "Adagrad", ("step", "sum")),
-        ("Lamb", "Lamb", ("mean", "squares", "step")),
-        ("cpu_torch_adam", "AdamW", ("exp_avg", "exp_avg_sq", "step")),
-    ],
-)
+    [("base", "AdamW", ("exp_avg", "exp_avg_sq", "step")), ("SGD", "SGD", ()),
+     ("SGD with momentum", "SGD", ("momentum_buffer",)), ("Lion", "Lion", ("momentum",)),
+     ("Adagrad", "Adagrad", ("step", "sum")), ("Lamb", "Lamb", ("mean", "squares", "step")),
+     ("cpu_torch_adam", "AdamW", ("exp_avg", "exp_avg_sq", "step"))],
+)  # fmt: skip
 def test_the_optimizer_runs(alone: dict[str, Seen], name: str, kind: str, state: tuple[str, ...], engine: str) -> None:
     seen = alone[f"{name}, {engine}"]
     assert (seen.kind, seen.state, seen.error) == (kind, state, "")

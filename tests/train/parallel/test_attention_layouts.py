@@ -26,29 +26,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "bigbird": {"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE},
     "window": {"sliding_window_width": 3, "num_kv_heads": 2},
     "normed": {"use_qk_layernorm": True, "pos_emb": "rotary"},
-    "normed over all heads": {
-        "use_qk_layernorm": True,
-        "qk_layernorm_scope": "all_heads",
-        "norm": "rmsnorm",
-        "num_kv_heads": 2,
-    },
-    "wide heads and window in every other layer": {
-        "head_dim": 12,
-        "sliding_window_width": 3,
-        "window_attn_skip_freq": 2,
-        "add_qkv_bias": True,
-    },
-    "bounded with norms before and after": {
-        "attn_logit_softcapping": 1.0,
-        "final_logit_softcapping": 2.0,
-        "norm_placement": "both",
-        "norm": "rmsnorm",
-        "apply_layernorm_1p": True,
-        "embedding_multiplier": 3.0,
-        "softmax_scale": 0.5,
-    },
+    "normed over all heads": {"use_qk_layernorm": True, "qk_layernorm_scope": "all_heads", "norm": "rmsnorm",
+                              "num_kv_heads": 2},
+    "wide heads and window in every other layer": {"head_dim": 12, "sliding_window_width": 3,
+                                                   "window_attn_skip_freq": 2, "add_qkv_bias": True},
+    "bounded with norms before and after": {"attn_logit_softcapping": 1.0, "final_logit_softcapping": 2.0,
+                                            "norm_placement": "both", "norm": "rmsnorm", "apply_layernorm_1p": True,
+                                            "embedding_multiplier": 3.0, "softmax_scale": 0.5},
     "side by side": {"gpt_j_residual": True},
-}
+}  # fmt: skip
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     1: {"alone": {}},
     2: {"tp2": TENSOR, "pp2": TWO_STAGES, "shards, recomputed": SHARDS | RECOMPUTE | DIVIDED},

@@ -173,20 +173,11 @@ def zero(stage: int) -> dict[str, Any]:
 
 #: World size -> trials of every kind of optimizer in which DeepSpeed keeps gradients.
 ENGINES = {
-    2: {
-        "plain": both({}, {}),
-        "pipeline": both({"pipe_parallel_size": 1}, {}),
-        "bf16": both({}, BF16),
-        "bf16, pipeline": both({"pipe_parallel_size": 1}, BF16),
-        "ZeRO-3": both({}, zero(3)),
-    },
-    4: {
-        "ZeRO-1": both({}, zero(1)),
-        "ZeRO-1, pipeline": both({"pipe_parallel_size": 1}, zero(1)),
-        "ZeRO-2": both({}, zero(2)),
-        "bf16, dp2": both({}, BF16),
-    },
-}
+    2: {"plain": both({}, {}), "pipeline": both({"pipe_parallel_size": 1}, {}), "bf16": both({}, BF16),
+        "bf16, pipeline": both({"pipe_parallel_size": 1}, BF16), "ZeRO-3": both({}, zero(3))},
+    4: {"ZeRO-1": both({}, zero(1)), "ZeRO-1, pipeline": both({"pipe_parallel_size": 1}, zero(1)),
+        "ZeRO-2": both({}, zero(2)), "bf16, dp2": both({}, BF16)},
+}  # fmt: skip
 
 
 def trained(pairs: dict[str, tuple[Trial, Trial]]) -> dict[str, tuple[list[float], list[float], int]]:

@@ -41,13 +41,9 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("switch", "names", "numbers"),
-    [
-        ("deepspeed_mpi", mpi.MPI[0], "1 2 1 2"),
-        ("deepspeed_mpi", mpi.MPI[1], "1 2 1 2"),
-        ("deepspeed_mpi", mpi.MPI[2], "1 2 1 2"),
-        ("deepspeed_slurm", mpi.SLURM[0], "1 2 1 2"),
-    ],
-)
+    [("deepspeed_mpi", mpi.MPI[0], "1 2 1 2"), ("deepspeed_mpi", mpi.MPI[1], "1 2 1 2"),
+     ("deepspeed_mpi", mpi.MPI[2], "1 2 1 2"), ("deepspeed_slurm", mpi.SLURM[0], "1 2 1 2")],
+)  # fmt: skip
 def test_each_launchers_names_are_understood(
     environ: dict[str, str], switch: str, names: mpi.Names, numbers: str
 ) -> None:

@@ -30,15 +30,10 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [
-        ({"LOCAL_SIZE": "1"}, CORES),
-        ({"LOCAL_SIZE": str(CORES)}, 1),
-        ({"LOCAL_SIZE": "64"}, 1),
-        ({"LOCAL_WORLD_SIZE": str(CORES), "WORLD_SIZE": "1"}, 1),
-        ({"WORLD_SIZE": "1"}, CORES),
-        ({"LOCAL_SIZE": "1", "OMP_NUM_THREADS": "3"}, 5),
-    ],
-)
+    [({"LOCAL_SIZE": "1"}, CORES), ({"LOCAL_SIZE": str(CORES)}, 1), ({"LOCAL_SIZE": "64"}, 1),
+     ({"LOCAL_WORLD_SIZE": str(CORES), "WORLD_SIZE": "1"}, 1), ({"WORLD_SIZE": "1"}, CORES),
+     ({"LOCAL_SIZE": "1", "OMP_NUM_THREADS": "3"}, 5)],
+)  # fmt: skip
 def test_ranks_share_the_cores_unless_told(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: int
 ) -> None:

@@ -143,12 +143,8 @@ def test_the_page_shows_the_first_and_the_last_answer_side_by_side(tmp_path: Pat
     assert re.search(r'class="title"[^>]*>letters<.*?class="unit"[^>]*>acc<', text)
     assert "stderr" not in text
     pair = section([answered(0, "before"), answered(4, "between"), answered(8, "after")])
-    assert re.findall(r"<h3>([^<]*)</h3>", pair) == [
-        "prompt",
-        "before training",
-        "after iteration 8",
-        "after iteration 4",
-    ]
+    assert re.findall(r"<h3>([^<]*)</h3>", pair) == ["prompt", "before training", "after iteration 8",
+                                                     "after iteration 4"]  # fmt: skip
     assert pair.index("after</pre>") < pair.index("<details>") < pair.index("between</pre>")
 
 

@@ -46,14 +46,10 @@ def merge(gpt: GPT) -> None:
 
 @pytest.mark.parametrize(
     ("targets", "changes"),
-    [
-        ((), {}),
-        ((), GATED),
-        (("q_proj", "v_proj", "down_proj"), GATED),
-        (("k_proj", "gate_proj", "o_proj"), {**GATED, "lora.rank_stabilized": True}),
-        (("up_proj", "dense"), {"gpt_j_residual": True}),
-    ],
-)
+    [((), {}), ((), GATED), (("q_proj", "v_proj", "down_proj"), GATED),
+     (("k_proj", "gate_proj", "o_proj"), {**GATED, "lora.rank_stabilized": True}),
+     (("up_proj", "dense"), {"gpt_j_residual": True})],
+)  # fmt: skip
 def test_a_model_with_adapters_is_the_merged_model(targets: tuple[str, ...], changes: dict[str, Any]) -> None:
     torch.manual_seed(0)
     config = configured(*targets, **changes)

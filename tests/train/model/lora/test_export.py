@@ -86,16 +86,12 @@ def test_the_model_that_a_run_started_from_is_exported_with_a_warning(
     [
         (["--adapter", "--format", "neox"], ["--format has no effect with --adapter"]),
         (["--base-model", "x"], ["--base-model has no effect without --adapter"]),
-        (
-            ["--adapter", "--dtype", "float16", "--vocab-size", "9"],
-            ["--dtype has no effect with --adapter", "--vocab-size has no effect with --adapter"],
-        ),
-        (
-            ["--format", "neox", "--architecture", "GPT2LMHeadModel", "--max-shard-size", "1GB"],
-            ["--architecture has no effect with --format neox", "--max-shard-size has no effect with --format neox"],
-        ),
+        (["--adapter", "--dtype", "float16", "--vocab-size", "9"],
+         ["--dtype has no effect with --adapter", "--vocab-size has no effect with --adapter"]),
+        (["--format", "neox", "--architecture", "GPT2LMHeadModel", "--max-shard-size", "1GB"],
+         ["--architecture has no effect with --format neox", "--max-shard-size has no effect with --format neox"]),
     ],
-)
+)  # fmt: skip
 def test_an_option_without_effect_is_refused(
     folder: Path, words: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

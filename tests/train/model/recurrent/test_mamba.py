@@ -80,15 +80,9 @@ def test_transformers_computes_the_same() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        BIASES,
-        {**BIASES, "mamba_use_bias_in_x_proj": False},
-        {"mamba_use_bias_in_conv": False},
-        {"attention_config": ["mamba", "global"]},
-        {"norm_placement": "both"},
-    ],
-)
+    [{}, BIASES, {**BIASES, "mamba_use_bias_in_x_proj": False}, {"mamba_use_bias_in_conv": False},
+     {"attention_config": ["mamba", "global"]}, {"norm_placement": "both"}],
+)  # fmt: skip
 def test_counts_equal_those_of_the_built_model(changes: dict[str, Any]) -> None:
     built = model(**changes)
     assert parameters(small(**MAMBA | changes), VOCABULARY.padded) == sum(x.numel() for x in built.parameters())
