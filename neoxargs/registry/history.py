@@ -5,7 +5,7 @@ registry does, and end with its main branch as of 20 May 2026. A name that was r
 were, in April 2021 and March 2023) counts as present in between. `deepspeed` is not listed under April 2021, because
 the switch is older than the class that was introduced then.
 
-neox_history.json has the tables; tests/registry/test_history.py compares them with GPT-NeoX's commits. Before its first
+neox_history.json has the tables, which tests/support/data_tables.py makes from GPT-NeoX's commits. Before its first
 date, a parameter has the registry's default. `log_interval` had the default 100 at SEED and none for two years
 afterwards; it is treated as 100 throughout. `rms_norm_epsilon_under_root` and `warmup_from_zero`, parameters of deepy,
 stand for changes in GPT-NeoX's code.

@@ -6,13 +6,9 @@ import pytest
 
 from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.megatron.convert import convert_script
-from neoxargs.migrate.megatron.flags import is_read
-from neoxargs.migrate.megatron.reading import OLD_NAMES
-from neoxargs.migrate.megatron.unsupported_flags import reason, tables
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.sources import source_of
 from neoxargs.resolve import File, complete, draft
-from tests.support.paths import REFERENCE
 from tests.support.snapshots import pinned
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --global-batch-size 8"
@@ -25,17 +21,6 @@ def migrated(flags: str) -> Result:
 def check_values(flags: str, expected: dict[str, object]) -> None:
     config = complete(draft([File("new.yml", migrated(flags).text)]), 8)
     assert {name: config.get(name) for name in expected} == expected
-
-
-def test_every_option_of_megatron_deepspeed_is_read_or_has_a_reason() -> None:
-    options = (REFERENCE / "megatron_deepspeed_options.txt").read_text(encoding="utf-8").split()
-    assert len(options) > 340
-    assert [name for name in options if not is_read(OLD_NAMES.get(name, name)) and not reason(name)] == []
-
-
-def test_a_reason_of_a_fork_is_not_for_a_flag_that_is_read() -> None:
-    patterns = [name for row in tables()["forks"] for name in row["flags"] if "*" not in name]
-    assert [name for name in patterns if is_read(OLD_NAMES.get(name, name))] == []
 
 
 @pytest.mark.parametrize(

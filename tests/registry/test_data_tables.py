@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.data_tables import TABLES, Table, generated, merged
+from neoxargs.migrate.megatron.unsupported_flags import tables
+from tests.support.data_tables import TABLES, Table, merged, unsupported_flags
 from tests.support.deepspeed_spy import version_note
 from tests.support.paths import ROOT
 
@@ -24,8 +25,25 @@ TYPES = {"bool | None": ["lid"]}
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.path)
 def test_a_data_file_is_up_to_date(table: Table) -> None:
-    text = (ROOT / f"{table.path}.json").read_text(encoding="utf-8")
-    assert text == generated(table), f"run python -m tests.support.data_tables{version_note()}"
+    text = (ROOT / table.path).read_text(encoding="utf-8")
+    assert text == table.generate(), f"run python -m tests.support.data_tables{version_note()}"
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "words"),
+    [
+        ("older", {"reason": "", "flags": ["rl-*"]}, "--rl-profile is a flag of the program"),
+        ("megatron", {"reason": "it is old", "flags": ["rl-*", "rlx-*"]}, r"rlx-\* matches no flag"),
+        ("forks", {"reason": "it is old", "flags": ["num-layers"]}, "--num-layers is read"),
+        ("harmless", "it is green", "no flag has the reason: it is green"),
+    ],
+)
+def test_a_reason_that_does_not_fit_the_flags_is_refused(
+    table: str, row: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tables(), table, [row, *tables()[table]])
+    with pytest.raises(ValueError, match=words):
+        unsupported_flags()
 
 
 def test_types_and_defaults_are_the_programs() -> None:

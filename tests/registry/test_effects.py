@@ -12,6 +12,7 @@ from pathlib import Path
 import deepspeed
 import pytest
 
+from neoxargs.facts.data import SPLITS
 from neoxargs.registry import REGISTRY, Parameter
 from tests.support.deepspeed_spy import version_note
 from tests.support.paths import ROOT
@@ -34,9 +35,10 @@ def named(parameter: Parameter) -> str:
 
 @cache
 def words(folder: Path) -> frozenset[str]:
-    """Every name in the Python files below a folder; `a__b`, as rules spell `a.b`, is both."""
+    """Every name in the Python files below a folder; `a__b` of rules is `a.b`, and their SPLIT is that of any data."""
     texts = (path.read_text(errors="replace") for path in folder.rglob("*.py") if path.name not in LISTS)
     found = {word for text in texts for word in re.findall(r"\w+", text)}
+    found |= {word.replace("SPLIT", split) for word in found if "SPLIT" in word for split in SPLITS}
     return frozenset(found | {part for word in found for part in word.split("__")})
 
 

@@ -1,11 +1,15 @@
 """The data files of neoxargs that hold facts about other programs: `python -m tests.support.data_tables` writes them.
 
-PATH.json is generated from two sources. The facts are names, types and defaults that the installed program itself
-states. PATH.yml is written by hand and holds what the program does not state: our descriptions, what train.py does with
-a key, and the types and defaults that are missing or too wide. The generator refuses a PATH.yml that repeats a fact,
-that lacks a key of the program, or that has a key which the program does not know.
+With `--check`, it only compares them. neox_history.json is generated from the commits of GPT-NeoX in tests/reference.
+unsupported_flags.json is written by hand, apart from its layout; a flag that Megatron-LM's parser in tests/reference
+has and neither it nor deepy knows is a fault, as is a pattern that matches no flag.
 
-In PATH.yml, a section has, besides the options of a `Group` (`no_effect_reason`, `always_sent`, `aliases`):
+deepspeed_keys.json is generated from two sources. The facts are names, types and defaults that the installed program
+itself states. deepspeed_keys.yml is written by hand and holds what the program does not state: our descriptions, what
+train.py does with a key, and the types and defaults that are missing or too wide. The generator refuses an overlay that
+repeats a fact, that lacks a key of the program, or that has a key which the program does not know.
+
+In the overlay, a section has, besides the options of a `Group` (`no_effect_reason`, `always_sent`, `aliases`):
     about: its description
     keys: key -> description, in the order of the tables
     types: type -> the keys that have it
@@ -18,39 +22,132 @@ In PATH.yml, a section has, besides the options of a `Group` (`no_effect_reason`
 
 from __future__ import annotations
 
+import argparse
+import ast
 import json
+import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 import deepspeed
 import yaml
 
-from neoxargs.base.record import Record
+from neoxargs.migrate.megatron.flags import is_read
+from neoxargs.migrate.megatron.reading import OLD_NAMES
+from neoxargs.migrate.megatron.unsupported_flags import reason, tables
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.registry.history import SEED
 from tests.support import deepspeed_spy
-from tests.support.paths import ROOT
+from tests.support.paths import REFERENCE, ROOT
+from tests.support.reference import read
 
 Facts = dict[str, dict[str, dict[str, Any]]]
 """Section -> key -> `type`, `default` and `aliases`, as far as the program states them. `optional`: a name that the
 program uses and that need not be a key."""
 
 
-class Table(Record):
-    """A data file and the overlay beside it."""
+#: A name that the first table of GPT-NeoX lacks although it was legal: a flag outside of it.
+OLDER_THAN_IT_LOOKS = "deepspeed"
+#: A change of a default that is left out: GPT-NeoX's parser had 100 before.
+LEFT_OUT = "log_interval"
+
+
+def deepspeed_keys() -> str:
+    """Return the declarations of DeepSpeed's keys. Raises ValueError if the overlay does not fit the facts."""
+    overlay = yaml.safe_load((ROOT / "neoxargs/registry/deepspeed_keys.yml").read_text(encoding="utf-8"))
+    overlay.pop("texts", None)
+    return as_text(f"deepspeed {deepspeed.__version__}", merged(deepspeed_spy.facts(), overlay))
+
+
+def neox_history() -> str:
+    """Return the dates on which GPT-NeoX introduced and removed names, and changed defaults."""
+    came = dict.fromkeys((normal(row["name"]) for row in read("seed_parameters.tsv")), "")
+    went: dict[str, str] = {}
+    defaults: dict[str, dict[str, Any]] = defaultdict(dict)
+    # It changed when a class took the place of the first table.
+    defaults["deepspeed_activation_checkpointing"]["2021-04-30"] = True
+    for event in read("neox_key_history.json"):
+        day = event["date"]
+        for name in event["added"]:
+            came.setdefault(name, day if day > SEED.isoformat() else "")
+            went.pop(name, None)
+        for name in event["removed"]:
+            came.setdefault(name, "")
+            went[name] = day
+        for name, before, after in event["default_changed"]:
+            # The default with which a name was introduced is that before its first change.
+            if came[name] and name not in defaults and ast.literal_eval(before) != REGISTRY.parameters[name].default:
+                defaults[name][came[name]] = ast.literal_eval(before)
+            defaults[name][day] = ast.literal_eval(after)
+    for row in read("neox_code_changes.tsv"):
+        defaults[row["parameter"]][row["date"]] = ast.literal_eval(row["value"])
+    came[OLDER_THAN_IT_LOOKS] = ""
+    del defaults[LEFT_OUT]
+    rows = {name: [*changes.items()] for name, changes in defaults.items()}
+    tables: dict[str, dict[str, Any]]
+    tables = {"introduced": _by_date(came), "removed": _by_date(went), "defaults": rows}
+    blocks = [_block(json.dumps(name), dict(sorted(table.items()))) for name, table in tables.items()]
+    return f"{{{','.join(blocks)}}}\n".replace(',"', ',\n "')
+
+
+def _by_date(dates: dict[str, str]) -> dict[str, list[str]]:
+    return {day: sorted(name for name in dates if dates[name] == day) for day in set(dates.values()) - {""}}
+
+
+def _block(name: str, rows: dict[str, Any]) -> str:
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items())
+    return f"{name}: {{\n{lines}}}"
+
+
+def unsupported_flags() -> str:
+    """Return the file in its layout. Raises ValueError if it does not fit the flags of Megatron-LM and its forks."""
+    options = [name[2:].replace("_", "-") for name in read("megatron_lm_options.json")]
+    forks = (REFERENCE / "megatron_deepspeed_options.txt").read_text(encoding="utf-8").split()
+    unknown = [name for name in (*options, *forks) if not is_read(OLD_NAMES.get(name, name)) and not reason(name)]
+    faults = [f"--{name} is a flag of the program: read it, or give a reason" for name in unknown]
+    for pattern in [pattern for row in tables()["megatron"] for pattern in row["flags"]]:
+        if not any(fnmatchcase(name, pattern) for name in options):
+            faults.append(f"{pattern} matches no flag of Megatron-LM")
+    for pattern in [pattern for row in tables()["forks"] for pattern in row["flags"]]:
+        if "*" not in pattern and is_read(OLD_NAMES.get(pattern, pattern)):
+            faults.append(f"--{pattern} is read, so it needs no reason")
+    rows = [row for name in ("older", "megatron", "forks") for row in tables()[name]]
+    unused = {*tables()["in_common"], *tables()["harmless"]} - {row["reason"] for row in rows}
+    faults += [f"no flag has the reason: {each}" for each in sorted(unused)]
+    if faults:
+        raise ValueError("\n".join(faults))
+    lists = [
+        f'"{name}": [\n' + ",\n".join(f"  {json.dumps(each)}" for each in tables()[name]) + "]"
+        for name in ("in_common", "harmless")
+    ]
+    for name in ("older", "megatron", "forks"):
+        shown = [
+            f'  {{"reason": {json.dumps(row["reason"])}, "flags": [\n{_wrapped(row["flags"])}]}}'
+            for row in tables()[name]
+        ]
+        lists.append(f'"{name}": [\n' + ",\n".join(shown) + "]")
+    return "{" + ",\n ".join(lists) + "}\n"
+
+
+def _wrapped(words: list[str]) -> str:
+    lines = textwrap.wrap(json.dumps(words)[1:-1], 116, break_on_hyphens=False, break_long_words=False)
+    return textwrap.indent("\n".join(lines), "    ")
+
+
+class Table(NamedTuple):
+    """A data file, relative to the repository, and the function that returns its text."""
 
     path: str
-    """Of both, relative to the repository and without suffix."""
-    version: str
-    facts: Callable[[], Facts]
+    generate: Callable[[], str]
 
 
-TABLES = (Table("neoxargs/registry/deepspeed_keys", f"deepspeed {deepspeed.__version__}", deepspeed_spy.facts),)
-
-
-def generated(table: Table) -> str:
-    """Return the data file. Raises ValueError if the overlay does not fit the facts."""
-    overlay = yaml.safe_load((ROOT / f"{table.path}.yml").read_text(encoding="utf-8"))
-    overlay.pop("texts", None)
-    return as_text(table.version, merged(table.facts(), overlay))
+TABLES = (
+    Table("neoxargs/registry/deepspeed_keys.json", deepspeed_keys),
+    Table("neoxargs/registry/neox_history.json", neox_history),
+    Table("neoxargs/migrate/megatron/unsupported_flags.json", unsupported_flags),
+)
 
 
 def merged(facts: Facts, overlay: dict[str, Any]) -> dict[str, Any]:
@@ -133,9 +230,15 @@ def as_text(version: str, sections: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the data files."""
-    for table in TABLES:
-        (ROOT / f"{table.path}.json").write_text(generated(table), encoding="utf-8")
+    """Write the data files, or with `--check`, compare them."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    for path, generate in TABLES:
+        file, text = ROOT / path, generate()
+        if check and file.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{path} differs: run python -m tests.support.data_tables")
+        file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
