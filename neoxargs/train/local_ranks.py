@@ -144,7 +144,7 @@ def _fork_obstacles() -> str:
 
     obstacles = {
         "threads": len(os.listdir("/proc/self/task")) > 1,
-        "a device context": cuda.is_initialized(),  # type: ignore[no-untyped-call]
+        "a device context": cuda.is_initialized(),
         "a process group": distributed.is_initialized(),
     }
     return " and ".join(name for name, exists in obstacles.items() if exists)

@@ -112,7 +112,7 @@ def answer(model: Any, rows: Sequence[Sample], separate: bool, by_token: bool, s
         of_parts = [loss(model, part, separate, total or sum(map(trained, part))) for part in parts]
         mean = torch.stack(of_parts).sum() / (1 if by_token else len(parts))
         optimizer.zero_grad()
-        mean.backward()  # type: ignore[no-untyped-call]
+        mean.backward()
         optimizer.step()
         losses.append(float(mean.detach()))
     return Answer(losses, weights())

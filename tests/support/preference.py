@@ -197,7 +197,7 @@ def _descent(optimizer: torch.optim.Optimizer, steps: Sequence[Callable[[], Tens
     for loss_of in steps:
         loss = loss_of()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses

@@ -45,7 +45,7 @@ def _join_heads(parts: Sequence[Tensor], sizes: Sizes) -> Tensor:
 def _join_fused(x: Tensor, sizes: Sizes) -> Tensor:
     width = len(x) // (sizes.groups * (sizes.queries + 2))
     keys = sizes.groups * width
-    return _join_heads(x.split([keys * sizes.queries, keys, keys]), sizes)  # type: ignore[no-untyped-call]
+    return _join_heads(x.split([keys * sizes.queries, keys, keys]), sizes)
 
 
 def _swapped(x: Tensor) -> Tensor:

@@ -127,8 +127,8 @@ class _Loader:
 
     def load_partition(self, name: str) -> None:
         """Fill the partition of a frozen weight under ZeRO-3; the last one of a weight is padded."""
-        partition = self.weight.ds_tensor.data.view(-1)  # type: ignore[attr-defined]
-        rank = torch.distributed.get_rank(self.weight.ds_process_group)  # type: ignore[attr-defined]
+        weight: Any = self.weight
+        partition, rank = weight.ds_tensor.data.view(-1), torch.distributed.get_rank(weight.ds_process_group)
         own = self._slice(name, self.saved.full_tensor(name)).flatten()[rank * len(partition) :][: len(partition)]
         partition[: len(own)].copy_(own)
 

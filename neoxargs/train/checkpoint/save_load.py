@@ -184,7 +184,7 @@ class Checkpoints(Saver):
         if path is None:
             what = f"load ({checkpoint}): DeepSpeed found no checkpoint for this model in this folder"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",)))
-        return state  # type: ignore[no-any-return]
+        return dict(state)
 
     def _load_random_state(self, checkpoint: Path, same_layout: bool, iteration: int) -> None:
         file = checkpoint / random_file(self.process.rank)

@@ -107,7 +107,8 @@ class SavedWeights:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the model's weights."""
-        return getattr(torch, self.inventories[0]["dtype"].removeprefix("torch."))  # type: ignore[no-any-return]
+        dtype: torch.dtype = getattr(torch, self.inventories[0]["dtype"].removeprefix("torch."))
+        return dtype
 
     @property
     def complete(self) -> bool:
@@ -117,7 +118,7 @@ class SavedWeights:
     @property
     def common(self) -> dict[str, Any]:
         """The part of DeepSpeed's state that is equal on every rank: counters, learning rate schedule."""
-        return self._file(self.inventories[0]["states"])  # type: ignore[no-any-return]
+        return dict(self._file(self.inventories[0]["states"]))
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -177,7 +178,8 @@ class SavedWeights:
             file = self._file(part.file)
             # Files of the plain engine and of experts have the weights under "module"; those of a pipeline layer have
             # nothing else.
-            return file.get("module", file)[part.key]  # type: ignore[no-any-return]
+            stored: Tensor = file.get("module", file)[part.key]
+            return stored
         tensors = [(self._tensor(inventory, piece, state), piece) for inventory, piece in part.pieces.values()]
         slice_ = torch.empty(part.shape, dtype=tensors[0][0].dtype)
         for tensor, piece in tensors:

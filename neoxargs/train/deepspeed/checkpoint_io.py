@@ -88,7 +88,7 @@ def left_out(module: nn.Module, is_left_out: Callable[[nn.Parameter], bool]) -> 
     # On the modules that own the weights: DeepSpeed's pipeline calls `state_dict` of each layer, not of the whole
     # model.
     hooks = [
-        child.register_state_dict_post_hook(leave_out)  # type: ignore[no-untyped-call]
+        child.register_state_dict_post_hook(leave_out)
         for child in module.modules()
         if any(is_left_out(weight) for weight in child.parameters(recurse=False))
     ]

@@ -31,14 +31,14 @@ def known_to_deepspeed(module: nn.Module, mesh: Mesh) -> Iterator[Callable[[Any]
     from deepspeed.runtime import engine as of_engine
 
     _fill_tables(mesh)
-    holders = [child for child in module.modules() if any(map(_is_divided, child.parameters(recurse=False)))]
+    holders: list[Any] = [child for child in module.modules() if any(map(_is_divided, child.parameters(recurse=False)))]
     if not holders:
         yield lambda engine: None
         return
     for holder in holders:
-        holder.num_experts = 0  # type: ignore[assignment]  # read for checkpoints that the engine does not write here
+        holder.num_experts = 0  # read for checkpoints that the engine does not write here
         for weight in filter(_is_divided, holder.parameters(recurse=False)):
-            weight.allreduce, weight.group_name = False, group_name(mesh)  # type: ignore[attr-defined]
+            weight.allreduce, weight.group_name = False, group_name(mesh)
     # The engine finds layers with experts by `isinstance(module, MoE)`; nothing else of that class is used.
     theirs, of_engine.MoE = of_engine.MoE, type(holders[0])
     try:

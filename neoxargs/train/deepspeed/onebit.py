@@ -144,7 +144,7 @@ class _OneBit(torch.optim.Optimizer):
     def __init__(self, groups: list[dict[str, Any]], compression: Compression, values: dict[str, Any]) -> None:
         self.compression = compression
         # The base classes want the engine, which does not exist before its optimizer.
-        super().__init__(groups, deepspeed=_EngineProxy(), **values)  # type: ignore[call-arg]
+        super().__init__(groups, **{"deepspeed": _EngineProxy(), **values})
         self.deepspeed: _EngineProxy
         self.initialize = True  # otherwise DeepSpeed's first step only allocates buffers and updates no weight
 

@@ -170,12 +170,11 @@ def stored_gradient(weight: Any) -> Tensor | None:
 
     None if this rank has none. Not for ZeRO-3.
     """
-    if not hasattr(weight, "_hp_mapping"):
-        return weight.grad  # type: ignore[no-any-return]
     # The bf16 optimizer keeps the full gradients of all weights, although they are partitioned; a weight's index counts
     # those in the partition only.
-    full: Tensor | None = getattr(weight, "_hp_grad", None)
-    if full is not None or weight._hp_mapping is None:
+    is_mapped = hasattr(weight, "_hp_mapping")
+    full: Tensor | None = getattr(weight, "_hp_grad", None) if is_mapped else weight.grad
+    if not is_mapped or full is not None or weight._hp_mapping is None:
         return full
     fragment: Tensor = weight._hp_mapping.get_lp_grad_fragment(weight._index_in_param_group)
     return fragment
@@ -200,7 +199,8 @@ def _value(weight: Any) -> Tensor | None:
     if hasattr(weight, "ds_id"):
         return _without_padding(weight, weight._z3_optimizer.get_local_fp32_param(weight))
     if not hasattr(weight, "_hp_mapping"):
-        return weight  # type: ignore[no-any-return]
+        value: Tensor = weight
+        return value
     return weight._hp_mapping.hp_fragment if weight._hp_mapping else None
 
 

@@ -171,9 +171,10 @@ def zero3_partitioning(config: Config, json: dict[str, Any], mesh: Mesh) -> Abst
         return nullcontext()
     if torch.distributed.get_backend() == "gloo":
         patches.await_every_gather()
-    return deepspeed.zero.Init(  # type: ignore[no-any-return]
+    partitioning: AbstractContextManager[Any] = deepspeed.zero.Init(
         data_parallel_group=mesh.data.group, config_dict_or_path=json, mpu=Mpu(mesh)
     )
+    return partitioning
 
 
 def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: Widths | None) -> Any:
@@ -184,7 +185,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     if (config.optimizer.type or "").lower() == "muon":
         groups = muon.divide_groups(groups, named_weights(module))
     groups = optimizer.with_expert_groups(groups, expert_groups.group_name(mesh))
-    own_optimizer = optimizer.build(config, groups, mesh.data)
+    own_optimizer: Any = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
     # Not for 1-bit optimizers: they average the momentum of all ranks, so none may hold only a partition.
     if not onebit and _needs_zero1(json):
@@ -192,7 +193,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     json = _with_fp32_sums(config, json)
     schedule = None if config.scheduler.type else lambda base: build_schedule(config, base)
     try:
-        with own_optimizer.unpartitioned() if onebit else nullcontext():  # type: ignore[union-attr]
+        with own_optimizer.unpartitioned() if onebit else nullcontext():
             engine = _engine(
                 json, module, mesh, optimizer=own_optimizer, model_parameters=groups, lr_scheduler=schedule
             )
@@ -205,7 +206,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     patches.sum_in_accumulation_type(engine.optimizer)
     half_precision.step_without_waiting(engine, mesh)
     if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
-        own_optimizer.attach(engine)  # type: ignore[union-attr]
+        own_optimizer.attach(engine)
     if isinstance(own_optimizer, Lamb | muon.Orthogonal):
         own_optimizer.attach(engine, mesh)
     return engine

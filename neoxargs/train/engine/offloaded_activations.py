@@ -30,7 +30,7 @@ class OffloadedActivations:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)
         self.last: weakref.ref[HostCopy] | None = None
 
     def store(self, x: Tensor, memory: Tensor) -> HostCopy:

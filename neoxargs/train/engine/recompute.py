@@ -58,7 +58,8 @@ def _deepspeed_checkpoint(mesh: Mesh) -> Callable[..., Any]:
     patches.no_streams_on_cpu()
     # Without the pipeline axis, which `Mpu` does not accept.
     deepspeed.checkpointing.configure(Mpu(Mesh(tensor=mesh.tensor, data=mesh.data)))
-    return deepspeed.checkpointing.checkpoint  # type: ignore[no-any-return]
+    run: Callable[..., Any] = deepspeed.checkpointing.checkpoint
+    return run
 
 
 class Timed:
@@ -94,8 +95,8 @@ class Timed:
                 times = f"forward {forward * 1e3:.2f} ms, recompute and backward {backward * 1e3:.2f} ms"
                 print(f"recomputed part of {self.name}: {times}", flush=True)
 
-        last.register_hook(begin)  # type: ignore[no-untyped-call]
-        first.register_hook(end)  # type: ignore[no-untyped-call]
+        last.register_hook(begin)
+        first.register_hook(end)
 
 
 def _now() -> float:

@@ -125,4 +125,5 @@ class NoiseScale:
 
 
 def _square(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dtype=torch.float32).square()  # type: ignore[no-any-return]
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float32)
+    return norm.square()

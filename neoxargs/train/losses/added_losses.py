@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neoxargs.train.autograd import apply
 from neoxargs.train.losses.means import Means
 
 
@@ -42,7 +43,7 @@ class AddedLosses:
         values = {name: term.value.float() for name, term in terms.items()}
         summands = torch.stack([values[name] * term.weight for name, term in terms.items()])
         recorded = {name: value.detach() for name, value in values.items()}
-        return _Add.apply(x, summands, recorded, self)  # type: ignore[no-untyped-call, no-any-return]
+        return apply(_Add, x, summands, recorded, self)
 
     def begin_step(self, loss_scale: float, micro_batches: int) -> None:
         """Forget the last step. loss_scale: the factor on the loss in the coming backward passes."""

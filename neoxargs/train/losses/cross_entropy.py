@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from neoxargs.config.config import Config
 from neoxargs.files.token_files import index
+from neoxargs.train.autograd import apply
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.parallel.communicate import copy_to_ranks, gather
@@ -92,7 +93,7 @@ class Loss:
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         arguments = (self._hidden(readout), readout.weight, batch.labels.flatten(), self, torch.is_grad_enabled())
-        mean: Tensor = _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
+        mean = apply(_CrossEntropy, *arguments)
         return mean if batch.factor is None else mean * batch.factor
 
     def log_probabilities(self, readout: Readout, labels: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class Loss:
         For losses other than the mean cross entropy, such as those of preference training.
         """
         arguments = (self._hidden(readout), readout.weight, labels.flatten(), replace(self, z=0.0))
-        logs: Tensor = _LogProbabilities.apply(*arguments)  # type: ignore[no-untyped-call]
+        logs = apply(_LogProbabilities, *arguments)
         return logs.view(labels.shape)
 
     def _hidden(self, readout: Readout) -> Tensor:

@@ -114,12 +114,12 @@ class SelfAttention(nn.Module):
 
         What selective recomputation keeps is their input, or what is made of it in one piece.
         """
-        mixed = mixed.unflatten(-1, (self.groups, self.queries + 2, self.head_dim))  # type: ignore[no-untyped-call]
+        mixed = mixed.unflatten(-1, (self.groups, self.queries + 2, self.head_dim))
         angles = self._angles(self.rotation, starts, mixed.shape[1], mixed.device) if self.rotation else None
         if angles is not None and self.norms is None:
             return rotate_heads(mixed, angles, (self.queries, 1, 1), self.scale, self._fuses_rotation)
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
-        query, key, value = mixed.split((self.queries, 1, 1), dim=3)  # type: ignore[no-untyped-call]
+        query, key, value = mixed.split((self.queries, 1, 1), dim=3)
         if self.norms is not None and self.over_all_heads:  # they communicate, which is not done again
             query, key = self.norms[0](query), self.norms[1](key)
         query = self.recompute(lambda x: self._prepared(x, 0, angles), query)
@@ -176,7 +176,7 @@ class SelfAttention(nn.Module):
         if self.rotation:
             self.rotation.angles(self.seq_length, self.seq_length, device, self.masks.tables)
         if self.reset_mask or self.masks.rule.softcap or not self.masks.is_causal(self.seq_length):
-            self.attend_outside = torch.compiler.disable(self._attend)  # type: ignore[no-untyped-call]
+            self.attend_outside = torch.compiler.disable(self._attend)
 
     def _fits_flex(self, query: Tensor, starts: Tensor | None, dropout: float) -> bool:
         """Whether positions and scores determine more than the causal mask, and flex_attention can compute it.

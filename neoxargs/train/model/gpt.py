@@ -114,7 +114,7 @@ class GPT(nn.Module):
         head = self.rm_linear if hasattr(self, REWARD_HEAD) else self.output
         return head(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
 
-    def _recomputed(self, run: nn.Module, inputs: LayerInput, bias: Tensor | None) -> LayerInput:
+    def _recomputed(self, run: Callable[..., LayerInput], inputs: LayerInput, bias: Tensor | None) -> LayerInput:
         """Run a group of layers with checkpointing.
 
         The tensors are passed one by one, because checkpointing does not look for gradients inside a tuple.
@@ -124,10 +124,10 @@ class GPT(nn.Module):
 
         def part(*tensors: Tensor) -> LayerInput:
             if bias is None:
-                return run(tensors[0] if single else tensors)  # type: ignore[no-any-return]
+                return run(tensors[0] if single else tensors)
             assert self.relative is not None
             with self.relative.use_precomputed(tensors[-1]):
-                return run(tensors[0] if single else tensors[:-1])  # type: ignore[no-any-return]
+                return run(tensors[0] if single else tensors[:-1])
 
         return self.checkpoint(part, *flat, *(() if bias is None else (bias,)))
 

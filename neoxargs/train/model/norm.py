@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
+from neoxargs.train.autograd import apply
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.init import zeros
@@ -77,7 +78,7 @@ class AllHeadsNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, seq, groups, heads of a group, head_dim), the same shape."""
         weight = self.weight.view(self.heads)
-        return _OverRanks.apply(x, weight, self.width, self.epsilon, self.tensor)  # type: ignore[no-any-return, no-untyped-call]
+        return apply(_OverRanks, x, weight, self.width, self.epsilon, self.tensor)
 
 
 class _OverRanks(torch.autograd.Function):

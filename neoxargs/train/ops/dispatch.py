@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.registry.moe import Moe
+from neoxargs.train.autograd import apply
 
 
 class Choice(NamedTuple):
@@ -89,12 +90,12 @@ def grouped_product(rows_RD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Te
         ends = counts_E.cumsum(0, dtype=torch.int32)
         return torch._grouped_mm(rows_RD, weight_EFD.transpose(1, 2), offs=ends)
     # The loop on the host needs the counts, for which a GPU is waited for.
-    return _Loop.apply(rows_RD, weight_EFD, counts_E.tolist())  # type: ignore[no-untyped-call, no-any-return]
+    return apply(_Loop, rows_RD, weight_EFD, counts_E.tolist())
 
 
 def weighted_sums(outputs_RD: Tensor, assignments: Assignments, tokens: int) -> Tensor:
     """Return each token's sum of weight x output over its experts: (pairs, hidden) -> (tokens, hidden)."""
-    return _WeightedSums.apply(outputs_RD, assignments.weights, assignments.tokens, tokens)  # type: ignore[no-untyped-call, no-any-return]
+    return apply(_WeightedSums, outputs_RD, assignments.weights, assignments.tokens, tokens)
 
 
 class _WeightedSums(torch.autograd.Function):

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from neoxargs.train.autograd import apply
+
 #: One tensor, or several.
 Output = TypeVar("Output", Tensor, tuple[Tensor, Tensor])
 
@@ -20,7 +22,8 @@ def from_inputs(function: Callable[..., Output], *inputs: Tensor) -> Output:
     """
     if torch.compiler.is_compiling():  # the compiler chooses what a compiled layer stores
         return function(*inputs)
-    return _FromInputs.apply(function, *inputs)  # type: ignore[no-untyped-call, no-any-return]
+    output: Output = apply(_FromInputs, function, *inputs)
+    return output
 
 
 class _FromInputs(torch.autograd.Function):

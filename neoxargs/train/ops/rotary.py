@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neoxargs.train.autograd import apply
 from neoxargs.train.ops.fused import should_compile
 
 #: Cosines and sines, each (seq, width / 2) if they are the same for all samples, else (batch, seq, width / 2).
@@ -33,13 +34,13 @@ def rotate_heads(
     first dimensions of a head are rotated, two by each angle. scale: factor on the first part.
     """
     if torch.compiler.is_compiling():  # the compiler derives the backward pass, and fuses both with their surroundings
-        parts = x_BSKGH.split(list(counts), dim=3)  # type: ignore[no-untyped-call]
+        parts = x_BSKGH.split(list(counts), dim=3)
         factors = _factors(scale, parts)
         pairs = zip(parts, factors, strict=True)
         turned = (part if factor is None else _turned(part, angles, False, factor) for part, factor in pairs)
         return tuple(part.flatten(2, 3).transpose(1, 2) for part in turned)
     kernel = _compiled() if fused and should_compile(x_BSKGH.device.type) else _turn_into
-    return _Rotation.apply(x_BSKGH, *angles, tuple(counts), scale, kernel)  # type: ignore[no-untyped-call, no-any-return]
+    return apply(_Rotation, x_BSKGH, *angles, tuple(counts), scale, kernel)
 
 
 class _Rotation(torch.autograd.Function):
@@ -51,16 +52,16 @@ class _Rotation(torch.autograd.Function):
         ctx.counts, ctx.scale, ctx.kernel = counts, scale, kernel
         batch, seq, groups, heads, width = x_BSKGH.shape
         packed_BSNH = x_BSKGH.new_empty(batch, seq, groups * heads, width)
-        parts = packed_BSNH.split([groups * count for count in counts], dim=2)  # type: ignore[no-untyped-call]
+        parts = packed_BSNH.split([groups * count for count in counts], dim=2)
         places = [part.unflatten(2, (groups, count)) for part, count in zip(parts, counts, strict=True)]
-        _write(places, x_BSKGH.split(counts, dim=3), (cosine, sine), False, scale, kernel)  # type: ignore[no-untyped-call]
+        _write(places, x_BSKGH.split(counts, dim=3), (cosine, sine), False, scale, kernel)
         return tuple(part.transpose(1, 2) for part in parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         counts = ctx.counts
         by_token = [gradient.transpose(1, 2) for gradient in gradients]
-        parts = [part.unflatten(2, (-1, count)) for part, count in zip(by_token, counts, strict=True)]  # type: ignore[no-untyped-call]
+        parts = [part.unflatten(2, (-1, count)) for part, count in zip(by_token, counts, strict=True)]
         batch, seq, groups, _, width = parts[0].shape
         gradient = parts[0].new_empty(batch, seq, groups, sum(counts), width)
         _write(gradient.split(counts, dim=3), parts, ctx.saved_tensors, True, ctx.scale, ctx.kernel)
@@ -105,7 +106,7 @@ def _turned(x_BSKGH: Tensor, angles: Angles, back: bool, factor: float) -> Tenso
     """Return what `_turn_into` writes, for the compiler."""
     cosine, sine = _of_heads(angles, back, factor)
     half = cosine.shape[-1]
-    first, second, rest = x_BSKGH.split([half, half, x_BSKGH.shape[-1] - 2 * half], dim=-1)  # type: ignore[no-untyped-call]
+    first, second, rest = x_BSKGH.split([half, half, x_BSKGH.shape[-1] - 2 * half], dim=-1)
     # The cosines and sines are fp32, and so are these sums, also when x has 16 bits.
     pairs = (torch.addcmul(first * cosine, second, sine, value=-1), torch.addcmul(second * cosine, first, sine))
     return torch.cat((*(part.to(x_BSKGH.dtype) for part in pairs), rest * factor), dim=-1)

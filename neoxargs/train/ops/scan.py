@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.facts.mamba import CHUNK
+from neoxargs.train.autograd import apply
 
 #: Tokens in a part of a chunk; parts are scanned side by side, and then joined.
 PART = 8
@@ -58,7 +59,7 @@ def selective_scan(inputs: Inputs, state: Tensor | None = None) -> tuple[Tensor,
     """
     if state is None:
         state = inputs.A.new_zeros(len(inputs.x), *inputs.A.shape)
-    return _Scan.apply(state, *inputs)  # type: ignore[no-untyped-call, no-any-return]
+    return apply(_Scan, state, *inputs)
 
 
 class _Scan(torch.autograd.Function):
@@ -133,9 +134,9 @@ def _recurrence(decays: Tensor, inputs: Tensor, before: Tensor) -> Tensor:
     All parts of the chunk start from zero, side by side. Then the state before each part is added, decayed.
     """
     size = next(size for size in range(PART, 0, -1) if decays.shape[1] % size == 0)
-    parts = inputs.unflatten(1, (-1, size))  # type: ignore[no-untyped-call]
+    parts = inputs.unflatten(1, (-1, size))
     # The decay since the start of the part.
-    since = decays.unflatten(1, (-1, size)).clone()  # type: ignore[no-untyped-call]
+    since = decays.unflatten(1, (-1, size)).clone()
     for token in range(1, size):
         parts[:, :, token].addcmul_(since[:, :, token], parts[:, :, token - 1])
         since[:, :, token].mul_(since[:, :, token - 1])

@@ -48,7 +48,8 @@ class Tables:
             return build()
         if key not in self._kept:
             self._kept[key] = build()
-        return self._kept[key]  # type: ignore[no-any-return]
+        kept: T = self._kept[key]
+        return kept
 
     def square(self, key: Hashable, seq: int, build: Callable[[int], Tensor]) -> Tensor:
         """Return `build(seq)`, (…, seq, seq), of which the upper left part is what a shorter sequence has.
@@ -81,4 +82,5 @@ class Tables:
         kept = self._derived.get(key)
         if kept is None or not kept.is_of(source):
             kept = self._derived[key] = _Derived(source, source._version, build())
-        return kept.value  # type: ignore[no-any-return]
+        value: T = kept.value
+        return value

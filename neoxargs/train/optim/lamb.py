@@ -88,7 +88,7 @@ class Lamb(Optimizer):
         ]
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the weights. Collective under tensor parallelism and ZeRO; `closure` is ignored."""
         updates = [
             Update(tensor, self._adam_update(tensor, group), group["lr"], self.parts.get(tensor, []))

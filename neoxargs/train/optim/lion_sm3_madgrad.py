@@ -23,7 +23,7 @@ class _PerTensor(Optimizer):
         raise NotImplementedError
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         for weight, group in self._weights():
             assert weight.grad is not None
             self.update(weight, weight.grad, self.state[weight], group)

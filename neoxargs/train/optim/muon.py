@@ -99,9 +99,9 @@ class Orthogonal(Optimizer):
             for number, tensor in enumerate(layout.tensors)
         }
         for piece in layout.pieces:
-            weight = weights[piece.name]
+            weight: Any = weights[piece.name]
             shape = getattr(weight, "ds_shape", weight.shape)
-            of_partitions = weight.ds_tensor.ds_numel if zero3 else 0  # type: ignore[attr-defined]
+            of_partitions = weight.ds_tensor.ds_numel if zero3 else 0
             self.matrices[layout.tensors[piece.tensor]].append(
                 Matrix(piece, shape, self._rows(piece.name, shape[-2] if len(shape) > 1 else 0), of_partitions)
             )
@@ -116,7 +116,7 @@ class Orthogonal(Optimizer):
         return None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the weights. Collective under ZeRO; `closure` is ignored."""
         if self.matrices is None:  # DeepSpeed takes a step on zero gradients to allocate states
             return

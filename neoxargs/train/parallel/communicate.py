@@ -19,33 +19,34 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from neoxargs.train.autograd import apply
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Axis
 
 
 def copy_to_ranks(x: Tensor, axis: Axis) -> Tensor:
     """Return x, of any shape; its gradient is the sum of all ranks' gradients."""
-    return x if axis.size == 1 else _Copy.apply(x, axis)  # type: ignore[no-untyped-call]
+    return x if axis.size == 1 else apply(_Copy, x, axis)
 
 
 def sum_over_ranks(x: Tensor, axis: Axis) -> Tensor:
     """Sum x, contiguous and of any shape, over the ranks in place; every rank gets the gradient unchanged."""
-    return x if axis.size == 1 else _Sum.apply(x, axis)  # type: ignore[no-untyped-call]
+    return x if axis.size == 1 else apply(_Sum, x, axis)
 
 
 def gather(x: Tensor, axis: Axis) -> Tensor:
     """Gather the sequence: (batch, seq / ranks, …) -> (batch, seq, …). Gradients are summed and scattered."""
-    return x if axis.size == 1 else _Gather.apply(x, axis)  # type: ignore[no-untyped-call]
+    return x if axis.size == 1 else apply(_Gather, x, axis)
 
 
 def gather_replicated(x: Tensor, axis: Axis) -> Tensor:
     """`gather` for a tensor that every rank uses in the same way: its gradient is complete on each and not summed."""
-    return x if axis.size == 1 else _GatherReplicated.apply(x, axis)  # type: ignore[no-untyped-call]
+    return x if axis.size == 1 else apply(_GatherReplicated, x, axis)
 
 
 def sum_and_scatter(x: Tensor, axis: Axis) -> Tensor:
     """Return this rank's shard of the sum of x over the ranks: (batch, seq, …) -> (batch, seq / ranks, …)."""
-    return _Scatter.apply(x, axis)  # type: ignore[no-untyped-call, no-any-return]
+    return apply(_Scatter, x, axis)
 
 
 def leave_region(x: Tensor, tensor: Axis, shards: Axis) -> Tensor:
@@ -58,7 +59,7 @@ def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Ax
     # autocast does not cast in the backward pass of a function of our own, such as the one below.
     if torch.is_autocast_enabled(x.device.type):
         return F.linear(gather(x, axis), weight, bias)
-    return _GatherAndMultiply.apply(x, weight, bias, axis)  # type: ignore[no-untyped-call, no-any-return]
+    return apply(_GatherAndMultiply, x, weight, bias, axis)
 
 
 #: Attribute of weights whose gradients are partial on each rank: a PartialGradient.
@@ -85,14 +86,14 @@ def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
         return gradient
 
     for weight in weights if axis.size > 1 else ():
-        setattr(weight, PARTIAL, PartialGradient(axis.group, weight.register_hook(over_ranks)))  # type: ignore[no-untyped-call]
+        setattr(weight, PARTIAL, PartialGradient(axis.group, weight.register_hook(over_ranks)))
 
 
 def copy_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
     """`F.linear(copy_to_ranks(x), weight, bias)` that all-reduces x's gradient while it computes the weight's."""
     if axis.size == 1 or torch.is_autocast_enabled(x.device.type):  # autocast casts in F.linear, not in _Multiply
         return F.linear(copy_to_ranks(x, axis), weight, bias)
-    return _Multiply.apply(x, weight, bias, axis)  # type: ignore[no-untyped-call, no-any-return]
+    return apply(_Multiply, x, weight, bias, axis)
 
 
 class _Multiply(torch.autograd.Function):
@@ -193,7 +194,7 @@ def _gathered(shard: Tensor, axis: Axis) -> Tensor:
 def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
     """Start a reduce-scatter; return this rank's shard and the handle to wait for before reading it."""
     # (ranks, batch, seq / ranks, ...)
-    shards = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()  # type: ignore[no-untyped-call]
+    shards = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
     local = torch.empty_like(shards[0])
     if has_flat_collectives(axis.group):
         return local, dist.reduce_scatter_tensor(local, shards, group=axis.group, async_op=True)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neoxargs.train.autograd import apply
 from neoxargs.train.process.mesh import Axis
 
 
@@ -36,14 +37,14 @@ class Exchange:
 
     def there(self, rows: Tensor) -> Tensor:
         """Return the rows for this rank's experts, from this rank's rows; both are sorted by expert."""
-        arrived: Tensor = _AllToAll.apply(rows, self.sent, self.received, self.axis)  # type: ignore[no-untyped-call]
+        arrived = apply(_AllToAll, rows, self.sent, self.received, self.axis)
         return arrived.index_select(0, self._order)
 
     def back(self, outputs: Tensor) -> Tensor:
         """Return the outputs of this rank's rows, from the outputs of this rank's experts."""
         # argsort of an order is its inverse.
         by_rank = outputs.index_select(0, self._order.argsort())
-        return _AllToAll.apply(by_rank, self.received, self.sent, self.axis)  # type: ignore[no-untyped-call, no-any-return]
+        return apply(_AllToAll, by_rank, self.received, self.sent, self.axis)
 
 
 class _AllToAll(torch.autograd.Function):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from neoxargs.train.autograd import apply
 from neoxargs.train.parallel.communicate import (
     copy_and_multiply,
     gather_and_multiply,
@@ -262,7 +263,7 @@ class VocabEmbedding(nn.Module):
 
     def _look_up(self, tokens: Tensor) -> Tensor:
         if self.adds_rows and self.weight.grad is not None and torch.is_grad_enabled():
-            return _AddRows.apply(self.weight, tokens)  # type: ignore[no-untyped-call, no-any-return]
+            return apply(_AddRows, self.weight, tokens)
         return F.embedding(tokens, self.weight)
 
 

@@ -37,7 +37,7 @@ def init_method() -> str | None:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     with suppress(RuntimeError):  # it is registered already
-        register_rendezvous_handler(SCHEME, _rendezvous)  # type: ignore[no-untyped-call]
+        register_rendezvous_handler(SCHEME, _rendezvous)
     return f"{SCHEME}://"
 
 

@@ -91,7 +91,7 @@ class MemoryHistory(Tracker):
         if self.on_gpu:
             import torch
 
-            torch.cuda.memory._dump_snapshot(str(self._file("mem_snapshot.pickle")))  # type: ignore[no-untyped-call]
+            torch.cuda.memory._dump_snapshot(str(self._file("mem_snapshot.pickle")))
             # enabled=None turns the recording off.
             torch.cuda.memory._record_memory_history(enabled=None)
         self._finish()

@@ -19,7 +19,7 @@ PROPERTIES = SimpleNamespace(
     L2_cache_size=50 << 20, max_threads_per_multi_processor=2048, gcnArchName="", is_integrated=False,
 )  # fmt: skip
 CAPABILITY = PROPERTIES.major, PROPERTIES.minor
-OPERATORS = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+OPERATORS = torch.library.Library("aten", "IMPL")
 
 
 class Stream(torch.Stream):
@@ -108,7 +108,7 @@ def install() -> None:
     torch.cuda.default_generators = tuple(make_generator(number) for number in range(count))
     sys.modules["torch.cuda.nvtx"] = torch.cuda.nvtx
     # Of torch's operators that only GPUs have, those that are called.
-    OPERATORS.impl("addmm.dtype_out", _addmm_with_type, "CPU")  # type: ignore[no-untyped-call]
+    OPERATORS.impl("addmm.dtype_out", _addmm_with_type, "CPU")
     torch.version.cuda = "12.8"
 
 

@@ -94,7 +94,8 @@ class NeoxWeights:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the model's weights."""
-        return getattr(torch, next(iter(self.slices.values())).tensors[0][0].dtype)  # type: ignore[no-any-return]
+        dtype: torch.dtype = getattr(torch, next(iter(self.slices.values())).tensors[0][0].dtype)
+        return dtype
 
     def shape(self, name: str) -> list[int]:
         """Return the shape of a weight, joined over all tensor parallel ranks."""

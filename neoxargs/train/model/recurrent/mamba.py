@@ -102,7 +102,7 @@ class Mixer(nn.Module):
     def _scan_inputs(self, x: Tensor, starts: Tensor | None) -> Inputs:
         # Every rank uses all of it for its own channels, so the gradients are summed.
         packed = copy_to_ranks(self.x_proj(x), self.tensor)
-        narrow, into, out = packed.split(self.widths, dim=-1)  # type: ignore[no-untyped-call]
+        narrow, into, out = packed.split(self.widths, dim=-1)
         steps = self.dt_proj(narrow)
         padding = None if self.cache is None else self.cache.padding(steps.shape[1])
         if padding is not None:
