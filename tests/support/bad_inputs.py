@@ -255,24 +255,9 @@ SETS = [
 
 COMBINATIONS = [
     without_lines("required parameters missing", "num_layers", "hidden_size"),
-    without_lines("missing batch size", "train_micro_batch_size_per_gpu"),
-    with_line("batch that is not a multiple", "train_batch_size: 100\n"),
-    with_line("batch sizes that contradict each other", "train_batch_size: 64\ngradient_accumulation_steps: 8\n"),
-    with_line("two names of the micro batch with two values", "batch_size: 3\n"),
-    without_lines("heads that do not divide the hidden size", "num_attention_heads", text="num_attention_heads: 7\n"),
-    with_line("heads that do not divide among tensor parallel ranks", "model_parallel_size: 8\n"),
-    with_line("more pipeline stages than layers", "pipe_parallel_size: 8\n"),
     with_line("more ranks per replica than GPUs", "pipe_parallel_size: 4\nmodel_parallel_size: 4\n"),
-    with_line(
-        "GPUs that are not a multiple of the ranks per replica", "model_parallel_size: 2\npipe_parallel_size: 3\n"
-    ),
-    with_line("ZeRO 2 with a pipeline", "pipe_parallel_size: 2\nzero_optimization: {stage: 2}\n"),
-    with_line("two sources of data", "data_path: a\ntext_path: b\n"),
-    with_line("split without training data", "split: 0,1,1\n"),
     with_line("similar key beside the right one", "num-layer: 4\n"),
     with_line("misspelt setting of an optimizer", "optimizer: {type: Adam, params: {beta: [0.9, 0.95]}}\n"),
-    with_line("two learning rates", "lr: 0.001\noptimizer: {type: Adam, params: {lr: 0.1}}\n"),
-    with_line("different numbers of paths and weights", "train_data_paths: [a, b]\ntrain_data_weights: [1]\n"),
     two_files(
         "many things at once", "sed: 1\nnorm: batchnorm\n", "seed: x\nmodel_parallel_size: 3\nfp16: {enable: true}\n"
     ),

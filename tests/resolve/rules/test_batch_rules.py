@@ -56,24 +56,6 @@ def test_either_the_equation_holds_with_what_was_given_or_it_is_refused(
         assert all(written in (None, size) for written, size in zip(given, found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        (
-            "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
-            "set train_batch_size to 32, train_micro_batch_size_per_gpu to 3 or gradient_accumulation_steps to 3",
-        ),
-        ("{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}", "set train_batch_size to 16 or 32"),
-        ("train_batch_size: 4", "set train_batch_size to 8"),
-    ],
-)
-def test_a_refusal_names_sizes_that_fit(text: str, hint: str) -> None:
-    with pytest.raises(Problems) as caught:
-        configure(text, gpus=8, without="train_micro_batch_size_per_gpu")
-    assert hint in str(caught.value)
-    assert "data parallel ranks (8)" in str(caught.value)
-
-
 def test_a_batch_is_not_computed_for_gpus_that_do_not_fit() -> None:
     """One problem, about the GPUs; not a second one about the batch."""
     with pytest.raises(Problems) as caught:

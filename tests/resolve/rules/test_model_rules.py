@@ -4,35 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.problems import Problems
 from neoxargs.facts.model import mlp_width
 from tests.support.configure import configure
-
-
-@pytest.mark.parametrize(
-    ("sizes", "hint"),
-    [
-        ("{hidden_size: 2048, num_attention_heads: 17, pos_emb: rotary, rotary_pct: 1}",
-         "set num_attention_heads to 16 or 32 (head size 128 or 64), "
-         "or set hidden_size to 2040 or 2176 (head size 120 or 128)"),
-        ("{hidden_size: 60, num_attention_heads: 8}",
-         "set num_attention_heads to 6 (head size 10), or set hidden_size to 64 (head size 8)"),
-        ("{hidden_size: 67, num_attention_heads: 4}", "set hidden_size to 64 or 96 (head size 16 or 24)"),
-        ("{pos_emb: sinusoidal, hidden_size: 65, num_attention_heads: 5}",
-         "set hidden_size to 40 or 80 (head size 8 or 16)"),
-        ("{hidden_size: 100000000000000000001, num_attention_heads: 9}",
-         "set num_attention_heads to 73 (head size 1369863013698630137), "
-         "or set hidden_size to 99999999999999999936 or 100000000000000000008 "
-         "(head size 11111111111111111104 or 11111111111111111112)"),
-        ("{num_attention_heads: 4, num_kv_heads: 3}", "set num_kv_heads to 1, 2 or 4"),
-        ("{num_attention_heads: 12, num_kv_heads: 3, hidden_size: 96, model_parallel_size: 2}",
-         "set model_parallel_size to 1 or 3, or num_kv_heads to 2"),
-    ],
-)  # fmt: skip
-def test_hints_suggest_sizes_that_are_in_use(sizes: str, hint: str) -> None:
-    with pytest.raises(Problems) as caught:
-        configure(sizes)
-    assert [problem.hint for problem in caught.value.problems] == [hint]
 
 
 @pytest.mark.parametrize(
@@ -53,26 +26,6 @@ def test_hints_suggest_sizes_that_are_in_use(sizes: str, hint: str) -> None:
 )
 def test_every_layer_has_its_kind(text: str, layers: str) -> None:
     assert configure(text).attention.attention_config == layers.split()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'attention_config: [[["flash"], 3]]',
-        'attention_config: [[["local", "global", "flash"], "all"]]',
-        'attention_config: [[["flash"], 12]]',
-        'attention_config: [[["flash"], -1], [["flash"], 5]]',
-        'attention_config: [["flash", 4]]',
-        'attention_config: [[[], "all"]]',
-        "attention_config: [global, global, global, globl]",
-        '{sparsity: all, attention_config: [[["global"], "all"]]}',
-    ],
-)
-def test_invalid_kinds_are_refused(text: str) -> None:
-    with pytest.raises(Problems) as caught:
-        configure(text)
-    assert [problem.what for problem in caught.value.problems if "attention_config" in problem.what]
-    assert len(caught.value.problems) == 1
 
 
 @pytest.mark.parametrize(

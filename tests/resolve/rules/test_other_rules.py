@@ -95,18 +95,6 @@ def test_programs() -> None:
     assert not configure("launcher: slurm").runner.force_multi
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{sequence_parallel: true}",
-        "{comment: night}",
-        "{weight_by_num_documents: true, train_data_weights: [2, 1]}",
-    ],
-)
-def test_what_has_no_effect_is_a_warning(text: str) -> None:
-    assert len(configure(text).warnings) == 1
-
-
 def test_weights_that_are_removed_are_not_told() -> None:
     assert not configure("{weight_by_num_documents: true, train_data_weights: null}").warnings
 
@@ -125,12 +113,6 @@ def test_weights_that_are_removed_are_not_told() -> None:
 )
 def test_valid_combinations_in_a_run(text: str) -> None:
     assert configure(text).warnings == []
-
-
-def test_tensor_parallel_sizes_that_fit_are_named() -> None:
-    with pytest.raises(Problems) as caught:
-        configure("{model_parallel_size: 3, num_attention_heads: 8, hidden_size: 256}", gpus=3)
-    assert [p.hint.partition(";")[0] for p in caught.value.problems] == ["set model_parallel_size to 1, 2, 4 or 8"] * 2
 
 
 def test_a_seed_is_one_that_numpy_accepts() -> None:

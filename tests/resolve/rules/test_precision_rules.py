@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.base.problems import Problems
 from tests.support.configure import configure
 
 
@@ -38,24 +37,6 @@ def test_the_precision(text: str, precision: str) -> None:
     assert config.precision.precision == precision
     assert config.fp16.enabled == (precision == "fp16")
     assert config.bf16.enabled == (precision == "bfloat16")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{fp16: {enabled: true}, bf16: {enabled: true}}",
-        "{precision: fp32, fp16: {enabled: true}}",
-        "{precision: bfloat16, fp16: {enabled: true}}",
-        "{precision: fp16, fp16: {enabled: false}}",
-        "{precision: bf16, bf16: {enabled: false}}",
-        "fp16: {loss_scale_window: 500}",
-        "{fp16: {type: bfloat16, enabled: true}, precision: fp16}",
-    ],
-)
-def test_contradicting_precisions_are_refused(text: str) -> None:
-    with pytest.raises(Problems) as caught:
-        configure(text)
-    assert len(caught.value.problems) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -76,9 +75,3 @@ def test_no_shipped_configuration_is_unusual(path: Path) -> None:
 @needs_corpus
 def test_no_published_configuration_is_unusual() -> None:
     assert {str(path): names for path in corpus_files() if (names := of_file(path))} == {}
-
-
-def test_the_message_names_the_value_and_the_range() -> None:
-    [problem] = [problem for problem in configure("lr: 6").warnings if problem.id in IDS]
-    assert problem.severity == "warning"
-    assert re.fullmatch(r"lr \(6\) is far outside of the usual range, 1e-6 to 0.01", problem.what)
