@@ -111,29 +111,19 @@ def test_parts() -> None:
     assert joined(conversation.messages) == [QUESTION, ANSWER]
 
 
-@pytest.mark.parametrize(
-    "row, sentence",
-    [
-        ({"messages": ["x"]}, "message 1 must be an object with role and content, but is a string"),
-        ({"messages": [QUESTION, {"content": "x"}]}, "message 2 has no role"),
-        ({"messages": [QUESTION, {"role": "assistant"}]}, "message 2 (role assistant) has no content"),
-        ({"conversations": [{"from": "gpt"}]}, "message 1 (from gpt) has no value"),
-        ({"messages": [{"role": "user", "content": 3}]}, "the content of message 1 must be a string, but is a number"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-         "message 1 has a part of type image, but only text can be tokenised"),
-        ({"messages": [{"role": "user", "content": ["Why?"]}]},
-         'each part of message 1 must look like {"type": "text", "text": "..."}'),
-        ({"messages": [QUESTION], "tools": "{"}, '"tools" must be a list, or a string with a JSON list'),
-        ({"messages": [QUESTION], "tools": {"a": 1}}, '"tools" must be a list, but is an object'),
-        ({"question": 3, "answer": "x"}, '"question" must be a string or a list of messages, but is a number'),
-        ({"conversations": [{"from": "function_call", "value": "add"}]},
-         'message 1 is a function_call, so its value must be JSON with a "name"'),
-    ],
-)  # fmt: skip
-def test_malformed(row, sentence) -> None:
+@pytest.mark.parametrize("row", [
+    {"messages": ["x"]}, {"messages": [QUESTION, {"content": "x"}]},
+    {"messages": [QUESTION, {"role": "assistant"}]}, {"conversations": [{"from": "gpt"}]},
+    {"messages": [{"role": "user", "content": 3}]},
+    {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+    {"messages": [{"role": "user", "content": ["Why?"]}]}, {"messages": [QUESTION], "tools": "{"},
+    {"messages": [QUESTION], "tools": {"a": 1}}, {"question": 3, "answer": "x"},
+    {"conversations": [{"from": "function_call", "value": "add"}]},
+])  # fmt: skip
+def test_malformed(row) -> None:
     with pytest.raises(Rejected) as caught:
         found(row)
-    assert str(caught.value) == sentence
+    pinned(str(caught.value))
 
 
 def test_a_line_of_another_form() -> None:

@@ -130,19 +130,13 @@ def test_an_included_host_without_slots_is_the_whole_host(runner, tmp_path):
     assert runner.parse_inclusion_exclusion(POOL, found.selection["include"], "") == found.hosts
 
 
-@pytest.mark.parametrize(
-    ("include", "exclude", "hint"),
-    [
-        ("elsewhere", "", "known hosts: node, big-node"),
-        ("node@0,1", "", "known hosts: node, big-node; write slots after a colon, for example node:0,1"),
-        ("", "big-node:4", "big-node has slots 0 to 3"),
-        ("", "node:1", "node has only slot 0"),
-    ],
-)
-def test_the_problem_of_an_unknown_host_or_slot_lists_the_known_ones(include, exclude, hint):
+@pytest.mark.parametrize(("include", "exclude"), [
+    ("elsewhere", ""), ("node@0,1", ""), ("", "big-node:4"), ("", "node:1"),
+])  # fmt: skip
+def test_the_problem_of_an_unknown_host_or_slot_lists_the_known_ones(include, exclude):
     with pytest.raises(Problems) as stop:
         select({"node": 1, "big-node": 4}, include, exclude)
-    assert [problem.hint for problem in stop.value.problems] == [hint]
+    pinned(stop.value.problems)
 
 
 def test_the_problem_of_a_host_that_needs_a_hostfile():
@@ -250,33 +244,15 @@ def test_a_missing_hostfile_of_the_environment_is_called_that(gpus, tmp_path):
         assert warning.where is None
 
 
-@pytest.mark.parametrize(
-    ("line", "what", "hint"),
-    [
-        ("node[1-4] slots=8", "node[1-4] is a range of hosts", "`scontrol show hostnames 'node[1-4]'` lists them"),
-        ("w0 slots = 8", "slots and its number must not be separated by spaces", "write w0 slots=8"),
-        ("w0 slots=-1", "slots (-1) must be a whole number, at least 1", "write w0 slots=8 for a host with 8 GPUs"),
-        (
-            "w0 slots=eight",
-            "slots (eight) must be a whole number, at least 1",
-            "write w0 slots=8 for a host with 8 GPUs",
-        ),
-        ("worker-3: slots=8", "worker-3: is not the name of a host", "write worker-3 slots=8"),
-        ("-oProxyCommand=x slots=8", "-oProxyCommand=x is not the name of a host", "name or the address of a host"),
-        ("user@-w0 slots=8", "user@-w0 is not the name of a host", "name or the address of a host"),
-        ("a,b slots=8", "a,b is not the name of a host", "name or the address of a host"),
-        ("w0;reboot slots=8", "w0;reboot is not the name of a host", "name or the address of a host"),
-        ("[fe80::1] slots=8", "[fe80::1] is not the name of a host", "write fe80::1 slots=8"),
-        ("w0 slots=8 w1 slots=8", "this line contains more than one host", "write each host on a line of its own"),
-        ("w0 slots=0", "host w0 has slots=0", "the number of GPUs that the run should use on this host"),
-        ("w0 8", "this line must contain a host name and", "write one host per line, such as: worker-0 slots=4"),
-    ],
-)
-def test_what_is_wrong_with_a_line_of_a_hostfile(line, what, hint):
+@pytest.mark.parametrize("line", [
+    "node[1-4] slots=8", "w0 slots = 8", "w0 slots=-1", "w0 slots=eight", "worker-3: slots=8",
+    "-oProxyCommand=x slots=8", "user@-w0 slots=8", "a,b slots=8", "w0;reboot slots=8", "[fe80::1] slots=8",
+    "w0 slots=8 w1 slots=8", "w0 slots=0", "w0 8",
+])  # fmt: skip
+def test_what_is_wrong_with_a_line_of_a_hostfile(line):
     with pytest.raises(Problems) as stop:
         parse_hostfile(line, "hosts")
-    [problem] = stop.value.problems
-    assert problem.what.startswith(what) and problem.hint.endswith(hint)
+    pinned(stop.value.problems)
 
 
 def test_a_name_in_capitals_is_the_same_host():
@@ -316,23 +292,13 @@ def test_a_hostfile_that_never_ends_is_not_read(tmp_path, kind):
 TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "node[1-2]", "DS_ACCELERATOR": "cpu"}
 
 
-@pytest.mark.parametrize(
-    ("given", "environ", "reason"),
-    [
-        ({}, TWO_NODES, "this Slurm job has 2 nodes, which launcher pdsh uses only with a hostfile"),
-        ({"launcher": "slurm"}, {}, "launcher slurm has no hostfile"),
-        ({"launcher": "ssh"}, {}, "launcher ssh has no hostfile"),
-        ({"force_multi": True}, {}, "launcher pdsh has no hostfile"),
-        ({"launcher": "torchrun"}, {}, ""),
-        ({"num_nodes": 1}, TWO_NODES, ""),
-        ({"no_ssh": True}, TWO_NODES, ""),
-        ({}, {**TWO_NODES, "SLURM_STEP_ID": "0"}, ""),
-    ],
-)
-def test_a_launcher_of_several_machines_without_a_hostfile_is_a_warning(given, environ, reason):
-    found = resources(Runner(**given), 1, {"DS_ACCELERATOR": "cpu", **environ}).warnings
-    said = [(problem.id, problem.what.partition(";")[0]) for problem in found]
-    assert said == ([("hostfile-missing", reason)] if reason else [])
+@pytest.mark.parametrize(("given", "environ"), [
+    ({}, TWO_NODES), ({"launcher": "slurm"}, {}), ({"launcher": "ssh"}, {}), ({"force_multi": True}, {}),
+    ({"launcher": "torchrun"}, {}), ({"num_nodes": 1}, TWO_NODES), ({"no_ssh": True}, TWO_NODES),
+    ({}, {**TWO_NODES, "SLURM_STEP_ID": "0"}),
+])  # fmt: skip
+def test_a_launcher_of_several_machines_without_a_hostfile_is_a_warning(given, environ):
+    pinned(resources(Runner(**given), 1, {"DS_ACCELERATOR": "cpu", **environ}).warnings)
 
 
 @pytest.mark.parametrize(

@@ -49,29 +49,13 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "why", "hint"),
-    [
-        ("--rl-profile", "it is not used for pretraining a GPT", ""),
-        ("--window-size 4,4", "sliding_window_width counts only earlier tokens", "use --window-size W,0"),
-        ("--rampup-batch-size 1 1 9", "deepy cannot change the batch size during a run", ""),
-        ("--skip-train", "deepy has no equivalent setting", ""),
-        ("--freeze-all-layers", "deepy can freeze a model only to train adapters or a soft prompt", ""),
-        (
-            "--rotary-scaling-factor 40",
-            "it has no effect without --position-embedding-type yarn",
-            "set the rope_scaling section in the new file if the positions are to be scaled",
-        ),
-        (
-            "--rope-scaling-factor 32",
-            "it has no effect without --use-rope-scaling",
-            "set the rope_scaling section in the new file if the positions are to be scaled",
-        ),
-    ],
-)
-def test_reasons(flags: str, why: str, hint: str) -> None:
+@pytest.mark.parametrize("flags", [
+    "--rl-profile", "--window-size 4,4", "--rampup-batch-size 1 1 9", "--skip-train", "--freeze-all-layers",
+    "--rotary-scaling-factor 40", "--rope-scaling-factor 32",
+])  # fmt: skip
+def test_reasons(flags: str) -> None:
     (problem,) = convert_script(File("run.sh", f"python pretrain_gpt.py {SIZES} {flags}")).problems
-    assert (problem.what, problem.hint) == (f"{flags} is left out, because {why}", hint)
+    pinned(problem)
 
 
 @pytest.mark.parametrize(("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "")])

@@ -215,23 +215,14 @@ def test_every_option_that_does_not_apply_is_reported(capsys) -> None:
     assert [problem["what"].split()[0] for problem in problems] == ["--write", "--to"]
 
 
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (["my.yml", "ds.json", "-o", "new.yml"], "-o FILE requires one source, got 2"),
-        (["my.yml", "--choose", "2"], "--choose does not apply to GPT-NeoX YAML"),
-        (["my.yml", "--choose", "0"], "--choose does not apply to GPT-NeoX YAML"),
-        (["ds.json", "--write"], "--write requires -o FILE for a DeepSpeed JSON, which is converted to a new file"),
-        (
-            ["ds.json", "--to", "neox-2021"],
-            "--to neox-2021 applies only to GPT-NeoX YAML; other files are converted to neox-2026",
-        ),
-    ],
-)
-def test_options_that_do_not_apply_are_refused(words: list[str], what: str, capsys) -> None:
+@pytest.mark.parametrize("words", [
+    ["my.yml", "ds.json", "-o", "new.yml"], ["my.yml", "--choose", "2"], ["my.yml", "--choose", "0"],
+    ["ds.json", "--write"], ["ds.json", "--to", "neox-2021"],
+])  # fmt: skip
+def test_options_that_do_not_apply_are_refused(words: list[str], capsys) -> None:
     Path("ds.json").write_text('{"train_batch_size": 4}')
     assert main(["migrate", *words]) == 1
-    assert f"error: {what}" in capsys.readouterr().err
+    pinned(capsys.readouterr().err)
 
 
 def test_a_neox_file_can_be_written_to_another_file(capsys) -> None:

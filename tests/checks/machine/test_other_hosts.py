@@ -51,23 +51,12 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> Any:
     return sentences
 
 
-@pytest.mark.parametrize(
-    ("facts", "sentence"),
-    [
-        ({"gpus": 1}, "host w1 has 1 GPU, but the run uses its slot 1 (slots are counted from 0)"),
-        ({"gpus": 0}, "host w1 has no GPUs, but the run uses its slot 1 (slots are counted from 0)"),
-        ({"python": "3.10.2"}, "host w1 has Python 3.10.2, but this machine has 3.11.7"),
-        ({"packages": LOCAL["packages"] | {"torch": "2.6.0"}}, "host w1 has torch 2.6.0, but this machine has 2.13.0"),
-        (
-            {"packages": LOCAL["packages"] | {"deepspeed": None}},
-            "host w1 has no deepspeed, but this machine has 0.19.6",
-        ),
-        ({"absent": ["/data/pile.idx"]}, "host w1 has no file or folder /data/pile.idx"),
-        ({}, ""),
-    ],
-)
-def test_what_a_host_lacks(messages, facts, sentence):
-    assert messages(facts) == ([sentence] if sentence else [])
+@pytest.mark.parametrize("facts", [
+    {"gpus": 1}, {"gpus": 0}, {"python": "3.10.2"}, {"packages": LOCAL["packages"] | {"torch": "2.6.0"}},
+    {"packages": LOCAL["packages"] | {"deepspeed": None}}, {"absent": ["/data/pile.idx"]}, {},
+])  # fmt: skip
+def test_what_a_host_lacks(messages, facts):
+    pinned(messages(facts))
 
 
 def test_a_host_that_cannot_answer(messages, monkeypatch):

@@ -254,24 +254,13 @@ def test_a_word_in_no_name_is_searched_in_descriptions() -> None:
     assert "  char_level_ppl " in explain("perplexity", Request([]))
 
 
-@pytest.mark.parametrize(
-    ("key", "files", "what", "hint"),
-    [
-        (QUICKSTART, [], f"explain: expected a parameter name first, got the file {QUICKSTART}",
-         "use `explain KEY FILE`, or `explain --all FILE` for all parameters"),
-        ("my.json", ["seed"], "explain: expected a parameter name first, got the file my.json",
-         "use `explain KEY FILE`, or `explain --all FILE` for all parameters"),
-        ("zzzz", [], "zzzz is not a parameter",
-         "no parameter has this word in its name or description; docs/parameters.md lists all parameters"),
-        ("num_layer", [], "num_layer is not a parameter", "did you mean num_layers?"),
-        ("rotary-dims-evn", [], "rotary-dims-evn is not a parameter", "did you mean rotary-dims-even?"),
-    ],
-)  # fmt: skip
-def test_an_unknown_name_is_a_problem_with_a_hint(key: str, files: list[str], what: str, hint: str) -> None:
+@pytest.mark.parametrize(("key", "files"), [
+    (QUICKSTART, []), ("my.json", ["seed"]), ("zzzz", []), ("num_layer", []), ("rotary-dims-evn", []),
+])  # fmt: skip
+def test_an_unknown_name_is_a_problem_with_a_hint(key: str, files: list[str]) -> None:
     with pytest.raises(Problems) as raised:
         explain(key, Request(files))
-    (problem,) = raised.value.problems
-    assert (problem.what, problem.hint) == (what, hint)
+    pinned(raised.value.problems)
 
 
 def test_the_words_of_a_name_are_suggested_as_one_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,28 +85,16 @@ def test_json_as_yaml(text: str, expected: str) -> None:
     assert yaml(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "what"),
-    [
-        ('{"a": 1', "ds.json:1:1", "this `{` is never closed"),
-        ('{"train_batch_size": 2**4}', "ds.json:1:22", "expected a JSON value, got `2**4`"),
-        ('{"train_batch_size": Open}', "ds.json:1:22", "expected a JSON value, got `Open`"),
-        ('{"train_batch_size": open}', "ds.json:1:22", "expected a JSON value, got `open`"),
-        ('{"train_batch_size" 4}', "ds.json:1:2", "expected `:` after the key train_batch_size"),
-        ('{"train_batch_size": 1,024}', "ds.json:1:22", "1,024 is not a number"),
-        ('{"optimizer": {"params": {"lr": 0,0006, "eps": 1e-8}}}', "ds.json:1:33", "0,0006 is not a number"),
-        ('{"fp16": [1 2]}', "ds.json:1:13", "expected `,` or the closing `]` before this"),
-        ('{"fp16": }', "ds.json:1:10", "expected a value before this character"),
-        ("{: 1}", "ds.json:1:2", "expected a key before this character"),
-        ('{"a": ' + "[" * 40 + "}", "ds.json:1:38", "brackets are nested more than 32 levels deep"),
-    ],
-)
-def test_syntax_errors(text: str, where: str, what: str) -> None:
+@pytest.mark.parametrize("text", [
+    '{"a": 1', '{"train_batch_size": 2**4}', '{"train_batch_size": Open}', '{"train_batch_size": open}',
+    '{"train_batch_size" 4}', '{"train_batch_size": 1,024}',
+    '{"optimizer": {"params": {"lr": 0,0006, "eps": 1e-8}}}', '{"fp16": [1 2]}', '{"fp16": }', "{: 1}",
+    '{"a": ' + "[" * 40 + "}",
+])  # fmt: skip
+def test_syntax_errors(text: str) -> None:
     with pytest.raises(Problems) as stop:
         versions_of(text)
-    problem = stop.value.problems[0]
-    assert str(problem.where) == where
-    assert problem.what.startswith(what)
+    pinned(stop.value.problems[0])
 
 
 def test_a_python_condition_is_not_evaluated() -> None:

@@ -208,18 +208,13 @@ def test_flags_without_a_counterpart_are_warnings() -> None:
     pinned(problems)
 
 
-@pytest.mark.parametrize(
-    ("script", "where", "what"),
-    [
-        ("python pretrain_gpt.py --num-layers many", "run.sh:1:37", '--num-layers ("many") must be a whole number'),
-        ("N=x\npython pretrain_gpt.py --num-layers $N", "run.sh:1:3", '--num-layers ("x") must be a whole number'),
-        ("echo hello", "run.sh", "this file contains no Megatron-LM command"),
-    ],
-)
-def test_errors(script: str, where: str, what: str) -> None:
+@pytest.mark.parametrize("script", [
+    "python pretrain_gpt.py --num-layers many", "N=x\npython pretrain_gpt.py --num-layers $N", "echo hello",
+])  # fmt: skip
+def test_errors(script: str) -> None:
     with pytest.raises(Problems) as stop:
         convert_script(Text("run.sh", script))
-    assert [(str(problem.where), problem.what.partition(",")[0]) for problem in stop.value.problems] == [(where, what)]
+    pinned(stop.value.problems)
 
 
 BRANCHES = """\

@@ -14,6 +14,7 @@ from neoxargs.migrate.neox.verify import changed
 from neoxargs.migrate.result import Result
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import File, complete, draft
+from tests.support.snapshots import pinned
 
 SIZES = """\
 num-layers: 4
@@ -259,77 +260,17 @@ def test_part_of_a_configuration_gets_no_dialect() -> None:
     )
 
 
-def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
-    with pytest.raises(Problems) as stop:
-        migrate([Text("my.yml", SIZES + text)], to)
-    return [(str(problem.where), problem.what) for problem in stop.value.problems]
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "what"),
-    [
-        (
-            "geglu: true\nactivation: relu\n",
-            "my.yml:8:1",
-            'geglu: true means activation: "geglu", which contradicts activation: "relu"',
-        ),
-        (
-            "moe_type: megablocks\nmoe_min_capacity: 8\nnum_experts: 4\n",
-            "my.yml:9:1",
-            "moe_min_capacity (8) has no counterpart in neox-2026",
-        ),
-        (
-            "mlp_type: llama\nintermediate_size: 64\n",
-            "my.yml:8:1",
-            'mlp_type ("llama") has no counterpart in neox-2026',
-        ),
-        ("moe_glu: true\nnum_experts: 4\n", "my.yml:8:1", "moe_glu (true) has no counterpart in neox-2026"),
-        ("hiden-size: 4\n", "my.yml:8:1", "hiden-size is not a parameter"),
-        ("save: 1\nseed: x\n", "my.yml:9:7", 'seed ("x") must be a whole number, from 0 to 4294967295'),
-        ("a: b: c\n", "my.yml:8:5", "this line has a second `: `"),
-        ("adam-beta1: 0.8\noptimizer: {type: SGD}\n", "my.yml:8:1", "adam_beta1 (0.8) has no counterpart in neox-2026"),
-    ],
-)
-def test_errors(text: str, where: str, what: str) -> None:
-    assert (where, what) in refused(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "hint"),
-    [
-        (
-            "mlp_type: llama\nintermediate_size: 64\n",
-            8,
-            "remove mlp_type and set intermediate_size: 192, use_bias_in_mlp: false and activation: swiglu "
-            "(or geglu, if activation is gelu)",
-        ),
-        (
-            "activation: silu\nintermediate_size: 63\nmlp_type: llama\n",
-            10,
-            "remove mlp_type and set intermediate_size: 189, use_bias_in_mlp: false and activation: swiglu "
-            "(or geglu, if activation is gelu)",
-        ),
-        ("moe_glu: true\nnum_experts: 4\n", 8, "remove moe_glu; set activation: geglu"),
-        ("num_experts: 4\nuse_tutel: true\n", 9, "remove use_tutel"),
-        (
-            "moe_loss_coeff: 0.2\nmoe_num_experts: 4\n",
-            8,
-            "write moe_loss_coeff: 0.1, as in GPT-NeoX since 2025-05-09, or leave the file as it is: deepy reads it "
-            "without a migration",
-        ),
-        (
-            "optimizer: {type: SGD}\nadam-beta2: 0.8\n",
-            9,
-            "remove adam_beta2, which only Adam has, or set optimizer.type: Adam",
-        ),
-    ],
-)
-def test_the_line_without_a_counterpart_says_what_to_write_instead(text: str, line: int, hint: str) -> None:
+@pytest.mark.parametrize("text", [
+    "geglu: true\nactivation: relu\n", "moe_type: megablocks\nmoe_min_capacity: 8\nnum_experts: 4\n",
+    "mlp_type: llama\nintermediate_size: 64\n", "moe_glu: true\nnum_experts: 4\n", "hiden-size: 4\n",
+    "save: 1\nseed: x\n", "a: b: c\n", "adam-beta1: 0.8\noptimizer: {type: SGD}\n",
+    "activation: silu\nintermediate_size: 63\nmlp_type: llama\n", "num_experts: 4\nuse_tutel: true\n",
+    "moe_loss_coeff: 0.2\nmoe_num_experts: 4\n", "optimizer: {type: SGD}\nadam-beta2: 0.8\n",
+])  # fmt: skip
+def test_errors(text: str) -> None:
     with pytest.raises(Problems) as stop:
         migrate([Text("my.yml", SIZES + text)], "neox-2026")
-    (problem,) = stop.value.problems
-    assert problem.where and (problem.where.line, problem.where.column) == (line, 1)
-    assert (problem.id, problem.hint) == ("migrate-no-counterpart", hint)
+    pinned(stop.value.problems)
 
 
 def test_every_rewrite_that_can_fail_says_what_to_write_instead() -> None:

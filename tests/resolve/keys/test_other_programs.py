@@ -15,7 +15,6 @@ from neoxargs.registry.history import removed
 from neoxargs.resolve import File, draft
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.other_programs import counterpart, find, our_choice
-from neoxargs.resolve.keys.unknown import NO_MATCH
 from tests.support.snapshots import pinned
 
 FILE = Path(other_programs.__file__).with_name("other_programs.json")
@@ -100,31 +99,14 @@ def test_the_hint_for_a_name_of_several_programs(written: str, meant: str) -> No
     assert hint(f"{written}: 2\n") == f"use {meant} instead ({REGISTRY.parameters[meant].brief})"
 
 
-@pytest.mark.parametrize(
-    ("written", "answer"),
-    [
-        ("hyena_mlp_len", f"this is a parameter of savanna{FORKS}"),
-        ("short-conv-L", f"this is a parameter of savanna{FORKS}"),
-        ("qkv-slot-num", f"this is a parameter of TokenFormer{FORKS}"),
-        ("operator_config", f"this is a parameter of savanna: use attention_config instead "
-         f"({REGISTRY.parameters['attention_config'].brief})"),
-        ("load_best_model_at_end", "this is a parameter of Hugging Face's Trainer and has no equivalent in deepy: "
-         "remove it"),
-        ("ga_dataset_impl", f"this is a parameter of Geodesic's GPT-NeoX{FORKS}"),
-        ("use_cpu", "this is a parameter of Accelerate and Hugging Face's Trainer: set DS_ACCELERATOR=cpu in the "
-         "environment"),
-        ("adapter", "this is a parameter of axolotl: remove it; lora.rank above 0 trains adapters"),
-        ("lora_target_modules", "this is a parameter of axolotl: use lora.targets instead (matrices with adapters)"),
-        ("tie-word-embeddings", "this is a parameter of Hugging Face's models: use no_weight_tying instead, which "
-         "is the opposite: no_weight_tying: false ties the embeddings"),
-        ("model", NO_MATCH),
-    ],
-)  # fmt: skip
-def test_the_hint_for_a_name_of_one_program(written: str, answer: str) -> None:
+@pytest.mark.parametrize("written", [
+    "hyena_mlp_len", "short-conv-L", "qkv-slot-num", "operator_config", "load_best_model_at_end",
+    "ga_dataset_impl", "use_cpu", "adapter", "lora_target_modules", "tie-word-embeddings", "model",
+])  # fmt: skip
+def test_the_hint_for_a_name_of_one_program(written: str) -> None:
     (problem,) = draft([File("my.yml", f"{written}: 2\n")]).problems
-    assert (problem.id, problem.what, problem.hint) == ("unknown-key", f"{written} is not a parameter", answer)
-    assert problem.where is not None
-    assert problem.where.line == 1
+    assert problem.id == "unknown-key"
+    pinned(problem)
 
 
 def test_the_problem_is_about_the_counterpart() -> None:
@@ -160,21 +142,14 @@ def test_a_misspelt_name_of_another_program() -> None:
     pinned(hint("lerning_rate: 1\n"))
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("optimizer: {params: {learning_rate: 1}}", "did you mean lr?"),
-        ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? move it under `optimizer.params:`"),
-        ("optimizer: {params: {adam_beta1: 0.9}}", "did you mean betas?"),
-        ("optimizer: {params: {epsilon: 1}}", "did you mean eps?"),
-        ("optimizer: {params: {Beta1: 1}}", "did you mean betas?"),
-        ("optimizer: {params: {wd: 1}}", "did you mean weight_decay?"),
-        ("optimizer: {optim: AdamW}", "did you mean type?"),
-        ("rope_scaling: {type: linear}", "did you mean rope_type?"),
-    ],
-)
-def test_a_word_inside_a_section_matches_parameters_of_that_section(text: str, answer: str) -> None:
-    assert hint(text) == answer
+@pytest.mark.parametrize("text", [
+    "optimizer: {params: {learning_rate: 1}}", "optimizer: {learning_rate: 1}",
+    "optimizer: {params: {adam_beta1: 0.9}}", "optimizer: {params: {epsilon: 1}}",
+    "optimizer: {params: {Beta1: 1}}", "optimizer: {params: {wd: 1}}", "optimizer: {optim: AdamW}",
+    "rope_scaling: {type: linear}",
+])  # fmt: skip
+def test_a_word_inside_a_section_matches_parameters_of_that_section(text: str) -> None:
+    pinned(hint(text))
 
 
 def test_the_table_is_read_only_for_a_mistake() -> None:

@@ -37,19 +37,11 @@ def test_what_was_meant(name: str, found_by: str, meant: tuple[str, ...]) -> Non
     assert (match.found_by, match.meant) == (found_by, meant)
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("attention_config[0]", "did you mean attention_config?"),
-        ("save load", "did you mean save?"),
-        ("lora.*", "did you mean lora?"),
-        ("hidden_size,", "write `hidden_size` without the `,`"),
-    ],
-)
-def test_a_known_name_before_characters_that_keys_do_not_have(name: str, hint: str) -> None:
+@pytest.mark.parametrize("name", ["attention_config[0]", "save load", "lora.*", "hidden_size,"])
+def test_a_known_name_before_characters_that_keys_do_not_have(name: str) -> None:
     match = match_key(Key(name, name, Place(SET, 1, 1)))
     assert match is not None
-    assert match.advice == hint
+    pinned(match.advice)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import Scalar, read_plain
 from tests.support.each import for_each
+from tests.support.snapshots import pinned
 
 Norm = Literal["layernorm", "rmsnorm"]
 
@@ -78,68 +79,21 @@ def test_matching_values_are_converted(given: Any, wanted: Any, value: Any) -> N
     assert (type(found), found) == (type(value), value)
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted", "sentence", "hint"),
-    [
-        ("big", Count, 'x ("big") must be a whole number, at least 1', ""),
-        (plain("0"), Count, "x (0) must be a whole number, at least 1", ""),
-        (plain("5.5"), int, "x (5.5) must be a whole number", ""),
-        (plain("yes"), int, "x (yes) must be a whole number", ""),
-        (plain("true"), float, "x (true) must be a number", ""),
-        (
-            plain("0123"),
-            Natural,
-            'x ("0123") must be a whole number, at least 0',
-            "write 123, or 0o123 if the number is octal",
-        ),
-        (plain("0800"), Natural, 'x ("0800") must be a whole number, at least 0', "write 800"),
-        (plain("00"), Natural, 'x ("00") must be a whole number, at least 0', "write 0"),
-        (plain(".nan"), float, "x (.nan) must be a number", "write a finite number"),
-        ({"a": [1, plain(".inf")]}, Any, "x.a[1] (.inf) must be a number", "write a finite number"),
-        (plain(".inf"), Positive, "x (.inf) must be a number, greater than 0", "write a finite number"),
-        (10**400, float, f"x (1{'0' * 37} …) must be a number", "write a finite number"),
-        (plain("1.5"), Fraction, "x (1.5) must be a number, from 0 to 1", ""),
-        (plain("0"), Annotated[float, Bound(gt=0, le=1)], "x (0) must be a number, greater than 0 and at most 1", ""),
-        (plain("1"), bool, "x (1) must be true or false", "write true"),
-        (plain("2"), bool, "x (2) must be true or false", ""),
-        (plain("no"), str, "x (no) must be a string", "put `no` in quotes if it is meant as a string"),
-        (None, Count, "x has no value; it must be a whole number, at least 1", ""),
-        ({"a": 1}, Count, "x is not a section; it must be a whole number, at least 1", ""),
-        ("rmsnrm", Norm, 'x ("rmsnrm") must be one of layernorm, rmsnorm', "did you mean rmsnorm?"),
-        (plain("true"), Literal[0, 1], "x (true) must be one of 0, 1", ""),
-        (
-            ["rmsnorm"],
-            Norm,
-            'x (["rmsnorm"]) must be one of layernorm, rmsnorm',
-            'write "rmsnorm" without the brackets',
-        ),
-        ([12], Count, "x ([12]) must be a whole number, at least 1", "write 12 without the brackets"),
-        ("rmsnrm", list[Norm], 'x ("rmsnrm") must be one of layernorm, rmsnorm', "did you mean rmsnorm?"),
-        (plain("1"), BelowOne, "x (1) must be a number, at least 0 and less than 1", ""),
-        (0.9, list[float], "x (0.9) must be a list of numbers", "write [0.9]"),
-        ("5, 6", list[int], 'x ("5, 6") must be a list of whole numbers', "write [5, 6]"),
-        ("5, six", list[int], 'x ("5, six") must be a list of whole numbers', ""),
-        ("treu", bool, 'x ("treu") must be true or false', "did you mean true?"),
-        (True, list[float], "x (true) must be a list of numbers", ""),
-        ([0.9, "b"], list[float] | None, 'x[1] ("b") must be a number', ""),
-        ([1, [2]], list[int], "x[1] ([2]) must be a whole number", "write 2 without the brackets"),
-        ([-1.0], list[NonNegative], "x[0] (-1.0) must be a number, at least 0", ""),
-        ({"a": None}, dict[str, str], "x.a has no value; it must be a string", ""),
-        ("a", dict[str, Any], 'x ("a") must be a mapping of keys to values', ""),
-        (
-            "some",
-            int | list[int] | Literal["all"],
-            'x ("some") must be a whole number, all, or a list of whole numbers',
-            "",
-        ),
-        (plain("-1"), Count | Positive, "x (-1) must be a number, greater than 0", ""),
-    ],
-)
-def test_messages_for_mismatches(given: Any, wanted: Any, sentence: str, hint: str) -> None:
+@pytest.mark.parametrize(("given", "wanted"), [
+    ("big", Count), (plain("0"), Count), (plain("5.5"), int), (plain("yes"), int), (plain("true"), float),
+    (plain("0123"), Natural), (plain("0800"), Natural), (plain("00"), Natural), (plain(".nan"), float),
+    ({"a": [1, plain(".inf")]}, Any), (plain(".inf"), Positive), (10**400, float), (plain("1.5"), Fraction),
+    (plain("0"), Annotated[float, Bound(gt=0, le=1)]), (plain("1"), bool), (plain("2"), bool), (plain("no"), str),
+    (None, Count), ({"a": 1}, Count), ("rmsnrm", Norm), (plain("true"), Literal[0, 1]), (["rmsnorm"], Norm),
+    ([12], Count), ("rmsnrm", list[Norm]), (plain("1"), BelowOne), (0.9, list[float]), ("5, 6", list[int]),
+    ("5, six", list[int]), ("treu", bool), (True, list[float]), ([0.9, "b"], list[float] | None),
+    ([1, [2]], list[int]), ([-1.0], list[NonNegative]), ({"a": None}, dict[str, str]), ("a", dict[str, Any]),
+    ("some", int | list[int] | Literal["all"]), (plain("-1"), Count | Positive),
+])  # fmt: skip
+def test_messages_for_mismatches(given: Any, wanted: Any) -> None:
     with pytest.raises(Mismatch) as bad:
         coerce(given, wanted)
-    assert bad.value.sentence("x") == sentence
-    assert bad.value.advice == hint
+    pinned((bad.value.sentence("x"), bad.value.advice))
 
 
 @for_each(REGISTRY.parameters)

@@ -143,29 +143,16 @@ def test_a_configuration_in_markdown_is_found() -> None:
     assert place(text) == "4:1"
 
 
-@pytest.mark.parametrize(
-    ("text", "said", "where"),
-    [
-        (
-            '{\n  "a": {\n    "b": {\n      "c": 1\n  },\n  "d": 2,\n}\n',
-            "this `{` is never closed, or a line below",
-            "3:10",
-        ),
-        ('{\n  "a": {\n  "b": {\n  "c": 1\n  },\n  "d": 2,\n}\n', "this `{` is never closed, or a line below", "2:8"),
-        ('{\n"a": {\n"b": 1,\n}\n', "this `{` is never closed", "1:1"),
-        ('{\n  "a: 1,\n  "b": 2,\n}', "this quote is not closed on its line", "2:3"),
-        ('{\n  "a": "x,\n  # 5" wide\n  "b": 2,\n}', "this quote is not closed on its line", "2:8"),
-        ('{\n  "a": 1;\n  "b": 2\n}', "expected `,`, got `;`", "2:9"),
-        ('{\n  "a": 1,\n  ...\n  "b": 2\n}', "`...` is a placeholder, not a value", "3:3"),
-        ('{\n  "a": ["b",\n    "c",]],\n}', "`]` cannot close `{`", "3:10"),
-        ('{\n  "a": ${A},\n}', "YAML does not expand variables", "2:9"),
-        ("---------- arguments ----------\n  lr ..... 0.1...updated\n", "this is the output of a run, not", "1:1"),
-        ('<<<<<<< HEAD\n{\n  "a": 1,\n=======\n  "a": 2,\n>>>>>>> x\n}', "this is a git conflict marker", "1:1"),
-    ],
-)
-def test_what_is_missing_is_reported_at_its_place(text: str, said: str, where: str) -> None:
-    assert what(text).startswith(said)
-    assert place(text) == where
+@pytest.mark.parametrize("text", [
+    '{\n  "a": {\n    "b": {\n      "c": 1\n  },\n  "d": 2,\n}\n',
+    '{\n  "a": {\n  "b": {\n  "c": 1\n  },\n  "d": 2,\n}\n', '{\n"a": {\n"b": 1,\n}\n',
+    '{\n  "a: 1,\n  "b": 2,\n}', '{\n  "a": "x,\n  # 5" wide\n  "b": 2,\n}', '{\n  "a": 1;\n  "b": 2\n}',
+    '{\n  "a": 1,\n  ...\n  "b": 2\n}', '{\n  "a": ["b",\n    "c",]],\n}', '{\n  "a": ${A},\n}',
+    "---------- arguments ----------\n  lr ..... 0.1...updated\n",
+    '<<<<<<< HEAD\n{\n  "a": 1,\n=======\n  "a": 2,\n>>>>>>> x\n}',
+])  # fmt: skip
+def test_what_is_missing_is_reported_at_its_place(text: str) -> None:
+    pinned((place(text), what(text)))
 
 
 def test_several_syntax_problems_are_reported_at_once() -> None:
