@@ -254,7 +254,7 @@ def on_layout(folder: str, theirs: Answer, sizes: dict[str, Any], process: setup
     config = arguments.config
     here = mesh.build_mesh(config.parallel)
     vocabulary = engine.vocabulary(config, 257)
-    built = engine.build(config, arguments.deepspeed, vocabulary, here)
+    built: Any = engine.build(config, arguments.deepspeed, vocabulary, here)
     Checkpoints(config, built.deepspeed, process).load()
     built.deepspeed.eval()
     module = built.deepspeed.module

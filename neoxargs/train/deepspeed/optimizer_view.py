@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.parallel.gradient_norm import counts_here, is_expert
 from neoxargs.train.process.mesh import Mesh
@@ -116,7 +117,7 @@ def before_reduction(engine: Any, hook: Callable[[Sequence[tuple[str, Tensor]]],
     gradients are multiplied by the loss scale.
     """
     zero, names = engine.optimizer, {id(weight): name for name, weight in named_weights(engine.module).items()}
-    if hasattr(zero, "bit16_groups") and hasattr(zero, "reduce_ipg_grads"):  # ZeRO-1 and 2
+    if isinstance(engine.optimizer, interface.Zero12):
 
         def of_buckets(*arguments: Any, **keywords: Any) -> None:
             for bucket in zero.ipg_buckets.values():
@@ -125,7 +126,7 @@ def before_reduction(engine: Any, hook: Callable[[Sequence[tuple[str, Tensor]]],
             reduce(*arguments, **keywords)
 
         reduce, zero.reduce_ipg_grads = zero.reduce_ipg_grads, of_buckets
-    elif hasattr(zero, _REDUCE_ZERO3):
+    elif isinstance(engine.optimizer, interface.Zero3):
 
         def of_bucket(dtype: torch.dtype) -> None:
             hook([(names[id(weight)], weight.grad) for weight in zero.ipg_buckets[dtype].params])

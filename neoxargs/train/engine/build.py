@@ -21,7 +21,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.optimizer_state import accumulates_in_fp32, is_onebit
 from neoxargs.facts.vocab import padded_vocab_size, too_few_rows
-from neoxargs.train.deepspeed import expert_groups, half_precision, patches, skip_steps, swap
+from neoxargs.train.deepspeed import expert_groups, half_precision, interface, patches, skip_steps, swap
 from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
@@ -221,6 +221,7 @@ def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any
     mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
     with expert_groups.known_to_deepspeed(module, mesh) as reduce_experts:
         engine = deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
+    interface.require(engine, engine.optimizer)
     reduce_experts(engine)
     return engine
 

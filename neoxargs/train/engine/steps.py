@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.train.deepspeed import patches
+from neoxargs.train.deepspeed import interface, patches
 from neoxargs.train.engine.non_finite import NonFinite, is_lowest_scale, keeps_overflowing
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.losses.cross_entropy import IGNORED
@@ -55,12 +55,17 @@ class HeldOut(NamedTuple):
 class Engine:
     """Training steps and evaluations, in which all ranks take part. `batches`: None on the middle stages of a pipeline.
 
-    deepspeed: DeepSpeed's engine. watch: None if it is not trained. by_token: the loss is the mean over all trained
+    watch: None if it is not trained. by_token: the loss is the mean over all trained
     tokens of a batch (`loss_average: tokens`).
     """
 
     def __init__(
-        self, deepspeed: Any, reporter: StepReporter, mesh: Mesh, watch: NonFinite | None, by_token: bool = False
+        self,
+        deepspeed: interface.Engine,
+        reporter: StepReporter,
+        mesh: Mesh,
+        watch: NonFinite | None,
+        by_token: bool = False,
     ) -> None:
         self.deepspeed, self.reporter, self.mesh, self.watch, self.by_token = deepspeed, reporter, mesh, watch, by_token
 
@@ -143,6 +148,8 @@ class Engine:
 class Pipelined(Engine):
     """Steps on the pipeline engine (1F1B schedule)."""
 
+    deepspeed: interface.PipelineEngine
+
     @property
     def reads_data(self) -> bool:
         return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
@@ -152,8 +159,7 @@ class Pipelined(Engine):
         return [] if self.deepspeed.total_loss is None else [self.deepspeed.total_loss]
 
     def update(self, batches: Iterator[MicroBatch] | None) -> Tensor:
-        loss: Tensor = self.deepspeed.train_batch(self._inputs(batches))
-        return loss
+        return self.deepspeed.train_batch(self._inputs(batches))
 
     def mean_loss(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         return float(self.deepspeed.eval_batch(self._inputs(batches), num_micro_batches=count))
@@ -165,6 +171,8 @@ class Pipelined(Engine):
 
 class Plain(Engine):
     """Steps on the engine without a pipeline."""
+
+    deepspeed: interface.PlainEngine
 
     def losses(self) -> list[Tensor]:
         return self._losses

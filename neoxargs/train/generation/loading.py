@@ -59,7 +59,8 @@ def make_generator(
             needs_document_starts(config.data),
         )
     else:
-        model = PlainModel(model_engine.deepspeed.module, model_engine.deepspeed, process.device)
+        plain: Any = model_engine.deepspeed
+        model = PlainModel(plain.module, plain, process.device)
     seed, context = config.training.seed, longrope_context(config)
     generator = Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)
     generator.prefix = [PLACEHOLDER] * prompt_length(config.soft_prompt)

@@ -99,7 +99,7 @@ class Scorer:
     @torch.no_grad()
     def run(self, batches: Iterator[MicroBatch] | None, count: int) -> list[Scored]:
         """Score `count` micro batches of equal shape; return the scores on ranks that report, others an empty list."""
-        model = self.built.deepspeed
+        model: Any = self.built.deepspeed
         inputs = None if batches is None else (batch.to(model.device) for batch in batches)
         with another_loss(model.module, ScoringLoss) as loss:
             if isinstance(self.built, Pipelined):

@@ -30,7 +30,7 @@ def paused(built: Engine) -> Iterator[None]:
         yield
     engine.train(trained)
     if isinstance(built, Pipelined):
-        engine.reset_activation_shape()
+        built.deepspeed.reset_activation_shape()
 
 
 @contextmanager
