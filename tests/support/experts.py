@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support import trials
+from tests.support.layouts import TENSOR
 from tests.support.trials import Trial
 
 MOE: dict[str, Any] = {
@@ -11,12 +13,9 @@ MOE: dict[str, Any] = {
     "moe_aux_loss_coeff": 0.1, "moe_z_loss_coeff": 0.01, "moe_normalize_expert_weights": True,
     "moe_num_shared_experts": 1,
 }  # fmt: skip
-PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 BY_WIDTH = TENSOR | {"enable_expert_tensor_parallelism": True}
 BY_TWO, BY_FOUR = {"moe_expert_parallel_size": 2}, {"moe_expert_parallel_size": 4}
-BF16 = {"bf16": {"enabled": True}}
 
 
 def staged(stage: int, config: dict[str, Any] | None = None) -> Trial:
-    changes = {"zero_optimization.stage": stage, **(config or {})}
-    return Trial(MOE | changes, {"zero_optimization": {"stage": stage}})
+    return trials.staged(stage, MOE | (config or {}))

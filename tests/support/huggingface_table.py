@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from neoxargs.train.process import mesh, setup
 from tests.support.huggingface import (
     MODELS,
     PROMPTS,
@@ -34,8 +35,6 @@ START, END = "<!-- parity: written by python -m tests.support.huggingface_table 
 
 def on_ranks(root: str) -> dict[str, Difference]:
     """Return the differences of every model on every layout, on this rank."""
-    from neoxargs.train.process import mesh, setup
-
     process, found = setup.start("gloo", seed=1), {}
     for name in MODELS:
         theirs = Answer(**torch.load(f"{root}/{name}/answer.pt"))

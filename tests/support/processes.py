@@ -23,6 +23,9 @@ from neoxargs.files import metrics as run_metrics
 from neoxargs.files.token_files import writer as indexed
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import script_arguments
+from neoxargs.train import rank as train
+from neoxargs.train.process import setup
+from neoxargs.train.rank import main
 from tests.support.ports import free_port
 from tests.support.ranks import CPU, Machine, forked_from
 
@@ -106,7 +109,6 @@ def _run(program: str, arguments: list[str], environment: dict[str, str], log: P
         with log.with_suffix(suffix).open("w") as file:
             os.dup2(file.fileno(), stream)
     multiprocessing.set_start_method("fork", force=True)  # as in train.py: a child of the fork server inherits its own
-    from neoxargs.train import rank as train
 
     if pause_after:
         _pause_after(pause_after)
@@ -136,9 +138,6 @@ def rank_arguments(folder: Path, world: int, **changes: Any) -> list[str]:
 
 def train_on_rank(arguments: list[str]) -> tuple[int, str, str]:
     """Run train.py and return its exit code, stdout and stderr; for `run_ranks`."""
-    from neoxargs.train.process import setup
-    from neoxargs.train.rank import main
-
     with (
         redirect_stdout(io.StringIO()) as output,
         redirect_stderr(io.StringIO()) as errors,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from neoxargs.train.process import mesh, setup
 from tests.support.small_gpt import small
-from tests.support.trials import SAMPLES, Training, Trial
+from tests.support.trials import Training, Trial
 
 STEPS = 3
 #: The learning rate still rises when the checkpoint is written; a gate's halves are cut one by one.
@@ -15,17 +16,13 @@ Curves = dict[str, list[float]]
 
 def write(trials: dict[str, Trial], root: str) -> Curves:
     """Save every trial after step 3; return the losses of the following steps."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-
     process = setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
         built = Training(trial, **COMMON, save=str(Path(root, name)))
         for _ in range(3):
             built.step()
-        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
+        built.save(process, 3)
         found[name] = [built.step() for _ in range(STEPS)]
         mesh.destroy_groups()
     return found
@@ -36,18 +33,15 @@ def read(trials: dict[str, Trial], sources: list[str], root: str) -> dict[str, C
 
     One engine loads them one after the other: with the steps in between, what a load left out would show.
     """
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.process import mesh, setup
-
     process = setup.start("gloo", seed=1)
     found: dict[str, Curves] = {}
     for name, trial in trials.items():
         built = Training(trial, **COMMON)
         found[name] = {}
         for source in sources:
-            config = small(**{key: value.value for key, value in built.config.values.items()}, load=f"{root}/{source}")
-            position = Checkpoints(config, built.engine.deepspeed, process).load()
-            built.batches = built.micro_batches(position.samples)
+            values = {key: value.value for key, value in built.config.values.items()}
+            built.config = small(**values | {"load": f"{root}/{source}"})
+            built.load(process)
             found[name][source] = [built.step() for _ in range(STEPS)]
         mesh.destroy_groups()
     return found

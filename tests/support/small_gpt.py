@@ -18,6 +18,7 @@ from neoxargs.train.model.pipeline import layers
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis, build_mesh
+from neoxargs.train.process.setup import init_distributed
 
 SMALL: dict[str, Any] = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_kv_heads": 4, "intermediate_size": 128,
@@ -40,8 +41,6 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
         return GPT(config, VOCABULARY, weights, Shared())
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-
-    from neoxargs.train.process.setup import init_distributed
 
     init_distributed("gloo")
     topology = PipeModelDataParallelTopology(mesh.pipe.size, mesh.tensor.size, mesh.data.size)

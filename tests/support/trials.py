@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from torch import Tensor
 
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.process import mesh, setup
+from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 
 SAMPLES, MICRO_BATCH = 8, 2
@@ -22,6 +27,12 @@ class Trial(NamedTuple):
     deepspeed: dict[str, Any] = {}
 
 
+def staged(stage: int, config: dict[str, Any] | None = None, **sections: Any) -> Trial:
+    """Return a trial of a ZeRO stage. sections: of DeepSpeed's JSON."""
+    json = {"zero_optimization": {"stage": stage}, **sections}
+    return Trial({"zero_optimization.stage": stage, **(config or {})}, json)
+
+
 class Losses(NamedTuple):
     """Losses and gradient norms of a trial on one rank."""
 
@@ -30,40 +41,56 @@ class Losses(NamedTuple):
     held_out: float
 
 
-def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
-    """Train each trial for `steps` steps from the same weights, and evaluate it."""
-    from neoxargs.train.process import mesh, setup
-
+def started(trials: dict[str, Trial], **changes: Any) -> Iterator[tuple[str, Training]]:
+    """Yield one trial after the other, each with process groups of its own, on this rank."""
     setup.start("nccl", seed=1)  # gloo on a machine without GPUs
     allow_fp16()
-    outcomes = {}
     for name, trial in trials.items():
-        training = Training(trial)
+        yield name, Training(trial, **changes)
+        mesh.destroy_groups()
+
+
+def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
+    """Train each trial for `steps` steps from the same weights, and evaluate it."""
+    outcomes = {}
+    for name, training in started(trials):
         results = [training.engine.train_step(training.batches) for _ in range(steps)]
         held_out = training.engine.evaluate(training.micro_batches(0), 2).loss
         outcomes[name] = Losses([result.loss for result in results], [result.grad_norm for result in results], held_out)
-        mesh.destroy_groups()
     return outcomes
+
+
+def curves(worlds: dict[int, dict[str, Trial]], steps: int, timeout: float = 550) -> dict[str, Losses]:
+    """Train on each number of ranks; return what rank 0 reports of every trial. All ranks must report the same."""
+    found: dict[str, Losses] = {}
+    for world, trials in worlds.items():
+        ranks = run_ranks(train, world, trials, steps, timeout=timeout)
+        assert all(rank == ranks[0] for rank in ranks)
+        found |= ranks[0]
+    return found
+
+
+def assert_same_curve(here: Losses, other: Losses, norms: float = 2e-3) -> None:
+    """norms: the largest relative difference of gradient norms."""
+    assert here.train[0] == pytest.approx(other.train[0], abs=1e-5)
+    assert here.train == pytest.approx(other.train, abs=1e-3)
+    assert here.norms == pytest.approx(other.norms, rel=norms)
+    assert here.held_out == pytest.approx(other.held_out, abs=1e-3)
 
 
 def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float], list[float]]]:
     """Return for each trial the losses of steps 4 to 6: uninterrupted, and resumed from a checkpoint of step 3."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-
     process = setup.start("nccl", seed=1)
     outcomes = {}
     for name, trial in trials.items():
         path = str(Path(folder, name))
         first = Training(trial, save=path)
         losses = [first.step() for _ in range(3)]
-        Checkpoints(first.config, first.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
+        first.save(process, 3)
         losses += [first.step() for _ in range(3)]
         mesh.destroy_groups()
         second = Training(trial, load=path)
-        position = Checkpoints(second.config, second.engine.deepspeed, process).load()
-        second.batches = second.micro_batches(position.samples)
+        second.load(process)
         outcomes[name] = losses[3:], [second.step() for _ in range(3)]
         mesh.destroy_groups()
     return outcomes
@@ -71,15 +98,10 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
 
 def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
     """Return of three steps on one batch the losses, which were skipped, and whether the learning rate is unchanged."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("nccl", seed=1)
-    allow_fp16()
-    training = Training(trial)
+    _, training = next(started({"": trial}))
     rate = training.engine.learning_rate()
     results = [training.engine.train_step(training.micro_batches(0)) for _ in range(3)]
     unchanged = training.engine.learning_rate() == rate
-    mesh.destroy_groups()
     return [result.loss for result in results], [result.skipped for result in results], unchanged
 
 
@@ -95,7 +117,6 @@ class Training:
 
     def __init__(self, trial: Trial, **changes: Any) -> None:
         from neoxargs.train.engine import build as engine
-        from neoxargs.train.process import mesh, setup
 
         values = {
             "seed": 1, "lr": 1e-2, "optimizer.params.lr": 1e-2, "lr_decay_style": "cosine", "lr_decay_iters": 30,
@@ -113,6 +134,19 @@ class Training:
 
     def step(self) -> float:
         return self.engine.train_step(self.batches).loss
+
+    def checkpoints(self, process: setup.Process) -> Checkpoints:
+        return Checkpoints(self.config, self.engine.deepspeed, process)
+
+    def save(self, process: setup.Process, iteration: int) -> None:
+        """Save a checkpoint of this iteration."""
+        self.checkpoints(process).save(Position(iteration, iteration * SAMPLES))
+
+    def load(self, process: setup.Process) -> Position:
+        """Load the checkpoint and continue with the batches that follow it."""
+        position = self.checkpoints(process).load()
+        self.batches = self.micro_batches(position.samples)
+        return position
 
     def micro_batches(self, consumed: int) -> Iterator[MicroBatch] | None:
         """Yield this rank's micro batches of five batches that repeat, after `consumed` samples."""

@@ -29,14 +29,14 @@ from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
-from neoxargs.train.process import mesh, setup
+from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.processes import TINY, write_tokens
 from tests.support.ranks import run_ranks
 from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens, one_process
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.snapshots import pinned
-from tests.support.trials import Training, Trial
+from tests.support.trials import Trial, staged, started
 
 ROWS = [
     ScoringRow([7, 8, 9], 1),
@@ -72,21 +72,18 @@ class Data:
 
 
 def on_a_rank(trials: dict[str, Trial]) -> dict[str, tuple[list[tuple[float, bool]], Perplexity]]:
-    setup.start("gloo", seed=1)
     found = {}
-    for name, trial in trials.items():
-        built = Training(trial)
+    for name, built in started(trials):
         built.engine.deepspeed.eval()
         scorer = Scorer(built.engine, built.mesh, micro_batch=2)
         found[name] = scorer.score(ROWS), evaluate.perplexity(scorer, Data(), 2, Letters())  # type: ignore[arg-type]
-        mesh.destroy_groups()
     return found
 
 
 LAYOUTS = {
     "plain": Trial(UNTIED | {"model_parallel_size": 2}),
     "pipeline": Trial(UNTIED | {"model_parallel_size": 2, "pipe_parallel_size": 2}),
-    "ZeRO-3": Trial(UNTIED | {"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
+    "ZeRO-3": staged(3, UNTIED),
 }
 
 

@@ -17,7 +17,7 @@ from neoxargs.config.config import Config
 from neoxargs.config.value import DEFAULT, Value
 from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.facts.data import SPLITS
-from neoxargs.files.token_files import checksums
+from neoxargs.files.token_files import checksums, index
 from neoxargs.train.batches import comparison
 from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.batches.datasets import build_datasets
@@ -194,8 +194,6 @@ def test_only_one_rank_reads_the_files(tmp_path: Path) -> None:
 
 def test_a_file_of_merge_datasets_is_read(tmp_path: Path) -> None:
     """It has no ends of documents, for which megatron-core alone ends in an AssertionError."""
-    from neoxargs.files.token_files import index
-
     prefix = token_file(tmp_path / "text", DOCUMENTS)
     file = Path(prefix + ".idx")
     head = list(index.HEADER.unpack(file.read_bytes()[: index.HEADER.size]))

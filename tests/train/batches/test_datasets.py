@@ -12,6 +12,8 @@ import torch
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import DEFAULT, Value
+from neoxargs.data.command import build
+from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.files.token_files import sources
 from neoxargs.files.token_files import writer as indexed
@@ -366,9 +368,6 @@ class TestProblems:
         assert told in self.what(tmp_path, data_path=f"{tmp_path}/data")
 
     def test_another_vocabulary(self, tmp_path) -> None:
-        from neoxargs.data.command import build
-        from neoxargs.data.encode import Recipe
-
         (tmp_path / "x.txt").write_text("some text")
         build([str(tmp_path / "x.txt")], Recipe("CharLevelTokenizer"), tmp_path / "data")
         pinned(self.what(tmp_path, data_path=f"{tmp_path}/data"))

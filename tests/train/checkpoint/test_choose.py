@@ -14,7 +14,8 @@ import pytest
 
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Written
-from neoxargs.train.checkpoint import commit
+from neoxargs.train.checkpoint import choose, commit
+from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
 from tests.support.snapshots import pinned
 
@@ -38,8 +39,6 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> d
 
     hosts: cases in which each rank is a host with folders of its own, below `root/CASE-RANK`.
     """
-    from neoxargs.train.checkpoint import choose
-    from neoxargs.train.process import setup
 
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {}

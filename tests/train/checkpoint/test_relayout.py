@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.problems import Problems
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.losses.cross_entropy import Vocabulary
+from neoxargs.train.process import mesh, setup
+from tests.support import trials as shared
 from tests.support.ranks import run_ranks
 from tests.support.relayout import STEPS, Curves, read, write
 from tests.support.trials import SAMPLES, Training, Trial
@@ -73,12 +78,6 @@ def test_the_tolerance_would_reveal_a_fresh_optimizer(curves: tuple[Curves, dict
 
 def special(root: str) -> dict[str, Any]:
     """Special cases, in one process."""
-    from neoxargs.base.problems import Problems
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-    from tests.support import trials as shared
-
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,11 @@ import torch
 
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import digest_of
+from neoxargs.train.checkpoint import random_states, save_load
+from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
+from neoxargs.train.checkpoint.weights_by_name import saved_layout
+from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
 from tests.support.snapshots import pinned
 from tests.support.trials import SAMPLES, Training, Trial
@@ -79,9 +84,6 @@ def runs(folder: Path, start: Callable[..., Any]) -> tuple[checkpoint_folder.Wri
 
 def cases(root: str) -> dict[str, Any]:
     """Return the result of every case; each folder has checkpoints of iterations 2 and 3."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.process import setup
-
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {"read by pickle": []}
     watch_reading(found["read by pickle"])
@@ -246,12 +248,6 @@ def test_optimizer_and_random_state_can_be_left_out(found: dict[str, Any], stage
 
 
 def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, monkeypatch, capsys) -> None:
-    from types import SimpleNamespace
-
-    import torch
-
-    from neoxargs.train.checkpoint import random_states, save_load
-
     checkpoints = object.__new__(save_load.Checkpoints)
     checkpoints.process = SimpleNamespace(rank=0, main=True, device="cpu")  # type: ignore[assignment]
     checkpoints.config = values = {"hidden_dropout": 0.1, "world_size": 1}  # type: ignore[assignment]
@@ -272,8 +268,6 @@ def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, 
 
 
 def test_the_layout_of_a_checkpoint_is_named(tmp_path: Path) -> None:
-    from neoxargs.train.checkpoint.weights_by_name import saved_layout
-
     pinned(saved_layout(tmp_path))
     (tmp_path / "config.json").write_text('{"model_parallel_size": 2, "pipe_parallel_size": 3, "world_size": 12}')
     pinned(saved_layout(tmp_path))

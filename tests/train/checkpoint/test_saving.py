@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,14 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from neoxargs.base.problems import Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import ChecksumFile
+from neoxargs.train.checkpoint import commit, rank_files
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
+from neoxargs.train.checkpoint.snapshot import Snapshot
+from neoxargs.train.process import mesh, setup
 from tests.support.processes import start_ranks, step_rows, wait_for_step
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
@@ -55,11 +62,6 @@ class Full(ChecksumFile):
 
 def layouts(root: str) -> dict[str, Any]:
     """Return for each layout the losses after a save, of the run and of one that continues it; and what was found."""
-    from neoxargs.train.checkpoint import rank_files
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-
     process, found = setup.start("gloo", seed=1), {}
     for name, trial in LAYOUTS.items():
         folder = Path(root, name)
@@ -121,12 +123,6 @@ def test_it_is_visible_only_once_it_is_finished(found, name):
 
 def failures(root: str) -> list[str]:
     """A disk that is full on rank 1 only: at once and in the background; return the messages on this rank."""
-    from neoxargs.base.problems import Problems
-    from neoxargs.train.checkpoint import commit, rank_files
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-
     process, messages = setup.start("gloo", seed=1), []
     for background in (False, True):
         training = Training(Trial(), save=str(Path(root, str(background))), save_in_background=background)
@@ -170,10 +166,6 @@ def test_every_rank_reports_a_rank_that_cannot_write_and_goes_on(tmp_path):
 
 
 def test_copies_are_independent_and_keep_what_is_shared():
-    from collections import OrderedDict
-
-    from neoxargs.train.checkpoint.snapshot import Snapshot
-
     flat = torch.arange(12.0)
     state = OrderedDict(a=flat[:4], tied=flat[:4], rest=[flat[4:].view(2, 4), (torch.tensor(3), 0.5)], empty=flat[:0])
     state._metadata = {"version": 1}  # type: ignore[attr-defined]
@@ -219,10 +211,6 @@ def test_killed_at_any_moment_the_last_checkpoint_is_whole_and_sigterm_waits_for
 
 def on_two_hosts(root: str, shared: bool) -> dict[str, Any]:
     """Save twice on two ranks, as if each were on a host of its own; return what is then in the rank's folder."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-
     process = replace(setup.start("gloo", seed=1), local_rank=0)
     host = Path(root, "shared" if shared else f"host{process.rank}")
     host.mkdir(exist_ok=True)

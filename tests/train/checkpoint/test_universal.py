@@ -11,6 +11,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
+from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
 from tests.support.snapshots import pinned
 from tests.support.trials import SAMPLES, Training, Trial
@@ -32,10 +35,6 @@ class Foreign:
 def cases(root: str, stage: int) -> dict[str, Any]:
     """Convert the checkpoint of iteration 2, and load it as it is and with a foreign pickle in each kind of file."""
     from deepspeed.checkpoint import ds_to_universal
-
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import setup
 
     process = setup.start("gloo", seed=1)
     whole, universal = Path(root, "whole"), Path(root, "universal")

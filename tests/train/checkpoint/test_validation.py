@@ -10,6 +10,10 @@ from typing import Any
 import torch
 
 from neoxargs.base.problems import Problems
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
+from neoxargs.train.checkpoint.validation import ForwardPass
+from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
 from tests.support.snapshots import pinned
@@ -21,11 +25,6 @@ PIPELINE_2 = Trial({"pipe_parallel_size": 2})
 
 def results(root: str) -> dict[str, Any]:
     """Return what loads print, and the losses of two steps after a save, with and without a validation."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.checkpoint.validation import ForwardPass
-    from neoxargs.train.process import mesh, setup
-
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {}
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.train.process import mesh, setup
+from tests.support.layouts import PIPE
 from tests.support.ranks import run_ranks
-from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
+from tests.support.trials import Training, Trial, allow_fp16, staged, started
 
 pytestmark = pytest.mark.slow
 
@@ -17,9 +19,9 @@ FP16 = {
 }  # fmt: skip
 LAYOUTS = {
     "plain": Trial({}, {"fp16": FP16}),
-    "pipeline": Trial({"pipe_parallel_size": 1}, {"fp16": FP16}),
-    "ZeRO-1": Trial({"zero_optimization.stage": 1}, {"fp16": FP16, "zero_optimization": {"stage": 1}}),
-    "ZeRO-3": Trial({"zero_optimization.stage": 3}, {"fp16": FP16, "zero_optimization": {"stage": 3}}),
+    "pipeline": Trial(PIPE, {"fp16": FP16}),
+    "ZeRO-1": staged(1, fp16=FP16),
+    "ZeRO-3": staged(3, fp16=FP16),
 }
 BEFORE, AFTER = 6, 8
 Scales = dict[str, list[float]]
@@ -36,16 +38,12 @@ def steps(built: Training, count: int) -> list[float]:
 
 def write(root: str) -> Scales:
     """Return each layout's loss scale after every step; save a checkpoint in between."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-
     process, found = setup.start("gloo", seed=1), {}
     allow_fp16()
     for name, trial in LAYOUTS.items():
         built = Training(trial, save=str(Path(root, name)))
         found[name] = steps(built, BEFORE)
-        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(BEFORE, BEFORE * SAMPLES))
+        built.save(process, BEFORE)
         found[name] += steps(built, AFTER)
         mesh.destroy_groups()
     return found
@@ -53,17 +51,13 @@ def write(root: str) -> Scales:
 
 def read(root: str, names: list[str]) -> dict[str, Scales]:
     """Return the loss scale after every step that follows loading each checkpoint on each of these layouts."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.process import mesh, setup
-
     process, found = setup.start("gloo", seed=1), {}
     allow_fp16()
     for name in names:
         found[name] = {}
         for source in LAYOUTS:
             built = Training(LAYOUTS[name], load=f"{root}/{source}")
-            position = Checkpoints(built.config, built.engine.deepspeed, process).load()
-            built.batches = built.micro_batches(position.samples)
+            built.load(process)
             found[name][source] = steps(built, AFTER)
             mesh.destroy_groups()
     return found
@@ -94,16 +88,12 @@ def test_the_loss_scale_is_restored_on_any_layout(
 
 def fixed() -> dict[str, list[bool]]:
     """Return for each layout whether its steps say that a fixed loss scale overflowed."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
-    allow_fp16()
+    too_large = {"fp16": {"enabled": True, "loss_scale": 2.0**30}}
+    trials = {name: Trial(trial.config, trial.deepspeed | too_large) for name, trial in LAYOUTS.items()}
     found = {}
-    for name, trial in LAYOUTS.items():
-        built = Training(Trial(trial.config, trial.deepspeed | {"fp16": {"enabled": True, "loss_scale": 2.0**30}}))
+    for name, built in started(trials):
         results = [built.engine.train_step(built.batches) for _ in range(3)]
         found[name] = [result.skipped and result.overflowed and result.scale_is_fixed for result in results]
-        mesh.destroy_groups()
     return found
 
 

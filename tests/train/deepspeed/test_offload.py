@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.support.ranks import run_ranks
-from tests.support.trials import Training, Trial
+from tests.support.trials import Trial, staged, started
 
 CPU = {"device": "cpu"}
-
-
-def zero(stage: int, **sections: Any) -> Trial:
-    return Trial({"zero_optimization.stage": stage}, {"zero_optimization": {"stage": stage, **sections}})
-
-
 TRIALS = {
-    "kept": zero(2),
-    "stage 1": zero(1, offload_optimizer=CPU),
-    "stage 2": zero(2, offload_optimizer=CPU),
-    "stage 3": zero(3, offload_optimizer=CPU, offload_param=CPU),
+    "kept": staged(2),
+    "stage 1": staged(1, zero_optimization={"stage": 1, "offload_optimizer": CPU}),
+    "stage 2": staged(2, zero_optimization={"stage": 2, "offload_optimizer": CPU}),
+    "stage 3": staged(3, zero_optimization={"stage": 3, "offload_optimizer": CPU, "offload_param": CPU}),
 }
 
 
 def train(trials: dict[str, Trial]) -> dict[str, tuple[list[float], bool]]:
     """Return the losses of four steps, and whether DeepSpeed's optimizer reports that it offloads."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
     found = {}
-    for name, trial in trials.items():
-        built = Training(trial)
+    for name, built in started(trials):
         losses = [built.step() for _ in range(4)]
         optimizer = built.engine.deepspeed.optimizer
         found[name] = losses, bool(getattr(optimizer, "cpu_offload", False) or optimizer.__dict__.get("offload_param"))
-        mesh.destroy_groups()
     return found
 
 

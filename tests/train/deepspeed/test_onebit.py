@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from neoxargs.train.process import mesh
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.trials import Losses, Training, Trial, resume, train
 
@@ -60,8 +61,6 @@ def averages(count: int) -> tuple[list[Tensor], Tensor]:
 
 def inside(layout: dict[str, Any]) -> list[tuple[bool, float, float]]:
     """Return per step whether DeepSpeed averages gradients, the sum of second moments, and the sum of all weights."""
-    from neoxargs.train.process import mesh
-
     built, found = Training(Trial(onebit(freeze=3) | layout)), []
     engine = built.engine.deepspeed
     switch = "pipeline_enable_backward_allreduce" if layout else "enable_backward_allreduce"

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from neoxargs.train.deepspeed.optimizer_view import Holdings
+from tests.support.layouts import BF16
 from tests.support.ranks import run_ranks
-from tests.support.trials import Training, Trial, allow_fp16
+from tests.support.trials import Training, Trial, started
 
-BF16 = {"bf16": {"enabled": True}}
 FP16 = {"fp16": {"enabled": True, "initial_scale_power": 10, "loss_scale_window": 100, "hysteresis": 1}}
 #: The step that diverges, counted from 0, of `STEPS`.
 BAD, STEPS = 2, 5
@@ -60,21 +61,10 @@ class Outcome(NamedTuple):
 
 def diverge(trials: dict[str, Trial], rank: int) -> dict[str, Outcome]:
     """Train each; the gradients of some weights on this rank alone are NaN in one step."""
-    from neoxargs.train.process import mesh, setup
-
-    process = setup.start("nccl", seed=1)
-    allow_fp16()
-    outcomes = {}
-    for name, one in trials.items():
-        built = Training(one)
-        outcomes[name] = _outcome(built, inject=process.rank == rank)
-        mesh.destroy_groups()
-    return outcomes
+    return {name: _outcome(built, inject=torch.distributed.get_rank() == rank) for name, built in started(trials)}
 
 
 def _outcome(built: Training, inject: bool) -> Outcome:
-    from neoxargs.train.deepspeed.optimizer_view import Holdings
-
     engine, step = built.engine.deepspeed, [0]
     norm = next(layer for name, layer in engine.module.named_modules() if name.endswith("norm"))
 

@@ -13,8 +13,9 @@ import pytest
 from neoxargs.hosts import compiled_ops
 from neoxargs.launch.start.compile_ops import compile_missing
 from neoxargs.train.deepspeed import swap
+from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks
-from tests.support.trials import SAMPLES, Training, Trial
+from tests.support.trials import Training, Trial
 
 OPS = ["cpu_adam", "async_io"]
 #: Only pieces of a MiB are swapped; of two ranks, each has as much of this model's two larger matrices.
@@ -34,10 +35,6 @@ def zero(stage: int, place: str = "", **more: Any) -> Trial:
 
 def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]:
     """Return losses with and without the drive (a checkpoint after step 3), swap files, and the handles' settings."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.process import mesh, setup
-
     process = setup.start("gloo", seed=1)
     losses = {}
     for name, trial in {"drive": zero(3, f"{root}/swap", aio=AIO), "kept": zero(2)}.items():
@@ -47,7 +44,7 @@ def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]
             zero3 = built.engine.deepspeed.optimizer
             weights = next(built.engine.deepspeed.module.parameters()).nvme_swapper.aio_read_handle
             handles = {"state": settings(zero3.optimizer_swapper.aio_handle), "weights": settings(weights)}
-        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(STEPS, STEPS * SAMPLES))
+        built.save(process, STEPS)
         losses[name] += [built.step() for _ in range(STEPS)]
         mesh.destroy_groups()
     return losses, [str(path.relative_to(root)) for path in Path(root, "swap").rglob("*.swp")], handles
@@ -59,13 +56,9 @@ def settings(handle: Any) -> dict[str, Any]:
 
 def read(root: str, source: str, trial: Trial) -> list[float]:
     """Return the losses after loading a checkpoint."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.process import setup
-
     process = setup.start("gloo", seed=1)
     built = Training(trial, load=f"{root}/{source}")
-    position = Checkpoints(built.config, built.engine.deepspeed, process).load()
-    built.batches = built.micro_batches(position.samples)
+    built.load(process)
     return [built.step() for _ in range(STEPS)]
 
 

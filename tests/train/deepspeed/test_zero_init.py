@@ -12,6 +12,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Mpu, build_mesh, destroy_groups
+from neoxargs.train.process.setup import init_distributed
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 
@@ -26,7 +27,6 @@ def gathered(times: int) -> list[str]:
     import deepspeed
 
     from neoxargs.train.engine.build import zero3_partitioning
-    from neoxargs.train.process.setup import init_distributed
 
     init_distributed("gloo")
     config = small(num_layers=8, **{"zero_optimization.stage": 3})
@@ -46,7 +46,6 @@ def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     import deepspeed
 
     from neoxargs.train.engine.build import zero3_partitioning
-    from neoxargs.train.process.setup import init_distributed
 
     init_distributed("gloo")
     here = build_mesh(small().parallel)

@@ -8,41 +8,27 @@ import pytest
 import torch
 
 from neoxargs.facts.optimizer_state import accumulates_in_fp32
+from neoxargs.train.deepspeed.optimizer_view import Holdings, before_step
+from tests.support.layouts import PIPE, TWO_STAGES
 from tests.support.ranks import run_ranks
-from tests.support.trials import Training, Trial
+from tests.support.trials import Trial, staged, started
 
 #: Reduced over ranks in fp32, because bf16 on the way would round the sums.
-BF16 = {"bf16": {"enabled": True}, "communication_data_type": "fp32"}
-PIPE = {"pipe_parallel_size": 1}
-
-
-def zero(stage: int, **config: Any) -> Trial:
-    return Trial({"zero_optimization.stage": stage, **config}, BF16 | {"zero_optimization": {"stage": stage}})
-
-
+BF16: dict[str, Any] = {"bf16": {"enabled": True}, "communication_data_type": "fp32"}
 CHOSEN = {"data_types": {"grad_accum_dtype": "bf16"}}
 #: World size -> trials. "chosen": summed in bf16, as the user wants it.
 TRIALS = {
-    1: {
-        "stage 0": Trial({}, BF16),
-        "pipeline": Trial(PIPE, BF16),
-        "ZeRO-1": zero(1),
-        "chosen": Trial({}, BF16 | CHOSEN),
-        "chosen, pipeline": Trial(PIPE, BF16 | CHOSEN),
-    },
-    2: {"pp2": Trial({"pipe_parallel_size": 2}, BF16), "ZeRO-1, dp2": zero(1), "ZeRO-2": zero(2), "ZeRO-3": zero(3)},
-}
+    1: {"stage 0": Trial({}, BF16), "pipeline": Trial(PIPE, BF16), "ZeRO-1": staged(1, **BF16),
+        "chosen": Trial({}, BF16 | CHOSEN), "chosen, pipeline": Trial(PIPE, BF16 | CHOSEN)},
+    2: {"pp2": Trial(TWO_STAGES, BF16), "ZeRO-1, dp2": staged(1, **BF16), "ZeRO-2": staged(2, **BF16),
+        "ZeRO-3": staged(3, **BF16)},
+}  # fmt: skip
 
 
 def are_bf16(trials: dict[str, Trial]) -> dict[str, bool]:
     """Return for each trial whether every gradient before the step is a number of bf16."""
-    from neoxargs.train.deepspeed.optimizer_view import Holdings, before_step
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
     found = {}
-    for name, trial in trials.items():
-        built = Training(trial)
+    for name, built in started(trials):
         holdings, seen = Holdings(built.engine.deepspeed, built.mesh), []
         before_step(
             built.engine.deepspeed,
@@ -53,7 +39,6 @@ def are_bf16(trials: dict[str, Trial]) -> dict[str, bool]:
         built.engine.train_step(built.batches)
         assert seen, name
         found[name] = all(seen)
-        mesh.destroy_groups()
     return found
 
 
@@ -66,17 +51,12 @@ def test_sums_are_in_fp32_unless_bf16_is_chosen(world: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "in_fp32"),
     [
-        ({}, True),
-        ({"bf16": False}, False),
-        ({"micro_batches": 1}, False),
-        ({"offloaded": True}, False),
-        ({"optimizer": "OneBitAdam"}, False),
-        ({"optimizer": "ZeroOneAdam"}, False),
-        ({"chosen": "bf16"}, False),
+        ({}, True), ({"bf16": False}, False), ({"micro_batches": 1}, False), ({"offloaded": True}, False),
+        ({"optimizer": "OneBitAdam"}, False), ({"optimizer": "ZeroOneAdam"}, False), ({"chosen": "bf16"}, False),
         ({"chosen": "torch.float32", "micro_batches": 1, "offloaded": True}, True),
         ({"chosen": "fp32", "bf16": False}, False),
     ],
-)
+)  # fmt: skip
 def test_the_rule(changes: dict[str, Any], in_fp32: bool) -> None:
     usual: dict[str, Any] = {"bf16": True, "micro_batches": 8, "chosen": None, "offloaded": False, "optimizer": "Adam"}
     assert accumulates_in_fp32(**usual | changes) is in_fp32

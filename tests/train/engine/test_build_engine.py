@@ -9,9 +9,12 @@ import pytest
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
 from neoxargs.resolve import File, complete, draft
+from neoxargs.targets.deepspeed import deepspeed_json
+from neoxargs.train.process import mesh, setup
 from tests.support import smallest
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
+from tests.support.trials import allow_fp16
 
 #: What is asked of the engine.
 ASKED = (
@@ -72,12 +75,10 @@ def resolved(text: str) -> Config:
 
 def reports(texts: list[str]) -> dict[str, Reported]:
     """What engines built for these texts say of themselves."""
-    from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
-    _allow_fp16()
+    allow_fp16()
     found = {}
     for text in texts:
         config = resolved(text)
@@ -93,13 +94,6 @@ def reports(texts: list[str]) -> dict[str, Reported]:
         }
         mesh.destroy_groups()
     return found
-
-
-def _allow_fp16() -> None:
-    """DeepSpeed refuses fp16 on CPUs without instructions for it; torch computes it on any, slowly."""
-    from deepspeed.accelerator import get_accelerator
-
-    get_accelerator().is_fp16_supported = lambda: True
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +122,6 @@ def test_the_engine_uses_the_configured_value(reported: dict[str, Reported], tex
 @pytest.mark.shows("amp")
 def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
-
-    from neoxargs.targets.deepspeed import deepspeed_json
 
     before, after = resolved(""), resolved("amp: {enabled: true, opt_level: O2}")
     read = [DeepSpeedConfig(deepspeed_json(config)) for config in (before, after)]

@@ -14,7 +14,7 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
-from tests.support.trials import Losses, Trial, train
+from tests.support.trials import Losses, Trial, staged, train
 
 # torch's compiler looks at gradients of all tensors, which torch warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")
@@ -98,7 +98,7 @@ ONE = {"plain engine": Trial(LLAMA), "recomputed": Trial({**LLAMA, "checkpoint_a
 TWO = {
     "tp2": Trial({"model_parallel_size": 2}),
     "pp2": Trial({"pipe_parallel_size": 2}),
-    "ZeRO-2": Trial({"zero_optimization.stage": 2}, {"zero_optimization": {"stage": 2}}),
+    "ZeRO-2": staged(2),
 }
 
 

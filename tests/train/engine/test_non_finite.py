@@ -11,7 +11,17 @@ import torch
 
 from neoxargs.base.problems import Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.processes.watch import Progress
 from neoxargs.train.batches.comparison import Comparison
+from neoxargs.train.checkpoint import saving
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
+from neoxargs.train.deepspeed.optimizer_view import stored_tensors
+from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.stop_request import StopRequest
+from neoxargs.train.saves import Saves
+from neoxargs.train.track.trackers import Trackers
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
 
@@ -64,8 +74,6 @@ class Ended(NamedTuple):
 
 def train(trials: dict[str, Trial], root: str) -> dict[str, Ended]:
     """Train each until the planted gradient ends it."""
-    from neoxargs.train.process import mesh, setup
-
     process = setup.start("gloo", seed=1)
     allow_fp16()
     found = {}
@@ -90,15 +98,8 @@ class _Data:
 
 
 def _ended(one: Trial, process: Any, folder: str) -> Ended:
-    from neoxargs.processes.watch import Progress
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.evaluation.in_training import Evaluations
     from neoxargs.train.loop import Loop
-    from neoxargs.train.model.pipeline import named_weights
-    from neoxargs.train.process.stop_request import StopRequest
-    from neoxargs.train.saves import Saves
-    from neoxargs.train.track.trackers import Trackers
 
     saving = {"save": folder, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1, "train_iters": 9}
     built = Training(Trial(saving | one.config, one.deepspeed))
@@ -174,12 +175,6 @@ class Stored(NamedTuple):
 
 def store(trials: dict[str, Trial], root: str) -> dict[str, Stored]:
     """Break a number of each run on rank 1 after a step; save it, and load it where the save does not look."""
-    from neoxargs.train.checkpoint import saving
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
-    from neoxargs.train.deepspeed.optimizer_view import stored_tensors
-    from neoxargs.train.process import mesh, setup
-
     process = setup.start("gloo", seed=1)
     allow_fp16()
     found = {}

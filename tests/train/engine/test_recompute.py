@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from neoxargs.resolve import File, complete, draft
+from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks
 from tests.support.smallest import YAML
 from tests.support.trials import Training, Trial
@@ -56,8 +57,6 @@ class Seen(NamedTuple):
 
 
 def observe(trials: dict[str, Trial]) -> dict[str, Seen]:
-    from neoxargs.train.process import mesh, setup
-
     setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from neoxargs.train.deepspeed.optimizer_view import Holdings, before_step
+from tests.support.layouts import PIPE
 from tests.support.ranks import run_ranks
-from tests.support.trials import Training, Trial
+from tests.support.trials import Trial, started
 
 #: Elements of the smallest weight matrix of a trial; collectives of less are norms and flags.
 MATRIX = 32 * 32
-PIPE = {"pipe_parallel_size": 1}
 
 
 def bf16(stage: int = 0, zero: dict[str, Any] | None = None, **config: Any) -> Trial:
@@ -64,13 +65,8 @@ class Seen(NamedTuple):
 
 def reduced(trials: dict[str, Trial]) -> dict[str, Seen]:
     """Return of each trial the types of the reduced gradients, and this rank's shards of the means."""
-    from neoxargs.train.deepspeed.optimizer_view import Holdings, before_step
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
     found = {}
-    for name, trial in trials.items():
-        built = Training(trial)
+    for name, built in started(trials):
         holdings = Holdings(built.engine.deepspeed, built.mesh)
         gradients: dict[str, torch.Tensor] = {}
         before_step(
@@ -82,7 +78,6 @@ def reduced(trials: dict[str, Trial]) -> dict[str, Seen]:
         with _listening() as sent:
             built.engine.train_step(built.batches)
         found[name] = Seen(sent, gradients)
-        mesh.destroy_groups()
     return found
 
 

@@ -12,37 +12,22 @@ from neoxargs.train.engine.reports import NoiseScale
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
+from tests.support.layouts import BF16, FP16, PIPE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
-from tests.support.trials import SAMPLES, Training, Trial
+from tests.support.trials import SAMPLES, Trial, staged, started
 
 ASKED = {
     "log_grad_norm": True, "log_grad_pct_zeros": True, "log_param_norm": True, "log_optimizer_states": True,
     "log_gradient_noise_scale": True, "gradient_noise_scale_n_batches": 2,
 }  # fmt: skip
-PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
-FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8}}
-BF16 = {"bf16": {"enabled": True}}
-
-
-def zero(stage: int, **more: object) -> Trial:
-    return Trial({"zero_optimization.stage": stage}, {"zero_optimization": {"stage": stage}, **more})
-
-
 LAYOUTS = {
     1: {"plain": Trial(), "pipeline": Trial(PIPE), "fp16": Trial({}, FP16), "fp16, pipeline": Trial(PIPE, FP16)},
-    2: {
-        "tp2": Trial(TENSOR | {"gradient_noise_scale_cpu_offload": True}),
-        "pp2": Trial(TWO_STAGES),
-        "dp2": Trial(),
-        "dp2, pipeline, ZeRO-1": Trial(PIPE, {"zero_optimization": {"stage": 1}}),
-        "dp2, ZeRO-1": zero(1),
-        "dp2, ZeRO-2": zero(2),
-        "dp2, ZeRO-3": zero(3),
-        "dp2, ZeRO-2, bf16": zero(2, **BF16),
-    },
+    2: {"tp2": Trial(TENSOR | {"gradient_noise_scale_cpu_offload": True}), "pp2": Trial(TWO_STAGES), "dp2": Trial(),
+        "dp2, pipeline, ZeRO-1": Trial(PIPE, {"zero_optimization": {"stage": 1}}), "dp2, ZeRO-1": staged(1),
+        "dp2, ZeRO-2": staged(2), "dp2, ZeRO-3": staged(3), "dp2, ZeRO-2, bf16": staged(2, **BF16)},
     4: {"tp2 x pp2": Trial(TENSOR | TWO_STAGES)},
-}
+}  # fmt: skip
 NAMES = [(world, name) for world, trials in LAYOUTS.items() for name in trials]
 Reports = list[dict[str, float]]
 #: A softmax does not see the keys' bias: its gradient is rounding, and what Adam makes of it is too.
@@ -51,18 +36,8 @@ ROUNDING = "query_key_value.bias"
 
 def watched(trials: dict[str, Trial]) -> dict[str, Reports]:
     """What three steps report of each trial."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
-    from deepspeed.accelerator import get_accelerator
-
-    get_accelerator().is_fp16_supported = lambda: True
-    found = {}
-    for name, trial in trials.items():
-        built = Training(trial, **ASKED)
-        found[name] = [built.engine.train_step(built.batches).reports for _ in range(3)]
-        mesh.destroy_groups()
-    return found
+    running = started(trials, **ASKED)
+    return {name: [built.engine.train_step(built.batches).reports for _ in range(3)] for name, built in running}
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +100,8 @@ def test_the_noise_scale_finds_the_noise() -> None:
 
 
 def unasked() -> tuple[int, dict[str, float]]:
-    from neoxargs.train.process import setup
-
-    setup.start("gloo", seed=1)
     with patch("neoxargs.train.engine.reports.StepReporter._report_gradients") as computed:
-        built = Training(Trial())
+        _, built = next(started({"": Trial()}))
         reports = built.engine.train_step(built.batches).reports
     return computed.call_count, reports
 

@@ -27,7 +27,7 @@ from tests.support.processes import start_ranks
 from tests.support.ranks import run_ranks
 from tests.support.sampling import CPU, EOD, UNTIED, Letters, greedy_tokens
 from tests.support.small_gpt import VOCABULARY, small
-from tests.support.trials import Training, Trial
+from tests.support.trials import Training, Trial, staged
 
 MODEL = UNTIED | {"hidden_dropout": 0.1, "attention_dropout": 0.1, "seed": 1234}
 ROWS = [ScoringRow([7, 8, 9], 1), ScoringRow([5, *range(10, 26)], 16), ScoringRow([41, 42], 1)]
@@ -42,8 +42,8 @@ SLOW = {
         MODEL | {"model_parallel_size": 2, "pipe_parallel_size": 2, "sequence_parallel": True}
     ),
     "ZeRO-1, tensor": Trial(MODEL | {"model_parallel_size": 2}, {"zero_optimization": {"stage": 1}}),
-    "ZeRO-2": Trial(MODEL | {"zero_optimization.stage": 2}, {"zero_optimization": {"stage": 2}}),
-    "ZeRO-3": Trial(MODEL | {"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
+    "ZeRO-2": staged(2, MODEL),
+    "ZeRO-3": staged(3, MODEL),
     "experts": Trial(MODEL | {
         "moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_jitter_eps": 0.1,
         "moe_aux_loss_coeff": 0.1, "model_parallel_size": 2,

@@ -13,6 +13,7 @@ from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.model import other_head
 from neoxargs.config.config import Config
 from neoxargs.resolve import resolve
+from neoxargs.train.parallel.init import initial_values
 from tests.support import preference
 from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made
@@ -25,8 +26,6 @@ PAIRS, PENALTY, SEED = 8, 0.05, 1234
 
 def head(width: int) -> torch.Tensor:
     """Return the initial weight of the head, which depends on the seed only."""
-    from neoxargs.train.parallel.init import initial_values
-
     return initial_values((1, width), lambda x, random: x.normal_(0, 0.02, generator=random), SEED, "rm_linear.weight")
 
 

@@ -20,9 +20,10 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.parallel.widths import Widths
+from tests.support.layouts import PIPE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
-from tests.support.trials import Training, Trial
+from tests.support.trials import Trial, staged, started
 
 CPU = torch.device("cpu")
 NARROW = {
@@ -147,25 +148,18 @@ def test_files_that_are_none(tmp_path: Path, file: str) -> None:
 
 
 def curves(file: str, trials: dict[str, Trial]) -> dict[str, tuple[list[float], float]]:
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
-    found = {}
-    for name, trial in trials.items():
-        built = Training(trial, **wide(file), pos_emb="rpe")
-        found[name] = [built.step() for _ in range(4)], built.engine.learning_rate()
-        mesh.destroy_groups()
-    return found
+    running = started(trials, **wide(file), pos_emb="rpe")
+    return {name: ([built.step() for _ in range(4)], built.engine.learning_rate()) for name, built in running}
 
 
 def test_every_layout(tmp_path: Path) -> None:
     path = str(tmp_path / "base.yml")
     coord_check.save_base_shapes(small(base_shapes_file=path, pos_emb="rpe"))
     two = {
-        "tp2": Trial({"model_parallel_size": 2}),
-        "pp2": Trial({"pipe_parallel_size": 2}),
-        "dp2, ZeRO-3": Trial({"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
-        "dp2, pipeline, ZeRO-1": Trial({"pipe_parallel_size": 1}, {"zero_optimization": {"stage": 1}}),
+        "tp2": Trial(TENSOR),
+        "pp2": Trial(TWO_STAGES),
+        "dp2, ZeRO-3": staged(3),
+        "dp2, pipeline, ZeRO-1": staged(1, PIPE),
     }
     alone, rate = run_ranks(curves, 1, path, {"plain": Trial()})[0]["plain"]
     assert len(set(alone)) == 4

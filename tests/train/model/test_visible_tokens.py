@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks
 from tests.support.trials import Training, Trial
 
@@ -37,10 +38,8 @@ def asked(folder: Path) -> dict[str, dict[str, Any]]:
 
 def listen(trials: dict[str, Trial]) -> dict[str, str]:
     """What each trial prints, by name."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
     logger, found = logging.getLogger("DeepSpeed"), {}
+    setup.start("gloo", seed=1)
     for name, trial in trials.items():
         output = io.StringIO()
         handler = logging.StreamHandler(output)

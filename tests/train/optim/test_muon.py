@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.optim.muon import orthogonal
+from neoxargs.train.process import setup
+from tests.support.layouts import BF16, FP16
 from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Training, Trial, resume, train
 
 MUON = {"optimizer.type": "Muon", "lr": 0.02, "optimizer.params.lr": 0.02}
-BF16: dict[str, Any] = {"bf16": {"enabled": True}}
-FP16: dict[str, Any] = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 #: Grouped queries and a gated MLP: weights that consist of several matrices.
 FUSED = {"num_kv_heads": 2, "activation": "swiglu"}
 RATE = 0.02
@@ -59,9 +60,6 @@ def test_the_iteration_makes_matrices_orthogonal(shape: tuple[int, ...], gram: b
 
 def changes(config: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the change of each weight in the first step, in learning rates."""
-    from neoxargs.train.model.pipeline import named_weights
-    from neoxargs.train.process import setup
-
     setup.start("gloo", seed=1)
     built = Training(Trial({**MUON, "weight_decay": 0.0, "lr_decay_style": "constant", **config}))
     weights = named_weights(built.engine.deepspeed.module)

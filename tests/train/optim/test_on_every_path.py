@@ -8,11 +8,10 @@ import pytest
 
 from neoxargs.checks.trainer import OPTIMIZERS
 from neoxargs.facts.optimizer_state import is_onebit
+from tests.support.layouts import BF16, FP16
 from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Trial, train
 
-BF16: dict[str, Any] = {"bf16": {"enabled": True}}
-FP16: dict[str, Any] = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 BASE = "fp32"
 #: Shorter than the gradients of every step.
 CLIPPED = {"gradient_clipping": 0.1}

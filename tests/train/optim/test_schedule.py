@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from neoxargs.base.problems import Problems
 from neoxargs.base.record import replace
@@ -85,7 +86,6 @@ def test_who_wins_can_be_chosen(reload: str, lr: float) -> None:
 
 
 def test_schedules_of_deepspeed_continue_with_a_new_optimizer() -> None:
-    import torch
     from deepspeed.runtime.lr_schedules import WarmupLR
 
     def built() -> Any:

@@ -10,9 +10,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from neoxargs.resolve import File, complete, draft
+from neoxargs.targets.deepspeed import deepspeed_json
 from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch
+from tests.support.trials import allow_fp16
 
 STEPS = 6
 BASE = """
@@ -47,12 +51,8 @@ class Seen(NamedTuple):
 
 def observe(texts: dict[str, str]) -> dict[str, Seen]:
     """Train each configuration for a few steps, on both engines unless its name ends in one of them."""
-    from deepspeed.accelerator import get_accelerator
-
-    from neoxargs.train.process import setup
-
     setup.start("gloo", seed=1)
-    get_accelerator().is_fp16_supported = lambda: True
+    allow_fp16()
     found = {}
     for name, text in texts.items():
         for engine in (0, 1):
@@ -61,8 +61,6 @@ def observe(texts: dict[str, str]) -> dict[str, Seen]:
 
 
 def _observe(text: str) -> Seen:
-    from neoxargs.train.process import mesh
-
     sent: list[tuple[torch.dtype, float]] = []
     try:
         with _listening(sent):
@@ -74,10 +72,7 @@ def _observe(text: str) -> Seen:
 
 
 def _trained(text: str) -> Seen:
-    from neoxargs.resolve import File, complete, draft
-    from neoxargs.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.process import mesh, setup
 
     # a schedule of DeepSpeed's has a warm-up of its own
     given = f"\n{text}" + "\nwarmup:" * ("scheduler:" in text)

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.ranks import run_ranks
-from tests.support.trials import Losses, Trial, train
+from tests.support.layouts import TENSOR, TWO_STAGES
+from tests.support.trials import Losses, Trial, assert_same_curve, curves, staged
 
 STEPS = 4
-TWO_STAGES, TENSOR = {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 BOTH = TENSOR | TWO_STAGES
 SHARDS = TENSOR | {"sequence_parallel": True}
 WHOLE_SENT = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
@@ -49,43 +48,31 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def losses() -> dict[str, Losses]:
-    found: dict[str, Losses] = {}
+    worlds = {}
     for world, layouts in LAYOUTS.items():
         kinds = {kind: KINDS[kind] for kind in (KINDS if world < 4 else FOUR)}
-        trials = {
+        worlds[world] = trials = {
             f"{kind}, {name}": Trial(kinds[kind] | layouts[name], WHOLE_SENT if "shards" in name else {})
             for kind in kinds
             for name in layouts
         }
         if world == 2:
-            trials |= {f"{kind}, ZeRO-3": zero(3, kind) for kind in FOUR}
+            trials |= {f"{kind}, ZeRO-3": staged(3, KINDS[kind]) for kind in FOUR}
             trials["plain, stages of equal size"] = Trial(TWO_STAGES | {"pipe_partition_method": "parameters"})
-            trials["rpe, ZeRO-3, recomputed"] = zero(3, "rpe", **RECOMPUTE)
-            trials["rpe, ZeRO-2, recomputed by DeepSpeed"] = zero(
-                2, "rpe", **RECOMPUTE, deepspeed_activation_checkpointing=True
-            )
+            trials["rpe, ZeRO-3, recomputed"] = staged(3, KINDS["rpe"] | RECOMPUTE)
+            theirs = RECOMPUTE | {"deepspeed_activation_checkpointing": True}
+            trials["rpe, ZeRO-2, recomputed by DeepSpeed"] = staged(2, KINDS["rpe"] | theirs)
             trials["rpe, ZeRO-1 in a pipeline"] = Trial(KINDS["rpe"] | TWO_STAGES, {"zero_optimization": {"stage": 1}})
-        ranks = run_ranks(train, world, trials, STEPS, timeout=400)
-        assert all(rank == ranks[0] for rank in ranks)
-        found |= ranks[0]
-    return found
-
-
-def zero(stage: int, kind: str, **more: Any) -> Trial:
-    return Trial(KINDS[kind] | {"zero_optimization.stage": stage} | more, {"zero_optimization": {"stage": stage}})
+    return curves(worlds, STEPS)
 
 
 @pytest.mark.timeout(600)
 def test_the_same_on_every_layout(losses: dict[str, Losses]) -> None:
     for name, here in losses.items():
-        alone = losses[f"{name.split(', ')[0]}, alone"]
-        assert here.train == pytest.approx(alone.train, abs=1e-3), name
-        assert here.train[0] == pytest.approx(alone.train[0], abs=1e-5), name
-        assert here.norms == pytest.approx(alone.norms, rel=1e-3), name
-        assert here.held_out == pytest.approx(alone.held_out, abs=1e-3), name
+        assert_same_curve(here, losses[f"{name.split(', ')[0]}, alone"], norms=1e-3)
 
 
 @pytest.mark.timeout(600)
 def test_every_kind_is_another_model(losses: dict[str, Losses]) -> None:
-    curves = [losses[f"{kind}, alone"].train for kind in KINDS]
-    assert all(abs(a[-1] - b[-1]) > 1e-5 for i, a in enumerate(curves) for b in curves[:i])
+    found = [losses[f"{kind}, alone"].train for kind in KINDS]
+    assert all(abs(a[-1] - b[-1]) > 1e-5 for i, a in enumerate(found) for b in found[:i])

@@ -18,7 +18,7 @@ from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.time.communication import expert_messages
 from tests.support.ranks import run_ranks
-from tests.support.trials import MICRO_BATCH, SAMPLES, Training, Trial
+from tests.support.trials import MICRO_BATCH, SAMPLES, Trial, started
 
 EXPERTS: dict[str, Any] = {"moe_num_experts": 4, "moe_top_k": 4, "moe_expert_parallel_size": 2, "precision": "fp32"}
 TRIALS = {
@@ -31,13 +31,9 @@ Sizes = Counter[int]
 
 def sent(trials: dict[str, Trial]) -> dict[str, tuple[Sizes, Sizes]]:
     """Return for each trial how often a step has sent tensors of which size, and how often the plan expects it."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
     exchange, found = dist.all_to_all_single, {}
-    for name, trial in trials.items():
-        batch = {"train_micro_batch_size_per_gpu": MICRO_BATCH, "world_size": 2}
-        training, sizes = Training(Trial(trial.config | batch, trial.deepspeed)), Counter[int]()
+    for name, training in started(trials, train_micro_batch_size_per_gpu=MICRO_BATCH, world_size=2):
+        sizes = Counter[int]()
 
         def counted(output: Any, tensor: Any, *arguments: Any, to: Sizes = sizes, **keywords: Any) -> Any:
             to[tensor.numel() * tensor.element_size()] += 1
@@ -50,7 +46,6 @@ def sent(trials: dict[str, Trial]) -> dict[str, tuple[Sizes, Sizes]]:
         micro_batches = SAMPLES // MICRO_BATCH // 2
         messages = expert_messages(plan, stage).items()
         found[name] = sizes, Counter({message.size: count * micro_batches for message, count in messages})
-        mesh.destroy_groups()
     return found
 
 

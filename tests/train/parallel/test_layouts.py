@@ -6,24 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.layouts import BF16, FP16, PIPE, RECOMPUTE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
-from tests.support.trials import Losses, Trial, overflow, resume, train
+from tests.support.trials import Losses, Trial, assert_same_curve, curves, overflow, resume, staged
 
 STEPS = 8
-PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
-RECOMPUTE = {"checkpoint_activations": True}
-BF16 = {"bf16": {"enabled": True}}
-FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 #: Whose steps depend on the norms of whole weights.
 LAMB = {"optimizer.type": "Lamb"}
 
 
 def zero(stage: int) -> dict[str, object]:
     return {"zero_optimization": {"stage": stage}}
-
-
-def staged(stage: int, config: dict[str, object] | None = None, **more: object) -> Trial:
-    return Trial({"zero_optimization.stage": stage, **(config or {})}, {**zero(stage), **more})
 
 
 ONE_PROCESS = {
@@ -73,13 +66,7 @@ FOUR_PROCESSES = {
 
 @pytest.fixture(scope="module")
 def losses() -> dict[str, Losses]:
-    """What rank 0 reports of every layout; all ranks must report the same."""
-    found: dict[str, Losses] = {}
-    for world, trials in ((1, ONE_PROCESS), (2, TWO_PROCESSES), (4, FOUR_PROCESSES)):
-        ranks = run_ranks(train, world, trials, STEPS, timeout=400)
-        assert all(rank == ranks[0] for rank in ranks)
-        found |= ranks[0]
-    return found
+    return curves({1: ONE_PROCESS, 2: TWO_PROCESSES, 4: FOUR_PROCESSES}, STEPS)
 
 
 NAMES = list(ONE_PROCESS | TWO_PROCESSES | FOUR_PROCESSES)
@@ -91,11 +78,7 @@ FP32 = [name for name in NAMES if name not in HALF and "Lamb" not in name]
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FP32)
 def test_fp32_gives_the_same_curve(losses: dict[str, Losses], name: str) -> None:
-    here, plain = losses[name], losses["plain"]
-    assert here.train[0] == pytest.approx(plain.train[0], abs=1e-5)
-    assert here.train == pytest.approx(plain.train, abs=1e-3)
-    assert here.norms == pytest.approx(plain.norms, rel=1e-3)
-    assert here.held_out == pytest.approx(plain.held_out, abs=1e-3)
+    assert_same_curve(losses[name], losses["plain"], norms=1e-3)
 
 
 @pytest.mark.timeout(600)

@@ -20,9 +20,10 @@ from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis
 from neoxargs.train.process.shared_memory import Channel
+from tests.support.layouts import BF16
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
-from tests.support.trials import Training, Trial
+from tests.support.trials import Trial, started
 
 ByName = dict[str, Tensor]
 SIDE_BY_SIDE = {"gpt_j_residual": True, "pos_emb": "rotary"}
@@ -156,7 +157,6 @@ def test_masks(summed_together: bool) -> None:
     assert loss == same == pytest.approx(one.item(), abs=1e-5)
 
 
-BF16 = {"bf16": {"enabled": True}}
 SHARDS = {"model_parallel_size": 2, "sequence_parallel": True}
 
 
@@ -182,19 +182,14 @@ ENGINES = {
 
 def trained(pairs: dict[str, tuple[Trial, Trial]]) -> dict[str, tuple[list[float], list[float], int]]:
     """Return losses and norms without shards and with them, one after the other, and the all-reduces of a last step."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("gloo", seed=1)
     found = {}
     for name, pair in pairs.items():
         curves = []
-        for trial in pair:
-            built = Training(trial)
+        for _, built in started(dict(enumerate(pair))):
             results = [built.engine.train_step(built.batches) for _ in range(3)]
             curves.append([value for result in results for value in (result.loss, result.grad_norm)])
             with counting() as calls:
                 built.engine.train_step(built.batches)
-            mesh.destroy_groups()
         found[name] = curves[0], curves[1], len(calls)
     return found
 

@@ -14,15 +14,14 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import destroy_groups
+from tests.support.layouts import RECOMPUTE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, join_shards, small
-from tests.support.trials import Losses, Trial, resume, train
+from tests.support.trials import Losses, Trial, resume, staged, train
 
 STEPS = 4
 GROUPED = {"num_layers": 4, "num_unique_layers": 2}
 SPACED = GROUPED | {"param_sharing_style": "spaced"}
-TWO_STAGES, TENSOR = {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
-RECOMPUTE = {"checkpoint_activations": True}
 
 
 @pytest.mark.shows("num-unique-layers", "param-sharing-style")
@@ -52,21 +51,15 @@ def test_which_layer_uses_which_weights(shape: dict[str, Any], order: list[int])
 OTHER = {
     "pos_emb": "sinusoidal", "apply_residual_connection_post_layernorm": True, "norm": "rmsnorm", "activation": "geglu",
 }  # fmt: skip
-ONE_PROCESS = {
-    "other": Trial(OTHER),
-    "grouped": Trial(GROUPED),
-    "spaced": Trial(SPACED),
-}
+ONE_PROCESS = {"other": Trial(OTHER), "grouped": Trial(GROUPED), "spaced": Trial(SPACED)}
 TWO_PROCESSES = {
     "other, tp2": Trial(OTHER | TENSOR),
     "other, pp2": Trial(OTHER | TWO_STAGES),
     "grouped, tp2": Trial(GROUPED | TENSOR),
     "spaced, pp2": Trial(SPACED | TWO_STAGES),
     "grouped, pp2, recomputed": Trial(GROUPED | TWO_STAGES | RECOMPUTE),
-    "grouped, dp2, ZeRO-2, recomputed": Trial(
-        GROUPED | RECOMPUTE | {"zero_optimization.stage": 2}, {"zero_optimization": {"stage": 2}}
-    ),
-    "grouped, dp2, ZeRO-3": Trial(GROUPED | {"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
+    "grouped, dp2, ZeRO-2, recomputed": staged(2, GROUPED | RECOMPUTE),
+    "grouped, dp2, ZeRO-3": staged(3, GROUPED),
 }
 FOUR_PROCESSES = {
     "other, tp2 x pp2": Trial(OTHER | TENSOR | TWO_STAGES),

@@ -16,7 +16,10 @@ import psutil
 import pytest
 import torch
 
+from neoxargs.files.neox_checkpoint.contents import Contents
+from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from tests.support.ranks import run_ranks
+from tests.support.small_gpt import small
 
 #: GPT-NeoX-20B, of which each of 4 stages has 11 layers; here each has 2.
 HIDDEN, HEADS, LAYERS, ROWS, TENSOR, STAGES = 6144, 64, 8, 50432, 2, 4
@@ -118,10 +121,6 @@ def checkpoint(folder: Path) -> None:
 
 def read_stage(folder: str, stage: int) -> tuple[int, int]:
     """Read what one rank of a stage keeps; return the bytes it keeps, and by how much its memory grew at most."""
-    from neoxargs.files.neox_checkpoint.contents import Contents
-    from neoxargs.train.checkpoint.neox.weights import NeoxWeights
-    from tests.support.small_gpt import small
-
     config = small(
         num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, num_kv_heads=HEADS, pos_emb="rotary",
         intermediate_size=4 * HIDDEN, gpt_j_residual=True, no_weight_tying=True,

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from neoxargs.convert.huggingface import importing
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.process import setup
+from neoxargs.train.process.mesh import build_mesh
 from tests.support.neox_runs import folder_of, unpacked, with_marks
 from tests.support.processes import step_rows, train_on_rank
 from tests.support.ranks import run_ranks
@@ -81,12 +85,7 @@ def test_without_optimizer_state_the_run_is_refused(tmp_path: Path) -> None:
 
 def logits(arguments: list[str], tokens: Any) -> Any:
     """Return the logits of the model that a run loads, for `run_ranks` with one rank."""
-    import torch
-
-    from neoxargs.train.checkpoint.save_load import Checkpoints
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.process import setup
-    from neoxargs.train.process.mesh import build_mesh
 
     parsed = parse_rank_arguments(arguments)
     config = parsed.config

@@ -12,6 +12,11 @@ import torch
 from neoxargs.checks.checkpoint.neox import neox_checkpoint
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
+from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.process import setup
+from neoxargs.train.process.mesh import build_mesh
 from tests.support.neox_files import YAML, Run, weights, write
 from tests.support.ranks import run_ranks
 
@@ -27,12 +32,7 @@ Tensors = dict[str, dict[str, Any]]
 
 def state_after_loading(arguments: list[str]) -> Tensors:
     """Return each weight and its optimizer states after the run has loaded, for `run_ranks` with one rank."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.model.pipeline import named_weights
-    from neoxargs.train.process import setup
-    from neoxargs.train.process.mesh import build_mesh
 
     parsed = parse_rank_arguments(arguments)
     config = parsed.config

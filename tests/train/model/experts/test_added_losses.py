@@ -10,20 +10,21 @@ import torch
 from neoxargs.train.losses.added_losses import AddedLosses, Term
 from neoxargs.train.model.experts.router import BALANCE, LOAD, Z
 from neoxargs.train.process.mesh import Mesh
+from tests.support.layouts import BF16, FP16, PIPE
 from tests.support.ranks import run_ranks
-from tests.support.trials import Training, Trial, allow_fp16
+from tests.support.trials import Trial, started
 
 WEIGHTS = {"moe_aux_loss_coeff": 0.5, "moe_z_loss_coeff": 0.1}
 MOE: dict[str, Any] = {"moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_expert_interval": 1}
-PIPE, RECOMPUTE = {"pipe_parallel_size": 1}, {"checkpoint_activations": True, "checkpoint_num_layers": 2}
+RECOMPUTE = {"checkpoint_activations": True, "checkpoint_num_layers": 2}
 TRIALS = {
     "plain": Trial(MOE | WEIGHTS),
     "pipeline": Trial(MOE | WEIGHTS | PIPE),
     "plain, recomputed": Trial(MOE | WEIGHTS | RECOMPUTE),
     "pipeline, recomputed": Trial(MOE | WEIGHTS | PIPE | RECOMPUTE),
     "selective": Trial(MOE | WEIGHTS | {"checkpoint_activations": "selective"}),
-    "fp16": Trial(MOE | WEIGHTS, {"fp16": {"enabled": True, "initial_scale_power": 8}}),
-    "bf16, pipeline": Trial(MOE | WEIGHTS | PIPE, {"bf16": {"enabled": True}}),
+    "fp16": Trial(MOE | WEIGHTS, FP16),
+    "bf16, pipeline": Trial(MOE | WEIGHTS | PIPE, BF16),
     "no weights": Trial(MOE),
 }
 
@@ -42,16 +43,10 @@ def test_a_term_has_the_gradient_of_its_weight_and_is_recorded_once() -> None:
 
 def first_step(trials: dict[str, Trial]) -> dict[str, tuple[float, float | None, dict[str, float], float]]:
     """Return loss, gradient norm and reports of a step of each trial, and the loss of the next one."""
-    from neoxargs.train.process import mesh, setup
-
-    setup.start("nccl", seed=1)
-    allow_fp16()
     found = {}
-    for name, trial in trials.items():
-        training = Training(trial)
+    for name, training in started(trials):
         result = training.engine.train_step(training.batches)
         found[name] = result.loss, result.grad_norm, result.reports, training.step()
-        mesh.destroy_groups()
     return found
 
 

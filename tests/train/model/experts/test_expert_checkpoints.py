@@ -12,8 +12,14 @@ import torch
 
 from neoxargs.convert.huggingface import exporting
 from neoxargs.convert.huggingface.safetensors import Reader
-from tests.support.experts import BF16, BY_FOUR, BY_TWO, BY_WIDTH, MOE, PIPE, TENSOR, staged
+from neoxargs.resolve import resolve
+from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
+from neoxargs.train.process import mesh, setup
+from tests.support.experts import BY_FOUR, BY_TWO, BY_WIDTH, MOE, staged
 from tests.support.huggingface import Answer, Difference, answer, imported, made, on_layout
+from tests.support.layouts import BF16, PIPE, TENSOR
 from tests.support.ranks import run_ranks
 from tests.support.relayout import Curves, read, write
 from tests.support.trials import Trial
@@ -90,12 +96,7 @@ def test_every_expert_is_saved_once(root: Path, before: Curves, name: str) -> No
 
 def on_ranks(folder: str) -> Difference:
     """Compare the imported model, and save what this rank has loaded."""
-    from neoxargs.resolve import resolve
-    from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
-    from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.engine import build as engine
-    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     theirs = Answer(**torch.load(f"{folder}/answer.pt"))

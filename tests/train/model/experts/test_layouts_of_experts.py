@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.experts import BF16, BY_FOUR, BY_TWO, BY_WIDTH, MOE, PIPE, TENSOR, TWO_STAGES, staged
+from tests.support.experts import BY_FOUR, BY_TWO, BY_WIDTH, MOE, staged
+from tests.support.layouts import BF16, FP16, PIPE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
-from tests.support.trials import Losses, Trial, resume, train
+from tests.support.trials import Losses, Trial, assert_same_curve, curves, resume, train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEPS = 6
 SINKHORN = {"moe_num_experts": 4, "moe_router_type": "sinkhorn"}
@@ -69,36 +72,22 @@ HALF = {
         ("bf16", {}, BF16),
         ("bf16, pipeline", PIPE, BF16),
         ("bf16, ZeRO-2", {"zero_optimization.stage": 2}, BF16 | {"zero_optimization": {"stage": 2}}),
-        ("fp16", {}, {"fp16": {"enabled": True, "initial_scale_power": 8}}),
+        ("fp16", {}, FP16),
     )
 }
 
 
 @pytest.fixture(scope="module")
 def losses() -> dict[str, Losses]:
-    """What rank 0 reports of every layout; all ranks must report the same."""
-    found: dict[str, Losses] = {}
-    for world, trials in ((1, ONE), (2, TWO), (4, FOUR)):
-        ranks = run_ranks(train, world, trials, STEPS, timeout=550)
-        assert all(rank == ranks[0] for rank in ranks)
-        found |= ranks[0]
-    return found
+    return curves({1: ONE, 2: TWO, 4: FOUR}, STEPS)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*TWO, *FOUR])
 def test_the_same_curve(losses: dict[str, Losses], name: str) -> None:
     kind = next((kind for kind in ONE if name.startswith(kind)), "plain")
-    here, one = losses[name], losses[kind]
-    assert here.train[0] == pytest.approx(one.train[0], abs=1e-5)
-    assert here.train == pytest.approx(one.train, abs=1e-3)
-    assert here.norms == pytest.approx(one.norms, rel=2e-3)
-    assert here.held_out == pytest.approx(one.held_out, abs=1e-3)
+    assert_same_curve(losses[name], losses[kind])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_half_precision_learns_the_same_with_divided_experts() -> None:
     found = run_ranks(train, 2, HALF, STEPS, timeout=550)[0]
     for name in HALF:
@@ -107,15 +96,11 @@ def test_half_precision_learns_the_same_with_divided_experts() -> None:
             assert found[f"{name}, ep2"].norms == pytest.approx(found[name].norms, rel=3e-2)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_it_learns(losses: dict[str, Losses]) -> None:
     for name in ONE:
         assert losses[name].held_out < losses[name].train[0] - 0.03
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_checkpoint_continues(tmp_path: Path) -> None:
     trials = {
         "tp2": Trial(MOE | TENSOR),

@@ -16,6 +16,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.model.soft_prompt.prompt import NAME, is_prompt, make_room
 from neoxargs.train.parallel.layers import Weights
+from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, load_shards, randomised, small
 from tests.support.trials import Trial, train
@@ -90,8 +91,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def gradient_on_this_rank(full: dict[str, Tensor], changes: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    from neoxargs.train.process import mesh, setup
-
     setup.start("gloo", seed=1)
     config = small(**MODEL | changes)
     model = build(config)
