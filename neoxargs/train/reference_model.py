@@ -31,7 +31,6 @@ from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.engine.steps import Engine
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
-from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.lora import adapters
 from neoxargs.train.process.mesh import Mesh
 
@@ -138,8 +137,8 @@ class Reference:
         padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
         starts = range(self.mesh.data.rank * self.micro_batch, len(padded), step)
         micro_batches = [padded[start : start + self.micro_batch] for start in starts]
-        batches = self._batches(micro_batches) if reads_data(self.mesh) else None
-        scored = self.scorer.run(batches, len(micro_batches))
+        batches = (collate([each.samples[each.number] for each in chosen]) for chosen in micro_batches)
+        scored = self.scorer.run(batches if reads_data(self.mesh) else None, len(micro_batches))
         # (micro batch, answers)
         own = [scores.logs.double().sum(1).view(-1, self.micro_batch).T.float() for scores in scored]
         found: list[Any] = [None] * dist.get_world_size()
@@ -147,10 +146,6 @@ class Reference:
         for start, values in chain.from_iterable(found):
             for sample, value in zip(padded[start:], values, strict=False):
                 sample.entry[:] = value.numpy()
-
-    def _batches(self, micro_batches: list[list[Unscored]]) -> Iterator[MicroBatch]:
-        for chosen in micro_batches:
-            yield collate([sample.samples[sample.number] for sample in chosen])
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from neoxargs.config.config import Config
@@ -73,7 +74,8 @@ def run(arguments: RankArguments) -> None:
         saver.forward_pass = ForwardPass(config, trained, vocabulary)
     with starting_from_text(trained.deepspeed, config, tokenizer, mesh):
         position = saver.load()
-    progress = _progress(config)
+    rank = failures.current_rank  # with a supervisor, which watches
+    progress = watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
     if config.post_training.train_impl in reference.NEEDED_BY:
         reference.prepare(config, trained, data, mesh, saver, progress)
     run = _described_run(config, process.world_size, position, vocabulary.padded)
@@ -97,12 +99,6 @@ def run(arguments: RankArguments) -> None:
     setup.stop()
 
 
-def _progress(config: Config) -> watch.Progress:
-    """Return what announces this rank's work to its supervisor, if it has one."""
-    rank = failures.current_rank
-    return watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
-
-
 def _folders(config: Config) -> dict[str, Path]:
     """Return the folders that a run writes to, by the parameters that name them."""
     log_dir = config.logging.log_dir
@@ -117,6 +113,8 @@ def _data(config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Proce
 
 
 def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Run:
+    # Known only for one token file that deepy wrote.
+    summary = summary_of(config.data.data_path) if isinstance(config.data.data_path, str) else None
     return Run(
         folder=Path(config.logging.run_dir),
         iterations=config.training.train_iters,
@@ -128,15 +126,9 @@ def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Ru
         parameters=model.parameters(config, rows),
         flops_per_token=model.flops_per_token(config, rows),
         peak_tflops=config.logging.peak_theoretical_tflops,
-        unigram_entropy=_unigram_entropy(config.data.data_path),
+        unigram_entropy=summary.unigram_entropy if summary else None,
         has_perplexity=config.post_training.train_impl == "normal",
     )
-
-
-def _unigram_entropy(data_path: object) -> float | None:
-    """Return the entropy of the token frequencies; known only for one token file that deepy wrote, else None."""
-    summary = summary_of(data_path) if isinstance(data_path, str) else None
-    return summary.unigram_entropy if summary else None
 
 
 def _trackers(config: Config, folder: Path) -> list[Tracker]:
@@ -145,7 +137,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     steps = profiling.profile_step_start, profiling.profile_step_stop
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
-    write = bar.write if bar else _print
+    write = bar.write if bar else partial(print, flush=True)
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
     trackers += [Page([*describe(config), *_launched(config)]), metrics.Metrics(folder / run_metrics.FILE)]
@@ -166,7 +158,3 @@ def _launched(config: Config) -> list[tuple[str, str]]:
     """Return the command and the commit of the launch, as far as they are known."""
     known = {"command": launch_command(config), "commit": str(config.get("git_hash") or "")}
     return [(label, text) for label, text in known.items() if text]
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)

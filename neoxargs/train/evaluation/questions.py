@@ -50,7 +50,8 @@ class Questions:
 
     def due(self, iteration: int) -> bool:
         """Whether anything is asked after this iteration. It is always before the first step and after the last one."""
-        return self._tasks_due(iteration) or bool(self.prompts and self._evaluated(iteration))
+        evaluated = bool(self.every) and iteration % (self.every or 1) == 0
+        return self._tasks_due(iteration) or bool(self.prompts and evaluated)
 
     def ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:
         """Yield what the model answers. everything: whether to run the tasks although they are not due."""
@@ -63,10 +64,6 @@ class Questions:
 
     def _tasks_due(self, iteration: int) -> bool:
         return bool(self.tasks) and iteration % self.options.eval_tasks_interval == 0
-
-    def _evaluated(self, iteration: int) -> bool:
-        """Whether the loss on validation data, or a task, is evaluated after this iteration."""
-        return self._tasks_due(iteration) or bool(self.every and iteration % self.every == 0)
 
     def _samples(self) -> list[Sample]:
         self.generator.count = 0  # from 0 again, because a sample's seed depends on the count

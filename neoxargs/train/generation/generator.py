@@ -212,7 +212,9 @@ class Generator:
             if not self._any_active(active):
                 return
             if not active:
-                self._empty_pass()
+                # Other ranks need this rank's partition of the weights (ZeRO-3).
+                attach(self.model.module, None)
+                self.model.logits(*padded([[self.tokenizer.eod]]))
                 continue
             rows = [[*self.prefix, *sample.prompt, *sample.ids] for sample in active]
             longest = max(map(len, rows))
@@ -241,11 +243,6 @@ class Generator:
         most = torch.tensor(len(active), device=self.model.device)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=self.data.group)
         return bool(most)
-
-    def _empty_pass(self) -> None:
-        """Run a forward pass without samples: other ranks need this rank's partition of the weights (ZeRO-3)."""
-        attach(self.model.module, None)
-        self.model.logits(*padded([[self.tokenizer.eod]]))
 
     def _next_tokens(
         self, rows: list[list[int]], samples: Sequence[Sample], cache: Cache | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layer_kinds import layer_kind
-from neoxargs.registry.model import Shape
 from neoxargs.train.ops.sdpa import causal_mask
 from neoxargs.train.process.mesh import Axis
 
@@ -64,14 +63,12 @@ def layer_pattern(config: Config, layer: int, seed: int) -> Pattern | None:
     if kind in DENSE:
         return None
     settings: Mapping[str, Any] = config.attention.sparsity_config or {}
-    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    return _pattern(kind, config.shape, f"{seed} {layer}", chosen)
-
-
-def _pattern(kind: str, shape: Shape, seed: str, settings: Mapping[str, Any]) -> Pattern:
-    seeded = Pattern(kind, shape.seq_length, shape.num_attention_heads, seed=seed, **settings)
+    chosen: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
+    pattern = Pattern(kind, config.shape.seq_length, config.shape.num_attention_heads, seed=f"{seed} {layer}", **chosen)
     # Without random blocks the pattern has no seed, so that all layers share one mask.
-    return seeded if _random_blocks(seeded) else Pattern(kind, shape.seq_length, shape.num_attention_heads, **settings)
+    return pattern if _random_blocks(pattern) else replace(pattern, seed="")
 
 
 def layout(pattern: Pattern) -> Tensor:

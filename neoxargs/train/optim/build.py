@@ -61,7 +61,8 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
 
         return onebit.build(kind, groups, config.optimizer_params, data)
     # As DeepSpeed does for an offloaded `Adam`; `torch_adam` asks for torch's.
-    if kind in ("adam", "adamw") and _in_host_memory(config):
+    in_host_memory = config.offload_optimizer.device in ("cpu", "nvme") and not config.optimizer_params.torch_adam
+    if kind in ("adam", "adamw") and in_host_memory:
         kind = "cpu_adam"
     on_gpu = any(weight.is_cuda for group in groups for weight in group["params"])
     if kind == "cpu_adam" and config.offload_optimizer.device == "none" and on_gpu:
@@ -84,10 +85,6 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
 def _decays(name: str, parameter: nn.Parameter) -> bool:
     shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3, the parameter itself is an empty tensor
     return len(shape) > 1 and not name.endswith(".bias") and not hasattr(parameter, "no_weight_decay")
-
-
-def _in_host_memory(config: Config) -> bool:
-    return config.offload_optimizer.device in ("cpu", "nvme") and not config.optimizer_params.torch_adam
 
 
 def _adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:

@@ -5,11 +5,11 @@ They follow torch's conventions: state per parameter, saved and restored through
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
@@ -24,13 +24,10 @@ class _PerTensor(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        for weight, group in self._weights():
-            assert weight.grad is not None
-            self.update(weight, weight.grad, self.state[weight], group)
-
-    def _weights(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         for group in self.param_groups:
-            yield from ((weight, group) for weight in group["params"] if weight.grad is not None)
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self.update(weight, weight.grad, self.state[weight], group)
 
 
 class Lion(_PerTensor):

@@ -28,13 +28,12 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the section as HTML, or "" without answers. rows: those of metrics.jsonl."""
     asked = [row for row in rows if row["event"] == "answers"]
     prompts = [answer["prompt"] for answer in asked[-1]["answers"]] if asked else []
-    questions = "".join(_question(prompt, _answers_to(prompt, asked)) for prompt in dict.fromkeys(prompts))
+    answers = {
+        prompt: [(row["step"], each) for row in asked for each in row["answers"] if each["prompt"] == prompt]
+        for prompt in prompts
+    }
+    questions = "".join(_question(prompt, by_iteration) for prompt, by_iteration in answers.items())
     return f'<section class="answers"><h2>Answers</h2>{questions}</section>' if questions else ""
-
-
-def _answers_to(prompt: str, asked: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return the iterations at which a prompt was continued, with its answers."""
-    return [(row["step"], answer) for row in asked for answer in row["answers"] if answer["prompt"] == prompt]
 
 
 def _question(prompt: str, answers: Sequence[tuple[int, Mapping[str, Any]]]) -> str:

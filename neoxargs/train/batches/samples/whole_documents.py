@@ -70,7 +70,8 @@ class DocumentSamples:
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
         first, end = self.bounds[index], self.bounds[index + 1]
         documents = self.documents[first:end].tolist()
-        ends = np.cumsum([0, *(self._length(document) for document in documents)])
+        lengths = (min(self.packing.window, int(self.file.sequence_lengths[document])) for document in documents)
+        ends = np.cumsum([0, *lengths])
         text = self._read(self.file, documents, ends, PADDING)
         labels = self._read(self.file if self.labels is None else self.labels, documents, ends, IGNORED)
         if self.packing.how != "best_fit":
@@ -84,10 +85,6 @@ class DocumentSamples:
     def first_document(self, index: int) -> int:
         """Return the number of a sample's first document in the file."""
         return int(self.documents[self.bounds[index]])
-
-    def _length(self, document: int) -> int:
-        """Return how many tokens of a document are in its sample."""
-        return min(self.packing.window, int(self.file.sequence_lengths[document]))
 
     def _read(self, file: Any, documents: list[int], ends: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
         """Return tokens or labels of a sample, (seq_length + 1). ends: where the documents begin, and their end."""
