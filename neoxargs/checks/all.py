@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -61,10 +62,11 @@ from neoxargs.checks.machine.disk_space import (
 from neoxargs.checks.machine.hardware import (
     fp16_without_support,
     fp32_without_tf32,
+    gds_without_gpus,
     gpu_only_kernels,
     layers_that_cannot_compile,
-    nvme_problems,
     ops_that_cannot_compile,
+    unwritable_nvme,
 )
 from neoxargs.checks.machine.packages import (
     can_train_here,
@@ -77,6 +79,7 @@ from neoxargs.checks.machine.packages import (
 from neoxargs.config.config import Config
 from neoxargs.facts.vocab import too_few_rows
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
+from neoxargs.hosts.devices import Device
 from neoxargs.runs.run_spec import RunSpec
 
 #: What a check looks at. `program`: values that depend on which script is launched. `trainer`: the packages that every
@@ -87,6 +90,14 @@ Subject = Literal["values", "program", "trainer", "files", "folders", "machine",
 HERE: tuple[Subject, ...] = ("values", "program", "trainer", "files", "folders", "machine", "command")
 #: What needs nothing but the values of the configuration: neither hosts nor files.
 OF_VALUES: tuple[Subject, ...] = ("values", "program")
+
+
+#: What check names where it could not look because of errors -> the subjects.
+KINDS: dict[str, tuple[Subject, ...]] = {
+    "values": OF_VALUES, "files": ("files",), "folders": ("folders",), "this machine": ("trainer", "machine", "command"),
+}  # fmt: skip
+#: What has no answer without the packages of the trainer.
+NEEDS_TRAINER: tuple[Subject, ...] = ("machine", "command")
 
 
 class Check(Record):
@@ -116,16 +127,20 @@ def problems(
     contents of data files that are here: they are the data of the run, wherever it starts.
     """
     found: list[Problem] = []
+    lacks_trainer = False
     for check in CHECKS:
-        if check.subject in subjects and program in check.programs:
-            try:
-                new = list(check.find(spec, words) if check.subject == "command" else check.find(spec))
-            except Problems as stop:  # of a checkpoint in a format that this deepy does not know
-                new = stop.problems
-            warns = check.subject in lenient
-            found += (each.as_warning() if warns and each.id not in WRONG_DATA else each for each in new)
-            if check.subject == "trainer" and found:
-                return found  # without these packages, most of the other checks have no answer
+        if check.subject not in subjects or program not in check.programs:
+            continue
+        if lacks_trainer and check.subject in NEEDS_TRAINER:
+            continue
+        arguments = (spec, words) if check.subject == "command" else (spec,)
+        try:
+            new = spec.config.found(partial(check.find, *arguments))
+        except Problems as stop:  # of a checkpoint in a format that this deepy does not know
+            new = stop.problems
+        warns = check.subject in lenient
+        found += (each.as_warning() if warns and each.id not in WRONG_DATA else each for each in new)
+        lacks_trainer |= check.subject == "trainer" and bool(new)
     return found
 
 
@@ -135,11 +150,8 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
     frozen = frozen_model_problems(config, checkpoint, training=False)
     if no_text := [*reward_models_write_nothing(config), *other_head(config, checkpoint)]:
         return no_text
-    model = [
-        *other_model(config, checkpoint),
-        *other_base_shapes(config, checkpoint),
-        *other_vocabulary(config, checkpoint),
-    ]
+    checks = (other_model, other_base_shapes, other_vocabulary)
+    model = config.found(*(partial(check, config, checkpoint) for check in checks))
     return [*model, *frozen, *unread_checkpoint(config)]
 
 
@@ -169,7 +181,7 @@ def _continued(spec: RunSpec) -> Iterator[Problem]:
     """Yield what is wrong with the checkpoint that training continues from."""
     config = spec.config
     checkpoint = loaded_checkpoint(config)
-    for check in (
+    checks = (
         skipped_checkpoints,
         other_head,
         other_model,
@@ -181,28 +193,37 @@ def _continued(spec: RunSpec) -> Iterator[Problem]:
         changed_training,
         other_data,
         frozen_model_problems,
-    ):
-        yield from check(config, checkpoint)
+    )
+    yield from config.found(*(partial(check, config, checkpoint) for check in checks))
     if config.checkpoint.load or config.mup.use_mup:
         from neoxargs.checks.checkpoint.neox import neox_base_shapes, neox_checkpoint  # few runs need it
 
-        yield from neox_checkpoint(config)
-        yield from neox_base_shapes(config)
+        yield from config.found(partial(neox_checkpoint, config), partial(neox_base_shapes, config))
 
 
 def _precision(spec: RunSpec) -> list[Problem]:
     config, resources = spec.config, spec.resources
-    return [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources.device)]
+    return config.found(
+        lambda: fp16_without_support(config, resources), lambda: fp32_without_tf32(config, resources.device)
+    )
 
 
 def _installed(spec: RunSpec) -> list[Problem]:
-    config, device = spec.config, spec.resources.device
+    config = spec.config
     if spec.resources.remote or not can_train_here():
         return []
-    absent = list(missing_packages(config)) or list(secrets.missing_wandb_key(config, os.environ))
-    found = [*untested_packages(), *absent, *missing_backend(config), *missing_harness(config, training=True)]
-    found += [*ops_that_cannot_compile(config, device), *layers_that_cannot_compile(config, device)]
-    return [*found, *nvme_problems(config, device), *gpu_only_kernels(config, device)]
+    absent = config.found(lambda: missing_packages(config))
+    absent = absent or config.found(lambda: secrets.missing_wandb_key(config, os.environ))
+    found = config.found(lambda: missing_backend(config), lambda: missing_harness(config, training=True))
+    checks = (
+        ops_that_cannot_compile, layers_that_cannot_compile, unwritable_nvme, gds_without_gpus, gpu_only_kernels
+    )  # fmt: skip
+    found += config.found(*(partial(_on_device, check, spec) for check in checks))
+    return [*untested_packages(), *absent, *found]
+
+
+def _on_device(check: Callable[[Config, Device], Iterable[Problem]], spec: RunSpec) -> Iterable[Problem]:
+    return check(spec.config, spec.resources.device)
 
 
 def _command(spec: RunSpec, words: Sequence[str]) -> Iterator[Problem]:

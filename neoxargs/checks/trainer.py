@@ -7,7 +7,8 @@ are in the declarations (`refused`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from neoxargs.base.problems import Problem, close_matches, listed
@@ -53,13 +54,14 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     rows = supported_values(training)
     if training and _writes_unreadable_names(config):
         rows["checkpoint.writer.type"] = ("PYTHON",)
-    refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
-    problems = [_not_built(config, name, rows[name]) for name in refused]
-    problems += _other_layers(config)
+    problems = config.found(*(partial(_unsupported, config, name, values) for name, values in rows.items()))
+    refused = [name for problem in problems for name in problem.about]
+    checks: list[Callable[[Config], Iterable[Problem]]] = [_other_layers]
     if training:
-        problems += [*_onebit_without_deepspeed(config), *_tuned_without_tuner(config), *_muon_on_shards(config)]
-        problems += _counts_no_layer(config)
-    return [*problems, *no_effect_warnings(config, refused)] if training else problems
+        checks += [_onebit_without_deepspeed, _tuned_without_tuner, _muon_on_shards, _counts_no_layer]
+        refused += [name for name in rows if not config.knows(name)]  # it may be
+        checks.append(partial(no_effect_warnings, refused=refused))
+    return problems + config.found(*(partial(check, config) for check in checks))
 
 
 def plugin_value_problems(config: Config) -> Iterator[Problem]:
@@ -138,8 +140,7 @@ def _tuned_without_tuner(config: Config) -> Iterator[Problem]:
 def _counts_no_layer(config: Config) -> Iterator[Problem]:
     """Yield an error if `pipe_partition_method: type:…` matches no layer, for example by a class name of GPT-NeoX."""
     name, method = "pipe_partition_method", config.parallel.pipe_partition_method
-    # Of a configuration with errors, the layers may not be known.
-    if config.broken or not config.parallel.pipe_parallel_size or not layer_pattern(method):
+    if not config.parallel.pipe_parallel_size or not layer_pattern(method):
         return
     names = dict.fromkeys(layer for layer in pipeline_layers(config) if layer != NOT_COUNTED)
     if not any(is_counted(layer, method) for layer in names):
@@ -157,6 +158,11 @@ def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
     if isinstance(value, str) and value:
         return value.lower() in [choice.lower() for choice in values if isinstance(choice, str)]
     return value in (ABSENT, None, "") or value in values
+
+
+def _unsupported(config: Config, name: str, values: tuple[Any, ...]) -> Iterator[Problem]:
+    if not _is_among(config, name, values):
+        yield _not_built(config, name, values)
 
 
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from neoxargs.checks.all import HERE, Subject
 from neoxargs.checks.data.files import READ_AT_MOST, unread
 from neoxargs.checks.machine.packages import can_train_here
 from neoxargs.hosts.launchers import launcher_named
-from neoxargs.launch.stages import State, run_until
+from neoxargs.launch.stages import Incomplete, State, run_until
 from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
 
+#: Keys with errors that are named in a reason at most.
+MOST_KEYS = 6
 #: The script that configurations are checked for.
 TRAIN = Script(str(SHIPPED / "train.py"), "train")
 OF_ANOTHER_PROGRAM = "file-of-another-program"
@@ -30,19 +32,18 @@ OF_ANOTHER_PROGRAM = "file-of-another-program"
 
 def run(request: Request) -> int:
     """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code."""
-    spec, problems = find_problems(request)
+    spec, problems, not_checked = find_problems(request)
     failed = has_errors(problems)
     if failed and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
         problems = [*problems, *_migrate_suggestion(request)]
     if request.as_json:
-        not_checked = list(unchecked(spec, request)) if spec else []
         print(json.dumps(_to_json(spec, problems, not failed) | {"unchecked": not_checked}, indent=2))
         return int(failed)
     report(problems)
     if spec and not failed:
         print("\n".join(["ok", *summary.brief_lines(spec)]))
-        if left_out := list(unchecked(spec, request)):
-            print(f"{'unchecked'.ljust(summary.LABEL)}{', '.join(left_out)}")
+    if not_checked:
+        print(f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}")
     return int(failed)
 
 
@@ -63,8 +64,8 @@ def _migrate_suggestion(request: Request) -> list[Problem]:
     return [Problem(what, hint=hint, severity="warning", id=OF_ANOTHER_PROGRAM)]
 
 
-def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
-    """Return the resolved run (None if it cannot be resolved) and all errors and warnings.
+def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem], list[str]]:
+    """Return the resolved run (None if it cannot be resolved), all errors and warnings, and what is not checked.
 
     With `--gpus`, the run is for another machine, so missing files and programs are only warnings.
     """
@@ -78,21 +79,41 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
     try:
         state = run_until("problems", State(TRAIN, request, os.environ, subjects, lenient))
     except Problems as stop:
-        return None, stop.problems
-    return state.spec, [*state.spec.warnings, *state.problems]
+        return None, stop.problems, [*_affected(stop), *_left_out(request, can_train_here())]
+    problems = [*state.spec.warnings, *state.problems]
+    return state.spec, problems, list(unchecked(state.spec, request, problems))
 
 
-def unchecked(spec: RunSpec, request: Request) -> Iterator[str]:
+def _affected(stop: Problems) -> Iterator[str]:
+    """Yield what could not be checked because of errors."""
+    if not isinstance(stop, Incomplete):
+        yield f"everything else (because of {listed(dict.fromkeys(problem.id for problem in stop.problems), 'and')})"
+        return
+    kinds: dict[frozenset[str], list[str]] = {}
+    for kind, keys in stop.affected.items():
+        kinds.setdefault(frozenset(keys), []).append(kind)
+    for keys, of_keys in kinds.items():
+        yield f"{listed(of_keys, 'and')} as far as they need {listed(sorted(keys), 'and', most=MOST_KEYS)}"
+
+
+def _left_out(request: Request, trains_here: bool) -> Iterator[str]:
+    """Yield what is not checked of any run, with errors or without."""
+    if request.gpus is not None:
+        yield "folders that the run writes to"
+    elif not trains_here:
+        yield "packages of the trainer (torch is not installed)"
+
+
+def unchecked(spec: RunSpec, request: Request, problems: Iterable[Problem]) -> Iterator[str]:
     """Yield what a launch of this run checks and this command does not, each with how to check it."""
     config, resources = spec.config, spec.resources
     if resources.device == "cuda":
         yield "memory (deepy plan)"
     if resources.remote and launcher_named(config.runner.launcher).by_ssh and not config.runner.no_ssh_check:
         yield "other hosts (deepy train.py ... --check-hosts)"
-    if request.gpus is not None:
-        yield "folders that the run writes to"
-    elif not (resources.remote or can_train_here()):
-        yield "packages of the trainer (torch is not installed)"
+    yield from _left_out(request, resources.remote or can_train_here())
+    if any(problem.id == "trainer-missing" for problem in problems):
+        yield "this machine (because of trainer-missing)"
     left = unread(config)
     if sum(left.values()) > READ_AT_MOST:
         size, names = format_bytes(sum(left.values())), listed(list(left), "and", most=3)

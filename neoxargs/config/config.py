@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from neoxargs.base.problems import Place, Problem
 from neoxargs.base.record import replace
 from neoxargs.config.dialect import Dialect
 from neoxargs.config.groups import Groups
 from neoxargs.config.value import DEFAULT, Source, Value
-from neoxargs.registry import REGISTRY, Parameter, normal
+from neoxargs.registry import REGISTRY, Group, Parameter, normal
+
+G = TypeVar("G", bound=Group)
 
 
 class Config(Groups):
@@ -23,7 +25,7 @@ class Config(Groups):
     sections: sections present in the files, including empty ones (`fp16: {}`).
     warnings: problems that do not prevent a start.
     dialect: the GPT-NeoX version whose defaults apply (None on a rank, which receives resolved values).
-    broken: parameters whose value is unknown because of a problem; not empty only in `Unresolved.certain`.
+    broken: parameters whose value is unknown or disputed because of a problem; empty without problems.
     """
 
     def __init__(
@@ -57,6 +59,10 @@ class Config(Groups):
         present = self.values.get(normal(name))
         return present.value if present else REGISTRY.parameters[normal(name)].default
 
+    def group(self, cls: type[G]) -> G:
+        """Return the group of a class, for code that is given the class."""
+        return cast(G, getattr(self, cls.key()))
+
     def source(self, name: str) -> Source:
         """Return the source of a parameter's value; DEFAULT also for a name that is not a parameter."""
         present = self.values.get(normal(name))
@@ -81,6 +87,14 @@ class Config(Groups):
     def is_set(self, name: str) -> bool:
         """True if the user set this parameter."""
         return self.source(name).set_by_user
+
+    def knows(self, name: str) -> bool:
+        """Return whether the value is known, disputed or not."""
+        return name not in self.broken
+
+    def found(self, *checks: Callable[[], Iterable[Problem]]) -> list[Problem]:
+        """Return the problems that checks find. Of a configuration with errors, each finds those that are certain."""
+        return [problem for check in checks for problem in check()]
 
     def file_names(self) -> set[str]:
         """Return the names of the files that set values, and the paths among the values."""

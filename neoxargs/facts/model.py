@@ -10,7 +10,7 @@ from neoxargs.facts.layer_kinds import attention_layers, has_attention, layer_ki
 from neoxargs.facts.mamba import MAMBA
 from neoxargs.facts.recurrent import Recurrence
 from neoxargs.facts.rwkv import RWKV
-from neoxargs.facts.vocab import padded_vocab_size, vocabulary_size
+from neoxargs.facts.vocab import given_rows, padded_vocab_size, vocabulary_size
 from neoxargs.registry.model import Attention, Mlp, Norm, Shape
 
 #: Activations that multiply two projections, gate and value.
@@ -89,8 +89,7 @@ def attention_width(shape: Shape) -> int:
 
 def vocabulary_rows(config: Config) -> int | None:
     """Return the rows of the embedding including padding, or None if they cannot be known without the tokenizer."""
-    given: int | None = config.embedding.__dict__.get("padded_vocab_size")  # no default: absent if it is not set
-    if given:
+    if given := given_rows(config):
         return given
     size = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
     return None if size is None else rows_for(size, config)
@@ -98,9 +97,8 @@ def vocabulary_rows(config: Config) -> int | None:
 
 def rows_for(tokens: int, config: Config) -> int:
     """Return the rows of the embedding including padding. tokens: size of the tokenizer's vocabulary."""
-    given: int | None = config.embedding.__dict__.get("padded_vocab_size")
     padding = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
-    return given or padded_vocab_size(tokens, *padding)
+    return given_rows(config) or padded_vocab_size(tokens, *padding)
 
 
 def parameters(config: Config, rows: int, active: bool = False) -> int:

@@ -234,12 +234,18 @@ _IDS: dict[str, Callable[[Any], dict[str, int]]] = {
 }
 
 
+def given_rows(config: Config) -> int | None:
+    """Return `padded_vocab_size`; None if it is not set."""
+    present = config.values.get("padded_vocab_size")
+    return present.value if present else None
+
+
 def too_few_rows(config: Config, tokens: int | None = None) -> Iterator[Problem]:
     """Yield the error of an embedding with fewer rows than the tokenizer has tokens.
 
     tokens: the size of the vocabulary, by default as far as it is known without the tokenizer.
     """
-    rows, kind = config.embedding.__dict__.get("padded_vocab_size"), config.tokenizer.tokenizer_type
+    rows, kind = given_rows(config), config.tokenizer.tokenizer_type
     tokens = vocabulary_size(kind, config.tokenizer.vocab_file) if tokens is None else tokens
     if rows and tokens and rows < tokens:
         what = f"padded_vocab_size ({rows}) is smaller than the tokenizer's vocabulary ({tokens})"

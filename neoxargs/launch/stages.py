@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal
 
@@ -18,16 +18,26 @@ from neoxargs.base.programs import READERS, Script, find_script
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as checks
-from neoxargs.checks.data.files import certainly_missing
-from neoxargs.hosts.hosts import Resources
 from neoxargs.hosts.slurm import requeues
 from neoxargs.launch.command.command import Command, command
 from neoxargs.launch.start import prepare as preparation
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.runs.run_spec import RunSpec, resolve_run
+from neoxargs.runs.unaffected import unaffected
 
 if TYPE_CHECKING:
     from neoxargs.processes.run_lock import RunLock
+
+
+class Incomplete(Problems):
+    """Raised if errors of the configuration keep some checks from being made.
+
+    affected: what is checked -> the keys because of which a part of it could not be.
+    """
+
+    def __init__(self, problems: Iterable[Problem], affected: Mapping[str, Collection[str]]) -> None:
+        super().__init__(problems)
+        self.affected = affected
 
 
 class State(Record):
@@ -73,7 +83,7 @@ def resolve(state: State) -> State:
     try:
         spec = resolve_run(state.request, state.environ)
     except Unresolved as stop:
-        raise Problems([*stop.problems, *_of_unaffected_values(state, stop)]) from None
+        raise _with_further(stop, state) from None
     if state.script.program == "train" and requeues(state.environ):
         from neoxargs.launch.start.restarts import requeued
 
@@ -81,14 +91,18 @@ def resolve(state: State) -> State:
     return replace(state, resolved=spec)
 
 
-def _of_unaffected_values(state: State, stop: Unresolved) -> list[Problem]:
-    """Return what can be checked without the broken values, to be reported together with them."""
-    certain, program = RunSpec(stop.certain, Resources({}, "cpu")), state.script.program
-    values = [subject for subject in checks.OF_VALUES if subject in state.subjects]
-    found = checks.problems(certain, program, values, lenient=state.lenient)
-    if program == "train" and state.request.gpus is None:
-        found += certainly_missing(stop.certain, stop.broken)
-    return found
+def _with_further(stop: Unresolved, state: State) -> Incomplete:
+    """Return the errors of the configuration, together with what checks find in the values that they do not affect."""
+    spec, config = unaffected(stop, state.environ, state.request.gpus)
+    problems, keys = list(stop.problems), {"values": stop.partial.skipped(config)}
+    for kind, subjects in checks.KINDS.items():
+        chosen = [subject for subject in subjects if subject in state.subjects]
+        problems += checks.problems(spec, state.script.program, chosen, lenient=state.lenient)
+        keys[kind] = keys.get(kind, frozenset()) | config.take_missed()
+    # A plan needs the whole configuration, and so does the command, whose length is checked.
+    keys |= dict.fromkeys(("memory", "the launch command"), config.wrong)
+    written = stop.partial.given | stop.partial.draft.broken
+    return Incomplete(problems, {kind: of_kind & written or of_kind for kind, of_kind in keys.items() if of_kind})
 
 
 def unchanged(state: State) -> State:

@@ -7,12 +7,13 @@ or through others, run first (`before_ranks`), because the hosts and the samples
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeVar
 
 from neoxargs.base.problems import Place, Problem, Problems, listed
+from neoxargs.config.certain import CertainConfig, Uncertain, watched
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.registry import ABSENT, REGISTRY, Group, Parameter
@@ -35,12 +36,12 @@ G = TypeVar("G", bound=Group)
 
 
 class Unresolved(Problems):
-    """Raised if the configuration has errors. `certain` holds the unaffected values, for further checks."""
+    """Raised if the configuration has errors. `partial` is what was resolved, `certain` the values that are known."""
 
-    def __init__(self, problems: Iterable[Problem], certain: Config, broken: Iterable[str]) -> None:
+    def __init__(self, problems: Iterable[Problem], partial: Partial) -> None:
         super().__init__(problems)
-        self.certain = certain
-        self.broken = frozenset(broken)
+        self.partial = partial
+        self.certain = partial.certain_values()
 
 
 def complete(
@@ -95,6 +96,7 @@ class Partial:
 
     values: grow with each rule.
     broken: names whose value is unknown because of a problem.
+    waiting: those of them that would be derived from others.
     given: names set by the user, directly or through a retired parameter.
     special: inputs of rules that are not parameters.
     problems: each with the position of its rule, because the order of messages is that of the rules.
@@ -105,6 +107,7 @@ class Partial:
         self.values = {**draft.dialect.defaults(), **draft.values}
         self.given = set(draft.values)
         self.broken = set(draft.broken)
+        self.waiting = set[str]()
         self.problems: list[tuple[int, Problem]] = []
         self.position = -1
         self.special: dict[str, Any] = {
@@ -137,7 +140,7 @@ class Partial:
         # After those of the draft, in the order of the rules.
         problems = [*self.draft.problems, *found, *(problem for _, problem in sorted(work.problems, key=_position))]
         if any(problem.severity == "error" for problem in problems):
-            raise Unresolved(problems, work.certain_values(), work.broken)
+            raise Unresolved(problems, work)
         config = Config(work.values, self.draft.sections, problems, self.draft.dialect)
         config.auto = self.draft.auto
         if other := other_dialect(self.draft.dialect):
@@ -150,6 +153,7 @@ class Partial:
         work = Partial.__new__(Partial)
         work.__dict__.update(self.__dict__)
         work.values, work.broken, work.problems = dict(self.values), set(self.broken), list(self.problems)
+        work.waiting = set(self.waiting)
         work.special = {**self.special, "gpus": gpus, "samples_per_epoch": samples_per_epoch}
         work.derive_all(found_later=True)
         # After all derivations, so that a check sees final values whatever the order of the modules.
@@ -159,14 +163,66 @@ class Partial:
         return work
 
     def group(self, cls: type[G]) -> G:
-        """Return a group as far as its values are known; the others are defaults."""
+        """Return a group; reading a value that is unknown because of a problem raises Uncertain."""
         known = {p.attribute: self.values[p.name].value for p in cls.parameters.values() if p.name in self.values}
-        return cls(**known)
+        broken = any(map(self.is_broken, (p.name for p in cls.parameters.values()))) if self.broken else False
+        return watched(cls(**known), self.ask) if broken else cls(**known)
+
+    def ask(self, name: str) -> None:
+        """Raise Uncertain if the value of a parameter is unknown because of a problem."""
+        if self.is_broken(name):
+            raise Uncertain(name)
+
+    def is_set(self, name: str) -> bool:
+        """True if the user set a parameter."""
+        return name in self.given
+
+    def place(self, name: str) -> Place | None:
+        """Return the place of a value that the user set."""
+        return self.values[name].source.where if name in self.values else None
 
     def certain_values(self) -> Config:
         """Return the values that are not affected by any problem."""
         values = {name: value for name, value in self.values.items() if not self.is_broken(name)}
         return Config(values, self.draft.sections, [], self.draft.dialect, frozenset(self.broken))
+
+    def certain(self, problems: Iterable[Problem], found: Mapping[str, Iterable[str]]) -> CertainConfig:
+        """Return what checks may read of the values, given the errors.
+
+        found: those of FOUND_LATER that are uncertain -> the keys because of which they are.
+        """
+        keys = {name for problem in problems if problem.severity == "error" for name in problem.about}
+        wrong = {name: (name,) for name in keys | (self.broken - self.waiting)}
+        disputed = {
+            name for name in REGISTRY.parameters if not keys.isdisjoint(_prefixes(name)) and self.is_known(name)
+        }
+        unknown = {name: why for name, why in self.affected({**wrong, **found}).items() if name not in disputed}
+        return CertainConfig(self.certain_values(), unknown, disputed)
+
+    def skipped(self, config: CertainConfig, checks: Sequence[Rule] = CHECKS) -> frozenset[str]:
+        """Return the keys because of which rules could not run."""
+        inputs = {name for rule in (*(rule for rule, _ in self.rules), *checks) for name in rule.inputs}
+        unread = {name for name in inputs if self.is_broken(name)}
+        return frozenset().union(*(config.unknown.get(name, (name,)) for name in unread))
+
+    def affected(self, wrong: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+        """Return what is wrong or derived from a wrong value, each with the keys because of which it is affected.
+
+        wrong: the names of the wrong values, with these keys.
+        """
+        affected = {name: frozenset(keys) for name, keys in wrong.items()}
+        for name in REGISTRY.parameters:  # a problem can be about a whole section
+            if above := [affected[part] for part in _prefixes(name) if part in affected]:
+                affected[name] = frozenset().union(*above)
+        for rule, _ in self.rules:
+            reasons = frozenset().union(*(affected[name] for name in rule.inputs if name in affected))
+            for name in rule.results if reasons else ():
+                if name not in self.given or name in rule.inputs:
+                    affected[name] = affected.get(name, frozenset()) | reasons
+        return affected
+
+    def is_known(self, name: str) -> bool:
+        return not self.is_broken(name) and (name in self.values or self.default(name) is not ABSENT)
 
     # -- retired parameters ------------------------------------------------------------------------------------------
 
@@ -222,17 +278,26 @@ class Partial:
         if not wanted:
             return
         if not self.can_run(rule, own):
-            self.broken.update(wanted)
+            self.wait_for(*wanted)
             return
         try:
-            result = rule.function(*(self.input(name, name in own) for name in rule.inputs))
+            unknown = set(filter(self.is_broken, rule.even_without))
+            result = rule.function(*(None if n in unknown else self.input(n, n in own) for n in rule.inputs))
         except Contradiction as contradiction:
             self.report(contradiction.finding, rule.inputs, rule.id)
             self.broken.update(rule.results)
             return
-        results = result if len(rule.results) > 1 else {rule.results[0]: result}
+        results = (result if len(rule.results) > 1 else {rule.results[0]: result}) or {}
         for name in wanted:
-            self.put(name, (results or {}).get(name), rule)
+            if unknown and results.get(name) is None:
+                self.wait_for(name)
+            else:
+                self.put(name, results.get(name), rule)
+
+    def wait_for(self, *names: str) -> None:
+        """Mark results as unknown because an input is."""
+        self.broken.update(names)
+        self.waiting.update(names)
 
     def put(self, name: str, value: Any, rule: Rule) -> None:
         """Store a result of a rule; None keeps the default."""
@@ -263,6 +328,8 @@ class Partial:
     def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:
         """True if every input has a known value. own: results of the rule itself, which need no value."""
         for name in rule.inputs:
+            if name in rule.even_without:
+                continue
             if name in self.values:
                 if self.broken and self.is_broken(name):
                     return False

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
 from neoxargs.config.value import Value
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.token_files.sources import Source, sources
@@ -34,19 +35,17 @@ class Cut(NamedTuple):
     seed: int
 
 
-def samples_per_epoch(partial: Partial) -> int | None:
+def samples_per_epoch(partial: Partial | Config) -> int | None:
     """Return the number of samples of one pass over the training data; 0 without `train_epochs` or token files.
 
-    None if it is unknown because of a problem that is reported elsewhere: `seq_length` is missing, or the lists of
-    files and of their labels differ in length.
+    None if the lists of files and of their labels differ in length, which is reported elsewhere.
 
-    Raises Problems if a token file cannot be read.
+    Raises Problems if a token file cannot be read, and Uncertain if an error makes a value unknown that the number
+    follows from.
     """
     epochs = partial.values.get("train_epochs")
     if epochs is None or epochs.value is None or "train_epochs" in partial.broken:
         return 0
-    if "seq_length" not in partial.values:
-        return None
     try:
         chosen, cut = sources(partial.group(Data), partial.group(PostTraining))["train"], _cut(partial)
     except ValueError:  # lists of files, labels and weights differ in length, which a rule reports
@@ -67,7 +66,7 @@ def _not_countable(epochs: Value, reason: str, remedy: str) -> Problems:
     return Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
 
 
-def _cut(partial: Partial) -> Cut:
+def _cut(partial: Partial | Config) -> Cut:
     data, prompt = partial.group(Data), prompt_length(partial.group(SoftPrompt))
     length, seed = partial.group(Shape).seq_length, partial.group(Training).seed
     return Cut(data.pack_impl, length, prompt, data.allow_chopped, seed)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import Record
 from neoxargs.base.request import Request
+from neoxargs.config.certain import Uncertain
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.hosts.assumed import assumed_nodes
@@ -51,24 +52,36 @@ def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = 
     partial = before_ranks(drafted)
     found, samples, problems = None, None, list[Problem]()
     try:
-        found = find_hosts(partial, environ) if gpus is None else assumed_nodes(gpus, partial.group(Runner))
+        found = find_hosts(partial, environ, gpus)
+        gpus = found.gpus
     except Problems as stop:
         problems += stop.problems
+        gpus = None
+    except Uncertain:  # an error is reported; a given number of GPUs is known nevertheless
+        pass
     try:
         samples = samples_per_epoch(partial)
     except Problems as stop:
         problems += stop.problems
-    config = partial.complete(found.gpus if found else None, samples, found=problems)
+    except Uncertain:
+        pass
+    config = partial.complete(gpus, samples, found=problems)
     assert found  # without hosts, a problem was raised
     return RunSpec(config, found, drafted)
 
 
-def find_hosts(partial: Partial, environ: Mapping[str, str]) -> Resources:
-    """Return the hosts and devices of a run; raises Problems."""
+def find_hosts(
+    values: Partial | Config, environ: Mapping[str, str], gpus: int | None = None, replica: int | None = None
+) -> Resources:
+    """Return the hosts and devices of a run; raises Problems, or Uncertain if an error makes them unknown.
 
-    def where(key: str) -> Place | None:
-        return partial.values[key].source.where if key in partial.values else None
-
-    parallel, declared = partial.group(Parallel), partial.values.get("global_num_gpus")
-    replica = ranks_of_replica(parallel.model_parallel_size, parallel.pipe_parallel_size)
-    return resources(partial.group(Runner), declared.value if declared else replica, environ, where)
+    gpus: replaces the search for hosts and devices. replica: assumed as the number of ranks of a replica.
+    """
+    runner = values.group(Runner)
+    if gpus is not None:
+        return assumed_nodes(gpus, runner)
+    if replica is None:
+        parallel = values.group(Parallel)
+        replica = ranks_of_replica(parallel.model_parallel_size, parallel.pipe_parallel_size)
+        replica = parallel.global_num_gpus if values.is_set("global_num_gpus") else replica
+    return resources(runner, replica, environ, values.place)

@@ -10,6 +10,7 @@ import os
 import shlex
 import struct
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from neoxargs.base.problems import MAX_DRAWN, Problem, Problems, listed
@@ -83,34 +84,29 @@ VOCABULARY_FILES = {
 
 def missing_files(config: Config) -> list[Problem]:
     """Return a problem for each file that a parameter names and that is missing or damaged."""
-    return [
-        *_token_files(config),
-        *_texts(config),
-        *_absent_vocabulary(config),
-        *_absent_tasks(config),
-    ]
-
-
-def certainly_missing(certain: Config, broken: frozenset[str]) -> list[Problem]:
-    """Return the same for a configuration with problems, without conclusions from its broken parameters."""
-    read = {*TRAINING_DATA, "tokenizer_type", "vocab_file", "merge_file", "dataset_impl"}
-    return [*missing_files(certain), *([] if read & broken else unnamed_files(certain))]
+    checks = (_data, _token_files, _texts, _absent_vocabulary, _vocabulary_contents, _absent_tasks)
+    return config.found(*(partial(check, config) for check in checks))
 
 
 def unnamed_files(config: Config) -> list[Problem]:
     """Return the data and the tokenizer's files that training needs and that no parameter names."""
-    found = []
+    return config.found(lambda: _no_data(config), lambda: _unnamed_vocabulary(config))
+
+
+def _no_data(config: Config) -> Iterator[Problem]:
     if not any(config.get(name) for name in TRAINING_DATA) and config.data.dataset_impl != "online":
         hint = "set data_path: PREFIX for a token file, or text_path: FILE for text that is tokenised on first use"
         what = "there is no training data: none of data_path, text_path and train_data_paths is set"
-        found.append(Problem(what, hint=hint, id="no-training-data", about=TRAINING_DATA))
+        yield Problem(what, hint=hint, id="no-training-data", about=TRAINING_DATA)
+
+
+def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
     for name in _vocabulary_parameters(config):
         if not config.get(name):
             what = f"tokenizer_type ({config.tokenizer.tokenizer_type}) needs {name}"
             hint = f"set {name}, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
             place, about = config.source("tokenizer_type").where, ("tokenizer_type", name)
-            found.append(Problem(what, place, hint, id="vocabulary-not-named", about=about))
-    return found
+            yield Problem(what, place, hint, id="vocabulary-not-named", about=about)
 
 
 def unreadable_base_shapes(config: Config) -> list[Problem]:
@@ -125,13 +121,15 @@ def unreadable_base_shapes(config: Config) -> list[Problem]:
     return []
 
 
-def _token_files(config: Config) -> Iterator[Problem]:
-    limit = _limit(config)
+def _data(config: Config) -> Iterator[Problem]:
     if not config.data.text_path:
         yield from _misplaced_weight(config)
-        yield from _datasets(config, "data_path", prefixes(config.get("data_path")), limit)
+        yield from _datasets(config, "data_path", prefixes(config.get("data_path")), _limit(config))
+
+
+def _token_files(config: Config) -> Iterator[Problem]:
     for name in _parameters(config):
-        yield from _datasets(config, name, path_list(config.get(name)), limit)
+        yield from _datasets(config, name, path_list(config.get(name)), _limit(config))
 
 
 def unread(config: Config) -> dict[str, int]:
@@ -154,8 +152,9 @@ def _named(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((name, prefix) for prefix in path_list(config.get(name)))
 
 
-def _parameters(config: Config) -> tuple[str, ...]:
-    return (*TOKEN_FILES, *(REWARD_FILES if config.post_training.train_impl == "kto" else ()))
+def _parameters(config: Config) -> list[str]:
+    rewarded = config.knows("train_impl") and config.post_training.train_impl == "kto"
+    return list(filter(config.knows, (*TOKEN_FILES, *(REWARD_FILES if rewarded else ()))))
 
 
 def _misplaced_weight(config: Config) -> Iterator[Problem]:
@@ -181,7 +180,7 @@ def _datasets(config: Config, name: str, paths: list[str], limit: int) -> Iterat
         yield Problem(what + listed(missing, "and", most=3), place, hint, id="data-file-missing", about=(name,))
     for prefix in paths:
         if not (together and prefix in unknown):
-            yield from _token_file(config, name, prefix, limit)
+            yield from config.found(partial(_token_file, config, name, prefix, limit))
 
 
 def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
@@ -418,9 +417,13 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
             absent = "this is a pipe or a device, not a regular file" if is_special(path) else "there is no such file"
             what = f"{name} ({path}): {absent}"
             yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))
-        elif path and name == "vocab_file":
-            yield from _other_format(config, path)
-            yield from _unknown_end(config)
+
+
+def _vocabulary_contents(config: Config) -> Iterator[Problem]:
+    path = config.tokenizer.vocab_file if "vocab_file" in _vocabulary_parameters(config) else ""
+    if path and not is_special(path) and os.path.exists(path):
+        yield from _other_format(config, path)
+        yield from _unknown_end(config)
 
 
 def _other_format(config: Config, path: str) -> Iterator[Problem]:

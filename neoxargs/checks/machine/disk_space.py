@@ -46,15 +46,14 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
 
 def folder_problems(config: Config) -> list[Problem]:
     """Return the problems of the folders that training writes to: not writable, or no space for the checkpoints."""
-    save, unwritable = config.checkpoint.save, list(unwritable_folders(config, *WRITTEN))
-    if unwritable or not save:
-        return unwritable
-    return list(_too_little_space(config, shutil.disk_usage(nearest_existing(Path(save))).free))
+    unwritable = config.found(lambda: unwritable_folders(config, *WRITTEN))
+    return unwritable or config.found(lambda: _too_little_space(config))
 
 
 def unwritable_folders(config: Config, *names: str) -> Iterator[Problem]:
     """Return a problem for each of these parameters whose folder cannot be created or written to."""
-    folders = {config.get(name): name for name in reversed(names)}  # of two parameters with one folder, the first
+    known = filter(config.knows, reversed(names))
+    folders = {config.get(name): name for name in known}  # of two parameters with one folder, the first
     for folder, name in folders.items():
         if folder and (why := why_unwritable(Path(folder))):
             what, hint = f"{name} ({folder}): {why}", f"set {name} to a folder that this user can write to"
@@ -77,14 +76,15 @@ def unwritable_file(config: Config, name: str) -> Iterator[Problem]:
         yield Problem(what, config.place(name), hint, id="output-file-unwritable", about=(name,))
 
 
-def _too_little_space(config: Config, free: int) -> Iterator[Problem]:
-    size = checkpoint_bytes(config)
-    if not size:
+def _too_little_space(config: Config) -> Iterator[Problem]:
+    save = config.checkpoint.save
+    if not save or not (size := checkpoint_bytes(config)):
         return
+    free = shutil.disk_usage(nearest_existing(Path(save))).free
     # one more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete
     most, kept = max(1, count_saves(config)), config.checkpoint.keep_last_n_checkpoints
     together = min(most, kept + 1) if kept else most
-    what = f"save ({config.checkpoint.save}): the disk has {_size(free)} free, but"
+    what = f"save ({save}): the disk has {_size(free)} free, but"
     other = "set save to a folder on a disk with more free space"
     if size > free:
         what = f"{what} one checkpoint needs about {_size(size)}"

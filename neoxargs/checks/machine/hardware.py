@@ -94,14 +94,18 @@ def layers_that_cannot_compile(config: Config, device: Device) -> Iterator[Probl
         yield Problem(what, place, hint, id="layers-cannot-compile", about=("compile_layers",))
 
 
-def nvme_problems(config: Config, device: Device) -> Iterator[Problem]:
-    """Folders for NVMe offloading that cannot be written to, and GPUDirect Storage without GPUs."""
+def unwritable_nvme(config: Config, _: Device) -> Iterator[Problem]:
+    """Folders for NVMe offloading that cannot be written to."""
     for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
         name = f"zero_optimization.{section}.nvme_path"
         if options.device == "nvme" and options.nvme_path and (why := why_unwritable(Path(options.nvme_path))):
             hint = "set nvme_path to a writable folder on the NVMe drive"
             what = f"{name} ({options.nvme_path}): {why}"
             yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
+
+
+def gds_without_gpus(config: Config, device: Device) -> Iterator[Problem]:
+    """GPUDirect Storage without GPUs."""
     if config.aio.use_gds and device == "cpu":
         what = "aio.use_gds (true) needs GPUs, but the ranks run on CPUs"
         yield Problem(what, config.place("aio.use_gds"), "remove use_gds", id="gpu-only", about=("aio.use_gds",))
@@ -112,7 +116,7 @@ def gpu_only_kernels(config: Config, device: Device) -> Iterator[Problem]:
     if device == "cuda" or config.zero_optimization.stage != 3:  # a list of stages is for the autotuner
         return
     for name in GPUS_ONLY:
-        if config.get(name):
+        if config.knows(name) and config.get(name):
             what = f"{name} (true) needs GPUs, but the ranks run on CPUs"
             hint = f"remove {name.rpartition('.')[2]}"
             yield Problem(what, config.place(name), hint, id="gpu-only", about=(name,))

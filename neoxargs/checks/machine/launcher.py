@@ -37,7 +37,7 @@ def problems(
 ) -> Iterator[Problem]:
     """Return why a launch command cannot be started. words: the command; script: the path of the script in it."""
     launcher = launcher_named(config.runner.launcher)
-    yield from _missing_hostfile(config, resources, launcher, environ)
+    yield from config.found(lambda: _missing_hostfile(config, resources, launcher, environ))
     # With force_multi, DeepSpeed's runner uses the launcher for a single host too.
     if resources.remote or (config.runner.force_multi and launcher.through_deepspeed):
         yield from _program(config, launcher, environ)
@@ -45,10 +45,11 @@ def problems(
             yield from _invalid_environment_lines(launcher, environ)
         if not launcher.quotes:
             yield from _unquoted_paths(launcher, script)
-            yield from _unquoted_values(config, launcher, environ)
-        yield from _odd_rendezvous(config, resources)
-        yield from _local_rendezvous(config, resources, launcher)
-    yield from _too_long(config, words, launcher.one_word and resources.remote)
+            yield from config.found(lambda: _unquoted_values(config, launcher, environ))
+        yield from config.found(lambda: _odd_rendezvous(config, resources))
+        yield from config.found(lambda: _local_rendezvous(config, resources, launcher))
+    if words:  # none of a configuration with errors
+        yield from _too_long(config, words, launcher.one_word and resources.remote)
 
 
 def _missing_hostfile(

@@ -55,11 +55,10 @@ def untested_packages() -> Iterator[Problem]:
 
 def missing_packages(config: Config) -> Iterator[Problem]:
     """The packages of trackers and tokenizers."""
-    needed = {name: package for name, package in PACKAGES.items() if config.get(name)}
-    if package := TOKENIZERS.get(config.tokenizer.tokenizer_type or ""):
-        needed["tokenizer_type"] = package
-    for name, package in needed.items():
-        if is_missing(package):
+    used = (name for name in (*PACKAGES, "tokenizer_type") if config.knows(name) and config.get(name))
+    for name in used:
+        package = PACKAGES.get(name) or TOKENIZERS.get(config.get(name))
+        if package and is_missing(package):
             what = f"{name} ({yaml_form(config.get(name))}) needs the Python package {package}, which is not installed"
             off = f"set {name}: false" if name in ("use_wandb", "use_comet") else f"remove {name}"
             hint = f"run pip install {package}" + (f", or {off}" if name in PACKAGES else "")

@@ -28,7 +28,9 @@ def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Pro
     written = [
         parameter
         for parameter in map(REGISTRY.parameters.__getitem__, config.values)
-        if _is_set(parameter, config) and not _is_reported(parameter, groups, config)
+        if parameter.name not in config.broken
+        and _is_set(parameter, config)
+        and not _is_reported(parameter, groups, config)
     ]
     reasons: dict[tuple[str, str], list[str]] = {}
     for parameter in written:
@@ -57,7 +59,8 @@ def _warning(config: Config, values: str, names: list[str], reason: str, instead
 
 def _is_set(parameter: Parameter, config: Config) -> bool:
     name, value = parameter.name, config.get(parameter.name)
-    if name in REPEATED_SWITCHES and value == config.get(REPEATED_SWITCHES[name]):
+    repeated = REPEATED_SWITCHES.get(name)
+    if repeated and (repeated in config.broken or value == config.get(repeated)):
         return False
     return config.is_set(name) and value != parameter.default
 
@@ -70,4 +73,4 @@ def _is_reported(parameter: Parameter, refused: Collection[type], config: Config
         return True
     # DeepSpeed has the switch of a compression technique one section below.
     switches = (f"{section}.enabled", f"{section}.shared_parameters.enabled") if section else ()
-    return any(config.is_set(switch) and not config.get(switch) for switch in switches)
+    return any(switch in config.broken or (config.is_set(switch) and not config.get(switch)) for switch in switches)

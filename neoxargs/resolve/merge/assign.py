@@ -52,8 +52,9 @@ def assign(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Ass
     dialect: if known; otherwise it comes from `dialect:` or is inferred from the keys.
     """
     lower, upper = _layer(files), _layer(sets)
-    # `--set KEY=null` and `--set KEY=auto` remove the value of a file.
-    not_overridden = {name: value for name, value in lower.values.items() if name not in upper.auto | upper.unset}
+    # `--set KEY=null` and `--set KEY=auto` remove the value of a file, and so does one of a wrong type.
+    overridden = upper.auto | upper.unset | upper.mismatches.keys()
+    not_overridden = {name: value for name, value in lower.values.items() if name not in overridden}
     values = {**not_overridden, **upper.values}
     problems = [
         _misfit(name, mismatch, entries.parameters[name], values)

@@ -6,6 +6,7 @@ micro batch size and for the accumulation steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from neoxargs.base.problems import listed
@@ -20,16 +21,16 @@ RANKS = "data parallel ranks"
 BATCH_PARAMETERS = (TOTAL, MICRO, STEPS, "batch_size", "gas")
 
 
-@derives(*BATCH_PARAMETERS)
+@derives(*BATCH_PARAMETERS, even_without=("gpus", "model_parallel_size", "pipe_parallel_size"))
 def batch_sizes_agree(
     train_batch_size: int | None,
     train_micro_batch_size_per_gpu: int | None,
     gradient_accumulation_steps: int | None,
     batch_size: int | None,
     gas: int | None,
-    gpus: int,
-    model_parallel_size: int,
-    pipe_parallel_size: int,
+    gpus: int | None,
+    model_parallel_size: int | None,
+    pipe_parallel_size: int | None,
 ) -> dict[str, int] | None:
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks
 
@@ -40,13 +41,16 @@ def batch_sizes_agree(
         train_micro_batch_size_per_gpu: 2
         gradient_accumulation_steps: 2
     """
-    ranks, left_over = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
-    if ranks == 0 or left_over:
-        return None  # reported by `gpus_hold_whole_replicas`
     micro = agreed_value(
         {MICRO: train_micro_batch_size_per_gpu, "batch_size": batch_size}, advice=ignored("batch_size", MICRO)
     )
     steps = agreed_value({STEPS: gradient_accumulation_steps, "gas": gas}, advice=ignored("gas", STEPS))
+    ranks, left_over = 0, 0
+    if gpus is not None and model_parallel_size is not None and pipe_parallel_size is not None:
+        ranks, left_over = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
+    if ranks == 0 or left_over:  # unknown, or reported by `gpus_hold_whole_replicas`
+        refuse_any_ranks(train_batch_size, micro, steps)
+        return None
     total, micro, steps = solve_batch_sizes(train_batch_size, micro, steps, ranks)
     return {TOTAL: total, MICRO: micro, STEPS: steps, "batch_size": micro, "gas": steps}
 
@@ -70,14 +74,8 @@ def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, r
 
     DeepSpeed solves the equation in the same order. Raises Contradiction where there is no solution.
     """
-    if total is None and micro is None:
-        raise Contradiction(
-            f"the batch size is missing: neither {TOTAL} nor {MICRO} is set",
-            f"set {MICRO} to the number of samples per GPU in each micro batch",
-            about=[TOTAL, MICRO],
-        )
     if total is None:
-        assert micro is not None
+        micro = _given(micro)
         steps = steps or 1
         return micro * steps * ranks, micro, steps
     if micro is None:
@@ -88,6 +86,32 @@ def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, r
     if total != micro * steps * ranks:
         raise _unequal(total, micro, steps, ranks)
     return total, micro, steps
+
+
+def refuse_any_ranks(total: int | None, micro: int | None, steps: int | None) -> None:
+    """Raise Contradiction if there is no solution for any number of ranks."""
+    if total is None:
+        _given(micro)
+        return
+    factors = {name: factor for name, factor in ((MICRO, micro), (STEPS, steps)) if factor is not None}
+    if total % (unit := math.prod(factors.values())):
+        product = " x ".join(f"{name} ({factor})" for name, factor in factors.items())
+        raise Contradiction(
+            f"{TOTAL} ({total}) must be a multiple of {product}, whatever the number of {RANKS}",
+            f"set {TOTAL} to {nearest(total, unit)}",
+            about=BATCH_PARAMETERS,
+        )
+
+
+def _given(micro: int | None) -> int:
+    """Return the micro batch size that is set in a configuration without a total; raises Contradiction without it."""
+    if micro is not None:
+        return micro
+    raise Contradiction(
+        f"the batch size is missing: neither {TOTAL} nor {MICRO} is set",
+        f"set {MICRO} to the number of samples per GPU in each micro batch",
+        about=[TOTAL, MICRO],
+    )
 
 
 def _quotient(total: int, missing: str, name: str, factor: int, ranks: int) -> int:

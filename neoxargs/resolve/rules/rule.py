@@ -81,6 +81,8 @@ class Rule(NamedTuple):
     results: tuple[str, ...]
     """The parameters that the rule derives; empty for a check."""
     inputs: tuple[str, ...]
+    even_without: tuple[str, ...] = ()
+    """The inputs without which a derivation runs too, with None; it then returns the results that are certain."""
 
     @property
     def id(self) -> str:
@@ -125,11 +127,11 @@ def derive(function: F) -> F:
     return derives(function.__name__)(function)
 
 
-def derives(*results: str) -> Callable[[F], F]:
+def derives(*results: str, even_without: tuple[str, ...] = ()) -> Callable[[F], F]:
     """Register a derivation of these parameters: the function returns the value, or {name: value} for several."""
 
     def register(function: F) -> F:
-        DERIVATIONS.append(Rule(function, tuple(map(_dotted, results)), _inputs(function)))
+        DERIVATIONS.append(Rule(function, tuple(map(_dotted, results)), _inputs(function), even_without))
         return function
 
     return register
