@@ -94,8 +94,11 @@ OF_VALUES: tuple[Subject, ...] = ("values", "program")
 
 #: What check names where it could not look because of errors -> the subjects.
 KINDS: dict[str, tuple[Subject, ...]] = {
-    "values": OF_VALUES, "files": ("files",), "folders": ("folders",), "this machine": ("trainer", "machine", "command"),
-}  # fmt: skip
+    "values": OF_VALUES,
+    "files": ("files",),
+    "folders": ("folders",),
+    "this machine": ("trainer", "machine", "command"),
+}
 #: What has no answer without the packages of the trainer.
 NEEDS_TRAINER: tuple[Subject, ...] = ("machine", "command")
 

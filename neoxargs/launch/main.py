@@ -28,12 +28,14 @@ def run(request: Request, others: Mapping[Name, Stage]) -> int:
 
 def show(request: Request, form: Form | None) -> int:
     """Print what would be started (`--dry-run`), or one form of it (`--emit`); returns the exit code."""
-    state = run_until("command", launch_of(request, _subjects_of_what_is_shown(request, form)))
-    spec, others = state.spec, {*state.subjects}.difference(checks.OF_VALUES)
-    if found := list(secrets.in_configuration(spec.config)):  # before anything shows their values
-        raise Problems(found)
+    launch = launch_of(request, _subjects_of_what_is_shown(request, form))
+    others = {*launch.subjects}.difference(checks.OF_VALUES)
+    state = run_until("command", replace(launch, lenient=others))
+    spec = state.spec
     refused = find_problems(replace(state, subjects=checks.OF_VALUES)).problems
-    needs = find_problems(replace(state, subjects=others)).problems
+    needs = find_problems(replace(state, subjects=others, lenient=())).problems
+    if any(secrets.in_configuration(spec.config)):  # before anything shows their values
+        raise Problems([*refused, *(need.as_warning() for need in needs)])
     left_out = dropped_settings(spec.config) if form == "megatron" else []
     if form in ("command", "runner"):
         left_out += missing_hostfile(spec.config, spec.resources)

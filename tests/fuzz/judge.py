@@ -34,6 +34,7 @@ from neoxargs.targets import deepspeed, megatron, ranks
 from tests.fuzz.free import FREE, keys_fitting
 from tests.fuzz.mutant import Mutant, Spot
 from tests.fuzz.placed import PLACED
+from tests.fuzz.planted import faults_of_planting
 from tests.fuzz.sources import other_sources, yaml_sources
 
 #: Line breaks by type of file.
@@ -75,6 +76,9 @@ def made(seed: int, number: int) -> Input:
         for _ in range(20):
             if mutant := chance.choice(PLACED)(chance, source):
                 return Input(mutant, reader)
+    if chance.random() < 0.15:
+        text = keys_fitting(chance, source.text) if chance.random() < 0.5 else source.text
+        return Input(Mutant(text, "an error in it"), "planted")
     if chance.random() < 0.03:
         return Input(_freely(chance, source.text), "bytes")
     return Input(_freely(chance, source.text), reader)
@@ -191,8 +195,13 @@ def _bytes(given: Input, faults: list[str]) -> str:
     return _resolved(texts, given, faults)
 
 
+def _planted(given: Input, faults: list[str]) -> str:
+    faults += faults_of_planting(given.mutant.text)
+    return "answered"
+
+
 READERS: dict[str, Callable[[Input, list[str]], str]] = {"check": _check, "migrate": _migrate, "others": _others,
-                                                         "bytes": _bytes}  # fmt: skip
+                                                         "bytes": _bytes, "planted": _planted}  # fmt: skip
 
 
 # -- text and places of problems -------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ VOCABULARY_FILES = {
 
 def missing_files(config: Config) -> list[Problem]:
     """Return a problem for each file that a parameter names and that is missing or damaged."""
-    checks = (_data, _token_files, _texts, _absent_vocabulary, _vocabulary_contents, _absent_tasks)
+    checks = (_token_files, _texts, _absent_vocabulary, _vocabulary_contents, _absent_tasks)
     return config.found(*(partial(check, config) for check in checks))
 
 
@@ -121,15 +121,16 @@ def unreadable_base_shapes(config: Config) -> list[Problem]:
     return []
 
 
-def _data(config: Config) -> Iterator[Problem]:
+def _token_files(config: Config) -> list[Problem]:
+    limit = _limit(config)
+    lists = (partial(_datasets, config, name, limit) for name in _parameters(config))
+    return config.found(partial(_data_path, config, limit), *lists)
+
+
+def _data_path(config: Config, limit: int) -> Iterator[Problem]:
     if not config.data.text_path:
         yield from _misplaced_weight(config)
-        yield from _datasets(config, "data_path", prefixes(config.get("data_path")), _limit(config))
-
-
-def _token_files(config: Config) -> Iterator[Problem]:
-    for name in _parameters(config):
-        yield from _datasets(config, name, path_list(config.get(name)), _limit(config))
+        yield from _datasets(config, "data_path", limit)
 
 
 def unread(config: Config) -> dict[str, int]:
@@ -146,14 +147,14 @@ def _limit(config: Config) -> int:
 
 def _named(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the parameters that name token files, each with a prefix."""
-    if not config.data.text_path:
+    if config.broken.isdisjoint(("text_path", "data_path")) and not config.data.text_path:
         yield from (("data_path", prefix) for prefix in prefixes(config.get("data_path")))
     for name in _parameters(config):
         yield from ((name, prefix) for prefix in path_list(config.get(name)))
 
 
 def _parameters(config: Config) -> list[str]:
-    rewarded = config.knows("train_impl") and config.post_training.train_impl == "kto"
+    rewarded = "train_impl" not in config.broken and config.post_training.train_impl == "kto"
     return list(filter(config.knows, (*TOKEN_FILES, *(REWARD_FILES if rewarded else ()))))
 
 
@@ -166,8 +167,9 @@ def _misplaced_weight(config: Config) -> Iterator[Problem]:
         yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
 
 
-def _datasets(config: Config, name: str, paths: list[str], limit: int) -> Iterator[Problem]:
+def _datasets(config: Config, name: str, limit: int) -> Iterator[Problem]:
     """Check the token files of a parameter; many that are all missing are one problem."""
+    paths = (prefixes if name == "data_path" else path_list)(config.get(name))
     absent = [prefix for prefix in dict.fromkeys(paths) if len(_absent(prefix)) == len(SUFFIXES)]
     # To search a folder for each of thousands of files would take minutes.
     unknown = {prefix for prefix in absent[:MAX_DRAWN] if not _similar_file(prefix)} | {*absent[MAX_DRAWN:]}

@@ -173,6 +173,8 @@ def _listed(
 ) -> list[Source]:
     """Return sources with their weights and label files; without weights, all have weight 1."""
     names, own = ([name for name, _ in blend(paths or ())] for paths in (prefixes, labels))
+    if not names:  # weights and labels without paths, which have no effect
+        return []
     weighted = zip(names, weights or [1.0] * len(names), strict=True)
     found = [Source(name, weight=weight) for name, weight in weighted]
     return [source._replace(labels=label) for source, label in zip(found, own, strict=True)] if own else found
