@@ -94,6 +94,7 @@ def _affected(stop: Problems) -> Iterator[str]:
         kinds.setdefault(frozenset(keys), []).append(kind)
     for keys, of_keys in kinds.items():
         yield f"{listed(of_keys, 'and')} as far as they need {listed(sorted(keys), 'and', most=MOST_KEYS)}"
+    yield "memory and the launch command (they need all values)"
 
 
 def _left_out(request: Request, trains_here: bool) -> Iterator[str]:

@@ -42,11 +42,6 @@ class CertainConfig(Config):
             if not group.in_data_file and any(p.name in affected for p in group.parameters.values()):
                 setattr(self, group.key(), watched(getattr(self, group.key()), self.ask))
 
-    @property
-    def wrong(self) -> frozenset[str]:
-        """The keys whose errors affect anything."""
-        return self.disputed.union(*self.unknown.values())
-
     def ask(self, name: str) -> None:
         """Note that a value is read; raises Uncertain if it is unknown."""
         if name in self.unknown:

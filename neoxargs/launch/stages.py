@@ -23,7 +23,6 @@ from neoxargs.launch.command.command import Command, command
 from neoxargs.launch.start import prepare as preparation
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.runs.run_spec import RunSpec, resolve_run
-from neoxargs.runs.unaffected import unaffected
 
 if TYPE_CHECKING:
     from neoxargs.processes.run_lock import RunLock
@@ -93,14 +92,14 @@ def resolve(state: State) -> State:
 
 def _with_further(stop: Unresolved, state: State) -> Incomplete:
     """Return the errors of the configuration, together with what checks find in the values that they do not affect."""
+    from neoxargs.runs.unaffected import unaffected
+
     spec, config = unaffected(stop, state.environ, state.request.gpus)
     problems, keys = list(stop.problems), {"values": stop.partial.skipped(config)}
     for kind, subjects in checks.KINDS.items():
         chosen = [subject for subject in subjects if subject in state.subjects]
         problems += checks.problems(spec, state.script.program, chosen, lenient=state.lenient)
         keys[kind] = keys.get(kind, frozenset()) | config.take_missed()
-    # A plan needs the whole configuration, and so does the command, whose length is checked.
-    keys |= dict.fromkeys(("memory", "the launch command"), config.wrong)
     written = stop.partial.given | stop.partial.draft.broken
     return Incomplete(problems, {kind: of_kind & written or of_kind for kind, of_kind in keys.items() if of_kind})
 

@@ -17,8 +17,6 @@ from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Scalar, read_plain
 from tests.fuzz.mutant import VALUES
 
-#: Kinds of checks that need the whole configuration.
-OF_ALL = ("memory", "the launch command")
 #: Settings with errors of files, folders and the machine, and of rules that wait for the ranks.
 OTHERS = (
     "text_path=/nonexistent", "load=/nonexistent", "save=/proc/x", "tensorboard_dir=/proc/tb", "aio.use_gds=true",
@@ -74,8 +72,7 @@ def _told(path: Path, settings: list[str]) -> tuple[list[Problem] | None, set[st
     try:
         state = run_until("problems", State(TRAIN, request, {"DS_ACCELERATOR": "cpu"}, HERE))
     except Incomplete as stop:
-        keys = [of_kind for kind, of_kind in stop.affected.items() if kind not in OF_ALL]
-        return _errors(stop.problems), set().union(*keys)
+        return _errors(stop.problems), set().union(*stop.affected.values())
     except Problems:
         return None, set()
     return _errors(state.problems), set()

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.base.problems import Problem
+from neoxargs.checks import all as checks
+from neoxargs.launch import stages
+from neoxargs.runs.run_spec import RunSpec
 from tests.fuzz import judge
 from tests.fuzz.judge import Input, described, judged, made
 from tests.fuzz.mutant import Mutant, Spot
+from tests.fuzz.planted import faults_of_planting
+from tests.fuzz.sources import yaml_sources
 
 INPUTS = 2_000
 PARTS = 20
@@ -45,3 +51,27 @@ def test_an_input_that_hangs_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_inputs_are_reproducible() -> None:
     assert [made(7, number) for number in range(50)] == [made(7, number) for number in range(50)]
+
+
+def planting_is_wrong() -> bool:
+    """Whether planting an error in one of some shipped configurations brings a false one or hides one."""
+    texts = (f"{source.text}\n# {number}\n" for number in range(60) for source in yaml_sources()[number::60][:1])
+    return any(map(faults_of_planting, texts))
+
+
+def test_planted_errors_bring_no_false_ones_and_hide_none() -> None:
+    assert not planting_is_wrong()
+
+
+def test_a_false_error_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKS", (checks.Check("values", false_after_errors),))
+    assert planting_is_wrong()
+
+
+def false_after_errors(spec: RunSpec) -> list[Problem]:
+    return [Problem("planted", id="planted", about=("seed",))] if spec.config.broken else []
+
+
+def test_a_hidden_error_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "_with_further", lambda stop, state: stages.Incomplete(stop.problems, {}))
+    assert planting_is_wrong()
