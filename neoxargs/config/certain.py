@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from neoxargs.base.problems import Place, Problem
-from neoxargs.config.config import Config
+from neoxargs.config.config import Config, Uncertain
 from neoxargs.config.value import Value
 from neoxargs.registry import REGISTRY, Group
 
 G = TypeVar("G", bound=Group)
-
-
-class Uncertain(Exception):
-    """Raised where a check reads a value that is unknown because of an error."""
 
 
 class CertainConfig(Config):

@@ -15,6 +15,10 @@ from neoxargs.registry import REGISTRY, Group, Parameter, normal
 G = TypeVar("G", bound=Group)
 
 
+class Uncertain(Exception):
+    """Raised where a value is read that is unknown because of an error."""
+
+
 class Config(Groups):
     """The complete configuration of a run; every parameter has a value.
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neoxargs.base.problems import Place, Problem, Problems, listed
-from neoxargs.config.certain import CertainConfig, Uncertain, watched
-from neoxargs.config.config import Config
+from neoxargs.config.config import Config, Uncertain
 from neoxargs.config.value import Source, Value
 from neoxargs.registry import ABSENT, REGISTRY, Group, Parameter
 from neoxargs.resolve.guess import guess_warnings, other_dialect
@@ -24,6 +23,9 @@ from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import format_node, node_of
+
+if TYPE_CHECKING:
+    from neoxargs.config.certain import CertainConfig
 
 #: Variants of Adam that files of 2021 combine (`optimizer.type: Adam` with `cpu_adam: true`), from general to specific.
 ADAM_VARIANTS = ("adam", "cpu_adam", "cpu_torch_adam")
@@ -165,8 +167,11 @@ class Partial:
     def group(self, cls: type[G]) -> G:
         """Return a group; reading a value that is unknown because of a problem raises Uncertain."""
         known = {p.attribute: self.values[p.name].value for p in cls.parameters.values() if p.name in self.values}
-        broken = any(map(self.is_broken, (p.name for p in cls.parameters.values()))) if self.broken else False
-        return watched(cls(**known), self.ask) if broken else cls(**known)
+        if not self.broken:
+            return cls(**known)
+        from neoxargs.config.certain import watched  # few runs need it
+
+        return watched(cls(**known), self.ask)
 
     def ask(self, name: str) -> None:
         """Raise Uncertain if the value of a parameter is unknown because of a problem."""
@@ -197,6 +202,8 @@ class Partial:
             name for name in REGISTRY.parameters if not keys.isdisjoint(_prefixes(name)) and self.is_known(name)
         }
         unknown = {name: why for name, why in self.affected({**wrong, **found}).items() if name not in disputed}
+        from neoxargs.config.certain import CertainConfig
+
         return CertainConfig(self.certain_values(), unknown, disputed)
 
     def skipped(self, config: CertainConfig, checks: Sequence[Rule] = CHECKS) -> frozenset[str]:

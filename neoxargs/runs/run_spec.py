@@ -8,8 +8,7 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import Record
 from neoxargs.base.request import Request
-from neoxargs.config.certain import Uncertain
-from neoxargs.config.config import Config
+from neoxargs.config.config import Config, Uncertain
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.hosts.assumed import assumed_nodes
 from neoxargs.hosts.hosts import Resources, resources

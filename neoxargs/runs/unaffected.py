@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
 from neoxargs.base.problems import Problems
-from neoxargs.config.certain import CertainConfig, Uncertain
+from neoxargs.config.certain import CertainConfig
+from neoxargs.config.config import Uncertain
 from neoxargs.hosts.hosts import Resources
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.runs.epochs import samples_per_epoch
