@@ -60,6 +60,7 @@ from neoxargs.checks.machine.disk_space import (
     unwritable_folders,
 )
 from neoxargs.checks.machine.hardware import (
+    backend_of_gpus,
     fp16_without_support,
     fp32_without_tf32,
     gds_without_gpus,
@@ -207,7 +208,9 @@ def _continued(spec: RunSpec) -> Iterator[Problem]:
 def _precision(spec: RunSpec) -> list[Problem]:
     config, resources = spec.config, spec.resources
     return config.found(
-        lambda: fp16_without_support(config, resources), lambda: fp32_without_tf32(config, resources.device)
+        lambda: fp16_without_support(config, resources),
+        lambda: fp32_without_tf32(config, resources.device),
+        lambda: backend_of_gpus(config, resources.device),
     )
 
 

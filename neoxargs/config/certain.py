@@ -20,7 +20,7 @@ class CertainConfig(Config):
     another, can be read, but a problem found with it is kept only if it is about it as well.
 
     unknown: parameter -> the keys whose errors make its value unknown.
-    disputed: the other parameters that errors are about.
+    disputed: the parameters that errors are about although their values are known.
     missed: the keys because of which something was left out since the last `take_missed`.
     """
 

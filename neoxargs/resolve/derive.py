@@ -196,10 +196,13 @@ class Partial:
 
         found: those of FOUND_LATER that are uncertain -> the keys because of which they are.
         """
-        keys = {name for problem in problems if problem.severity == "error" for name in problem.about}
-        wrong = {name: (name,) for name in keys | (self.broken - self.waiting)}
+        wrong = {name: {name} for name in self.broken - self.waiting}
+        for about in (problem.about for problem in problems if problem.severity == "error"):
+            for name in about:
+                wrong.setdefault(name, set()).update(about)
+        # Of two values that contradict each other, both are known; one that is not set may be what is missing.
         disputed = {
-            name for name in REGISTRY.parameters if not keys.isdisjoint(_prefixes(name)) and self.is_known(name)
+            name for name in self.given if not wrong.keys().isdisjoint(_prefixes(name)) and not self.is_broken(name)
         }
         unknown = {name: why for name, why in self.affected({**wrong, **found}).items() if name not in disputed}
         from neoxargs.config.certain import CertainConfig
@@ -227,9 +230,6 @@ class Partial:
                 if name not in self.given or name in rule.inputs:
                     affected[name] = affected.get(name, frozenset()) | reasons
         return affected
-
-    def is_known(self, name: str) -> bool:
-        return not self.is_broken(name) and (name in self.values or self.default(name) is not ABSENT)
 
     # -- retired parameters ------------------------------------------------------------------------------------------
 

@@ -210,3 +210,21 @@ def test_fp32_on_gpus_without_tf32(tmp_path: Path, more: str, device: Device, wa
         if problem.id == "fp32-without-tf32"
     ]
     assert [problem.severity for problem in problems] == ["warning"] * warns
+
+
+@pytest.mark.parametrize(
+    ("more", "device", "warns"),
+    [
+        ("distributed_backend: nccl\n", "cpu", True),
+        ("distributed_backend: nccl\n", "cuda", False),
+        ("distributed_backend: gloo\n", "cpu", False),
+        ("", "cpu", False),
+    ],
+)
+def test_a_backend_of_gpus_on_cpus(tmp_path: Path, more: str, device: Device, warns: bool) -> None:
+    file = tmp_path / "run.yml"
+    file.write_text(YAML + more)
+    found = resolve_run(Request([str(file)], [], gpus=1), {})
+    found = replace(found, resources=replace(found.resources, device=device))
+    problems = [each for each in preflight.problems(found, "train", ["machine"]) if "distributed_backend" in each.about]
+    assert [problem.id for problem in problems] == ["no-effect"] * warns

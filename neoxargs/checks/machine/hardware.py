@@ -52,6 +52,14 @@ def fp32_without_tf32(config: Config, device: Device) -> Iterator[Problem]:
         yield Problem(what, place, hint, severity="warning", id="fp32-without-tf32", about=("precision", name))
 
 
+def backend_of_gpus(config: Config, device: Device) -> Iterator[Problem]:
+    """Warn of nccl where the ranks run on CPUs: train.py replaces it."""
+    name = "distributed_backend"
+    if device == "cpu" and config.is_set(name) and config.get(name) == "nccl":
+        what = f"{name} (nccl) has no effect: the ranks run on CPUs, which communicate by gloo"
+        yield Problem(what, config.place(name), f"remove {name}", severity="warning", id="no-effect", about=(name,))
+
+
 def _lacks_fp16() -> bool:
     """Return whether the CPU has no instructions for fp16; False if that is not known."""
     try:

@@ -178,6 +178,11 @@ SWITCHED_OFF = (
     ),
     SwitchedOff("zero_optimization.*", {"zero_optimization.stage": OFF}, "zero_optimization.stage is 0"),
     SwitchedOff(
+        "zero_optimization.overlap_comm",
+        {"is_pipe_parallel": Is((True,))},
+        "DeepSpeed's pipeline engine (pipe_parallel_size of 1 or more) does not overlap communication",
+    ),
+    SwitchedOff(
         "zero_optimization.stage3_* zero_optimization.sub_group_size zero_optimization.zero_hpz_partition_size"
         " zero_optimization.zero_quantized_* zero_optimization.mics_* zero_optimization.memory_efficient_linear"
         " zero_optimization.pipeline_loading_checkpoint zero_optimization.override_module_apply"
@@ -289,6 +294,11 @@ SWITCHED_OFF = (
             f"{part}_data_paths is not set",
         )
         for part in ("train", "valid", "test")
+    ),
+    SwitchedOff(
+        "vocab_file merge_file",
+        {"tokenizer_type": Is(("byteleveltokenizer", "charleveltokenizer"))},
+        "this tokenizer_type has no vocabulary file",
     ),
     SwitchedOff("allow_chopped", {"pack_impl": Is(("packed",))}, "with pack_impl: packed, any document may be split"),
     SwitchedOff("reset_position_ids reset_attention_mask", {"pack_impl": Is(("best_fit",))}, _SEPARATED),

@@ -17,14 +17,15 @@ from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from tests.support.paths import ROOT
 
 SHOWN = [name for name, entry in catalogue().items() if entry.example]
-#: What an example may have beside: an unfinished or idle feature, or a missing checkpoint, is not the point.
-BESIDE = {"not-built", "no-effect", "frozen-model-has-weights"}
+#: What an example may have beside: an unfinished or idle feature, or a missing file, is not the point.
+BESIDE = {"not-built", "no-effect", "frozen-model-has-weights", "data-file-missing", "checkpoint-missing"}
 #: What follows from the one as well.
 IMPLIED = {
     "tensor-parallel-divides-hidden-size": {"heads-divide-hidden-size"},
-    "epochs-read-each-sample-equally-often": {"epoch-not-countable", "data-file-missing"},
-    "epoch-not-countable": {"data-file-missing"},
+    "epochs-read-each-sample-equally-often": {"epoch-not-countable"},
     "mup-needs-normal-init": {"base-shapes-unreadable"},
+    "valid-labels-match-paths": {"no-training-data"},
+    "test-labels-match-paths": {"no-training-data"},
 }
 
 

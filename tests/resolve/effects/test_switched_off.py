@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
 from neoxargs.base.problems import Problems
@@ -57,6 +60,8 @@ PAIRS += (
         (ZERO % (1, "stage3_max_live_parameters: 5"), "zero_optimization.stage3_max_live_parameters"),
         (ZERO % (3, "round_robin_gradients: true"), "zero_optimization.round_robin_gradients"),
         ("zero_optimization: {overlap_comm: true}", "zero_optimization.overlap_comm"),
+        ("pipe_parallel_size: 1\nzero_optimization: {stage: 1, overlap_comm: true}", "zero_optimization.overlap_comm"),
+        ("tokenizer_type: ByteLevelTokenizer\nvocab_file: v\nmerge_file: m", "vocab_file merge_file"),
         ("aio: {queue_depth: 32}", "aio.queue_depth"),
         ("checkpoint: {writer: {type: python}}\naio: {queue_depth: 32}", "aio.queue_depth"),
         ("prescale_gradients: true\ngradient_predivide_factor: 2", "gradient_predivide_factor"),
@@ -105,6 +110,7 @@ def test_parameters_that_are_switched_off_are_reported(text: str, names: str) ->
         "checkpoint: {writer: {decoupled: true}}\naio: {queue_depth: 32}",
         "init_method: normal\noutput_layer_init_method: wang_init\ninit_method_std: 0.1",
         "pos_emb: rotary\nrotary_pct: 0.25",
+        "tokenizer_type: HFTokenizer\nvocab_file: v",
         "save: x\ncheckpoint_factor: 100\nload: y\nfinetune: true",
         "use_wandb: false\nwandb_project: mine",
         PAIRS + "pos_valid_data_paths: a\nneg_valid_data_paths: b\neval_interval: 5",
@@ -114,6 +120,12 @@ def test_parameters_that_are_switched_off_are_reported(text: str, names: str) ->
 )
 def test_parameters_with_an_effect_or_explicitly_disabled_are_not_reported(text: str) -> None:
     assert warnings(text) == []
+
+
+def test_deepspeed_switches_overlapped_communication_off_in_a_pipeline() -> None:
+    engine = Path(str(find_spec("deepspeed").origin)).parent / "runtime/engine.py"
+    body = engine.read_text().partition("overlap_comm = self.zero_overlap_comm()")[2]
+    assert "PipelineModule" in body.partition("overlap_comm = False")[0]
 
 
 def test_an_unknown_switch_switches_nothing_off() -> None:
@@ -157,4 +169,5 @@ def test_reasons_found_in_published_configurations() -> None:
         "train_data_paths, valid_data_paths and test_data_paths already define the splits",
         "attention_config has no layers with attention and feed-forward",
         "rwkv layers have norms and initial values of their own, and attention_config has no other layers",
+            "DeepSpeed's pipeline engine (pipe_parallel_size of 1 or more) does not overlap communication",
     }  # fmt: skip
