@@ -22,8 +22,8 @@ from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import rank_slice
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
-from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.parallel.layers import shards_of, unsharded_shape
 from neoxargs.train.process import mesh, setup
 from tests.support.finetuning import IGNORED, drawn, labelled, pair

@@ -20,13 +20,13 @@ from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights, rank_slice
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.model.rotary import longrope_context
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights, shards_of, unsharded_shape

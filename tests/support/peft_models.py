@@ -20,12 +20,12 @@ from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import rank_slice
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.parallel.layers import Ranks, shards_of
 from neoxargs.train.process import mesh, setup
 from tests.support.huggingface import CPU, END, SEQ, SIZES, imported, made

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.config.value import DEFAULT, Value
-from neoxargs.train.deepspeed.pipeline_module import layer_specs
-from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
-from neoxargs.train.micro_batch import PipelineLoss
+from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.pipeline import layers
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis, build_mesh
@@ -39,18 +37,10 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
     weights = Weights(seed, Ranks(mesh.tensor, sequence_parallel=config.parallel.sequence_parallel))
     if config.parallel.pipe_parallel_size == 0:
         return GPT(config, VOCABULARY, weights, Shared())
-    from deepspeed.pipe import PipelineModule
-    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+    from neoxargs.train.engine.pipeline import pipeline
 
     init_distributed("gloo")
-    topology = PipeModelDataParallelTopology(mesh.pipe.size, mesh.tensor.size, mesh.data.size)
-    loss = PipelineLoss(Loss.of(config, VOCABULARY, weights.ranks))
-    module: nn.Module = PipelineModule(
-        layers(config, VOCABULARY, weights, Shared()),
-        topology=topology,
-        loss_fn=loss,
-        partition_method="type:transformer",
-    )
+    module: nn.Module = pipeline(config, VOCABULARY, weights, Shared(), mesh)
     return module
 
 
@@ -69,28 +59,10 @@ def randomised(model: nn.Module) -> nn.Module:
     return model
 
 
-def gpt_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return this rank's parameters by the names that they have in a GPT."""
-    parameters = dict(module.named_parameters())
-    return parameters if isinstance(module, GPT) else {_in_gpt(name, module): p for name, p in parameters.items()}
-
-
-def _in_gpt(name: str, pipeline: Any) -> str:
-    """Translate a name of a PipelineModule: `3.mlp.dense.weight` is `layers.1.mlp.dense.weight` in a GPT."""
-    first, _, rest = name.partition(".")
-    if first == "tied_modules":
-        return rest.replace("layers-", "layers.")
-    last = len(layer_specs(pipeline)) - 1
-    place = {1: "positions", last - 1: "final_norm", last: "output"}
-    if int(first) == 0:
-        return f"embedding.{rest}"
-    return f"{place.get(int(first), f'layers.{int(first) - 2}')}.{rest.removeprefix('norm.')}"
-
-
 def load_shards(module: nn.Module, full: dict[str, Tensor], axis: Axis) -> None:
     """Fill this rank's parameters with their shards of the full tensors. axis: the tensor parallel ranks."""
     with torch.no_grad():
-        for name, parameter in gpt_parameters(module).items():
+        for name, parameter in named_weights(module).items():
             parameter.copy_(_shard(full[name], parameter.shape, axis))
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 
 
 @dataclass(frozen=True)

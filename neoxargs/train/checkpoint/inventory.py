@@ -16,8 +16,8 @@ from neoxargs.train.checkpoint import expert_files
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
-from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
-from neoxargs.train.model.pipeline import gpt_name, named_weights, stage_layers
+from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, stage_layers
+from neoxargs.train.deepspeed.weight_names import named_weights
 
 PREFIX = "layout-"
 Inventory = dict[str, Any]
@@ -94,10 +94,11 @@ def _file_name(content: Inventory) -> str:
 def _weights(module: Any, states: str) -> dict[str, Any]:
     if not is_pipeline_module(module):  # one file has all weights
         return {name: [states, name, *_shape_and_shards(weight)] for name, weight in named_weights(module).items()}
+    names = {id(weight): name for name, weight in named_weights(module).items()}
     entries: dict[str, Any] = {}
-    for path, layer, number in stage_layers(module):
+    for number, layer in enumerate(stage_layers(module)):
         file = Path(module.ckpt_layer_path("", number)).name
-        of_layer = {gpt_name(path, name): [file, name, *_shape_and_shards(w)] for name, w in layer.named_parameters()}
+        of_layer = {names[id(w)]: [file, key, *_shape_and_shards(w)] for key, w in layer.named_parameters()}
         entries = of_layer | entries  # a layer used several times is saved once, in the file of its first use
     return entries
 

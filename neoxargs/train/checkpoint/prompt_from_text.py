@@ -15,8 +15,8 @@ from torch import Tensor
 from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.train.checkpoint.relayout import set_weight
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.model.embedding import TokenEmbedding
-from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.model.soft_prompt.prompt import NAME
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Axis, Mesh

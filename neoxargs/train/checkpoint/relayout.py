@@ -28,7 +28,7 @@ from neoxargs.train.checkpoint.weights_by_name import (
 )
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.layers import shards_of, unsharded_shape
 
 #: Weights with one row per token. Their row count is padded to a multiple that depends on the layout, with zeros.

@@ -30,7 +30,7 @@ from neoxargs.train.checkpoint.random_states import random_file, restore_random_
 from neoxargs.train.checkpoint.saving import Position, Saver, first_non_finite
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
 from neoxargs.train.deepspeed import checkpoint_io
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.optim.schedule import Schedule, continue_schedule
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
 

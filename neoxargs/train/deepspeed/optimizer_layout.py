@@ -16,7 +16,7 @@ import torch.distributed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 
 
 class Piece(NamedTuple):

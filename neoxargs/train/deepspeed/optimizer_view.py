@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.train.deepspeed import interface
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.gradient_norm import counts_here, is_expert
 from neoxargs.train.process.mesh import Mesh
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from neoxargs.facts.layout import NOT_COUNTED
 
-#: Counts the weights of each layer of the list that a PipelineModule is made of.
-CountWeights = Callable[[Sequence[Any]], list[int]]
 
-
-def pipeline_module(count_weights: CountWeights, **options: Any) -> Any:
+def pipeline_module(count_weights: Callable[[], list[int]], **options: Any) -> Any:
     """Return a PipelineModule that counts weights for `pipe_partition_method: parameters` without building layers.
+
+    count_weights: returns the number of elements of each layer.
 
     With `type:…`, it counts the two embeddings as one layer.
     """
@@ -23,7 +22,7 @@ def pipeline_module(count_weights: CountWeights, **options: Any) -> Any:
     class Counted(PipelineModule):  # type: ignore[misc]
         # DeepSpeed's method builds every layer of the model, with its values, on every rank.
         def _count_layer_params(self) -> list[int]:
-            return count_weights(self._layer_specs)
+            return count_weights()
 
         def _find_layer_type(self, layername: str) -> list[int]:
             found: list[int] = super()._find_layer_type(layername)
@@ -46,6 +45,12 @@ def layer_specs(module: Any) -> list[Any]:
 def stage_specs(module: Any) -> list[Any]:
     """Return the layers of this rank's pipeline stage, as they were given to the PipelineModule."""
     return layer_specs(module)[module._local_start : module._local_stop]
+
+
+def stage_layers(module: Any) -> list[nn.Module]:
+    """Return the modules of `stage_specs`. (`forward_funcs` has a function in place of a layer that is tied.)"""
+    specs = zip(stage_specs(module), module.forward_funcs, strict=True)
+    return [module.tied_modules[spec.key] if hasattr(spec, "key") else layer for spec, layer in specs]
 
 
 def exclude_tied_gradients(module: Any) -> None:

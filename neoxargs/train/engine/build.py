@@ -14,7 +14,6 @@ import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import PipelineModule
-from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
@@ -22,25 +21,23 @@ from neoxargs.config.config import Config
 from neoxargs.facts.optimizer_state import accumulates_in_fp32, is_onebit
 from neoxargs.facts.vocab import padded_vocab_size, too_few_rows
 from neoxargs.train.deepspeed import expert_groups, half_precision, interface, patches, skip_steps, swap
-from neoxargs.train.deepspeed.pipeline_module import pipeline_module
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
 from neoxargs.train.engine.frozen import freeze
 from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
+from neoxargs.train.engine.pipeline import pipeline
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Engine, Pipelined, Plain
 from neoxargs.train.losses import objective
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.losses.means import Means
-from neoxargs.train.micro_batch import PipelineLoss
 from neoxargs.train.model import mup
-from neoxargs.train.model.block import BLOCKS
 from neoxargs.train.model.experts import layer as experts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.lora import adapters
-from neoxargs.train.model.pipeline import count_weights, layers, named_weights, tie_relative_bias
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Selective
 from neoxargs.train.optim import build as optimizer
@@ -73,7 +70,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
         module = (
-            _pipeline(config, vocabulary, weights, shared, mesh)
+            pipeline(config, vocabulary, weights, shared, mesh)
             if pipelined
             else _gpt(config, json, vocabulary, weights, shared, mesh)
         )
@@ -122,25 +119,6 @@ def _init_device(config: Config) -> torch.device:
     return torch.device(name)
 
 
-def _pipeline(config: Config, vocabulary: Vocabulary, weights: Weights, shared: Shared, mesh: Mesh) -> PipelineModule:
-    topology = PipeModelDataParallelTopology(num_pp=mesh.pipe.size, num_mp=mesh.tensor.size, num_dp=mesh.data.size)
-    module = pipeline_module(
-        count_weights,
-        layers=layers(config, vocabulary, weights, shared),
-        topology=topology,
-        loss_fn=PipelineLoss(objective.loss_of(config, vocabulary, weights.ranks, shared.measures)),
-        partition_method=config.parallel.pipe_partition_method,
-        activation_checkpoint_interval=recompute.checkpoint_interval(config.recompute),
-        activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),
-        # Not the token embedding: its inputs are integers without gradients, and DeepSpeed's checkpoint function then
-        # computes no gradients of its weights.
-        checkpointable_layers=["PositionEmbedding", "FinalNorm", *BLOCKS],
-    )
-    tie_relative_bias(module)
-    adapters.attach(module, config, weights)
-    return module
-
-
 def _gpt(
     config: Config, json: dict[str, Any], vocabulary: Vocabulary, weights: Weights, shared: Shared, mesh: Mesh
 ) -> GPT:
@@ -149,7 +127,7 @@ def _gpt(
         weights = replace(weights, place=weights.device, dtype=_weight_type(json))
     with zero3_partitioning(config, json, mesh):
         model = GPT(config, vocabulary, weights, shared)
-        adapters.attach(model, config, weights)
+        adapters.attach({"": model}, config, weights)
     model.checkpoint_layers = recompute.checkpoint_interval(config.recompute)
     model.reduces_gradients_once = config.zero_optimization.stage >= 2
     model.checkpoint = recompute.checkpoint_function(config, mesh, reentrant=config.zero_optimization.stage == 3)

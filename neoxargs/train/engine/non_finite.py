@@ -17,7 +17,7 @@ from torch import Tensor
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.train.deepspeed.optimizer_view import before_reduction, before_step, full_gradients
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.facts.model import head_dim
-from neoxargs.registry.model import Embedding, Shape
 from neoxargs.train.model.mup import multipliers
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import METHODS
@@ -29,12 +28,13 @@ class RelativeBias(nn.Module):
     All layers share one table. As in GPT-NeoX, its values are multiplied by the square root of the head dimension.
     """
 
-    def __init__(self, shape: Shape, embedding: Embedding, weights: Weights, tables: Tables) -> None:
+    def __init__(self, config: Config, weights: Weights, tables: Tables) -> None:
         super().__init__()
+        shape, embedding = config.shape, config.embedding
         self.embedding = embedding
         self.bias: Tensor | None = None
         self.tables = tables
-        self.scale = math.sqrt(head_dim(shape))
+        self.scale = math.sqrt(head_dim(shape)) * multipliers(config)[1]
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
         self.table = weights.parameter("table", size, xavier, split=1)
@@ -61,15 +61,6 @@ class RelativeBias(nn.Module):
         return bucket(
             _distances_back(seq, device), options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal
         )
-
-
-def relative_bias(config: Config, weights: Weights, tables: Tables) -> RelativeBias | None:
-    """Make the table that all layers share; None unless `pos_emb` is rpe."""
-    if config.embedding.pos_emb != "rpe":
-        return None
-    table = RelativeBias(config.shape, config.embedding, weights.at("relative"), tables)
-    table.scale *= multipliers(config)[1]
-    return table
 
 
 def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -> Tensor:

@@ -20,7 +20,7 @@ from neoxargs.train.model.documents import (
     resets_positions,
     unpack,
 )
-from neoxargs.train.model.mup import multipliers, output_scale, scale_by
+from neoxargs.train.model.mup import multipliers, scale_by
 from neoxargs.train.model.soft_prompt import prompt as soft_prompt
 from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.init import first_rows, initializer
@@ -36,8 +36,6 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, config: Config, vocabulary: Vocabulary, weights: Weights) -> None:
         super().__init__()
-        #: muP factor on the input of the output layer when that layer is tied to this one.
-        self.output_scale = output_scale(config, weights.widths)
         self.eod = vocabulary.eod if needs_document_starts(config.data) else None
         method = first_rows(vocabulary.size, initializer(config.init.init_method, config.init, config.shape))
         size = vocabulary.padded, config.shape.hidden_size

@@ -1,8 +1,4 @@
-"""The GPT as one module, for DeepSpeed's engine without a pipeline.
-
-pipeline.py lists the same layers for DeepSpeed's pipeline engine. Both give the same initial weights and the
-same losses.
-"""
+"""The GPT as one module, for DeepSpeed's engine without a pipeline (engine/pipeline.py: the one with a pipeline)."""
 
 from __future__ import annotations
 
@@ -13,79 +9,36 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import REWARD_HEAD, is_reward_model, weights_of_layers
-from neoxargs.train.losses.cross_entropy import Readout, Vocabulary
+from neoxargs.facts.model import weights_of_layers
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.losses.objective import loss_of
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.model.bias import relative_bias
-from neoxargs.train.model.block import block_class
+from neoxargs.train.model.bias import RelativeBias
 from neoxargs.train.model.documents import LayerInput, pack, unpack
-from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
-from neoxargs.train.model.mup import output_scale, scale_by
-from neoxargs.train.model.norm import norm
+from neoxargs.train.model.parts import EMBEDDING, FINAL_NORM, LAYERS, POSITIONS, RELATIVE, build, parts
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.init import first_rows, initializer
 from neoxargs.train.parallel.layers import Weights
-
-
-class OutputLayer(nn.Module):
-    """Output layer over the vocabulary, with a weight of its own or the token embedding's (`tied`)."""
-
-    def __init__(
-        self, config: Config, vocabulary: Vocabulary, weights: Weights, tied: nn.Parameter | None = None
-    ) -> None:
-        super().__init__()
-        #: muP factor on the layer's input.
-        self.scale = output_scale(config, weights.widths)
-        size = (vocabulary.padded, config.shape.hidden_size)
-        method = first_rows(vocabulary.size, initializer(config.init.init_method, config.init, config.shape))
-        self.weight = weights.parameter("weight", size, method, split=0) if tied is None else tied
-
-    def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
-        """Apply `finish`, which computes the loss or the logits, to the readout of (batch, seq, hidden).
-
-        It runs inside this module's forward pass, because ZeRO-3 gathers the weight for the duration of that only.
-        """
-        return finish(readout_of(hidden, self.weight, self.scale))
-
-
-class RewardHead(nn.Module):
-    """The output layer of a reward model: one output, whose weight every tensor parallel rank has in full."""
-
-    def __init__(self, config: Config, weights: Weights) -> None:
-        super().__init__()
-        #: muP factor on the layer's input.
-        self.scale = output_scale(config, weights.widths)
-        method = initializer(config.init.init_method, config.init, config.shape)
-        self.weight = weights.parameter("weight", (1, config.shape.hidden_size), method)
-
-    def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
-        """As of `OutputLayer`."""
-        return finish(readout_of(hidden, self.weight, self.scale))
 
 
 class GPT(nn.Module):
     """Decoder-only transformer: the tensors of a `MicroBatch`, by name -> loss, or without labels logits (B, S, V)."""
 
+    output: Any
+    """The head, unless this is a reward model, which has `rm_linear`."""
+
     def __init__(self, config: Config, vocabulary: Vocabulary, weights: Weights, shared: Shared) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(config, vocabulary, weights.at("embedding"))
-        self.positions = PositionEmbedding(config, weights.at("positions"))
+        found = parts(config, vocabulary, weights, shared)
+        modules = build(found)
+        self.embedding, self.positions = modules[EMBEDDING], modules[POSITIONS]
+        # Before the layers, which hold it too: a weight has its first name.
+        self.relative: RelativeBias | None = modules.get(RELATIVE)
         #: For each layer of the model, the index in `layers` of its weights; layers that share weights repeat an index.
         self.order = weights_of_layers(config.shape)
-        self.relative = relative_bias(config, weights, shared.tables)
-        self.layers = nn.ModuleList(
-            block_class(config, layer)(config, weights.at(f"layers.{index}"), shared, layer, self.relative)
-            # Each index once: `order.index` gives the first layer that has these weights, by which its kind is chosen.
-            for index, layer in sorted((index, self.order.index(index)) for index in set(self.order))
-        )
-        self.final_norm = norm(config.shape.hidden_size, config.norm, weights.ranks.shards)
-        if is_reward_model(config):
-            self.rm_linear = RewardHead(config, weights.at(REWARD_HEAD))
-        else:
-            # The same nn.Parameter object, so that DeepSpeed and checkpoints see one weight.
-            tied = None if config.embedding.no_weight_tying else self.embedding.weight
-            self.output = OutputLayer(config, vocabulary, weights.at("output"), tied)
+        self.layers = nn.ModuleList(modules[f"{LAYERS}.{index}"] for index in range(max(self.order) + 1))
+        self.final_norm = modules[FINAL_NORM]
+        self.head = found[-1].name
+        self.add_module(self.head, modules[self.head])
         self.loss = loss_of(config, vocabulary, weights.ranks, shared.measures)
         #: Recompute activations in the backward pass in groups of this many layers; 0 keeps all activations.
         self.checkpoint_layers = 0
@@ -108,11 +61,10 @@ class GPT(nn.Module):
             # Built anew for each pass: `layers` holds each set of weights once, but a layer may run several times.
             run = nn.Sequential(*(self.layers[index] for index in self.order[start:][: step or None]))
             hidden = self._recomputed(run, hidden, bias) if step else run(hidden)
-        # Passed as a function because of ZeRO-3, see OutputLayer.forward.
+        # Passed as a function because of ZeRO-3, see Head.forward.
         batch = None if labels is None else MicroBatch(tokens, labels, starts, **others)
         finish = self.loss.logits if batch is None else lambda readout: self.loss(readout, batch)
-        head = self.rm_linear if hasattr(self, REWARD_HEAD) else self.output
-        return head(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
+        return getattr(self, self.head)(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
 
     def _recomputed(self, run: Callable[..., LayerInput], inputs: LayerInput, bias: Tensor | None) -> LayerInput:
         """Run a group of layers with checkpointing.
@@ -135,10 +87,3 @@ class GPT(nn.Module):
 def _checkpoint(run: Callable[..., LayerInput], *inputs: Tensor) -> LayerInput:
     # Reentrant: ZeRO-3 frees gathered weights between the passes, which the non-reentrant kind reports as an error.
     return checkpoint(run, *inputs, use_reentrant=True)  # type: ignore[no-any-return]
-
-
-def readout_of(hidden: Tensor, weight: nn.Parameter, scale: float) -> Readout:
-    """Return the factors of the logits: `scale` x hidden (batch, seq, hidden), and weight (vocabulary, hidden)."""
-    # A view, not the parameter: DeepSpeed's bf16 optimizer clears gradients when the backward pass reaches the last
-    # stage's output, and would clear the parameter's gradient, which is already there.
-    return Readout(scale_by(hidden, scale), weight.view_as(weight))

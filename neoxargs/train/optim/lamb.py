@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process.mesh import ALONE, Axis, Mesh
 
 

@@ -23,7 +23,7 @@ from neoxargs.facts.lora import target
 from neoxargs.facts.model import GATED
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process.mesh import Mesh
 
 #: Coefficients of the iteration, and its steps, of the author's implementation (kellerjordan.github.io/posts/muon).

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
@@ -19,7 +20,6 @@ from tests.support.small_gpt import (
     VOCABULARY,
     batch,
     build,
-    gpt_parameters,
     join_shards,
     load_shards,
     randomised,
@@ -100,7 +100,7 @@ def assert_same(logits: Tensor, gradients: ByName, tied: bool = True) -> None:
 def plain(model: GPT) -> tuple[Tensor, ByName]:
     tokens, labels = batch(2)
     model(tokens, labels).backward()
-    return model(tokens), {name: p.grad for name, p in gpt_parameters(model).items()}
+    return model(tokens), {name: p.grad for name, p in named_weights(model).items()}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -139,7 +139,7 @@ def pipeline(weights: ByName) -> tuple[Tensor | None, ByName]:
     _, readout = engine.eval_batch(iter([to_pipeline(MicroBatch(*batch(2)))]), return_logits=True)
     logits = model.loss_fn.loss.logits(readout) if engine.is_last_stage() else None
     engine.train_batch(iter([to_pipeline(MicroBatch(*batch(2)))]))
-    return logits, {name: weights[name] - p.detach() for name, p in gpt_parameters(model).items()}
+    return logits, {name: weights[name] - p.detach() for name, p in named_weights(model).items()}
 
 
 def test_two_pipeline_stages() -> None:

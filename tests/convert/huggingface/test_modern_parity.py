@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.registry.model import Norm
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.mlp import activation
 from neoxargs.train.model.norm import norm
@@ -18,7 +19,7 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
+from tests.support.small_gpt import VOCABULARY, batch, load_shards, randomised, small
 
 ByName = dict[str, Tensor]
 SIZES = {
@@ -123,10 +124,10 @@ def assert_same(model: GPT, name: str, axis: Axis, answer: tuple[ByName, Tensor,
     load_shards(model, shares(name, weights, axis), axis)
     torch.testing.assert_close(model(tokens), logits, rtol=1e-4, atol=1e-4)
     model(tokens, labels).backward()
-    found = {key: p.grad for key, p in gpt_parameters(model).items()}
+    found = {key: p.grad for key, p in named_weights(model).items()}
     assert found.keys() == gradients.keys()
     load_shards(model, shares(name, gradients, axis), axis)
-    for key, slice_of in gpt_parameters(model).items():
+    for key, slice_of in named_weights(model).items():
         torch.testing.assert_close(found[key], slice_of, rtol=1e-4, atol=1e-4, msg=lambda m, n=key: f"{n}: {m}")
 
 

@@ -17,7 +17,7 @@ from neoxargs.train.checkpoint import saving
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves

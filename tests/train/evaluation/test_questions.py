@@ -14,12 +14,12 @@ import torch
 
 from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.generation import Generation
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.generation.loading import make_generator
 from neoxargs.train.generation.logprobs import Scorer, ScoringRow
 from neoxargs.train.generation.paused import paused
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.pipeline import named_weights
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup

@@ -13,9 +13,10 @@ import yaml
 from neoxargs.base.problems import Problems
 from neoxargs.facts.model import REWARD_HEAD
 from neoxargs.train import coord_check
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.model import mup
-from neoxargs.train.model.gpt import GPT, RewardHead
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.output import RewardHead
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.layers import Weights

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.optim.muon import orthogonal
 from neoxargs.train.process import setup
 from tests.support.layouts import BF16, FP16

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.registry.model import Init, Shape
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
@@ -16,7 +17,7 @@ from neoxargs.train.parallel.init import METHODS, initial_values, initializer
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis, destroy_groups
 from tests.support.ranks import run_ranks
-from tests.support.small_gpt import VOCABULARY, build, gpt_parameters, join_shards, small
+from tests.support.small_gpt import VOCABULARY, build, join_shards, small
 
 
 def one_process(seed: int = 1234) -> dict[str, Tensor]:
@@ -33,7 +34,7 @@ def parts() -> dict[str, dict[str, Tensor]]:
     found = {}
     for layout, (tensor, pipe) in LAYOUTS.items():
         model = build(small(model_parallel_size=tensor, pipe_parallel_size=pipe))
-        found[layout] = {name: p.detach().clone() for name, p in gpt_parameters(model).items()}
+        found[layout] = {name: p.detach().clone() for name, p in named_weights(model).items()}
         destroy_groups()
     return found
 

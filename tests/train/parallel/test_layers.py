@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neoxargs.train.model.pipeline import count_weights, layers
+from neoxargs.train.engine.pipeline import count_weights
+from neoxargs.train.model.parts import build, parts
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.init import METHODS
-from neoxargs.train.parallel.layers import Ranks, VocabEmbedding, Weights
+from neoxargs.train.parallel.layers import Ranks, Shapes, VocabEmbedding, Weights
 from neoxargs.train.process.mesh import Axis
 from tests.support.small_gpt import VOCABULARY, small
 
@@ -32,7 +33,8 @@ def test_rows_added_to_a_gradient_are_the_gradient_to_the_last_bit() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_layers_are_sized_up_without_being_built(changes: dict[str, object], ranks: int) -> None:
     weights, config = Weights(ranks=Ranks(Axis(ranks))), small(**changes)
-    built = [specification.build() for specification in layers(config, VOCABULARY, weights, Shared())]
-    assert count_weights(layers(config, VOCABULARY, weights, Shared())) == [
-        sum(p.numel() for p in layer.parameters()) for layer in built
+    found = parts(config, VOCABULARY, weights, Shared())
+    modules = build(found)
+    assert count_weights(parts(config, VOCABULARY, Shapes(**vars(weights)), Shared())) == [
+        sum(weight.numel() for weight in modules[part.name].parameters()) for part in found if part.runs
     ]

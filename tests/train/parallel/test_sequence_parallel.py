@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
@@ -22,7 +23,7 @@ from neoxargs.train.process.mesh import Axis
 from neoxargs.train.process.shared_memory import Channel
 from tests.support.layouts import BF16
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
+from tests.support.small_gpt import VOCABULARY, batch, load_shards, randomised, small
 from tests.support.trials import Trial, started
 
 ByName = dict[str, Tensor]
@@ -55,7 +56,7 @@ def alone(name: str) -> tuple[float, ByName, ByName]:
     model = randomised(GPT(small(**KINDS[name]), VOCABULARY, Weights(), Shared()))
     loss = model(*batch(2))
     loss.backward()
-    weights = gpt_parameters(model).items()
+    weights = named_weights(model).items()
     return loss.item(), {key: p.detach() for key, p in weights}, {key: p.grad for key, p in weights}
 
 
@@ -76,9 +77,9 @@ def both_ways() -> None:
         found = model(*batch(2))
         found.backward()
         torch.testing.assert_close(found.item(), loss, rtol=1e-5, atol=1e-5)
-        mine = {key: p.grad for key, p in gpt_parameters(model).items()}
+        mine = {key: p.grad for key, p in named_weights(model).items()}
         load_shards(model, dealt(name, gradients, axis.size), axis)
-        for key, expected in gpt_parameters(model).items():
+        for key, expected in named_weights(model).items():
             torch.testing.assert_close(
                 mine[key], expected, rtol=1e-4, atol=1e-5, msg=lambda m, n=f"{name}, {key}": f"{n}: {m}"
             )

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from neoxargs.facts.model import weights_of_layers
 from neoxargs.registry.model import Shape
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import destroy_groups
 from tests.support.layouts import RECOMPUTE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, join_shards, small
+from tests.support.small_gpt import VOCABULARY, batch, build, join_shards, small
 from tests.support.trials import Losses, Trial, resume, staged, train
 
 STEPS = 4
@@ -93,7 +94,7 @@ def parts() -> list[tuple[dict[str, Tensor], int]]:
     for style, tensor, pipe in LAYOUTS:
         changes = {"param_sharing_style": style, "model_parallel_size": tensor, "pipe_parallel_size": pipe}
         model = build(small(**GROUPED | changes))
-        weights = {name: p.detach().clone() for name, p in gpt_parameters(model).items()}
+        weights = {name: p.detach().clone() for name, p in named_weights(model).items()}
         found.append((weights, sum(p.numel() for p in model.parameters())))
         destroy_groups()
     return found

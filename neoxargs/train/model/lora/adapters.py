@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.lora import ALL, Target, scale, targets
 from neoxargs.registry.lora import Lora
-from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
-from neoxargs.train.model.pipeline import stage_layers
 from neoxargs.train.parallel.communicate import copy_to_ranks, gather, leave_region, sum_gradients
 from neoxargs.train.parallel.init import Initializer, zeros
 from neoxargs.train.parallel.layers import ColumnLinear, RowLinear, Weights
@@ -111,15 +109,19 @@ def assembled(target: Target, deltas: Mapping[str, Tensor], ranks: int = 1) -> T
     return torch.cat(blocks, dim=-1).flatten(-2)
 
 
-def attach(module: nn.Module, config: Config, weights: Weights) -> None:
-    """Add the adapters that the configuration asks for to the layers of a model, or of a pipeline stage."""
+def attach(parts: Mapping[str, nn.Module], config: Config, weights: Weights) -> None:
+    """Add the adapters that the configuration asks for to the layers of a model, or of a pipeline stage.
+
+    parts: by the prefix of the names of their weights.
+    """
     by_name = {target.module: target for target in targets(config)}
-    # A list first: attaching adds modules, which the iteration must not meet.
-    for name, layer in list(_parallel_layers(module)) if by_name else ():
-        target = by_name.get(re.sub(r"^layers\.\d+\.", "", name))
-        if target is not None:
-            partial = isinstance(layer, RowLinear) and layer.partial
-            layer.lora = Adapters(config, target, weights.at(f"{name}.{MODULE}"), partial)
+    for path, part in parts.items() if by_name else ():
+        # A list first: attaching adds modules, which the iteration must not meet.
+        for name, layer in list(part.named_modules(prefix=path)):
+            target = by_name.get(re.sub(r"^layers\.\d+\.", "", name))
+            if target is not None and isinstance(layer, ColumnLinear | RowLinear):
+                partial = isinstance(layer, RowLinear) and layer.partial
+                layer.lora = Adapters(config, target, weights.at(f"{name}.{MODULE}"), partial)
 
 
 @contextmanager
@@ -136,17 +138,6 @@ def disabled(module: nn.Module) -> Iterator[None]:
 def is_adapter(name: str) -> bool:
     """Whether a weight belongs to an adapter."""
     return f".{MODULE}." in name
-
-
-def _parallel_layers(module: nn.Module) -> Iterator[tuple[str, ColumnLinear | RowLinear]]:
-    """Yield the column and row layers by their names in `GPT`."""
-    parts: Iterable[tuple[str, nn.Module]] = [("", module)]
-    if is_pipeline_module(module):
-        parts = [(f"{path}.", layer) for path, layer, _ in stage_layers(module)]
-    for path, part in parts:
-        for name, layer in part.named_modules():
-            if isinstance(layer, ColumnLinear | RowLinear):
-                yield path + name, layer
 
 
 def _initializer(options: Lora, target: Target) -> Initializer:

@@ -14,7 +14,7 @@ from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
-from neoxargs.train.model.pipeline import named_weights
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import build_mesh
 from tests.support.neox_files import YAML, Run, weights, write

@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.train.checkpoint.weights_by_name import join_slices, rank_slice
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, TensorShard, Weights, shards_of
 from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, randomised, small
+from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 
 EXPERTS, WIDTH = 4, 44
 MIXTRAL: dict[str, Any] = {
@@ -86,7 +87,7 @@ def assert_same(model: GPT, answer: Answer, replicas: Axis = ALONE) -> None:
     """replicas: ranks that divide the batch; the gradients are then averaged over them."""
     weights, logits, gradients = answer
     tokens, labels, logits = (x.chunk(replicas.size)[replicas.rank] for x in (*batch(2), logits))
-    parameters = gpt_parameters(model)
+    parameters = named_weights(model)
     assert parameters.keys() == weights.keys()
     with torch.no_grad():
         for name, weight in parameters.items():

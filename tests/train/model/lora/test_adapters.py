@@ -28,7 +28,7 @@ def configured(*targets: str, **changes: Any) -> Config:
 def model(config: Config, axis: Axis | None = None) -> GPT:
     weights = Weights(ranks=Ranks(axis or ALONE))
     gpt = GPT(config, VOCABULARY, weights, Shared())
-    attach(gpt, config, weights)
+    attach({"": gpt}, config, weights)
     freeze(gpt, config)
     return gpt
 

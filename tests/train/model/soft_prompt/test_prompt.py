@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine.frozen import freeze_all_but
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
@@ -18,7 +19,7 @@ from neoxargs.train.model.soft_prompt.prompt import NAME, is_prompt, make_room
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, load_shards, randomised, small
+from tests.support.small_gpt import VOCABULARY, batch, build, load_shards, randomised, small
 from tests.support.trials import Trial, train
 
 COUNT = 5
@@ -98,7 +99,7 @@ def gradient_on_this_rank(full: dict[str, Tensor], changes: dict[str, Any]) -> t
     freeze_all_but(is_prompt, model)
     loss = model(**vars(make_room(MicroBatch(*batch(3)), COUNT)))
     loss.backward()
-    gradient = gpt_parameters(model)[NAME].grad
+    gradient = named_weights(model)[NAME].grad
     assert gradient is not None
     return loss.detach(), gradient
 
