@@ -10,8 +10,8 @@ from neoxargs.config.config import Config
 #: Kind of a recurrent layer -> the class name of its block. DeepSpeed's pipeline counts layers by class name: with
 #: `transformer` in all of them, the default of `pipe_partition_method` counts layers of every kind.
 RECURRENT = {"mamba": "MambaTransformerBlock", "rwkv": "RwkvTransformerBlock"}
-#: Class name of the block of all other kinds.
-ATTENTION_BLOCK = "TransformerBlock"
+#: Class name of the block of all other kinds, and of that with `gpt_j_residual`.
+ATTENTION_BLOCK, PARALLEL_BLOCK = "TransformerBlock", "ParallelTransformerBlock"
 
 
 def layer_kind(config: Config, layer: int) -> str:
@@ -34,4 +34,5 @@ def attention_layers(config: Config) -> list[int]:
 
 def block_name(config: Config, layer: int) -> str:
     """Return the class name of a layer's block, which `pipe_partition_method: type:…` matches."""
-    return RECURRENT.get(layer_kind(config, layer), ATTENTION_BLOCK)
+    of_attention = PARALLEL_BLOCK if config.attention.gpt_j_residual else ATTENTION_BLOCK
+    return RECURRENT.get(layer_kind(config, layer), of_attention)

@@ -72,4 +72,5 @@ def test_a_layer_of_bloom_fits_on_every_stage():
 def test_class_names_are_those_of_the_model():
     parts, pipeline = (pytest.importorskip(f"neoxargs.train.{name}") for name in ("model.parts", "engine.pipeline"))
     assert all(hasattr(parts, name) or hasattr(pipeline, name) for name in (*BEFORE, *AFTER))
-    assert hasattr(pytest.importorskip("neoxargs.train.model.block"), "TransformerBlock")
+    table = pytest.importorskip("neoxargs.train.model.blocks.table")
+    assert all(name == block.__name__ for name, block in table.BLOCKS.items())

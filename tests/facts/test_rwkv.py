@@ -9,8 +9,8 @@ from torch import Tensor
 from neoxargs.facts.model import flops_per_token, parameters
 from neoxargs.plan.memory import rwkv
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.train.model.blocks.rwkv import RwkvTransformerBlock
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.recurrent.rwkv import RwkvTransformerBlock
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, small

@@ -1,6 +1,6 @@
 """RWKV layers in the plan: bytes of one micro batch that they store, need for a moment, and move.
 
-The names are those of `Memory` in recurrent.py; the tensors are those of `train/model/recurrent`.
+The names are those of `Memory` in recurrent.py; the tensors are those of `train/model/blocks/rwkv.py`.
 """
 
 from __future__ import annotations

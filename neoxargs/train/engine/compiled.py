@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.blocks.parallel import ParallelTransformerBlock
+from neoxargs.train.model.blocks.sequential import TransformerBlock
 from neoxargs.train.model.experts.layer import Experts
 from neoxargs.train.ops.fused import should_compile
 
@@ -22,7 +23,7 @@ def compile_layers(module: nn.Module, device: torch.device) -> None:
         hint = "install triton and gcc, or remove compile_layers"
         raise Problems(Problem(what, hint=hint, id="layers-cannot-compile", about=("compile_layers",)))
     for layer in module.modules():
-        if isinstance(layer, TransformerBlock):
+        if isinstance(layer, TransformerBlock | ParallelTransformerBlock):
             layer.attention.prepare_for_compilation(device)
             if isinstance(layer.mlp, Experts):  # how many tokens an expert has differs from step to step
                 layer.mlp.forward = torch.compiler.disable(layer.mlp.forward)  # type: ignore[method-assign]

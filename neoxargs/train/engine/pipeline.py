@@ -18,7 +18,7 @@ from neoxargs.train.losses.cross_entropy import Readout, Vocabulary
 from neoxargs.train.losses.objective import loss_of
 from neoxargs.train.micro_batch import PipelineLoss
 from neoxargs.train.model.bias import RelativeBias
-from neoxargs.train.model.block import BLOCKS
+from neoxargs.train.model.blocks.table import BLOCKS
 from neoxargs.train.model.documents import LayerInput, unpack
 from neoxargs.train.model.lora import adapters
 from neoxargs.train.model.parts import FINAL_NORM, RELATIVE, Part, build, parts

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from neoxargs.registry.model import Norm
 from neoxargs.train.autograd import apply
 from neoxargs.train.ops.from_inputs import from_inputs
+from neoxargs.train.ops.selective import Selective
 from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.init import zeros
 from neoxargs.train.parallel.layers import Weights
@@ -28,6 +29,14 @@ def norm(width: int, options: Norm, shared: Axis = ALONE) -> nn.Module:
     layer = OnePlusWeight(width, options) if options.apply_layernorm_1p else NORMS[options.norm](width, options)
     sum_gradients(layer.parameters(), shared)
     return layer
+
+
+def normed(layer: nn.Module | None, x: Tensor, recompute: Selective) -> Tensor:
+    """Return x normalised by the layer, or x if there is none.
+
+    Selective recomputation does not store the result, which it can compute again from the norm's stored input.
+    """
+    return x if layer is None else recompute(layer, x)
 
 
 class ScaleNorm(nn.Module):

@@ -12,7 +12,7 @@ from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.model import REWARD_HEAD, is_reward_model, weights_of_layers
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.bias import RelativeBias
-from neoxargs.train.model.block import block_class
+from neoxargs.train.model.blocks.table import block_class
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.norm import norm
 from neoxargs.train.model.output import OutputLayer, RewardHead

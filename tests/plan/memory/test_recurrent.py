@@ -7,7 +7,7 @@ import torch
 
 from neoxargs.plan.memory import activations
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.train.model.recurrent.mamba import MambaTransformerBlock
+from neoxargs.train.model.blocks.mamba import MambaTransformerBlock
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Selective
 from neoxargs.train.parallel.layers import Weights

@@ -41,7 +41,7 @@ Found = dict[str, list[tuple[str, int, int, bool]]]
 
 def compile_blocks(capability: tuple[int, int]) -> Found:
     """Return the kernels of the forward and backward pass of each block; raise if its graph breaks."""
-    from neoxargs.train.model.block import TransformerBlock
+    from neoxargs.train.model.blocks.sequential import TransformerBlock
     from neoxargs.train.model.shared import Shared
     from neoxargs.train.parallel.layers import Weights
     from tests.support.simulated_gpu import ahead_of_time
@@ -123,7 +123,7 @@ def test_masked_attention_is_a_kernel_that_fits(capability: tuple[int, int]) -> 
 
 def break_graphs() -> list[str]:
     """Return what torch.compile says of a block that branches on a number of a tensor, and of one that breaks."""
-    from neoxargs.train.model.block import TransformerBlock
+    from neoxargs.train.model.blocks.sequential import TransformerBlock
     from neoxargs.train.model.shared import Shared
     from neoxargs.train.parallel.layers import Weights
     from tests.support.simulated_gpu import ahead_of_time

@@ -122,7 +122,7 @@ def test_what_makes_the_host_wait_is_named() -> None:
 
 def train_wrongly() -> dict[str, Any]:
     """Return what is reported about faults in the middle of a training step."""
-    from neoxargs.train.model.block import TransformerBlock
+    from neoxargs.train.model.blocks.sequential import TransformerBlock
     from tests.support.simulated_gpu.measure import measure
     from tests.support.trials import Trial
 

@@ -16,7 +16,7 @@ from neoxargs.config.config import Config
 from neoxargs.resolve import File, complete, draft
 from neoxargs.train.engine import build as engine
 from neoxargs.train.losses.cross_entropy import Vocabulary
-from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.blocks.sequential import TransformerBlock
 from neoxargs.train.model.documents import unpack
 from neoxargs.train.model.embedding import sinusoidal
 from neoxargs.train.model.gpt import GPT

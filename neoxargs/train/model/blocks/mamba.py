@@ -20,7 +20,7 @@ from neoxargs.facts.model import norms_after, norms_before
 from neoxargs.train.model.bias import RelativeBias
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import LayerInput, masks_documents, pack, unpack
-from neoxargs.train.model.norm import norm
+from neoxargs.train.model.norm import norm, normed
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.ops.scan import Inputs, selective_scan
@@ -39,24 +39,21 @@ class MambaTransformerBlock(nn.Module):
         self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: RelativeBias | None = None
     ) -> None:
         super().__init__()
+        width, shards = config.shape.hidden_size, weights.ranks.shards
         self.recompute, rate = shared.recompute, config.regularization.hidden_dropout
-        self.norm = _norm(config, weights, norms_before(config.norm))
+        self.norm = norm(width, config.norm, shards) if norms_before(config.norm) else None
         self.mixer = Mixer(config, weights.at("mixer"), shared)
-        self.output_norm = _norm(config, weights, norms_after(config.norm))
+        self.output_norm = norm(width, config.norm, shards) if norms_after(config.norm) else None
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
-        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, weights.ranks.shards)
+        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, shards)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
-        hidden, starts = unpack(inputs)
+        hidden_BSD, starts_BS = unpack(inputs)
         with self.recompute.layer():
-            normed = hidden if self.norm is None else self.recompute(self.norm, hidden)
-            update = self.mixer(normed, starts)
-            update = update if self.output_norm is None else self.recompute(self.output_norm, update)
-            return pack(self.add(update, normed if self.post_norm_residual else hidden), starts)
-
-
-def _norm(config: Config, weights: Weights, is_there: bool) -> nn.Module | None:
-    return norm(config.shape.hidden_size, config.norm, weights.ranks.shards) if is_there else None
+            normed_BSD = normed(self.norm, hidden_BSD, self.recompute)
+            update_BSD = normed(self.output_norm, self.mixer(normed_BSD, starts_BS), self.recompute)
+            hidden_BSD = self.add(update_BSD, normed_BSD if self.post_norm_residual else hidden_BSD)
+        return pack(hidden_BSD, starts_BS)
 
 
 class Mixer(nn.Module):

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.config.config import Config
+from neoxargs.train.model.blocks.rwkv import RwkvTransformerBlock
 from neoxargs.train.model.cache import Cache, attach
-from neoxargs.train.model.recurrent.rwkv import RwkvTransformerBlock
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import small
