@@ -16,7 +16,7 @@ from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.shipped import IMPORT_ROOT as ROOT
 from neoxargs.base.shipped import IS_CHECKOUT
 from neoxargs.base.write_files import write_all
-from neoxargs.commands.docs import groups, guides, parameters, schema
+from neoxargs.commands.docs import groups, guides, model_page, parameters, schema
 
 
 class Generated(NamedTuple):
@@ -34,6 +34,7 @@ FILES = (
     Generated("docs/parameters.md", parameters.page, for_users=True),
     Generated("docs/neoxargs.schema.json", schema.schema_text, for_users=True),
     Generated("neoxargs/config/groups.py", groups.source),
+    Generated("docs/model.md", partial(model_page.page, ROOT)),
     *(Generated(f"docs/{name}.md", partial(guides.page, ROOT, name)) for name in guides.PAGES),
 )
 

@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
             layer_window(attention, layer),
             local_slopes(self.heads, weights.ranks.tensor) if embedding.pos_emb == "alibi" else (),
             weights.ranks.tensor,
-            attention.attn_logit_softcapping or 0.0,
+            self.unfused.softcap,
         )
         self.masks = Masks(rule, relative, self.unfused, shared.tables)
         self.reset_positions, self.reset_mask = resets_positions(config.data), masks_documents(config.data)

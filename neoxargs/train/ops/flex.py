@@ -37,7 +37,7 @@ class Rule:
     axis: Axis = ALONE
     """The tensor parallel ranks, among which the pattern's heads are divided."""
     softcap: float = 0.0
-    """The bound on scores (`attn_logit_softcapping`); 0 means none."""
+    """The bound on scores, as of `UnfusedCases`; 0 means none."""
 
 
 def is_supported(query_BNSH: Tensor, dropout: float) -> bool:
