@@ -38,7 +38,8 @@ class FinalNorm(nn.Module):
         self.norm = norm
 
     def forward(self, inputs: LayerInput) -> Tensor:
-        return self.norm(unpack(inputs)[0])  # type: ignore[no-any-return]
+        hidden: Tensor = self.norm(unpack(inputs)[0])
+        return hidden
 
 
 class _OfPart:
@@ -92,7 +93,8 @@ class _RunOn:
     def __call__(self, other: nn.Module, hidden: Tensor) -> Readout:
         if self.module is None:
             self.module = self.part.build(other)
-        return self.module(hidden)  # type: ignore[no-any-return]
+        readout: Readout = self.module(hidden)
+        return readout
 
 
 def specifications(parts: Sequence[Part]) -> list[Any]:

@@ -64,7 +64,8 @@ class GPT(nn.Module):
         # Passed as a function because of ZeRO-3, see Head.forward.
         batch = None if labels is None else MicroBatch(tokens, labels, starts, **others)
         finish = self.loss.logits if batch is None else lambda readout: self.loss(readout, batch)
-        return getattr(self, self.head)(self.final_norm(unpack(hidden)[0]), finish)  # type: ignore[no-any-return]
+        head: Callable[..., Tensor] = getattr(self, self.head)
+        return head(self.final_norm(unpack(hidden)[0]), finish)
 
     def _recomputed(self, run: Callable[..., LayerInput], inputs: LayerInput, bias: Tensor | None) -> LayerInput:
         """Run a group of layers with checkpointing.
