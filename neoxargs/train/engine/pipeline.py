@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.train.deepspeed.pipeline_module import layer_specs, pipeline_module, stage_specs
 from neoxargs.train.engine import recompute
-from neoxargs.train.losses.cross_entropy import Readout, Vocabulary
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.losses.objective import loss_of
 from neoxargs.train.micro_batch import PipelineLoss
 from neoxargs.train.model.bias import RelativeBias
@@ -70,7 +71,9 @@ class Tied(_OfPart, TiedLayerSpec):  # type: ignore[misc]
 
     def __init__(self, part: Part, relative: RelativeBias | None, read_by: Part | None = None) -> None:
         """read_by: the part that runs here, on the weights of `part`."""
-        run = None if read_by is None else _RunOn(read_by)
+        # Built once, on the module of `part` that DeepSpeed passes with each input.
+        reader = None if read_by is None else cache(read_by.build)
+        run = None if reader is None else lambda module, hidden: reader(module)(hidden)
         # Keys are names of modules, which have no dots.
         super().__init__(part.name.replace(".", "-"), _class_of(part), forward_fn=run)
         self.part, self.relative = part, relative
@@ -81,20 +84,6 @@ class Tied(_OfPart, TiedLayerSpec):  # type: ignore[misc]
         own = {id(weight) for weight in self.relative.parameters()} if self.relative else set()
         self.tied_weight_attr = [name for name, weight in module.named_parameters() if id(weight) not in own]
         return module
-
-
-class _RunOn:
-    """Runs a part on the weights of another one, which DeepSpeed passes with each input."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.module: nn.Module | None = None
-
-    def __call__(self, other: nn.Module, hidden: Tensor) -> Readout:
-        if self.module is None:
-            self.module = self.part.build(other)
-        readout: Readout = self.module(hidden)
-        return readout
 
 
 def specifications(parts: Sequence[Part]) -> list[Any]:
