@@ -456,13 +456,6 @@ def test_explain_shows_source_and_destination_of_a_value(capsys):
     assert "source configs/small.yml:6:1" in shown
 
 
-def test_explain_a_derived_value(capsys):
-    assert main(["explain", "train_batch_size", *BOTH, "--gpus", "8", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["value"] == 8
-    assert facts["source"].startswith("derived: ")
-
-
 @pytest.mark.parametrize(
     ("key", "said"),
     [
@@ -474,11 +467,6 @@ def test_explain_a_derived_value(capsys):
 def test_explain_old_spellings_sections_and_nested_keys(key, said, capsys):
     assert main(["explain", key]) == 0
     assert said in capsys.readouterr().out
-
-
-def test_explain_an_unknown_key(capsys):
-    assert main(["explain", "hiden_size"]) == 1
-    assert "did you mean hidden_size?" in capsys.readouterr().err
 
 
 def test_every_parameter_can_be_explained():

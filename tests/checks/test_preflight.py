@@ -88,28 +88,16 @@ def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
     assert told(spec(tmp_path, tmp_path, "distributed_backend: gloo\n"), "distributed_backend") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "what", "hint"),
-    [
-        ("use_wandb: true", 1, "use_wandb (true)", "run pip install wandb, or set use_wandb: false"),
-        ("wandb: {enabled: true}", 9, "wandb.enabled (true)", "run pip install wandb, or remove wandb.enabled"),
-        ("use_comet: true", 1, "use_comet (true)", "run pip install comet_ml, or set use_comet: false"),
-        ("tensorboard_dir: tb", 1, "tensorboard_dir (tb)", "run pip install tensorboard, or remove tensorboard_dir"),
-        ("tokenizer_type: SPMTokenizer", 1, "tokenizer_type (SPMTokenizer)", "run pip install sentencepiece"),
-        ("use_wandb: false\nuse_comet: null", 0, "", ""),
-    ],
-)
-def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, place, what, hint) -> None:
+@pytest.mark.parametrize("text", [
+    "use_wandb: true", "wandb: {enabled: true}", "use_comet: true", "tensorboard_dir: tb",
+    "tokenizer_type: SPMTokenizer", "use_wandb: false\nuse_comet: null",
+])  # fmt: skip
+def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text) -> None:
     for package in (*packages.PACKAGES.values(), *packages.TOKENIZERS.values()):
         monkeypatch.setitem(sys.modules, package, None)
     made = spec(tmp_path, tmp_path, text)
-    found = [
-        problem
-        for problem in preflight.problems(made, "train", ["files", "machine"])
-        if "Python package" in problem.what
-    ]
-    assert [problem.what.partition(" needs ")[0] for problem in found] == ([what] if what else [])
-    assert all((problem.where.column, problem.hint) == (place, hint) for problem in found if problem.where)
+    found = preflight.problems(made, "train", ["files", "machine"])
+    pinned([problem for problem in found if "Python package" in problem.what])
     remote = replace(made, resources=replace(made.resources, remote=True))
     assert told(remote, "Python package") == []
 

@@ -186,41 +186,19 @@ def test_generate_checks_only_the_model() -> None:
     pinned(trainer_problems(config, training=False))
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        (
-            'attention_config: [[["gmlp", "global"], "all"]]',
-            "attention_config has layer types that train.py does not support: gmlp; GPT-NeoX's gMLP has no residual "
-            "connection and starts only if a micro batch has at least seq_length samples, so no model of this kind was "
-            "trained with it",
-        ),
-    ],
-)
-def test_the_words(text: str, what: str) -> None:
-    problems = trainer_problems(configure(text))
-    assert what in [problem.what for problem in problems]
-    assert all(problem.where for problem in problems)
-
-
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("quickstart*.yml")), ids=lambda path: path.name)
 def test_the_quickstart_is_supported(path: Path) -> None:
     assert trainer_problems(resolve([path], gpus=4)) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ('attention_config: [[["gmlp"], "all"]]', "has no residual connection"),
-        ('attention_config: [[["amlp", "rwkv"], "all"]]', "has no residual connection"),
-        ("use_bnb_optimizer: true", "adds a norm to the position embedding"),
-        ("serve_model_weights: true", "sends pickles"),
-        ("data_efficiency: {enabled: true}", "needs DeepSpeed's own data loader"),
-    ],
-)
-def test_what_stays_unsupported_has_a_reason(text: str, why: str) -> None:
+@pytest.mark.parametrize("text", [
+    'attention_config: [[["gmlp", "global"], "all"]]', 'attention_config: [[["amlp", "rwkv"], "all"]]',
+    "use_bnb_optimizer: true", "serve_model_weights: true", "data_efficiency: {enabled: true}",
+])  # fmt: skip
+def test_what_stays_unsupported_has_a_reason(text: str) -> None:
     problems = [problem for problem in trainer_problems(configure(text)) if problem.severity == "error"]
-    assert any(why in problem.what for problem in problems)
+    pinned(problems)
+    assert problems and all(problem.where for problem in problems)
 
 
 def test_a_run_that_deepspeed_would_end_for_autotuning_is_refused() -> None:

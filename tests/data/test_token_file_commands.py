@@ -13,6 +13,7 @@ from neoxargs.data.token_file_commands import main
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files import writer as indexed
 from tests.support.finetuning import IGNORED, token_file
+from tests.support.snapshots import pinned
 
 
 @pytest.fixture(autouse=True)
@@ -77,28 +78,20 @@ def test_documents_of_several_sequences_stay_together() -> None:
     assert index.ends("all").tolist() == [0, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--merge", "d"], "--merge and --output-prefix belong together"),
-        (["--count", "d", "--output-prefix", "x"], "--merge and --output-prefix belong together"),
-        (["--count"], "name at least one token file"),
-        (["--verify", "d", "none"], "there is no none.bin and no none.idx"),
-        (["--verify", "empty"], "empty: there is no token file in this folder"),
-        (["--merge", "d", "--output-prefix", "d/a"], "--output-prefix (d/a) is one of the files to be merged"),
-        (["--merge", "d", "--output-prefix", "x.bin"], "--output-prefix (x.bin) ends in .bin"),
-        (["--merge", "d", "e/l", "--output-prefix", "x"], "d/a has 0 files of labels and rewards, but e/l has 1"),
-        (["--merge", "d", "e/o", "--output-prefix", "x"], "d/a, e/o were tokenised with different tokenizers"),
-    ],
-)
-def test_what_cannot_be_done(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("arguments", [
+    ["--merge", "d"], ["--count", "d", "--output-prefix", "x"], ["--count"], ["--verify", "d", "none"],
+    ["--verify", "empty"], ["--merge", "d", "--output-prefix", "d/a"],
+    ["--merge", "d", "--output-prefix", "x.bin"], ["--merge", "d", "e/l", "--output-prefix", "x"],
+    ["--merge", "d", "e/o", "--output-prefix", "x"],
+])  # fmt: skip
+def test_what_cannot_be_done(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("d/a", "e/l", "e/l_label", "e/o"):
         token_file(Path(name), [[1, 2]])
     for name, size in (("d/a", 3), ("e/o", 4)):
         Path(f"{name}.json").write_text(json.dumps({"tokenizer_type": "HFTokenizer", "vocab_size": size}))
     Path("empty").mkdir()
     assert main(arguments) == 1
-    assert told in capsys.readouterr().err
+    pinned(capsys.readouterr().err)
     assert not list(Path().glob("x*"))
 
 

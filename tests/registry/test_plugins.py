@@ -120,40 +120,22 @@ HEAD = "from __future__ import annotations\nfrom neoxargs.registry import Group,
 CLASS = 'class {name}(Group, origin="NeoX", effect="model"):\n    {line}\n    """What it means."""\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (None, "--plugin: there is no module other"),
-        ("", "plugin other declares nothing"),
-        ("import nowhere.at.all", "plugin other cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
-        ("1 / 0", "plugin other cannot be imported: ZeroDivisionError: division by zero"),
-        (HEAD + CLASS.format(name="New", line="new: int"), "plugin other cannot be imported: KeyError: 'new'"),
-        (HEAD + CLASS.format(name="New", line="num_layers: int = param(1)"),
-         "plugin other declares num_layers, which the package declares already"),
-        (HEAD + CLASS.format(name="New", line="hyena_mr_len: int = param(1)"),
-         "plugin other declares hyena_mr_len, which plugin savanna_keys declares already"),
-        (HEAD + CLASS.format(name="Shape", line="new: int = param(1)"),
-         "plugin other: there is already a group named Shape"),
-        (HEAD + CLASS.format(name="New", line="new: Nothing = param(1)"),
-         "plugin other: the type of new cannot be evaluated: name 'Nothing' is not defined"),
-        (HEAD + CLASS.format(name="New", line="new: bytes = param(b'')"),
-         "plugin other: the type of new (bytes) is not supported"),
-        (HEAD + CLASS.format(name="New", line="new: int = param(1)").replace('    """What it means."""\n', ""),
-         "plugin other: new has no description"),
-        (HEAD.partition("\n")[2] + CLASS.format(name="New", line="new: int = param(1)"),
-         "plugin other: the annotations of New are not strings"),
-        ("from neoxargs.registry.plugins import choices\nchoices('pos-emb', 'xpos')",
-         "plugin other adds the choice xpos to pos_emb: plugin savanna_keys has added it already"),
-        ("from neoxargs.registry.plugins import choices\nchoices('pos_emb', 'rotary')",
-         "plugin other adds the choice rotary to pos_emb: it is already a choice"),
-        ("from neoxargs.registry.plugins import choices\nchoices('seed', 3)\nchoices('sed', 3)",
-         "plugin other cannot add choices to seed, which has no list of choices"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_plugin(text: str | None, problem: str, tmp_path: Path, deepy: Deepy) -> None:
+@pytest.mark.parametrize("text", [
+    None, "", "import nowhere.at.all", "1 / 0", HEAD + CLASS.format(name="New", line="new: int"),
+    HEAD + CLASS.format(name="New", line="num_layers: int = param(1)"),
+    HEAD + CLASS.format(name="New", line="hyena_mr_len: int = param(1)"),
+    HEAD + CLASS.format(name="Shape", line="new: int = param(1)"),
+    HEAD + CLASS.format(name="New", line="new: Nothing = param(1)"),
+    HEAD + CLASS.format(name="New", line="new: bytes = param(b'')"),
+    HEAD + CLASS.format(name="New", line="new: int = param(1)").replace('    """What it means."""\n', ""),
+    HEAD.partition("\n")[2] + CLASS.format(name="New", line="new: int = param(1)"),
+    "from neoxargs.registry.plugins import choices\nchoices('pos-emb', 'xpos')",
+    "from neoxargs.registry.plugins import choices\nchoices('pos_emb', 'rotary')",
+    "from neoxargs.registry.plugins import choices\nchoices('seed', 3)\nchoices('sed', 3)",
+])  # fmt: skip
+def test_what_is_wrong_with_a_plugin(text: str | None, tmp_path: Path, deepy: Deepy) -> None:
     if text is not None:
         (tmp_path / "other.py").write_text(text)
     done = deepy("check", "my.yml", *WITH, "--plugin", "other")
-    assert done.returncode == 1
-    assert f"error: {problem} [plugin-" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    pinned(done.stderr, "error: ")

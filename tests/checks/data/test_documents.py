@@ -145,18 +145,9 @@ def test_splits_without_documents_and_too_short_datasets(tmp_path: Path) -> None
     assert [problem.severity for problem in empty_splits(config(data_path=empty, eval_iters=0))] == ["error"]
 
 
-@pytest.mark.parametrize(
-    "rewards, what",
-    [
-        ([1.0, -1.0], ""),
-        ([1.0], "has rewards of 1 documents, but the token file has 2"),
-        ([1.0, float("nan")], "has the reward nan in document 1, but rewards must be finite"),
-        ([0.0, 0.0], "has only rewards of 0, from which nothing is learnt"),
-    ],
-)
-def test_rewards_belong_to_the_documents(tmp_path: Path, rewards: list[float], what: str) -> None:
+@pytest.mark.parametrize("rewards", [[1.0, -1.0], [1.0], [1.0, float("nan")], [0.0, 0.0]])
+def test_rewards_belong_to_the_documents(tmp_path: Path, rewards: list[float]) -> None:
     text = token_file(tmp_path / "text", [[1, 2], [3]])
     own = token_file(tmp_path / "reward", [[reward] for reward in rewards], np.float32)
     paths = {"train_data_paths": text, "train_reward_data_paths": own, "valid_data_paths": [], "test_data_paths": []}
-    problems = list(wrong_rewards(config(train_impl="kto", **paths)))
-    assert [problem.what for problem in problems] == ([f"train_reward_data_paths: {own} {what}"] if what else [])
+    pinned(list(wrong_rewards(config(train_impl="kto", **paths))))

@@ -182,23 +182,13 @@ def test_a_run_without_data_is_reported():
     assert not unnamed_files(config(data_path="x"))
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "sentence"),
-    [
-        ("bin", 5, "tokens.bin has 5 bytes, but should have 20 according to its .idx file"),
-        ("bin", 21, "tokens.bin has 21 bytes, but should have 20 according to its .idx file"),
-        ("idx", 60, "tokens.idx has 60 bytes, but should have 82 according to its header"),
-        ("idx", 0, "tokens.idx is not a Megatron index, which starts with MMIDIDX"),
-        ("bin", 20, None),
-    ],
-)
-def test_token_files_that_do_not_belong_together(tmp_path, name, size, sentence):
+@pytest.mark.parametrize(("name", "size"), [("bin", 5), ("bin", 21), ("idx", 60), ("idx", 0), ("bin", 20)])
+def test_token_files_that_do_not_belong_together(tmp_path, name, size):
     with indexed.new_file(tmp_path / "tokens", np.uint16) as writer:
         writer.add(np.arange(10, dtype=np.uint16), [4, 6], [True, True])
     (tmp_path / "tokens.checksums.json").unlink()  # as of a file of another program
     os.truncate(tmp_path / f"tokens.{name}", size)
-    found = [problem.what for problem in missing_files(config(data_path=str(tmp_path / "tokens")))]
-    assert found == ([f"data_path: {tmp_path}/{sentence}"] if sentence else [])
+    pinned(missing_files(config(data_path=str(tmp_path / "tokens"))))
 
 
 def test_labels_in_place_of_text(tmp_path):

@@ -44,25 +44,12 @@ def test_a_known_name_before_characters_that_keys_do_not_have(name: str) -> None
     pinned(match.advice)
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        (
-            "checkpoint-factor: 10\nsave-intervall: 3\n",
-            "did you mean checkpoint_factor (old name: save_interval)? checkpoint_factor is already set: remove one of "
-            "the two keys",
-        ),
-        (
-            "attention-config: [global]\nuse_flash_attn: true\n",
-            "this is a parameter of Megatron-LM: use attention_config instead (kind of attention in each layer, as a "
-            "list of patterns, each with its number of repetitions); attention_config is already set: remove "
-            "use_flash_attn",
-        ),
-        ("seed: 1\nsed: 2\n", "did you mean seed? seed is already set: remove one of the two keys"),
-    ],
-)
-def test_a_key_beside_the_parameter_that_it_means(text: str, hint: str) -> None:
-    assert only(text).hint == hint
+@pytest.mark.parametrize("text", [
+    "checkpoint-factor: 10\nsave-intervall: 3\n", "attention-config: [global]\nuse_flash_attn: true\n",
+    "seed: 1\nsed: 2\n",
+])  # fmt: skip
+def test_a_key_beside_the_parameter_that_it_means(text: str) -> None:
+    pinned(only(text).hint)
 
 
 @pytest.mark.parametrize("name", ["zzzzz", "fp16.zzzzz"])
@@ -75,21 +62,12 @@ def test_the_hint_for_a_key_without_a_match() -> None:
     assert only("fp16: {zzzzz: 1}").hint.startswith("valid keys: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("--num-layers: 4", "write `num-layers` without the `--`"),
-        ("zero_optimization: {-stage: 1}", "write `stage` without the `-`"),
-        ("--micro-batch-size: 4", "use train_micro_batch_size_per_gpu instead (number of samples that "
-         "each data parallel rank processes in one forward pass)"),
-        ("--hiden-size: 4", "did you mean hidden_size?"),
-        ("--no-bias-gelu-fusion: true", "use bias_gelu_fusion: false instead"),
-        ("no_bias_dropout_fusion: true", "use bias_dropout_fusion: false instead"),
-        ('fp16: {enabled = "yes": null}', 'write `enabled: "yes"`, with a colon instead of `=`'),
-    ],
-)  # fmt: skip
-def test_the_hint_for_a_flag_or_an_assignment_as_a_key(text: str, hint: str) -> None:
-    assert only(text).hint == hint
+@pytest.mark.parametrize("text", [
+    "--num-layers: 4", "zero_optimization: {-stage: 1}", "--micro-batch-size: 4", "--hiden-size: 4",
+    "--no-bias-gelu-fusion: true", "no_bias_dropout_fusion: true", 'fp16: {enabled = "yes": null}',
+])  # fmt: skip
+def test_the_hint_for_a_flag_or_an_assignment_as_a_key(text: str) -> None:
+    pinned(only(text).hint)
 
 
 def test_no_single_value_is_suggested_for_a_section() -> None:
@@ -97,18 +75,11 @@ def test_no_single_value_is_suggested_for_a_section() -> None:
     assert only("fp16s: {enabled: true}").hint == "did you mean fp16?"
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("fp16: {opt_level: O1}", "remove opt_level: it is a key of amp, which cannot be combined with fp16"),
-        ("bf16: {opt-levl: O1}", "remove opt_levl: it is a key of amp, which cannot be combined with bf16"),
-        ("bf16: {auto_cast: true}", "remove auto_cast: it is a key of fp16, which cannot be combined with bf16"),
-        ("opt_level: O1", "remove opt_level: amp.opt_level has no effect: it is used only by apex, which train.py "
-         "does not use"),
-    ],
-)  # fmt: skip
-def test_a_key_is_not_moved_to_where_it_cannot_be_used(text: str, hint: str) -> None:
-    assert only(text).hint == hint
+@pytest.mark.parametrize("text", [
+    "fp16: {opt_level: O1}", "bf16: {opt-levl: O1}", "bf16: {auto_cast: true}", "opt_level: O1",
+])  # fmt: skip
+def test_a_key_is_not_moved_to_where_it_cannot_be_used(text: str) -> None:
+    pinned(only(text).hint)
 
 
 @pytest.mark.parametrize(
