@@ -142,6 +142,8 @@ def _counts_no_layer(config: Config) -> Iterator[Problem]:
     name, method = "pipe_partition_method", config.parallel.pipe_partition_method
     if not config.parallel.pipe_parallel_size or not layer_pattern(method):
         return
+    if not all(map(config.knows, ("num_layers", "attention_config"))):
+        return
     names = dict.fromkeys(layer for layer in pipeline_layers(config) if layer != NOT_COUNTED)
     if not any(is_counted(layer, method) for layer in names):
         what = f"{name} ({method}) matches no layer of the pipeline: {listed(list(names), 'and')}"
