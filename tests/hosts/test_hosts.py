@@ -324,29 +324,22 @@ def test_the_gpus_of_this_machine(gpus, given, environ, devices):
     assert bool(found.warnings) == (len(devices) > 4)
 
 
-@pytest.mark.parametrize(
-    ("given", "what"),
-    [
-        ({"num_gpus": 3}, "num_gpus is 3, but CUDA_VISIBLE_DEVICES (2,3) has 2"),
-        ({"include": "localhost:1,2"}, "include names GPU 1, which CUDA_VISIBLE_DEVICES (2,3) hides"),
-        ({"exclude": "localhost:2,3"}, "exclude leaves none of the devices in CUDA_VISIBLE_DEVICES (2,3)"),
-        ({"hostfile": "localhost slots=3\n"}, "the run would use GPU 0 and 1 of this machine, which CUDA_VISIBLE_DEV"),
-        ({"hostfile": "localhost slots=4\n", "num_gpus": 1}, "the run would use GPU 0 of this machine, which CUDA_"),
-        ({"hostfile": "localhost slots=4\n", "include": "localhost:2"}, ""),
-    ],
-)
-def test_no_gpu_is_used_that_is_not_visible(gpus, given, what):
+@pytest.mark.parametrize("given", [
+    {"num_gpus": 3}, {"include": "localhost:1,2"}, {"exclude": "localhost:2,3"},
+    {"hostfile": "localhost slots=3\n"}, {"hostfile": "localhost slots=4\n", "num_gpus": 1},
+])  # fmt: skip
+def test_no_gpu_is_used_that_is_not_visible(gpus, given):
     """On a shared machine, these are other people's."""
     if "hostfile" in given:
         given = {**given, "hostfile": hostfile(gpus, given["hostfile"])}
-    environ = {"CUDA_VISIBLE_DEVICES": "2,3"}
-    if not what:
-        assert resources(Runner(**given), 1, environ, dev=gpus).hosts == {"localhost": [2]}
-        return
     with pytest.raises(Problems) as stop:
-        resources(Runner(**given), 1, environ, dev=gpus)
-    [problem] = stop.value.problems
-    assert problem.what.startswith(what) and problem.id == "devices-not-visible"
+        resources(Runner(**given), 1, {"CUDA_VISIBLE_DEVICES": "2,3"}, dev=gpus)
+    pinned(stop.value.problems)
+
+
+def test_a_visible_gpu_of_a_hostfile_is_used(gpus):
+    runner = Runner(hostfile=hostfile(gpus, "localhost slots=4\n"), include="localhost:2")
+    assert resources(runner, 1, {"CUDA_VISIBLE_DEVICES": "2,3"}, dev=gpus).hosts == {"localhost": [2]}
 
 
 @pytest.mark.parametrize(("visible", "warns"), [("2,3", True), ("0,1,2,3", False)])

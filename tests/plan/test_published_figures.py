@@ -48,30 +48,16 @@ def test_one_run_counts_once_and_in_one_unit(bench: ModuleType) -> None:
     pinned(score.left_out)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"precision": "FP8"}, "matrix multiplications in 8 or 4 bits"),
-        ({"note": "expert parallel 8; mixture of experts"}, "mixture of experts"),
-        ({"note": "cp 2; virtual pipeline 1"}, "context parallelism"),
-        ({"note": "virtual pipeline 5"}, "interleaved pipeline schedule"),
-        ({"layers": ""}, "layers not stated"),
-        ({"act_ckpt": ""}, "recomputation not stated"),
-        ({"measured_kind": "hours"}, "no comparison of hours"),
-        ({"measured_value": "about 80"}, "a number that cannot be read"),
-        ({"gpus": "17"}, "tensor x pipeline x data parallel size is not the number of GPUs"),
-        ({"gpu_type": "MI300X"}, "no data sheet of MI300X"),
-        (
-            {"path": "tests/functional_tests/test_cases/gpt/other/values.json"},
-            "flags of the test not known",
-        ),
-    ],
-)
-def test_a_row_that_cannot_be_planned_is_left_out_with_a_reason(
-    bench: ModuleType, change: dict[str, str], reason: str
-) -> None:
+@pytest.mark.parametrize("change", [
+    {"precision": "FP8"}, {"note": "expert parallel 8; mixture of experts"}, {"note": "cp 2; virtual pipeline 1"},
+    {"note": "virtual pipeline 5"}, {"layers": ""}, {"act_ckpt": ""}, {"measured_kind": "hours"},
+    {"measured_value": "about 80"}, {"gpus": "17"}, {"gpu_type": "MI300X"},
+    {"path": "tests/functional_tests/test_cases/gpt/other/values.json"},
+])  # fmt: skip
+def test_a_row_that_cannot_be_planned_is_left_out_with_a_reason(bench: ModuleType, change: dict[str, str]) -> None:
     score = bench.compare([{**ROW, **change}])
-    assert not score.comparisons and score.left_out == {reason: 1}
+    assert not score.comparisons
+    pinned(score.left_out)
 
 
 def test_a_table_with_fewer_columns_can_be_read(bench: ModuleType, tmp_path: Path) -> None:

@@ -78,21 +78,13 @@ def test_ranks_receive_the_number_and_gpt_neox_s_scripts_compute_it(tmp_path: Pa
     assert neox_values(config)["train_epochs"] == 3 and "train_iters" not in neox_values(config)
 
 
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ({"data_path": "absent"}, "train_epochs (3) needs the number of samples, but they cannot be counted:"),
-        ({"text_path": "python-stdlib"}, "train_epochs (3) needs token files, whose"),
-        (
-            {"data_path": "[0.3, a, 0.7, b]"},
-            "with train_epochs (3), every sample is read equally often, which contradicts",
-        ),
-    ],
-)
-def test_what_cannot_be_counted(tmp_path: Path, values: dict[str, str], problem: str) -> None:
+@pytest.mark.parametrize("values", [
+    {"data_path": "absent"}, {"text_path": "python-stdlib"}, {"data_path": "[0.3, a, 0.7, b]"},
+])  # fmt: skip
+def test_what_cannot_be_counted(tmp_path: Path, values: dict[str, str]) -> None:
     with pytest.raises(Problems) as stop:
         resolved(tmp_path, **values)
-    assert any(one.what.startswith(problem) for one in stop.value.problems)
+    pinned([problem for problem in stop.value.problems if "train_epochs" in problem.what])
 
 
 @pytest.mark.parametrize("line", ["", "seq_length: abc\n"])

@@ -37,26 +37,9 @@ def data(tmp_path: Path) -> str:
     return f"{tmp_path}/"
 
 
-@pytest.mark.parametrize(
-    ("name", "problem", "hint"),
-    [
-        ("a_text_document", "", ""),
-        ("a", "a.bin and no {}a.idx", "did you mean {}a_text_document?"),
-        ("a_text", "a_text.bin and no {}a_text.idx", "did you mean {}a_text_document?"),
-        (
-            "a_text_document.bin",
-            "a_text_document.bin.bin and no {}a_text_document.bin.idx",
-            "did you mean {}a_text_document?",
-        ),
-        ("b", "b.idx", "copy {}b.idx too: every token file consists of a .bin and an .idx file"),
-        ("c", "c.bin and no {}c.idx", f"{MAKE}c --tokenizer-type ByteLevelTokenizer"),
-        ("c ./d", "c ./d.bin and no {}c ./d.idx", "to blend datasets, write a list: [{}c, ./d]"),
-    ],
-)
-def test_token_files(data, name, problem, hint):
-    found = missing_files(config(data_path=data + name))
-    expected = [(f"data_path: there is no {data}{problem.format(data)}", hint.format(data), HERE)] if problem else []
-    assert [(p.what, p.hint, p.where) for p in found] == expected
+@pytest.mark.parametrize("name", ["a_text_document", "a", "a_text", "a_text_document.bin", "b", "c", "c ./d"])
+def test_token_files(data, name):
+    pinned(missing_files(config(data_path=data + name)))
 
 
 def test_many_missing_token_files_of_one_parameter_are_one_problem(data):

@@ -82,28 +82,19 @@ def test_a_key_is_not_moved_to_where_it_cannot_be_used(text: str) -> None:
     pinned(only(text).hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "hint"),
-    [
-        ("optimizer: {type: Adam, params: {lr: 0,0006}}", 38, "write 0.0006"),
-        ("optimizer: {type: Adam, params: {lr: 6,5e-4, eps: 1e-8}}", 38, "write 6.5e-4"),
-        ("{train_iters: 1,000}", 15, "did you mean 1000?"),
-        ("{train_iters: 1,500, seed: 1}", 15, "did you mean 1500?"),
-        ("{seed: 1, train_iters: 1,000,000}", 24, "did you mean 1000000?"),
-        ("extra_save_iters: [1,000, 2000]", 20, "did you mean 1000?"),
-        ("hidden_dropout: 0,1", 17, "write 0.1"),
-        ("weight_decay: 1,000", 15, "write 1000, or 1.000 if the comma is a decimal point"),
-        ("train_iters: 1.000.000", 14, "did you mean 1000000?"),
-        ("train_iters: 1'000", 14, "did you mean 1000?"),
-    ],
-)
-def test_a_comma_in_a_number(text: str, where: int, hint: str) -> None:
+@pytest.mark.parametrize("text", [
+    "optimizer: {type: Adam, params: {lr: 0,0006}}", "optimizer: {type: Adam, params: {lr: 6,5e-4, eps: 1e-8}}",
+    "{train_iters: 1,000}", "{train_iters: 1,500, seed: 1}", "{seed: 1, train_iters: 1,000,000}",
+    "extra_save_iters: [1,000, 2000]", "hidden_dropout: 0,1", "weight_decay: 1,000", "train_iters: 1.000.000",
+    "train_iters: 1'000",
+])  # fmt: skip
+def test_a_comma_in_a_number(text: str) -> None:
     problem = only(text)
-    assert problem.where and (problem.id, problem.where.column, problem.hint) == ("type-mismatch", where, hint)
+    pinned(problem)
     if not text.startswith("{"):
         key, value = text.split(": ", 1)
-        (problem,) = draft([], [f"{key}={value}"]).problems
-        assert problem.hint == hint
+        (again,) = draft([], [f"{key}={value}"]).problems
+        assert again.hint == problem.hint
 
 
 def test_numbers_beside_a_comma_that_are_not_one() -> None:
