@@ -22,9 +22,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-import torch
-
-from neoxargs.train.process.mesh import Axis
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -104,6 +101,8 @@ def all_ranks() -> Axis:
     """Return all ranks of the run as one axis, without importing DeepSpeed to create a mesh."""
     import torch.distributed as dist
 
+    from neoxargs.train.process.mesh import Axis
+
     return Axis(dist.get_world_size(), dist.get_rank(), dist.group.WORLD)
 
 
@@ -152,6 +151,7 @@ def _rank(
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
+    import torch  # not before the simulated GPU, whose package imports this module
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group(backend)
