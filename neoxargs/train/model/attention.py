@@ -39,10 +39,11 @@ from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 class SelfAttention(nn.Module):
-    """Attention with its input and output projections: (batch, seq, hidden) -> (batch, seq, hidden).
+    """Attention with its input and output projections: hidden_BSD -> update_BSD.
 
-    With sequence parallelism both are (batch, seq / ranks, hidden). layer: the layer's index in the model, from 0.
-    partial: return this rank's summand, as of `Weights.row`.
+    A group is a key and value head with the query heads that share it. N and K count the heads of this rank; with
+    sequence parallelism S is a shard before and after the projections. layer: its index in the model, from 0. partial:
+    return this rank's summand, as of `Weights.row`.
     """
 
     def __init__(
@@ -57,10 +58,9 @@ class SelfAttention(nn.Module):
         super().__init__()
         shape, embedding, attention, init = config.shape, config.embedding, config.attention, config.init
         self.tensor, self.recompute = weights.ranks.tensor, shared.recompute
-        self.heads = shape.num_attention_heads
         self.head_dim = head_dim(shape)
-        self.queries = self.heads // shape.num_kv_heads  # query heads per key and value head
-        self.groups = shape.num_kv_heads // weights.ranks.tensor.size
+        self.queries_per_group = shape.num_attention_heads // shape.num_kv_heads
+        self.local_groups = shape.num_kv_heads // weights.ranks.tensor.size
         self.dropout = config.regularization.attention_dropout
         self.scale = mup.attention_scale(config)
         self.rotation = Rotation.of(config, layer)
@@ -71,7 +71,7 @@ class SelfAttention(nn.Module):
         rule = flex.Rule(
             layer_pattern(config, layer, weights.seed),
             layer_window(attention, layer),
-            local_slopes(self.heads, weights.ranks.tensor) if embedding.pos_emb == "alibi" else (),
+            local_slopes(shape.num_attention_heads, weights.ranks.tensor) if embedding.pos_emb == "alibi" else (),
             weights.ranks.tensor,
             self.unfused.softcap,
         )
@@ -80,16 +80,16 @@ class SelfAttention(nn.Module):
         bias = attention.use_bias_in_attn_linear
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
-        rows = shape.num_kv_heads * (self.queries + 2) * self.head_dim
+        rows = shape.num_kv_heads * (self.queries_per_group + 2) * self.head_dim
         qkv_bias = has_qkv_bias(attention)
         self.query_key_value = weights.column("query_key_value", shape.hidden_size, rows, init_in, qkv_bias)
         self.dense = weights.row("dense", attention_width(shape), shape.hidden_size, init_out, bias, partial)
         self.norms: nn.ModuleList | None = None
         self.over_all_heads = config.norm.qk_layernorm_scope == "all_heads"
         if config.norm.use_qk_layernorm:
-            counts = enumerate((self.queries, 1))
+            counts = enumerate((self.queries_per_group, 1))
             self.norms = nn.ModuleList(
-                AllHeadsNorm((self.groups, count, self.head_dim), config.norm, weights.at(f"norms.{number}"))
+                AllHeadsNorm((self.local_groups, count, self.head_dim), config.norm, weights.at(f"norms.{number}"))
                 if self.over_all_heads
                 else norm(self.head_dim, config.norm, weights.ranks.tensor)
                 for number, count in counts
@@ -99,39 +99,40 @@ class SelfAttention(nn.Module):
         #: `_attend` outside of compiled graphs, where these layers need it.
         self.attend_outside: Callable[..., Tensor] | None = None
 
-    def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
-        """starts: (batch, seq), the position where each token's document begins; None if no layer needs it."""
-        query, key, value = self._heads(self.query_key_value(hidden), starts)
+    def forward(self, hidden_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
+        """starts_BS: the position where each token's document begins; None if no layer needs it."""
+        query_BNSH, key_BKCH, value_BKCH = self._heads(self.query_key_value(hidden_BSD), starts_BS)
         if self.cache is not None:
-            key, value = self.cache.add(key, value)
+            key_BKCH, value_BKCH = self.cache.add(key_BKCH, value_BKCH)
         dropout = self.dropout if self.training else 0.0
         attend = self.attend_outside or self._attend
-        context = attend(query, key, value, starts if self.reset_mask else None, dropout)
-        return self.dense(self.recompute(_by_token, context))  # type: ignore[no-any-return]
+        context_BNSH = attend(query_BNSH, key_BKCH, value_BKCH, starts_BS if self.reset_mask else None, dropout)
+        return self.dense(self.recompute(_by_token, context_BNSH))  # type: ignore[no-any-return]
 
-    def _heads(self, mixed: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
-        """Return queries, keys and values as attention takes them: (batch, seq, rows) -> (batch, heads, seq, head_dim).
+    def _heads(self, mixed: Tensor, starts_BS: Tensor | None) -> tuple[Tensor, ...]:
+        """Return query_BNSH, key_BKSH and value_BKSH. mixed: what the projection has computed, (B, S, K x G x H).
 
         What selective recomputation keeps is their input, or what is made of it in one piece.
         """
-        mixed = mixed.unflatten(-1, (self.groups, self.queries + 2, self.head_dim))
-        angles = self._angles(self.rotation, starts, mixed.shape[1], mixed.device) if self.rotation else None
+        mixed_BSKGH = mixed.unflatten(-1, (self.local_groups, self.queries_per_group + 2, self.head_dim))
+        angles = self._angles(self.rotation, starts_BS, mixed.shape[1], mixed.device) if self.rotation else None
+        counts = (self.queries_per_group, 1, 1)
         if angles is not None and self.norms is None:
-            return rotate_heads(mixed, angles, (self.queries, 1, 1), self.scale, self._fuses_rotation)
+            return rotate_heads(mixed_BSKGH, angles, counts, self.scale, self._fuses_rotation)
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
-        query, key, value = mixed.split((self.queries, 1, 1), dim=3)
+        query_BSKGH, key_BSKGH, value_BSKGH = mixed_BSKGH.split(counts, dim=3)
         if self.norms is not None and self.over_all_heads:  # they communicate, which is not done again
-            query, key = self.norms[0](query), self.norms[1](key)
-        query = self.recompute(lambda x: self._prepared(x, 0, angles), query)
-        key = self.recompute(lambda x: self._prepared(x, 1, angles), key)
-        return query, key, _by_head(value)
+            query_BSKGH, key_BSKGH = self.norms[0](query_BSKGH), self.norms[1](key_BSKGH)
+        query_BNSH = self.recompute(lambda x: self._prepared(x, 0, angles), query_BSKGH)
+        key_BKSH = self.recompute(lambda x: self._prepared(x, 1, angles), key_BSKGH)
+        return query_BNSH, key_BKSH, _by_head(value_BSKGH)
 
-    def _angles(self, rotation: Rotation, starts: Tensor | None, seq: int, device: torch.device) -> Angles:
+    def _angles(self, rotation: Rotation, starts_BS: Tensor | None, seq: int, device: torch.device) -> Angles:
         """Return the cosines and sines that `rotate_heads` takes, for the tokens of this pass."""
         if self.cache is not None:
             positions, bound, length = self.cache.positions, self.cache.capacity, max(seq, self.cache.length)
         else:
-            positions = positions_in_document(starts) if starts is not None and self.reset_positions else None
+            positions = positions_in_document(starts_BS) if starts_BS is not None and self.reset_positions else None
             bound = length = seq
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         return (cosine[:seq], sine[:seq]) if positions is None else (cosine[positions], sine[positions])
@@ -141,31 +142,31 @@ class SelfAttention(nn.Module):
         """Whether `rope_fusion` applies: not to prompts, for each of whose lengths there would be another kernel."""
         return self.rope_fusion and self.training
 
-    def _prepared(self, x: Tensor, number: int, angles: Angles | None) -> Tensor:
+    def _prepared(self, x_BSKGH: Tensor, number: int, angles: Angles | None) -> Tensor:
         """Return queries (number 0) or keys (1) as attention takes them: normalised, scaled, rotated.
 
-        (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). angles: None if not rotated.
+        x_BSKGH -> (B, heads, S, H). angles: None if not rotated.
         """
         if self.norms is not None and not self.over_all_heads:
-            x = self.norms[number](x)  # before heads move, for which grouped queries are copied: the norm stores x
+            # Before heads move, for which grouped queries are copied: the norm stores its input.
+            x_BSKGH = self.norms[number](x_BSKGH)
         scale = self.scale if number == 0 else 1.0
         if angles is None:
-            return mup.scale_by(_by_head(x), scale)
-        return rotate_heads(x, angles, x.shape[3:4], scale, self._fuses_rotation)[0]
+            return mup.scale_by(_by_head(x_BSKGH), scale)
+        return rotate_heads(x_BSKGH, angles, x_BSKGH.shape[3:4], scale, self._fuses_rotation)[0]
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, dropout: float) -> Tensor:
-        """Run the kernel that fits the mask: (batch, heads, seq, head_dim) of each -> the query's shape.
-
-        Key and value have fewer heads than the query with grouped-query attention.
-        """
+    def _attend(
+        self, query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, starts_BS: Tensor | None, dropout: float
+    ) -> Tensor:
+        """Run the kernel that fits the mask, and return context_BNSH."""
         later_pass = self.cache if self.cache is not None and self.cache.positions is not None else None
-        if later_pass is None and self._fits_flex(query, starts, dropout):
-            return flex.attend(query, key, value, self.masks.rule, starts, self.masks.tables)
-        mask = self.masks.mask(query, key.shape[2], starts, later_pass)
+        if later_pass is None and self._fits_flex(query_BNSH, starts_BS, dropout):
+            return flex.attend(query_BNSH, key_BKCH, value_BKCH, self.masks.rule, starts_BS, self.masks.tables)
+        mask = self.masks.mask(query_BNSH, key_BKCH.shape[2], starts_BS, later_pass)
         if not dropout:
-            return attend(query, key, value, mask, 0.0, self.unfused, self.masks.tables)
-        with different_on_each_rank(self.tensor, query.device):
-            return attend(query, key, value, mask, dropout, self.unfused, self.masks.tables)
+            return attend(query_BNSH, key_BKCH, value_BKCH, mask, 0.0, self.unfused, self.masks.tables)
+        with different_on_each_rank(self.tensor, query_BNSH.device):
+            return attend(query_BNSH, key_BKCH, value_BKCH, mask, dropout, self.unfused, self.masks.tables)
 
     def prepare_for_compilation(self, device: torch.device) -> None:
         """Keep what layers share out of their compiled graphs.
@@ -178,30 +179,30 @@ class SelfAttention(nn.Module):
         if self.reset_mask or self.masks.rule.softcap or not self.masks.is_causal(self.seq_length):
             self.attend_outside = torch.compiler.disable(self._attend)
 
-    def _fits_flex(self, query: Tensor, starts: Tensor | None, dropout: float) -> bool:
+    def _fits_flex(self, query_BNSH: Tensor, starts_BS: Tensor | None, dropout: float) -> bool:
         """Whether positions and scores determine more than the causal mask, and flex_attention can compute it.
 
         Only at the length of training: it would compile another kernel for every length of a prompt.
         """
-        seq = query.shape[2]
+        seq = query_BNSH.shape[2]
         if seq != self.seq_length or self.relative is not None:
             return False
-        if starts is None and self.masks.is_causal(seq) and not self.masks.rule.softcap:
+        if starts_BS is None and self.masks.is_causal(seq) and not self.masks.rule.softcap:
             return False
         # Block-sparse layers are for skipping blocks, which the unfused operations cannot.
-        if self.masks.rule.pattern is None and self.unfused.include(query.dtype, masked=True):
+        if self.masks.rule.pattern is None and self.unfused.include(query_BNSH.dtype, masked=True):
             return False
-        return flex.is_supported(query, dropout)
+        return flex.is_supported(query_BNSH, dropout)
 
 
-def _by_head(x: Tensor) -> Tensor:
-    """(batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim)."""
-    return x.flatten(2, 3).transpose(1, 2)
+def _by_head(x_BSKGH: Tensor) -> Tensor:
+    """x_BSKGH -> (B, K x G, S, H)."""
+    return x_BSKGH.flatten(2, 3).transpose(1, 2)
 
 
-def _by_token(context: Tensor) -> Tensor:
-    """(batch, heads, seq, head_dim) -> (batch, seq, heads x head_dim)."""
-    return context.transpose(1, 2).flatten(2)
+def _by_token(context_BNSH: Tensor) -> Tensor:
+    """context_BNSH -> (B, S, N x H)."""
+    return context_BNSH.transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)
@@ -217,20 +218,20 @@ class Masks:
     unfused: UnfusedCases
     tables: Tables
 
-    def mask(self, query: Tensor, seq: int, starts: Tensor | None, later_pass: Cache | None) -> Tensor | None:
+    def mask(self, query_BNSH: Tensor, seq: int, starts_BS: Tensor | None, later_pass: Cache | None) -> Tensor | None:
         """Return what `attend` takes: None, a bool mask, or a bias with -inf where the mask is false.
 
-        seq: number of keys. starts: (batch, seq), where documents begin, if attention must not cross them. later_pass:
-        the cache in a pass of generation after the first one, where queries are the new tokens only.
+        seq: number of keys. starts_BS: where documents begin, if attention must not cross them. later_pass: the cache
+        in a pass of generation after the first one, where queries are the new tokens only.
         """
-        device = query.device
+        device = query_BNSH.device
         if later_pass is not None:
             return self._later_mask(seq, device, later_pass)
         if self.rule.slopes:
             # Only the unfused operations add the bias to scores in fp32.
-            dtype = torch.float32 if self.unfused.include(query.dtype, masked=True) else query.dtype
-            return self._alibi(seq, starts, dtype, device)
-        allowed = self.allowed(seq, starts, device)
+            dtype = torch.float32 if self.unfused.include(query_BNSH.dtype, masked=True) else query_BNSH.dtype
+            return self._alibi(seq, starts_BS, dtype, device)
+        allowed = self.allowed(seq, starts_BS, device)
         if self.relative is None:
             return allowed
         bias = self.relative(seq) if self.relative.bias is None else self.relative.bias
@@ -240,16 +241,16 @@ class Masks:
         """Whether there is nothing but the causal mask, for which torch has faster kernels."""
         return not (self.rule.pattern or self.rule.slopes or self.relative or self._is_window_narrow(seq))
 
-    def allowed(self, seq: int, starts: Tensor | None, device: torch.device) -> Tensor | None:
+    def allowed(self, seq: int, starts_BS: Tensor | None, device: torch.device) -> Tensor | None:
         """Boolean mask of the pairs that attend, broadcast to (batch, heads, seq, seq); None if it is only causal."""
         static = self._static(seq, device)
-        if starts is None:
+        if starts_BS is None:
             return static
 
         def build() -> Tensor:
-            return same_document(starts) & (self._causal(seq, device) if static is None else static)
+            return same_document(starts_BS) & (self._causal(seq, device) if static is None else static)
 
-        return self.tables.derived(("documents", self.rule, device), starts, build)
+        return self.tables.derived(("documents", self.rule, device), starts_BS, build)
 
     def _static(self, seq: int, device: torch.device) -> Tensor | None:
         """Return the mask of pattern and window, the same for every sample."""
@@ -264,15 +265,15 @@ class Masks:
 
         return self.tables.square(("static mask", rule, device), seq, build)
 
-    def _alibi(self, seq: int, starts: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _alibi(self, seq: int, starts_BS: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
         key = ("alibi", self.rule, dtype, device)
 
         def build(size: int) -> Tensor:
-            allowed = self.allowed(size, starts, device)
+            allowed = self.allowed(size, starts_BS, device)
             return self._masked(alibi(size, self.rule.slopes, device), allowed).to(dtype)
 
-        if starts is not None:
-            return self.tables.derived(key, starts, lambda: build(seq))
+        if starts_BS is not None:
+            return self.tables.derived(key, starts_BS, lambda: build(seq))
         return self.tables.square(key, seq, build)
 
     def _later_mask(self, seq: int, device: torch.device, cache: Cache) -> Tensor:

@@ -29,7 +29,7 @@ from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 class TokenEmbedding(nn.Module):
-    """Tokens (batch, seq) -> hidden states (batch, seq, hidden), with document starts if later layers need them.
+    """Tokens -> hidden states, with document starts if later layers need them: tokens_BS -> hidden_BSD, starts_BS.
 
     The starts come with the tokens if documents were packed, else from the end-of-document tokens.
     """
@@ -47,15 +47,15 @@ class TokenEmbedding(nn.Module):
         return self.word_embeddings.weight
 
     def forward(self, inputs: LayerInput) -> LayerInput:
-        """(batch, seq) tokens, with or without starts -> (batch, seq, hidden), a shard with sequence parallelism."""
-        tokens, starts = unpack(inputs)
-        if starts is None and self.eod is not None:
-            starts = document_starts(tokens, self.eod)
-        hidden = self.word_embeddings(tokens)
-        if self.training and torch.is_grad_enabled() and not hidden.requires_grad:
+        """inputs: tokens_BS, with or without starts_BS. With sequence parallelism S is a shard in the result."""
+        tokens_BS, starts_BS = unpack(inputs)
+        if starts_BS is None and self.eod is not None:
+            starts_BS = document_starts(tokens_BS, self.eod)
+        hidden_BSD = self.word_embeddings(tokens_BS)
+        if self.training and torch.is_grad_enabled() and not hidden_BSD.requires_grad:
             # The table is frozen. Reentrant checkpointing computes no gradients of layers whose input needs none.
-            hidden.requires_grad_()
-        return pack(hidden, starts)
+            hidden_BSD.requires_grad_()
+        return pack(hidden_BSD, starts_BS)
 
 
 class PositionEmbedding(nn.Module):
@@ -86,29 +86,30 @@ class PositionEmbedding(nn.Module):
         self.cache: Cache | None = None
 
     def forward(self, inputs: LayerInput) -> LayerInput:
-        hidden, starts = unpack(inputs)
+        hidden_BSD, starts_BS = unpack(inputs)
         # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
-            hidden = soft_prompt.insert(self.soft_prompt, hidden, self.shards.rank * hidden.shape[1])
-        hidden = scale_by(hidden, self.token_multiplier)
+            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, self.shards.rank * hidden_BSD.shape[1])
+        hidden_BSD = scale_by(hidden_BSD, self.token_multiplier)
         positions = None if self.cache is None else self.cache.positions  # (batch, seq)
-        if starts is not None and self.reset_positions:
+        if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
-            positions = positions_in_document(starts).chunk(self.shards.size, dim=1)[self.shards.rank]
-        first = self.shards.rank * hidden.shape[1]
-        rows = slice(self.offset + first, self.offset + first + hidden.shape[1])
+            positions = positions_in_document(starts_BS).chunk(self.shards.size, dim=1)[self.shards.rank]
+        first = self.shards.rank * hidden_BSD.shape[1]
+        rows = slice(self.offset + first, self.offset + first + hidden_BSD.shape[1])
         if self.table is not None:
             table = self.table[rows] if positions is None else self.table[self.offset + positions]
-            hidden = hidden + scale_by(table, self.multipliers[1])
+            hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
         if self.sinusoidal:
-            steps = torch.arange(rows.start, rows.stop, device=hidden.device)
+            steps = torch.arange(rows.start, rows.stop, device=hidden_BSD.device)
             steps = steps if positions is None else self.offset + positions
-            hidden = hidden + scale_by(sinusoidal(steps, hidden.shape[-1]).to(hidden.dtype), self.multipliers[1])
-        hidden = scale_by(hidden, self.multipliers[0])
+            table = sinusoidal(steps, hidden_BSD.shape[-1]).to(hidden_BSD.dtype)
+            hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
+        hidden_BSD = scale_by(hidden_BSD, self.multipliers[0])
         if not (self.training and self.dropout.p):
-            return pack(hidden, starts)
-        with different_on_each_rank(self.shards, hidden.device):
-            return pack(self.dropout(hidden), starts)
+            return pack(hidden_BSD, starts_BS)
+        with different_on_each_rank(self.shards, hidden_BSD.device):
+            return pack(self.dropout(hidden_BSD), starts_BS)
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:

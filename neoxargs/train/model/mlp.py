@@ -75,10 +75,10 @@ def _gated(x: Tensor, gate: Callable[[Tensor], Tensor], recompute: Selective) ->
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network: (batch, seq, hidden) -> (batch, seq, hidden).
+    """Position-wise feed-forward network: normed_BSD -> update_BSD; F is this rank's share of the width.
 
-    partial: return this rank's summand, as of `Weights.row`.
-    width, bias: of the layer between the matrices, and whether they have biases; by default as the configuration says.
+    partial: return this rank's summand, as of `Weights.row`. width, bias: of the layer between the matrices, and
+    whether they have biases; by default as the configuration says.
     """
 
     def __init__(
@@ -105,5 +105,8 @@ class FeedForward(nn.Module):
         self.dense_h_to_4h = weights.column("dense_h_to_4h", narrow, halves * wide, init_in, biased, halves)
         self.dense_4h_to_h = weights.row("dense_4h_to_h", wide, narrow, init_out, biased, partial)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dense_4h_to_h(self.recompute(self.activation, self.dense_h_to_4h(x)))  # type: ignore[no-any-return]
+    def forward(self, normed_BSD: Tensor) -> Tensor:
+        wide_BSF = self.dense_h_to_4h(normed_BSD)  # twice as wide if gated
+        # The same name, so that the first tensor is freed where no backward pass needs it.
+        wide_BSF = self.recompute(self.activation, wide_BSF)
+        return self.dense_4h_to_h(wide_BSF)  # type: ignore[no-any-return]

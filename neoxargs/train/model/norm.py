@@ -85,7 +85,7 @@ class AllHeadsNorm(nn.Module):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, seq, groups, heads of a group, head_dim), the same shape."""
+        """x: x_BSKGH, and so is the result."""
         weight = self.weight.view(self.heads)
         return apply(_OverRanks, x, weight, self.width, self.epsilon, self.tensor)
 
@@ -97,30 +97,30 @@ class _OverRanks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, width: int, epsilon: float, axis: Axis) -> Tensor:
-        precise = x.float()
-        squares = _sum_over_heads(precise.square(), axis)
+    def forward(ctx: Any, x_BSKGH: Tensor, weight_KGH: Tensor, width: int, epsilon: float, axis: Axis) -> Tensor:
+        precise_BSKGH = x_BSKGH.float()
+        squares = _sum_over_heads(precise_BSKGH.square(), axis)
         root = torch.rsqrt(squares / width + epsilon)
-        ctx.save_for_backward(x, weight, root)
+        ctx.save_for_backward(x_BSKGH, weight_KGH, root)
         ctx.width, ctx.axis = width, axis
-        return (precise * root * weight).to(x.dtype)
+        return (precise_BSKGH * root * weight_KGH).to(x_BSKGH.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, root = ctx.saved_tensors
-        precise, gradient = x.float(), gradient.float()
-        of_weight = (gradient * precise * root).sum((0, 1)).to(weight.dtype)
-        scaled = gradient * weight
+    def backward(ctx: Any, gradient_BSKGH: Tensor) -> tuple[Tensor | None, ...]:
+        x_BSKGH, weight_KGH, root = ctx.saved_tensors
+        precise_BSKGH, gradient_BSKGH = x_BSKGH.float(), gradient_BSKGH.float()
+        gradient_KGH = (gradient_BSKGH * precise_BSKGH * root).sum((0, 1)).to(weight_KGH.dtype)
+        scaled_BSKGH = gradient_BSKGH * weight_KGH
         # Every rank's heads are divided by the root, and so every rank has a part of its gradient.
         # d root / d squares = -root^3 / (2 width); times the gradient of the root, summed over the heads of all ranks.
-        of_squares = -_sum_over_heads(scaled * precise, ctx.axis) * root**3 / (2 * ctx.width)
-        return (scaled * root + 2 * of_squares * precise).to(x.dtype), of_weight, None, None, None
+        of_squares = -_sum_over_heads(scaled_BSKGH * precise_BSKGH, ctx.axis) * root**3 / (2 * ctx.width)
+        return (scaled_BSKGH * root + 2 * of_squares * precise_BSKGH).to(x_BSKGH.dtype), gradient_KGH, None, None, None
 
 
-def _sum_over_heads(x: Tensor, axis: Axis) -> Tensor:
-    """(batch, seq, groups, heads of a group, head_dim) -> (batch, seq, 1, 1, 1), summed over all ranks."""
+def _sum_over_heads(x_BSKGH: Tensor, axis: Axis) -> Tensor:
+    """Return the sums over the heads of all ranks, (B, S, 1, 1, 1)."""
     # One number per token, so that the all-reduce is small.
-    total = x.sum((-3, -2, -1), keepdim=True).contiguous()
+    total = x_BSKGH.sum((-3, -2, -1), keepdim=True).contiguous()
     if axis.size > 1:
         all_reduce(total, group=axis.group)
     return total

@@ -16,20 +16,20 @@ from neoxargs.train.parallel.layers import Weights
 
 
 class Head(nn.Module):
-    """Reads out the hidden states (batch, seq, hidden). scale: muP factor on them."""
+    """Reads out the hidden states. scale: muP factor on them."""
 
     def __init__(self, weight: nn.Parameter, scale: float) -> None:
         super().__init__()
         self.weight, self.scale = weight, scale
 
-    def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
+    def forward(self, hidden_BSD: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """Apply `finish`, which computes the loss or the logits, to the factors of the logits.
 
         It runs inside this module's forward pass, because ZeRO-3 gathers the weight for the duration of that only.
         """
         # A view, not the parameter: DeepSpeed's bf16 optimizer clears gradients when the backward pass reaches the last
         # stage's output, and would clear the parameter's gradient, which is already there.
-        return finish(Readout(scale_by(hidden, self.scale), self.weight.view_as(self.weight)))
+        return finish(Readout(scale_by(hidden_BSD, self.scale), self.weight.view_as(self.weight)))
 
 
 class OutputLayer(Head):

@@ -338,7 +338,8 @@ def test_heads_and_positions() -> None:
     for text in ("", "num-attention-heads: 2\nmax-position-embeddings: 24"):
         gpt = model(text)
         first = gpt.layers[0].attention
-        seen.append((first.heads, first.head_dim, first.query_key_value.weight.shape[0], len(gpt.positions.table)))
+        rows = first.query_key_value.weight.shape[0]
+        seen.append((first.local_groups, first.head_dim, rows, len(gpt.positions.table)))
     assert seen == [(4, 8, 96, 16), (2, 16, 96, 24)]
 
 

@@ -42,7 +42,7 @@ from neoxargs.train.parallel.layers import Weights
 
 
 class Experts(nn.Module):
-    """Mixture of experts: (batch, seq, hidden) -> (batch, seq, hidden). The experts have no biases."""
+    """Mixture of experts: normed_BSD -> update_BSD. The experts have no biases."""
 
     def __init__(self, config: Config, weights: Weights, shared: Shared, partial: bool = False) -> None:
         super().__init__()
@@ -58,33 +58,33 @@ class Experts(nn.Module):
         residual = has_dense_network(config)
         self.residual = Residual(config, weights.at("residual"), shared, method) if residual else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor) -> Tensor:
         """Return the sum of the experts' outputs, or this rank's summand of it if `partial`.
 
-        With sequence parallelism, x and the output are shards, (batch, seq / ranks, hidden).
+        With sequence parallelism, S is a shard in x_BSD and the output.
         """
-        logits = self.router(x)
-        choice = choose(logits, self.options, self.training)
+        logits_TE = self.router(x_BSD)
+        choice = choose(logits_TE, self.options, self.training)
         # Each rank has only some of the experts, so its gradient of x is a summand.
-        whole = gather(x, self.shards) if self.shards.size > 1 else copy_to_ranks(x, self.tensor)
-        tokens = whole.flatten(0, -2)
+        whole_BSD = gather(x_BSD, self.shards) if self.shards.size > 1 else copy_to_ranks(x_BSD, self.tensor)
+        tokens_TD = whole_BSD.flatten(0, -2)
         # Each rank's experts have gradients for the weights of their own outputs only.
         choice = choice._replace(weights=copy_to_ranks(choice.weights, self.tensor))
         # From the tokens of one micro batch on one data parallel rank.
-        limit = capacity(self.options, len(tokens), self.training)
+        limit = capacity(self.options, len(tokens_TD), self.training)
         assignments = part(assign(choice, self.options.moe_num_experts, limit), self.experts.local)
-        y = self.experts(tokens, assignments).view_as(whole)
+        y_BSD = self.experts(tokens_TD, assignments).view_as(whole_BSD)
         if self.shared is not None:
-            # From x, not `whole`: its first layer gathers the sequence, or sums the gradient, itself.
-            y = y + self.shared(x)
+            # From x_BSD, not `whole_BSD`: its first layer gathers the sequence, or sums the gradient, itself.
+            y_BSD = y_BSD + self.shared(x_BSD)
         if self.residual is not None:
-            y = self.residual(x, y)
-        y = y if self.partial else leave_region(y, self.tensor, self.shards)
+            y_BSD = self.residual(x_BSD, y_BSD)
+        y_BSD = y_BSD if self.partial else leave_region(y_BSD, self.tensor, self.shards)
         # Also the first pass of reentrant checkpointing, which has no graph: the terms are added when the layer is
         # recomputed.
         if not torch.is_grad_enabled():
-            return y
-        return self.losses.add(y, added_losses(logits, choice.experts, self.options))
+            return y_BSD
+        return self.losses.add(y_BSD, added_losses(logits_TE, choice.experts, self.options))
 
 
 class Networks(nn.Module):
@@ -114,20 +114,20 @@ class Networks(nn.Module):
             config.mlp.activation, config.fusion.bias_gelu_fusion, config.fusion.onnx_safe, shared.recompute
         )
 
-    def forward(self, tokens: Tensor, assignments: Assignments) -> Tensor:
-        """Return the weighted sums of the experts' outputs: (tokens, hidden) -> (tokens, hidden)."""
-        rows = tokens.index_select(0, assignments.tokens)
+    def forward(self, tokens_TD: Tensor, assignments: Assignments) -> Tensor:
+        """Return the weighted sums of the experts' outputs, (T, D)."""
+        rows_RD = tokens_TD.index_select(0, assignments.tokens)
         if self.axis.size == 1:
-            y = self._outputs(rows, assignments.counts)
+            y_RD = self._outputs(rows_RD, assignments.counts)
         else:
             exchange = Exchange(assignments.counts, self.axis)
-            y = exchange.back(self._outputs(exchange.there(rows), exchange.counts))
-        return weighted_sums(y, assignments, len(tokens))
+            y_RD = exchange.back(self._outputs(exchange.there(rows_RD), exchange.counts))
+        return weighted_sums(y_RD, assignments, len(tokens_TD))
 
-    def _outputs(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Return the experts' outputs for rows that are sorted by expert, both (pairs, hidden)."""
-        wide = self.dense_h_to_4h(rows, counts)
-        return self.dense_4h_to_h(self.recompute(self.activation, wide), counts)  # type: ignore[no-any-return]
+    def _outputs(self, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
+        """Return the experts' outputs, (R, D), for rows that are sorted by expert."""
+        wide_RF = self.dense_h_to_4h(rows_RD, counts_E)
+        return self.dense_4h_to_h(self.recompute(self.activation, wide_RF), counts_E)  # type: ignore[no-any-return]
 
 
 class Matrices(nn.Module):
@@ -139,9 +139,9 @@ class Matrices(nn.Module):
         super().__init__()
         self.weight = weights.parameter("weight", shape, stacked(method), *split, by_expert=True)
 
-    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """(pairs, inputs), sorted by expert, with `counts` pairs of each -> (pairs, outputs)"""
-        return grouped_product(rows, self.weight, counts)
+    def forward(self, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
+        """Multiply rows that are sorted by expert, `counts_E` of each; D and F are any width."""
+        return grouped_product(rows_RD, self.weight, counts_E)
 
 
 class Residual(nn.Module):
@@ -158,12 +158,12 @@ class Residual(nn.Module):
         self.bias = weights.parameter("bias", (2,), zeros)
         sum_gradients([self.weight, self.bias], self.shards)
 
-    def forward(self, x: Tensor, experts: Tensor) -> Tensor:
-        """Return this rank's summand of y, from the layer's input x and its summand of the experts' output."""
-        shares = gather_replicated(F.linear(x, self.weight, self.bias).softmax(-1), self.shards)
+    def forward(self, x_BSD: Tensor, experts_BSD: Tensor) -> Tensor:
+        """Return this rank's summand of y, from the layer's input and the rank's summand of the experts' output."""
+        shares_BS2 = gather_replicated(F.linear(x_BSD, self.weight, self.bias).softmax(-1), self.shards)
         # Each rank multiplies its summands with the shares, so their gradients are summed.
-        shares = copy_to_ranks(shares, self.tensor)  # (batch, seq, 2)
-        return experts * shares[..., :1] + self.dense(x) * shares[..., 1:]  # type: ignore[no-any-return]
+        shares_BS2 = copy_to_ranks(shares_BS2, self.tensor)
+        return experts_BSD * shares_BS2[..., :1] + self.dense(x_BSD) * shares_BS2[..., 1:]  # type: ignore[no-any-return]
 
 
 def terms(config: Config) -> tuple[str, ...]:
