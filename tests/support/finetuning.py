@@ -1,16 +1,30 @@
-"""Token files with labels for tests: documents of numbers, and which of their tokens are trained."""
+"""Token files for tests, with labels: documents of numbers, and which of their tokens are trained; their loader."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neoxargs.config.config import Config
+from neoxargs.config.value import DEFAULT, Value
+from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.files.token_files import writer as indexed
 
 IGNORED = -100
+TOKENIZER = ByteTokenizer(257, 256)
+
+
+def data_config(run_dir: Path, **changes: Any) -> Config:
+    """Return the configuration of a run of six batches of four samples."""
+    values = {
+        "run_dir": str(run_dir), "seq_length": 8, "train_iters": 6, "eval_iters": 2, "train_batch_size": 4,
+        "train_micro_batch_size_per_gpu": 2, "num_workers": 0, "split": "80,10,10",
+    } | changes  # fmt: skip
+    return Config({name: Value(value, DEFAULT) for name, value in values.items()})
 
 
 def token_file(prefix: Path, documents: Sequence[Sequence[float]], stored: type[np.generic] = np.int32) -> str:

@@ -64,7 +64,7 @@ def settings(folder: Path) -> dict[str, Any]:
         "data_path": "null", "train_impl": "dpo", "dataset_impl": "pairwise", "pack_impl": "unpacked", "dpo_beta": BETA,
     }  # fmt: skip
     for answer in ("pos", "neg"):
-        for split in ("train", "valid"):
+        for split in ("train", "valid", "test"):
             values[f"{answer}_{split}_data_paths"] = folder / answer
             values[f"{answer}_{split}_label_data_paths"] = folder / f"{answer}_label"
     return values

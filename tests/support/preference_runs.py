@@ -6,11 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from neoxargs.config.config import Config
 from neoxargs.files import metrics as run_metrics
+from neoxargs.resolve import resolve
 from tests.support.frozen_runs import losses, saved, trained
+from tests.support.huggingface import MODELS, Case, imported, made
+from tests.support.paths import NEOX_HEAD
 from tests.support.preference import RATE
 from tests.support.ranks import run_ranks
 
@@ -35,8 +39,43 @@ SCALED = [
     'attention_config=[[["flash"], 2]]', "model_parallel_size=2", "train_micro_batch_size_per_gpu=4", "precision=fp32",
     "gradient_accumulation_steps=1", "tokenizer_type=ByteLevelTokenizer", "train_iters=12", "lr_decay_iters=12",
     "optimizer.params.lr=0.003", "min_lr=0", "num_workers=0", "eval_iters=1", "use_wandb=false", "bf16.enabled=false",
-    "data_types.grad_accum_dtype=null", "load=null", "finetune=false", "dpo_beta=0.5",
+    "data_types.grad_accum_dtype=null", "load=null", "finetune=false",
 ]  # fmt: skip
+
+
+def llama(folder: Path) -> tuple[Any, Path]:
+    """Return a Llama of transformers with random weights, and the folder to which it is imported."""
+    pytest.importorskip("transformers")
+    MODELS.setdefault("Llama", Case("Llama", {}))
+    model = made("Llama")
+    return model, imported(folder, model)
+
+
+def on_every_layout(folder: Path, ours: Path, expected: list[float], **values: Any) -> dict[str, float]:
+    """Train three steps of all data of the folder on every layout, and compare; return what the validation measured.
+
+    ours: the model to start from. expected: the losses of the steps.
+    """
+
+    def of(name: str, ranks: int = 1, **more: Any) -> Config:
+        given = {**DESCENT, "load": ours, "run_dir": folder / name, **values, **more}
+        return resolve([ours / "model.yml"], [f"{key}={value}" for key, value in given.items()], gpus=ranks)
+
+    run_ranks(trained, 1, [of("one process")])
+    run_ranks(trained, 2, [of(name, 2, **sizes) for name, sizes in LAYOUTS.items()], timeout=300)
+    alone = held_out(folder / "one process")
+    for name in ("one process", *LAYOUTS):
+        assert losses(folder / name) == pytest.approx(expected, abs=3e-6), name
+        assert held_out(folder / name) == pytest.approx(alone, abs=3e-5), name
+    assert expected[2] < expected[0] - 0.01
+    return alone
+
+
+def of_gpt_neox(folder: Path, name: str, data: dict[str, Path], *more: str, heads: int = 2) -> Config:
+    """Return a configuration of GPT-NeoX's on two ranks, with everything but sizes and rates as its authors set it."""
+    sets = [*SCALED, *(f"{key}={value}" for key, value in data.items()), f"num_kv_heads={heads}",
+            "mlp_multiple_of=64", "intermediate_size=192", *more, f"save={folder}", f"run_dir={folder}"]  # fmt: skip
+    return resolve([NEOX_HEAD / "_post-training" / name], sets, gpus=2)
 
 
 def held_out(folder: Path) -> dict[str, float]:

@@ -13,19 +13,15 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problems
-from neoxargs.config.config import Config
-from neoxargs.config.value import DEFAULT, Value
-from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.facts.data import SPLITS
 from neoxargs.files.token_files import checksums, index
 from neoxargs.train.batches import comparison
 from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.process.mesh import Mesh
-from tests.support.finetuning import IGNORED, token_file
+from tests.support.finetuning import IGNORED, TOKENIZER, data_config, token_file
 from tests.support.ranks import run_ranks
 
-TOKENIZER = ByteTokenizer(257, 256)
 DOCUMENTS = [[number] * 20 for number in range(40)]
 LABELS = [[IGNORED] * 5 + document[5:] for document in DOCUMENTS]
 REWARDS = [[1.0], [-1.0]] * 20
@@ -36,14 +32,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def config(run_dir: Path, **changes: Any) -> Config:
-    values = {
-        "run_dir": str(run_dir), "seq_length": 8, "train_iters": 6, "eval_iters": 2, "train_batch_size": 4,
-        "train_micro_batch_size_per_gpu": 2, "num_workers": 0, "split": "80,10,10",
-    } | changes  # fmt: skip
-    return Config({name: Value(value, DEFAULT) for name, value in values.items()})
 
 
 def files(folder: Path, documents: list[list[int]] = DOCUMENTS) -> dict[str, str]:
@@ -87,7 +75,7 @@ def damaged(file: str, at: int) -> str:
 def told(folder: Path, **settings: Any) -> str:
     """Return the problems of the first batches, of the training data and of the evaluation."""
     with pytest.raises(Problems) as error:
-        data = build_datasets(config(folder, **settings), TOKENIZER, Mesh())
+        data = build_datasets(data_config(folder, **settings), TOKENIZER, Mesh())
         for batches in (data.train(0), data.held_out("validation")):
             for _ in range(12):
                 next(batches)  # type: ignore[arg-type]
@@ -157,7 +145,7 @@ def test_a_long_comparison_delays_no_start_and_ends_the_run_later(
     monkeypatch.setattr(comparison, "A_MOMENT", 0.0)
     settings = kinds(files(tmp_path))["one"]
     damaged(f"{tmp_path}/text.bin", 1700)
-    data = build_datasets(config(tmp_path, **settings), TOKENIZER, Mesh())
+    data = build_datasets(data_config(tmp_path, **settings), TOKENIZER, Mesh())
     next(data.train(0))  # type: ignore[arg-type]
     data.comparison.end()
     size = sum(os.path.getsize(f"{tmp_path}/text{suffix}") for suffix in (".bin", ".idx"))
@@ -183,7 +171,7 @@ def test_a_file_that_vanishes_is_a_problem(tmp_path: Path) -> None:
 
 def compared_on(folder: str) -> list[str]:
     warnings.simplefilter("ignore")
-    data = build_datasets(config(Path(folder), data_path=f"{folder}/text"), TOKENIZER, Mesh())
+    data = build_datasets(data_config(Path(folder), data_path=f"{folder}/text"), TOKENIZER, Mesh())
     return [str(data.comparison.started), str(len(data.comparison.problems))]
 
 
@@ -200,5 +188,5 @@ def test_a_file_of_merge_datasets_is_read(tmp_path: Path) -> None:
     ends, head[-1] = head[-1], 1
     file.write_bytes(index.HEADER.pack(*head) + file.read_bytes()[index.HEADER.size : -8 * (ends - 1)])
     checksums.forget(prefix)
-    data = build_datasets(config(tmp_path, data_path=prefix, split="1"), TOKENIZER, Mesh())
+    data = build_datasets(data_config(tmp_path, data_path=prefix, split="1"), TOKENIZER, Mesh())
     assert next(data.train(0)).tokens.shape == (2, 8)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import multiprocessing
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +11,25 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problems
-from neoxargs.config.config import Config
-from neoxargs.config.value import DEFAULT, Value
 from neoxargs.data.command import build
 from neoxargs.data.encode import Recipe
-from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.files.token_files import sources
-from neoxargs.files.token_files import writer as indexed
 from neoxargs.files.token_files.sources import Source
 from neoxargs.registry.data import Data
 from neoxargs.registry.post_training import PostTraining
 from neoxargs.train.batches import datasets
 from neoxargs.train.batches.datasets import Sampling, build_datasets
-from neoxargs.train.batches.loader import batches, sample_indices
+from neoxargs.train.batches.loader import Loader, batches, sample_indices
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import Axis, Mesh
+from tests.support import finetuning
+from tests.support.finetuning import TOKENIZER, data_config
 from tests.support.ranks import run_ranks
 from tests.support.snapshots import pinned
 
-SEQ = 8
-TOKENIZER = ByteTokenizer(257, 256)
+SEQ, ALONE = 8, Mesh()
+token_file = partial(finetuning.token_file, stored=np.uint16)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -39,13 +38,6 @@ def _megatron() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         __import__("megatron.core.datasets.gpt_dataset")
-
-
-def token_file(prefix: Path, documents: list[list[int]]) -> str:
-    with indexed.new_file(prefix, np.uint16) as writer:
-        for ids in documents:
-            writer.add(np.array(ids, np.uint16), [len(ids)], [True])
-    return str(prefix)
 
 
 def numbered(prefix: Path, count: int, offset: int = 0) -> str:
@@ -57,12 +49,8 @@ def sampling(folder: Path, **data) -> Sampling:
     return Sampling(Data(**data), SEQ, seed=1, eod=256, vocab_size=257, rows=9999, cache=folder / "index")
 
 
-def config(run_dir: Path, **changes) -> Config:
-    values = {
-        "run_dir": str(run_dir), "seq_length": SEQ, "train_iters": 6, "eval_iters": 2, "train_batch_size": 4,
-        "train_micro_batch_size_per_gpu": 2, "num_workers": 0, "split": "80,10,10",
-    } | changes  # fmt: skip
-    return Config({name: Value(value, DEFAULT) for name, value in values.items()})
+def loaded(run_dir: Path, mesh: Mesh = ALONE, **changes) -> Loader:
+    return build_datasets(data_config(run_dir, **changes), TOKENIZER, mesh)
 
 
 def made(chosen: list[Source], samples: int, how: Sampling):
@@ -76,46 +64,41 @@ def seen(samples, count=None) -> set[int]:
     return {token for row in tokens for token in row} - {256}
 
 
-def one_process() -> Mesh:
-    return Mesh()
-
-
 class TestParts:
     @pytest.mark.shows("data-path")
     def test_data_path_selects_the_data(self, tmp_path) -> None:
         for offset in (0, 100):
             prefix = numbered(tmp_path / f"data{offset}", 9, offset)
-            loader = build_datasets(config(tmp_path, data_path=prefix, split="1"), TOKENIZER, one_process())
+            loader = loaded(tmp_path, data_path=prefix, split="1")
             assert seen(loader.parts["train"]) == set(range(offset, offset + 9))
 
     @pytest.mark.shows("seq-length")
     def test_samples_are_as_long_as_seq_length(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
         for length in (SEQ, 2 * SEQ):
-            loader = build_datasets(config(tmp_path, data_path=prefix, seq_length=length), TOKENIZER, one_process())
+            loader = loaded(tmp_path, data_path=prefix, seq_length=length)
             assert next(loader.train(0)).tokens.shape == (2, length)
 
     @pytest.mark.shows("split")
     def test_split_divides_documents_by_its_proportions(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
-        loader = build_datasets(config(tmp_path, data_path=prefix, split="80,15,5"), TOKENIZER, one_process())
+        loader = loaded(tmp_path, data_path=prefix, split="80,15,5")
         assert seen(loader.parts["train"]) == set(range(80))
         assert seen(loader.parts["validation"]) == set(range(80, 95))
         assert seen(loader.parts["test"]) == set(range(95, 100))
-        half = build_datasets(config(tmp_path, data_path=prefix, split="1,1"), TOKENIZER, one_process())
+        half = loaded(tmp_path, data_path=prefix, split="1,1")
         assert seen(half.parts["validation"]) <= set(range(50, 100))
         assert not half.has("test")
 
     @pytest.mark.parametrize(
         ("split", "shares"),
         [
-            ("969, 30, 1", [slice(0, 969), slice(969, 999), slice(999, 1000)]),
-            ("1", [slice(0, 1000), None, None]),
+            ("969, 30, 1", [slice(0, 969), slice(969, 999), slice(999, 1000)]), ("1", [slice(0, 1000), None, None]),
             ([0.5, 0, 0.5], [slice(0, 500), None, slice(500, 1000)]),
             ("90/10", [slice(0, 900), slice(900, 1000), None]),
             ("1, 1, 1", [slice(0, 334), slice(334, 667), slice(667, 1000)]),
         ],
-    )
+    )  # fmt: skip
     def test_proportions(self, split, shares) -> None:
         assert [share and share.sequences(1000) for share in sources.split_shares(split)] == shares
 
@@ -129,7 +112,7 @@ class TestParts:
             f"{part}_data_paths": [numbered(tmp_path / part, 9, 10 * i)]
             for i, part in enumerate(("train", "valid", "test"))
         }
-        loader = build_datasets(config(tmp_path, **paths), TOKENIZER, one_process())
+        loader = loaded(tmp_path, **paths)
         assert seen(loader.parts["train"]) == set(range(9))
         assert seen(loader.parts["validation"]) == set(range(10, 19))
         assert seen(loader.parts["test"]) == set(range(20, 29))
@@ -137,28 +120,26 @@ class TestParts:
     @pytest.mark.shows("eval-iters")
     def test_no_evaluation_needs_no_validation_data(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
-        assert build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process()).has("validation")
-        loader = build_datasets(config(tmp_path, data_path=prefix, eval_iters=0), TOKENIZER, one_process())
+        assert loaded(tmp_path, data_path=prefix).has("validation")
+        loader = loaded(tmp_path, data_path=prefix, eval_iters=0)
         assert loader.has("train") and not loader.has("validation") and not loader.has("test")
         assert loader.held_out("validation") is None
 
     def test_an_empty_evaluation_split_is_a_warning(self, tmp_path, capsys) -> None:
         prefix = numbered(tmp_path / "data", 1)
-        loader = build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process())
+        loader = loaded(tmp_path, data_path=prefix)
         assert loader.has("train") and not loader.has("validation")
         pinned(capsys.readouterr().out)
 
     def test_little_text_is_repeated_as_often_as_training_needs(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 3)
-        loader = build_datasets(
-            config(tmp_path, data_path=prefix, split="1", train_iters=100), TOKENIZER, one_process()
-        )
+        loader = loaded(tmp_path, data_path=prefix, split="1", train_iters=100)
         assert len(loader.parts["train"]) >= 400
 
     def test_data_made_anew_under_the_same_name_is_not_read_with_the_old_index(self, tmp_path) -> None:
         for count in (40, 20):
             prefix = numbered(tmp_path / "data", count)
-            loader = build_datasets(config(tmp_path, data_path=prefix, split="1"), TOKENIZER, one_process())
+            loader = loaded(tmp_path, data_path=prefix, split="1")
             assert seen(loader.parts["train"]) == set(range(count))
 
 
@@ -249,7 +230,7 @@ class TestOrder:
     @pytest.mark.parametrize("repeat", [False, True])
     def test_an_evaluation_continues_where_the_last_one_ended_or_repeats_it(self, tmp_path, repeat) -> None:
         options = {"data_path": numbered(tmp_path / "data", 100), "eval_interval": 2, "repeat_eval_samples": repeat}
-        loader = build_datasets(config(tmp_path, **options), TOKENIZER, one_process())
+        loader = loaded(tmp_path, **options)
         # 2 batches of 4 samples, in micro batches of 2
         evaluations = [
             [next(batches).tokens for _ in range(4)] for batches in map(loader.held_out, ["validation"] * 2, range(2))
@@ -265,8 +246,7 @@ class TestOrder:
         prefix = numbered(tmp_path / "data", 100)
         for workers in (0, 1, 2):
             before = set(multiprocessing.active_children())  # those of other loaders may be about to end
-            options = config(tmp_path, data_path=prefix, num_workers=workers)
-            running = build_datasets(options, TOKENIZER, one_process()).train(0)
+            running = loaded(tmp_path, data_path=prefix, num_workers=workers).train(0)
             assert next(running).tokens.shape == (2, SEQ)
             assert len(set(multiprocessing.active_children()) - before) == workers
             del running
@@ -282,7 +262,7 @@ class TestOrder:
         prefix = numbered(tmp_path / "data", 100)
         for stage, reads in ((0, True), (1, False), (2, True)):
             mesh = Mesh(pipe=Axis(3, stage))
-            loader = build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, mesh)
+            loader = loaded(tmp_path, mesh, data_path=prefix)
             assert (loader.train(0) is not None) == reads
             assert loader.has("validation")
 
@@ -306,20 +286,13 @@ class TestSamples:
         assert torch.equal(batch.labels == IGNORED, batch.tokens == 256)
         assert (batch.labels == IGNORED).any()
 
-    @pytest.mark.parametrize("implementation", ["mmap", "lazy"])
-    def test_ways_of_reading(self, tmp_path, implementation) -> None:
-        prefix = numbered(tmp_path / "data", 40)
-        options = {"data_path": prefix, "data_impl": implementation, "mmap_warmup": True, "split": "1"}
-        loader = build_datasets(config(tmp_path, **options), TOKENIZER, one_process())
-        assert seen(loader.parts["train"]) == set(range(40))
-
     @pytest.mark.shows("data-impl")
     def test_data_impl_maps_files_or_reads_them(self, tmp_path) -> None:
         readers = {}
         for implementation in ("infer", "mmap", "cached", "lazy"):
             how = sampling(tmp_path, data_impl=implementation)
             prefix = numbered(tmp_path / "data", 40)
-            made([Source(prefix)], 9, how)
+            assert seen(made([Source(prefix)], 80, how)) == set(range(40))
             readers[implementation] = type(how.files[prefix].bin_reader).__name__
         mapped, read = "_MMapBinReader", "_FileBinReader"
         assert readers == {"infer": mapped, "mmap": mapped, "cached": read, "lazy": read}
@@ -337,14 +310,13 @@ class TestSamples:
 class TestProblems:
     def what(self, run_dir, **changes) -> str:
         with pytest.raises(Problems) as caught:
-            build_datasets(config(run_dir, **changes), TOKENIZER, one_process())
+            loaded(run_dir, **changes)
         return str(caught.value)
 
     def test_every_missing_file(self, tmp_path) -> None:
         numbered(tmp_path / "half", 3)
         (tmp_path / "half.idx").unlink()
-        told = self.what(tmp_path, data_path=f"{tmp_path}/absent,{tmp_path}/half")
-        pinned(told)
+        pinned(self.what(tmp_path, data_path=f"{tmp_path}/absent,{tmp_path}/half"))
 
     def test_damaged_files(self, tmp_path) -> None:
         numbered(tmp_path / "data", 9)
@@ -375,8 +347,7 @@ class TestProblems:
     def test_nothing_to_train_on(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 2)
         pinned(self.what(tmp_path))
-        told = self.what(tmp_path, data_path=prefix, split="1,99")
-        pinned(told)
+        pinned(self.what(tmp_path, data_path=prefix, split="1,99"))
 
 
 def first_batches(folder: str) -> list[list[list[int]]]:
@@ -387,7 +358,7 @@ def first_batches(folder: str) -> list[list[list[int]]]:
     for shared in (True, False):
         run_dir = Path(folder, "all" if shared else f"machine{rank}")
         options = {"data_path": [1, f"{folder}/a", 2, f"{folder}/b"], "use_shared_fs": shared}
-        loader = build_datasets(config(run_dir, **options), TOKENIZER, Mesh(data=Axis(world, rank)), local_rank=0)
+        loader = build_datasets(data_config(run_dir, **options), TOKENIZER, Mesh(data=Axis(world, rank)), local_rank=0)
         found.append(
             [row for batch, _ in zip(loader.train(0), range(2), strict=False) for row in batch.tokens.tolist()]
         )
@@ -398,7 +369,7 @@ def test_ranks_that_build_at_once_agree_with_one_process(tmp_path) -> None:
     for index, name in enumerate("ab"):
         numbered(tmp_path / name, 50, 100 * index)
     options = {"data_path": [1, f"{tmp_path}/a", 2, f"{tmp_path}/b"]}
-    alone = build_datasets(config(tmp_path / "alone", **options), TOKENIZER, one_process()).train(0)
+    alone = loaded(tmp_path / "alone", **options).train(0)
     expected = [row for batch, _ in zip(alone, range(4), strict=False) for row in batch.tokens.tolist()]
     for first, second in zip(*run_ranks(first_batches, 2, str(tmp_path)), strict=True):
         assert first[:2] + second[:2] + first[2:] + second[2:] == expected
@@ -408,12 +379,9 @@ def test_ranks_that_build_at_once_agree_with_one_process(tmp_path) -> None:
 
 def test_a_failure_of_the_first_rank_does_not_block_the_others(monkeypatch) -> None:
     arrived = []
-    for name, stand_in in (
-        ("is_initialized", lambda: True),
-        ("get_rank", lambda: 0),
-        ("barrier", lambda: arrived.append(1)),
-    ):
-        monkeypatch.setattr(torch.distributed, name, stand_in)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: arrived.append(1))
     with pytest.raises(ZeroDivisionError):
         datasets.first_rank_first(None, lambda: 1 // 0)
     assert arrived

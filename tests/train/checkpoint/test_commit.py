@@ -22,6 +22,12 @@ def write(root: Path, iteration: int, content: str = "weights") -> Path:
     return commit.commit(root, iteration)
 
 
+def prune(root: Path, kept: int) -> None:
+    removal = commit.Removal()
+    removal.prune(root, kept)
+    removal.wait()
+
+
 def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
@@ -74,9 +80,7 @@ def test_a_linked_checkpoint_is_removed_as_a_link(tmp_path: Path) -> None:
     write(root, 100).rename(elsewhere)
     (root / "global_step100").symlink_to(elsewhere)
     write(root, 200)
-    removal = commit.Removal()
-    removal.prune(root, 1)
-    removal.wait()
+    prune(root, 1)
     assert names(root) == ["global_step200", "latest"]
     assert (elsewhere / "model.pt").exists()
 
@@ -98,22 +102,17 @@ def test_a_leftover_that_another_process_removes_at_the_same_time(
     assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
 
 
-def test_killed_between_the_rename_and_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("owner", "step"), [(commit, "point_latest_at"), (Path, "rename")])
+def test_killed_before_the_rename_or_before_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str
+) -> None:
     first = write(tmp_path, 100)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(commit, "point_latest_at", _killed)
+        patch.setattr(owner, step, _killed)
         write(tmp_path, 200)
     assert checkpoint_folder.newest(tmp_path) == first
+    assert owner is commit or checkpoint_folder.checkpoints(tmp_path) == [first]
     assert write(tmp_path, 200) == checkpoint_folder.newest(tmp_path)
-
-
-def test_killed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = write(tmp_path, 100)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "rename", _killed)
-        write(tmp_path, 200)
-    assert checkpoint_folder.newest(tmp_path) == first
-    assert checkpoint_folder.checkpoints(tmp_path) == [first]
 
 
 @pytest.mark.parametrize("harm", ["shorten", "delete", "list"])
@@ -129,16 +128,11 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_chosen(tmp_path: 
     assert checkpoint_folder.newest(tmp_path) == first
 
 
-def test_latest_may_name_an_older_one(tmp_path: Path) -> None:
-    first, _ = write(tmp_path, 100), write(tmp_path, 200)
-    (tmp_path / "latest").write_text("global_step100\n")
-    assert checkpoint_folder.newest(tmp_path) == first
-
-
-def test_latest_that_names_no_checkpoint_is_ignored(tmp_path: Path) -> None:
-    whole = write(tmp_path, 100)
-    (tmp_path / "latest").write_text("global_step999")
-    assert checkpoint_folder.newest(tmp_path) == whole
+def test_latest_may_name_an_older_one_and_is_ignored_if_it_names_none(tmp_path: Path) -> None:
+    first, second = write(tmp_path, 100), write(tmp_path, 200)
+    for name, chosen in (("global_step100\n", first), ("global_step999", second)):
+        (tmp_path / "latest").write_text(name)
+        assert checkpoint_folder.newest(tmp_path) == chosen
 
 
 def test_another_programs_checkpoint_is_taken_on_trust(tmp_path: Path) -> None:
@@ -169,9 +163,7 @@ def test_prune_keeps_the_newest_whatever_the_times_of_the_files(tmp_path: Path) 
         os.utime(write(tmp_path, iteration) / "files.json", (time, time))
     order = [30, 20, 10, 600, 500]
     assert checkpoint_folder.newest_first(tmp_path) == [tmp_path / f"global_step{number}" for number in order]
-    removal = commit.Removal()
-    removal.prune(tmp_path, 2)
-    removal.wait()
+    prune(tmp_path, 2)
     assert [path.name for path in checkpoint_folder.checkpoints(tmp_path)] == ["global_step20", "global_step30"]
 
 
@@ -209,9 +201,7 @@ def test_old_checkpoints_that_cannot_be_removed_are_kept_with_a_warning(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(commit.os, "fsync", fail)
-    removal = commit.Removal()
-    removal.prune(tmp_path, 1)
-    removal.wait()
+    prune(tmp_path, 1)
     assert names(tmp_path) == before
     assert f"warning: old checkpoints in {tmp_path} cannot be removed: " in capsys.readouterr().out
 

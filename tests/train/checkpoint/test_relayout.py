@@ -7,21 +7,14 @@ from typing import Any
 import pytest
 
 from neoxargs.base.problems import Problems
-from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.process import mesh, setup
 from tests.support import trials as shared
+from tests.support.layouts import BF16, PIPE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
 from tests.support.relayout import STEPS, Curves, read, write
-from tests.support.trials import SAMPLES, Training, Trial
+from tests.support.trials import SAMPLES, Training, Trial, staged
 
-
-def zero(stage: int, **config: Any) -> Trial:
-    return Trial({"zero_optimization.stage": stage, **config}, {"zero_optimization": {"stage": stage}})
-
-
-BF16 = {"bf16": {"enabled": True}}
 #: Summed in fp32 by DeepSpeed's bf16 optimizer, and in bf16 by ZeRO-1.
 ALONE = {
     "1 process": Trial(),
@@ -29,11 +22,11 @@ ALONE = {
     "bf16, summed in bf16": Trial({}, BF16 | {"data_types": {"grad_accum_dtype": "bf16"}}),
 }
 BY_TWO = {
-    "tp2": Trial({"model_parallel_size": 2}),
-    "pp2": Trial({"pipe_parallel_size": 2}),
-    "dp2 ZeRO-1 pipeline": zero(1, pipe_parallel_size=1),
-    "dp2 ZeRO-2": zero(2),
-    "dp2 ZeRO-3": zero(3),
+    "tp2": Trial(TENSOR),
+    "pp2": Trial(TWO_STAGES),
+    "dp2 ZeRO-1 pipeline": staged(1, PIPE),
+    "dp2 ZeRO-2": staged(2),
+    "dp2 ZeRO-3": staged(3),
 }
 LAYOUTS = ALONE | BY_TWO
 FP32 = [name for name in LAYOUTS if not name.startswith("bf16")]
@@ -84,7 +77,7 @@ def special(root: str) -> dict[str, Any]:
     def loaded(name: str, trial: Trial, source: str, **options: Any) -> None:
         built = Training(trial, load=f"{root}/{source}", **options)
         try:
-            position = Checkpoints(built.config, built.engine.deepspeed, process).load()
+            position = built.load(process)
             built.batches = built.micro_batches(3 * SAMPLES)
             found[name] = [position.iteration, *(built.step() for _ in range(STEPS))]
         except Problems as problems:
@@ -95,21 +88,21 @@ def special(root: str) -> dict[str, Any]:
         built = Training(trial, save=f"{root}/{name}", **options)
         for _ in range(3):
             built.step()
-        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
+        built.save(process, 3)
         found[name] = [3, *(built.step() for _ in range(STEPS))]
         mesh.destroy_groups()
 
     saved("plain", Trial())
     saved("bare", Trial(), no_save_optim=True)
-    saved("zero3", zero(3))
+    saved("zero3", staged(3))
     saved("sm3", Trial({"optimizer.type": "sm3", "optimizer.params.momentum": 0.9}))
-    pipeline = Trial({"pipe_parallel_size": 1})
+    pipeline = Trial(PIPE)
     sharing = {"num_unique_layers": 1, "pos_emb": "rpe"}
     saved("sharing", Trial(sharing))
     loaded("sharing, pipeline", Trial(pipeline.config | sharing), "sharing")
     loaded("weights of zero3", pipeline, "zero3", no_load_optim=True)
-    loaded("weights for zero3", zero(3), "zero3", no_load_optim=True)
-    loaded("finetune", zero(1), "plain", finetune=True)
+    loaded("weights for zero3", staged(3), "zero3", no_load_optim=True)
+    loaded("finetune", staged(1), "plain", finetune=True)
     loaded("bare, all", pipeline, "bare")
     loaded("bare, weights", pipeline, "bare", no_load_optim=True)
     loaded("sgd", Trial(), "plain", **{"optimizer.type": "SGD"})
@@ -118,7 +111,7 @@ def special(root: str) -> dict[str, Any]:
     shared.VOCABULARY = Vocabulary(61, 128)
     loaded("more rows", Trial(), "plain")
     shared.VOCABULARY = Vocabulary(61, 61)
-    loaded("fewer rows", zero(2), "plain")
+    loaded("fewer rows", staged(2), "plain")
     return found
 
 

@@ -14,7 +14,6 @@ import torch
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import digest_of
 from neoxargs.train.checkpoint import random_states, save_load
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.weights_by_name import saved_layout
 from neoxargs.train.process import setup
@@ -91,7 +90,7 @@ def cases(root: str) -> dict[str, Any]:
     def start(**options: Any) -> tuple[Training, Any]:
         deepspeed = {"zero_optimization": {"stage": options.get("zero_optimization.stage", 0)}}
         built = Training(Trial({"hidden_dropout": 0.1}, deepspeed), **options)
-        return built, Checkpoints(built.config, built.engine.deepspeed, process)
+        return built, built.checkpoints(process)
 
     def saved(name: str, **options: Any) -> Path:
         folder = Path(root, name)

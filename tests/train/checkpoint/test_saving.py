@@ -20,26 +20,21 @@ from neoxargs.base.problems import Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import ChecksumFile
 from neoxargs.train.checkpoint import commit, rank_files
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.snapshot import Snapshot
 from neoxargs.train.process import mesh, setup
+from tests.support.layouts import BF16, PIPE, TENSOR, TWO_STAGES
 from tests.support.processes import start_ranks, step_rows, wait_for_step
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
-from tests.support.trials import SAMPLES, Training, Trial
-
-
-def zero(stage: int, **config: Any) -> Trial:
-    return Trial({"zero_optimization.stage": stage, **config}, {"zero_optimization": {"stage": stage}})
-
+from tests.support.trials import SAMPLES, Training, Trial, staged
 
 LAYOUTS = {
     "dp2, ZeRO-0": Trial(),
-    "dp2, ZeRO-2, bf16": zero(2)._replace(deepspeed={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}),
-    "dp2, ZeRO-3": zero(3),
-    "pp2": Trial({"pipe_parallel_size": 2}),
-    "tp2, pipeline, ZeRO-1": zero(1, pipe_parallel_size=1, model_parallel_size=2),
+    "dp2, ZeRO-2, bf16": staged(2, **BF16),
+    "dp2, ZeRO-3": staged(3),
+    "pp2": Trial(TWO_STAGES),
+    "tp2, pipeline, ZeRO-1": staged(1, PIPE | TENSOR),
 }  # fmt: skip
 
 
@@ -66,7 +61,7 @@ def layouts(root: str) -> dict[str, Any]:
     for name, trial in LAYOUTS.items():
         folder = Path(root, name)
         first = Training(trial, save=str(folder), save_in_background=True)
-        saver = Checkpoints(first.config, first.engine.deepspeed, process)
+        saver = first.checkpoints(process)
         for iteration in (1, 2, 3):
             first.step()
             if iteration == 1:  # so that the next save uses the buffers again
@@ -82,8 +77,7 @@ def layouts(root: str) -> dict[str, Any]:
             saved = saver.finish()
         mesh.destroy_groups()
         second = Training(trial, load=str(folder))
-        position = Checkpoints(second.config, second.engine.deepspeed, process).load()
-        second.batches = second.micro_batches(position.samples)
+        position = second.load(process)
         found[name] = {
             "continued": (losses, [second.step() for _ in range(2)]), "during": during,
             "completed": completed and completed.position.iteration, "saved": saved and saved.folder.name,
@@ -126,7 +120,7 @@ def failures(root: str) -> list[str]:
     process, messages = setup.start("gloo", seed=1), []
     for background in (False, True):
         training = Training(Trial(), save=str(Path(root, str(background))), save_in_background=background)
-        saver = Checkpoints(training.config, training.engine.deepspeed, process)
+        saver = training.checkpoints(process)
         saver.save(Position(1, SAMPLES))
         saver.finish()
         for place, target, replacement in (
@@ -214,13 +208,12 @@ def on_two_hosts(root: str, shared: bool) -> dict[str, Any]:
     process = replace(setup.start("gloo", seed=1), local_rank=0)
     host = Path(root, "shared" if shared else f"host{process.rank}")
     host.mkdir(exist_ok=True)
-    trial = zero(1)
-    trial.deepspeed["checkpoint"] = {"use_node_local_storage": True}
+    trial = staged(1, checkpoint={"use_node_local_storage": True})
     environment = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     with patch("socket.gethostname", lambda: f"host{process.rank}"), patch.dict("os.environ", environment):
         os.chdir(host)
         first = Training(trial, save="out", keep_last_n_checkpoints=1)
-        saver = Checkpoints(first.config, first.engine.deepspeed, process)
+        saver = first.checkpoints(process)
         for iteration in (1, 2):
             first.step()
             saver.save(Position(iteration, iteration * SAMPLES))
@@ -228,8 +221,7 @@ def on_two_hosts(root: str, shared: bool) -> dict[str, Any]:
         losses = [first.step() for _ in range(2)]
         mesh.destroy_groups()
         second = Training(trial, load="out")
-        position = Checkpoints(second.config, second.engine.deepspeed, process).load()
-        second.batches = second.micro_batches(position.samples)
+        second.load(process)
         resumed = [second.step() for _ in range(2)]
         mesh.destroy_groups()
     saved = Path("out", "global_step2")

@@ -43,7 +43,7 @@ def cases(root: str, stage: int) -> dict[str, Any]:
         deepspeed: dict[str, Any] = {"zero_optimization": {"stage": stage}}
         deepspeed["checkpoint"] = {"load_universal": "checkpoint.load_universal" in options}
         built = Training(Trial({}, deepspeed), **{"zero_optimization.stage": stage}, **options)
-        return built, Checkpoints(built.config, built.engine.deepspeed, process)
+        return built, built.checkpoints(process)
 
     def load() -> Any:
         built, checkpoints = start(load=str(universal), **{"checkpoint.load_universal": True})

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from neoxargs.base.problems import Problems
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.validation import ForwardPass
 from neoxargs.train.process import mesh, setup
@@ -30,7 +29,7 @@ def results(root: str) -> dict[str, Any]:
 
     def started(trial: Trial, validates: bool = True, **changes: Any) -> tuple[Training, Any]:
         run = Training(trial, **changes)
-        saver = Checkpoints(run.config, run.engine.deepspeed, process)
+        saver = run.checkpoints(process)
         saver.forward_pass = ForwardPass(run.config, run.engine, VOCABULARY) if validates else None
         return run, saver
 

@@ -14,7 +14,6 @@ from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.processes.watch import Progress
 from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.checkpoint import saving
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.weight_names import named_weights
@@ -103,7 +102,7 @@ def _ended(one: Trial, process: Any, folder: str) -> Ended:
 
     saving = {"save": folder, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1, "train_iters": 9}
     built = Training(Trial(saving | one.config, one.deepspeed))
-    saver = Checkpoints(built.config, built.engine.deepspeed, process)
+    saver = built.checkpoints(process)
     data, trackers, progress = _Data(built), Trackers([]), Progress()
     saves = Saves(built.config.checkpoint, saver, trackers, progress)
     evaluations = Evaluations(built.config.training, built.engine, data, progress)
@@ -181,7 +180,7 @@ def store(trials: dict[str, Trial], root: str) -> dict[str, Stored]:
     for name, one in trials.items():
         folder = Path(root, name)
         built = Training(one, save=str(folder))
-        saver = Checkpoints(built.config, built.engine.deepspeed, process)
+        saver = built.checkpoints(process)
         built.step()
         saver.save(Position(1, SAMPLES))
         saver.finish()
@@ -196,7 +195,7 @@ def store(trials: dict[str, Trial], root: str) -> dict[str, Stored]:
             saver.finish()
         mesh.destroy_groups()
         second = Training(one, load=str(folder))
-        at_load = _problem(Checkpoints(second.config, second.engine.deepspeed, process).load)
+        at_load = _problem(second.checkpoints(process).load)
         mesh.destroy_groups()
         found[name] = Stored([*at_save, *files, weight], at_load)
     return found

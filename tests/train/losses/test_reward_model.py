@@ -12,13 +12,12 @@ import torch
 from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.model import other_head
 from neoxargs.config.config import Config
-from neoxargs.resolve import resolve
 from neoxargs.train.parallel.init import initial_values
 from tests.support import preference
 from tests.support.frozen_runs import configured, losses, saved, trained, trained_base
-from tests.support.huggingface import MODELS, SEQ, Case, imported, made
-from tests.support.paths import NEOX_HEAD, needs_corpus
-from tests.support.preference_runs import DESCENT, LAYOUTS, SCALED, held_out, resumed_equals_whole
+from tests.support.huggingface import SEQ
+from tests.support.paths import needs_corpus
+from tests.support.preference_runs import held_out, llama, of_gpt_neox, on_every_layout, resumed_equals_whole
 from tests.support.ranks import run_ranks
 
 PAIRS, PENALTY, SEED = 8, 0.05, 1234
@@ -33,9 +32,7 @@ def head(width: int) -> torch.Tensor:
 @pytest.mark.timeout(400)
 def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    MODELS.setdefault("Llama", Case("Llama", {}))
-    base = made("Llama")
-    ours = imported(tmp_path, base)
+    base, ours = llama(tmp_path)
     model = transformers.LlamaForSequenceClassification(base.config)
     model.config.num_labels = 1
     model.model, model.score = base.model, torch.nn.Linear(base.config.hidden_size, 1, bias=False)
@@ -44,27 +41,21 @@ def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None
     model.model.embed_tokens.padding_idx = None
     pairs = preference.ended(tmp_path, PAIRS, SEQ)
     expected, margins = preference.steps_of_a_reward_model(model, pairs, PENALTY, 3)
+    values = settings(tmp_path) | {"z_loss": PENALTY, "seed": SEED, "init_method": "normal", "init_method_std": 0.02}
+    found = on_every_layout(tmp_path, ours, expected, **values)
+    assert found["validation/margin"] == pytest.approx(sum(margins) / PAIRS, abs=3e-5)
+    assert found["validation/accuracy"] == sum(margin > 0 for margin in margins) / PAIRS
 
-    def of(name: str, ranks: int = 1, **more: Any) -> Config:
-        given = {**preference.settings(tmp_path), "train_impl": "rm", "z_loss": PENALTY, "seed": SEED, **DESCENT}
-        given |= {"init_method": "normal", "init_method_std": 0.02, "load": ours, "run_dir": tmp_path / name, **more}
-        del given["dpo_beta"]
-        return resolve([ours / "model.yml"], [f"{key}={value}" for key, value in given.items()], gpus=ranks)
 
-    run_ranks(trained, 1, [of("one process")])
-    run_ranks(trained, 2, [of(name, 2, **sizes) for name, sizes in LAYOUTS.items()], timeout=300)
-    for name in ("one process", *LAYOUTS):
-        assert losses(tmp_path / name) == pytest.approx(expected, abs=3e-6), name
-        found = held_out(tmp_path / name)
-        assert found["validation/margin"] == pytest.approx(sum(margins) / PAIRS, abs=3e-5), name
-        assert found["validation/accuracy"] == sum(margin > 0 for margin in margins) / PAIRS, name
-    assert expected[2] < expected[0] - 0.01
+def settings(folder: Path) -> dict[str, Any]:
+    given = preference.settings(folder) | {"train_impl": "rm"}
+    del given["dpo_beta"]
+    return given
 
 
 def run(folder: Path, save: Path, iterations: int, **values: Any) -> Config:
     """A reward model from the small model of frozen_runs.py, on the pairs of the folder."""
-    given = {**preference.settings(folder), "train_impl": "rm", "train_batch_size": 2, **values}
-    del given["dpo_beta"]
+    given = {**settings(folder), "train_batch_size": 2, **values}
     return configured(folder, "", save=save, train_iters=iterations, **given)
 
 
@@ -116,15 +107,8 @@ def test_a_language_model_s_loss_is_not_compared_with_rewards(base: Path, tmp_pa
 @pytest.mark.timeout(200)
 @needs_corpus
 def test_gpt_neox_s_configuration_trains(tmp_path: Path) -> None:
-    """With everything but sizes, precision and learning rate as its authors set it."""
     preference.learnable_ended(tmp_path, 48, 16)
-    splits = [(answer, split) for answer in ("pos", "neg") for split in ("train", "valid", "test")]
-    paths = [f"{answer}_{split}_data_paths={tmp_path / answer}" for answer, split in splits]
-    paths += [f"{answer}_{split}_label_data_paths={tmp_path / answer}_label" for answer, split in splits]
-    scaled = [option for option in SCALED if not option.startswith("dpo_beta")]
-    sizes = ["num_kv_heads=2", "mlp_multiple_of=64", "intermediate_size=192", "rope_fusion=false"]
-    places = [f"{key}={tmp_path / 'run'}" for key in ("save", "run_dir")]
-    neox = NEOX_HEAD / "_post-training" / "llama3-8b-rm.yml"
-    run_ranks(trained, 2, [resolve([neox], [*scaled, *sizes, *paths, *places], gpus=2)], timeout=150)
+    data = {key: value for key, value in preference.settings(tmp_path).items() if key.endswith("_data_paths")}
+    run_ranks(trained, 2, [of_gpt_neox(tmp_path / "run", "llama3-8b-rm.yml", data, "rope_fusion=false")])
     assert sum(losses(tmp_path / "run")[-3:]) / 3 < 0.4
     assert held_out(tmp_path / "run")["validation/accuracy"] > 0.9

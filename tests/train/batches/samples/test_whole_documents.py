@@ -13,19 +13,16 @@ import torch
 
 from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
-from neoxargs.config.config import Config
-from neoxargs.config.value import DEFAULT, Value
-from neoxargs.data.tokenizer import ByteTokenizer
 from neoxargs.files.token_files import packing
 from neoxargs.files.token_files.sources import Source
 from neoxargs.registry.data import Data
 from neoxargs.runs.run_spec import resolve_run
 from neoxargs.train.batches import datasets
 from neoxargs.train.batches.datasets import Sampling, build_datasets
-from neoxargs.train.batches.loader import batches
+from neoxargs.train.batches.loader import Loader, batches
 from neoxargs.train.batches.samples.passes import in_passes
 from neoxargs.train.process.mesh import Axis, Mesh
-from tests.support.finetuning import IGNORED, drawn, labelled, pair, token_file
+from tests.support.finetuning import IGNORED, TOKENIZER, data_config, drawn, labelled, pair, token_file
 from tests.support.smallest import YAML
 from tests.support.snapshots import pinned
 
@@ -181,29 +178,18 @@ def test_an_index_of_another_order_is_not_used(tmp_path: Path, monkeypatch: pyte
     assert order("earlier") == current
 
 
-def config(folder: Path, **changes: Any) -> Config:
-    values = {
-        "run_dir": str(folder), "seq_length": SEQ, "train_iters": 6, "eval_iters": 1, "train_batch_size": 4,
-        "train_micro_batch_size_per_gpu": 2, "num_workers": 0, "split": "80,10,10",
-    } | changes  # fmt: skip
-    return Config({name: Value(value, DEFAULT) for name, value in values.items()})
-
-
-def finetuning(folder: Path, documents: list[list[int]], labels: list[list[int]], **changes: Any) -> Config:
+def loaded(folder: Path, documents: list[list[int]], labels: list[list[int]], **changes: Any) -> Loader:
+    """Return the data of a run that is finetuned on documents with labels."""
     text, label = pair(folder, documents, labels)
     paths = {f"{split}_data_paths": [text] for split in ("train", "valid", "test")}
     paths |= {f"{split}_label_data_paths": [label] for split in ("train", "valid", "test")}
-    return config(folder, **paths, train_data_weights=None, **changes)
-
-
-TOKENIZER = ByteTokenizer(257, 256)
+    values = {"seq_length": SEQ, "eval_iters": 1, "train_data_weights": None, **paths, **changes}
+    return build_datasets(data_config(folder, **values), TOKENIZER, Mesh())
 
 
 def test_every_split_reads_its_labels(tmp_path: Path) -> None:
     documents = drawn(50, 12)
-    loader = build_datasets(
-        finetuning(tmp_path, documents, labelled(documents), pack_impl="unpacked"), TOKENIZER, Mesh()
-    )
+    loader = loaded(tmp_path, documents, labelled(documents), pack_impl="unpacked")
     for batches_ in (loader.train(0), loader.held_out("validation"), loader.held_out("test")):
         assert batches_ is not None
         labels = next(batches_).labels
@@ -214,7 +200,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
     documents = [[1] * 5, [2] * 30, [3] * 40, [4] * 6]
     labels = [documents[0], documents[1], documents[2], [IGNORED] * 6]
     options = {"pack_impl": "best_fit", "allow_chopped": False}
-    build_datasets(finetuning(tmp_path, documents, labels, **options), TOKENIZER, Mesh())
+    loaded(tmp_path, documents, labels, **options)
     pinned(capsys.readouterr().out)
 
 
@@ -222,14 +208,14 @@ def test_nothing_to_train_on_is_an_error(tmp_path: Path) -> None:
     documents = drawn(9, 12)
     labels = [[IGNORED] * len(document) for document in documents]
     with pytest.raises(Problems) as stop:
-        build_datasets(finetuning(tmp_path, documents, labels, pack_impl="unpacked"), TOKENIZER, Mesh())
+        loaded(tmp_path, documents, labels, pack_impl="unpacked")
     pinned(stop.value.problems[0])
 
 
 def test_ranks_refuse_labels_of_other_documents(tmp_path: Path) -> None:
     documents = drawn(9, 12)
     with pytest.raises(Problems) as stop:
-        build_datasets(finetuning(tmp_path, documents, labelled(documents)[:-1]), TOKENIZER, Mesh())
+        loaded(tmp_path, documents, labelled(documents)[:-1])
     assert [p.what for p in stop.value.problems] == [f"{tmp_path}/labels has 8 documents, but {tmp_path}/text has 9"]
 
 
@@ -262,13 +248,10 @@ def test_a_run_of_epochs_has_the_samples_that_the_launcher_counts(tmp_path: Path
     file = tmp_path / "run.yml"
     lines = [YAML.replace("train_iters: 10", "train_epochs: 2").replace("32", str(SEQ)), f"pack_impl: {how}"]
     for split in ("train", "valid", "test"):
-        lines += [
-            f"{split}_data_paths: {[text, other][:prefixes]}",
-            f"{split}_label_data_paths: {[label, own][:prefixes]}",
-        ]
-    file.write_text(
-        "\n".join([*lines, "padded_vocab_size: 9999", "tokenizer_type: ByteLevelTokenizer", f"run_dir: {tmp_path}"])
-    )
+        lines.append(f"{split}_data_paths: {[text, other][:prefixes]}")
+        lines.append(f"{split}_label_data_paths: {[label, own][:prefixes]}")
+    lines += ["padded_vocab_size: 9999", "tokenizer_type: ByteLevelTokenizer", f"run_dir: {tmp_path}"]
+    file.write_text("\n".join(lines))
     settings = resolve_run(Request([str(file)], gpus=1), os.environ).config
     samples = build_datasets(settings, TOKENIZER, Mesh()).parts["train"]
     assert samples is not None
