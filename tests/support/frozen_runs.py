@@ -11,13 +11,13 @@ import numpy as np
 from torch import Tensor
 
 from neoxargs.config.config import Config
-from neoxargs.files.token_files import writer as indexed
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train import generate, run
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.process import setup
+from tests.support.finetuning import token_file
 from tests.support.ranks import run_ranks
 
 YAML = """\
@@ -86,10 +86,7 @@ def losses(folder: Path) -> list[float]:
 
 def trained_base(folder: Path) -> Path:
     """Write text to a folder, and train a model for two steps; its checkpoint is in `base`."""
-    ids = np.frombuffer(b"some words to learn " * 40, np.uint8)
-    with indexed.new_file(folder / "text", np.uint16) as writer:
-        for _ in range(20):
-            writer.add(ids.astype(np.uint16), [len(ids)], [True])
+    token_file(folder / "text", [list(b"some words to learn " * 40)] * 20, np.uint16)
     run_ranks(trained, 1, [configured(folder, "", train_iters=2, save=folder / "base")])
     return folder
 

@@ -15,23 +15,20 @@ from neoxargs.config.config import Config
 from neoxargs.convert.huggingface import importing, tokens
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.resolve import resolve
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights, rank_slice
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
-from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
-from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.rotary import longrope_context
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.layers import Ranks, Weights, shards_of, unsharded_shape
-from neoxargs.train.process import mesh, setup
+from neoxargs.train.parallel.layers import Weights, shards_of, unsharded_shape
+from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh
+from tests.support.loaded_engine import loaded_run
 from tests.support.small_gpt import randomised
 
 CPU = torch.device("cpu")
@@ -246,29 +243,13 @@ DESCENT = {
 
 def on_layout(folder: str, theirs: Answer, sizes: dict[str, Any], process: setup.Process) -> Difference:
     """Compare the imported model on this rank of a layout. Runs in every rank, after `setup.start`."""
-    overrides = [f"{key}={value}" for key, value in {**DESCENT, **sizes, "save": f"{folder}/saved"}.items()]
-    world = torch.distributed.get_world_size()
-    arguments = parse_rank_arguments(
-        script_arguments(resolve([Path(folder, "ours", "model.yml")], overrides, gpus=world))
-    )
-    config = arguments.config
-    here = mesh.build_mesh(config.parallel)
-    vocabulary = engine.vocabulary(config, 257)
-    built: Any = engine.build(config, arguments.deepspeed, vocabulary, here)
-    Checkpoints(config, built.deepspeed, process).load()
-    built.deepspeed.eval()
-    module = built.deepspeed.module
-    if isinstance(built, Pipelined):
-        loss = Loss.of(config, vocabulary, Ranks(here.tensor))
-        model: Any = PipelinedModel(module, loss, here, CPU, config.shape.hidden_size)
-    else:
-        model = PlainModel(module, built.deepspeed, CPU)
+    run = loaded_run(Path(folder, "ours", "model.yml"), {**DESCENT, **sizes, "save": f"{folder}/saved"}, process)
     ids, labels = batch()
-    with torch.no_grad():
-        logits = model.logits(ids.repeat_interleave(SEQ, 0), torch.arange(SEQ).repeat(2))
+    logits = run.logits(ids)
     off = None if logits is None else float((logits - theirs.logits.flatten(0, 1)).abs().max())
-    texts = _different(greedy(model, config, here), theirs)
-    return Difference(off, _descended(built, expected_gradients(Path(folder, "theirs"), theirs), ids, labels), texts)
+    texts = _different(greedy(run.model(), run.config, run.mesh), theirs)
+    wanted = expected_gradients(Path(folder, "theirs"), theirs)
+    return Difference(off, _descended(run.built, wanted, ids, labels), texts)
 
 
 def _descended(built: Any, wanted: dict[str, Tensor], ids: Tensor, labels: Tensor) -> float:

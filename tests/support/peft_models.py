@@ -16,19 +16,13 @@ from neoxargs.config.config import Config
 from neoxargs.convert.huggingface import importing
 from neoxargs.convert.huggingface.adapters import PeftFolder
 from neoxargs.convert.huggingface.exporting import choose_family, sizes_of
-from neoxargs.resolve import resolve
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.weights_by_name import rank_slice
 from neoxargs.train.deepspeed.weight_names import named_weights
-from neoxargs.train.engine import build as engine
-from neoxargs.train.engine.steps import Pipelined
-from neoxargs.train.generation.generator import PipelinedModel, PlainModel
-from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.parallel.layers import Ranks, shards_of
+from neoxargs.train.parallel.layers import shards_of
 from neoxargs.train.process import mesh, setup
-from tests.support.huggingface import CPU, END, SEQ, SIZES, imported, made
+from tests.support.huggingface import END, SEQ, SIZES, imported, made
+from tests.support.loaded_engine import loaded_run
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import randomised
 
@@ -174,16 +168,12 @@ class Difference(NamedTuple):
 def on_layout(folder: str, changes: dict[str, Any], process: setup.Process) -> Difference:
     """Compare the imported adapters on this rank of a layout. Runs in every rank, after `setup.start`."""
     theirs = Answer(**torch.load(f"{folder}/answer.pt"))
-    overrides = [f"{key}={value}" for key, value in {**TRAINING, **changes}.items()]
-    world = torch.distributed.get_world_size()
-    config = resolve([Path(folder, "lora", "model.yml")], overrides, gpus=world)
-    arguments = parse_rank_arguments(script_arguments(config))
-    here = mesh.build_mesh(config.parallel)
-    vocabulary = engine.vocabulary(config, 257)
-    built = engine.build(arguments.config, arguments.deepspeed, vocabulary, here)
-    Checkpoints(arguments.config, built.deepspeed, process).load()
-    logits = _logits(built, config, vocabulary, here)
-    off = None if logits is None else float((logits - theirs.logits).abs().max())
+    run = loaded_run(Path(folder, "lora", "model.yml"), {**TRAINING, **changes}, process)
+    built, config, here = run.built, run.config, run.mesh
+    [(ids, _)] = batches(1)
+    # Generation passes one token at a time, which cannot be sharded.
+    logits = None if config.parallel.sequence_parallel else run.logits(ids)
+    off = None if logits is None else float((logits - theirs.logits.flatten(0, 1)).abs().max())
     built.deepspeed.train()
     before, losses, gradients = held(built), [], 0.0
     wanted = in_our_form(folder, config, theirs.gradients)
@@ -243,23 +233,6 @@ def _micro_batches(batch: tuple[Tensor, Tensor], here: mesh.Mesh) -> Iterator[Mi
     ids, labels = batch
     for start in range(2 * here.data.rank, 4, 2 * here.data.size):
         yield MicroBatch(ids[start : start + 2], labels[start : start + 2])
-
-
-def _logits(built: Any, config: Config, vocabulary: Any, here: mesh.Mesh) -> Tensor | None:
-    """Return the logits of the first batch on the last stage."""
-    if config.parallel.sequence_parallel:  # generation passes one token at a time, which cannot be sharded
-        return None
-    built.deepspeed.eval()
-    module = built.deepspeed.module
-    [(ids, _)] = batches(1)
-    if isinstance(built, Pipelined):
-        loss = Loss.of(config, vocabulary, Ranks(here.tensor))
-        model: Any = PipelinedModel(module, loss, here, CPU, config.shape.hidden_size)
-    else:
-        model = PlainModel(module, built.deepspeed, CPU)
-    with torch.no_grad():
-        found: Tensor | None = model.logits(ids.repeat_interleave(SEQ, 0), torch.arange(SEQ).repeat(4))
-    return None if found is None else found.view(4, SEQ, -1)
 
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {

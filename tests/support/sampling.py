@@ -10,6 +10,7 @@ import torch
 from neoxargs.data.tokenizer import Ids
 from neoxargs.registry.generation import Generation
 from neoxargs.train.generation.generator import Generator, PlainModel
+from neoxargs.train.generation.logprobs import ScoringRow
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
@@ -52,3 +53,15 @@ def greedy_tokens(prompt: list[int], count: int) -> tuple[list[int], list[float]
         row.append(int(best.indices))
         logits.append(float(best.values))
     return row[len(prompt) :], logits
+
+
+@torch.no_grad()
+def one_by_one(gpt: GPT, rows: list[ScoringRow]) -> list[tuple[float, bool]]:
+    """Return the score of each row and whether it is the likeliest, from full logits of the row alone."""
+    found = []
+    for ids, scored in rows:
+        logits = gpt(torch.tensor([ids[:-1] or [0]]))[0].log_softmax(-1)[len(ids) - 1 - scored : len(ids) - 1]
+        labels = torch.tensor(ids[len(ids) - scored :], dtype=torch.int64)
+        logs = logits.gather(1, labels.unsqueeze(1)) if scored else torch.zeros(1)
+        found.append((float(logs.sum()), bool((logits.argmax(-1) == labels).all())))
+    return found

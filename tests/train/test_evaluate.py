@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from neoxargs.base.problems import Problems
@@ -33,7 +32,7 @@ from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.processes import TINY, write_tokens
 from tests.support.ranks import run_ranks
-from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens, one_process
+from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens, one_by_one, one_process
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.snapshots import pinned
 from tests.support.trials import Trial, staged, started
@@ -45,18 +44,6 @@ ROWS = [
     ScoringRow([40], 0),
     ScoringRow([41, 42], 1),
 ]
-
-
-@torch.no_grad()
-def one_by_one(gpt: GPT, rows: list[ScoringRow]) -> list[tuple[float, bool]]:
-    """Each row by itself, from full logits."""
-    found = []
-    for ids, scored in rows:
-        logits = gpt(torch.tensor([ids[:-1] or [0]]))[0].log_softmax(-1)[len(ids) - 1 - scored : len(ids) - 1]
-        labels = torch.tensor(ids[len(ids) - scored :], dtype=torch.int64)
-        logs = logits.gather(1, labels.unsqueeze(1)) if scored else torch.zeros(1)
-        found.append((float(logs.sum()), bool((logits.argmax(-1) == labels).all())))
-    return found
 
 
 class Data:

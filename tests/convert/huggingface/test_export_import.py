@@ -13,21 +13,18 @@ from neoxargs.convert.huggingface import exporting, importing, tokens
 from neoxargs.convert.huggingface.safetensors import Reader
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.resolve import resolve
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.engine import build as engine
-from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
-from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.huggingface import NEW, PROMPTS, SEQ, Answer, answer, batch
+from tests.support.loaded_engine import loaded_run
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import randomised
 
@@ -134,29 +131,14 @@ def each_layout(root: str, layouts: dict[str, dict[str, Any]]) -> dict[str, Any]
 
 
 def on_this_rank(root: Path, name: str, sizes: dict[str, Any], save: Path, process: Any) -> Any:
-    overrides = [f"{key}={value}" for key, value in {**sizes, "save": save}.items()]
-    config = resolve([root / "ours" / name / "model.yml"], overrides, gpus=torch.distributed.get_world_size())
-    arguments = parse_rank_arguments(script_arguments(config))
-    config = arguments.config
-    here = mesh.build_mesh(config.parallel)
-    vocabulary = engine.vocabulary(config, 257)
-    built = engine.build(config, arguments.deepspeed, vocabulary, here)
-    checkpoints = Checkpoints(config, built.deepspeed, process)
-    checkpoints.load()
-    checkpoints.save(Position(1, 1))
-    built.deepspeed.eval()
-    module = built.deepspeed.module
-    if isinstance(built, Pipelined):
-        model: Any = PipelinedModel(module, Loss(vocabulary, here.tensor), here, CPU, config.shape.hidden_size)
-    else:
-        model = PlainModel(module, built.deepspeed, CPU)
+    run = loaded_run(root / "ours" / name / "model.yml", {**sizes, "save": save}, process)
+    run.checkpoints.save(Position(1, 1))
     if "precision" in sizes:
         return None, [True, True]
     wanted, (ids, _) = expected(root, name), batch()
-    with torch.no_grad():
-        logits = model.logits(ids.repeat_interleave(SEQ, 0), torch.arange(SEQ).repeat(2))
+    logits = run.logits(ids)
     off = None if logits is None else float((logits - wanted.logits.flatten(0, 1)).abs().max())
-    return off, [texts == wanted.texts for texts in greedy(model, config, here)]
+    return off, [texts == wanted.texts for texts in greedy(run.model(), run.config, run.mesh)]
 
 
 LAYOUTS = {

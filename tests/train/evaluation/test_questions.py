@@ -25,7 +25,7 @@ from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from tests.support.processes import start_ranks
 from tests.support.ranks import run_ranks
-from tests.support.sampling import CPU, EOD, UNTIED, Letters, greedy_tokens
+from tests.support.sampling import CPU, EOD, UNTIED, Letters, greedy_tokens, one_by_one
 from tests.support.small_gpt import VOCABULARY, small
 from tests.support.trials import Training, Trial, staged
 
@@ -99,11 +99,12 @@ def on_a_rank(trials: dict[str, Trial]) -> dict[str, Any]:
 
 
 def check(trials: dict[str, Trial], ranks: int) -> None:
+    alone = one_by_one(GPT(small(**UNTIED), VOCABULARY, Weights(1234), Shared()).eval(), ROWS)
     for of_rank in run_ranks(on_a_rank, ranks, trials, timeout=400):
         for name, (scores, ids) in of_rank.items():
             if trials[name].config.keys() & {"num_unique_layers", "moe_num_experts"}:  # another model
                 continue
-            for (score, best), (expected, likeliest) in zip(scores, alone(), strict=True):
+            for (score, best), (expected, likeliest) in zip(scores, alone, strict=True):
                 assert (score, best) == (pytest.approx(expected, abs=1e-3), likeliest), name
             assert ids == [greedy(prompt) for prompt in PROMPTS], name
 
@@ -111,17 +112,6 @@ def check(trials: dict[str, Trial], ranks: int) -> None:
 def greedy(prompt: str) -> list[int]:
     ids, _ = greedy_tokens(Letters().tokenize(prompt), 20)  # type: ignore[no-untyped-call]
     return ids[: ids.index(EOD)] if EOD in ids else ids
-
-
-@torch.no_grad()
-def alone() -> list[tuple[float, bool]]:
-    """The scores of an undivided model, from full logits."""
-    gpt, found = GPT(small(**UNTIED), VOCABULARY, Weights(1234), Shared()).eval(), []
-    for ids, scored in ROWS:
-        logits = gpt(torch.tensor([ids[:-1]]))[0].log_softmax(-1)[len(ids) - 1 - scored :]
-        labels = torch.tensor(ids[len(ids) - scored :])
-        found.append((float(logits.gather(1, labels[:, None]).sum()), bool((logits.argmax(-1) == labels).all())))
-    return found
 
 
 def test_training_continues_bit_for_bit() -> None:

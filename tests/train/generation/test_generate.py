@@ -338,12 +338,10 @@ class TestPrompts:
         [
             ({"text_gen_type": "precompute"}, "text_gen_type (precompute) is not supported by generate.py"),
             ({"text_gen_type": "input-file"}, "text_gen_type (input-file) needs sample_input_file"),
-            (
-                {"text_gen_type": "input-file", "sample_input_file": "absent"},
-                "sample_input_file (absent) cannot be read: [Errno 2]",
-            ),
+            ({"text_gen_type": "input-file", "sample_input_file": "absent"},
+             "sample_input_file (absent) cannot be read: [Errno 2]"),
         ],
-    )
+    )  # fmt: skip
     def test_problems(self, options, told) -> None:
         with pytest.raises(Problems) as caught:
             list(prompts(Generation(**options), True))

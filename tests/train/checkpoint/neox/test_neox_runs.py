@@ -12,10 +12,9 @@ import torch
 
 from neoxargs.convert.huggingface import importing
 from neoxargs.resolve import resolve
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.targets.wire_format import script_arguments
 from neoxargs.train.process import setup
-from neoxargs.train.process.mesh import build_mesh
+from tests.support.loaded_engine import loaded_arguments
 from tests.support.neox_runs import folder_of, unpacked, with_marks
 from tests.support.processes import step_rows, train_on_rank
 from tests.support.ranks import run_ranks
@@ -85,13 +84,7 @@ def test_without_optimizer_state_the_run_is_refused(tmp_path: Path) -> None:
 
 def logits(arguments: list[str], tokens: Any) -> Any:
     """Return the logits of the model that a run loads, for `run_ranks` with one rank."""
-    from neoxargs.train.engine import build as engine
-
-    parsed = parse_rank_arguments(arguments)
-    config = parsed.config
-    process = setup.start("gloo", seed=1)
-    built = engine.build(config, parsed.deepspeed, engine.vocabulary(config, 500), build_mesh(config.parallel))
-    Checkpoints(config, built.deepspeed, process).load()
+    built = loaded_arguments(arguments, setup.start("gloo", seed=1), 500).built
     with torch.no_grad():
         found = built.deepspeed.module.eval()(torch.tensor(tokens[:, :-1].astype("int64")))
     return found.float().numpy()

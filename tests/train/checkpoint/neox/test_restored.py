@@ -11,12 +11,11 @@ import torch
 
 from neoxargs.checks.checkpoint.neox import neox_checkpoint
 from neoxargs.resolve import resolve
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.targets.wire_format import script_arguments
 from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process import setup
-from neoxargs.train.process.mesh import build_mesh
+from tests.support.loaded_engine import loaded_arguments
 from tests.support.neox_files import YAML, Run, weights, write
 from tests.support.ranks import run_ranks
 
@@ -32,13 +31,7 @@ Tensors = dict[str, dict[str, Any]]
 
 def state_after_loading(arguments: list[str]) -> Tensors:
     """Return each weight and its optimizer states after the run has loaded, for `run_ranks` with one rank."""
-    from neoxargs.train.engine import build as engine
-
-    parsed = parse_rank_arguments(arguments)
-    config = parsed.config
-    process = setup.start("gloo", seed=1)
-    built = engine.build(config, parsed.deepspeed, engine.vocabulary(config, 257), build_mesh(config.parallel))
-    Checkpoints(config, built.deepspeed, process).load()
+    built = loaded_arguments(arguments, setup.start("gloo", seed=1)).built
     layout = optimizer_layout(built.deepspeed)
     assert layout is not None
     found: Tensors = {name: {"weight": w.detach().clone()} for name, w in named_weights(built.deepspeed.module).items()}

@@ -12,14 +12,12 @@ import torch
 
 from neoxargs.convert.huggingface import exporting
 from neoxargs.convert.huggingface.safetensors import Reader
-from neoxargs.resolve import resolve
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.process import mesh, setup
 from tests.support.experts import BY_FOUR, BY_TWO, BY_WIDTH, MOE, staged
 from tests.support.huggingface import Answer, Difference, answer, imported, made, on_layout
 from tests.support.layouts import BF16, PIPE, TENSOR
+from tests.support.loaded_engine import loaded_run
 from tests.support.ranks import run_ranks
 from tests.support.relayout import Curves, read, write
 from tests.support.trials import Trial
@@ -96,19 +94,12 @@ def test_every_expert_is_saved_once(root: Path, before: Curves, name: str) -> No
 
 def on_ranks(folder: str) -> Difference:
     """Compare the imported model, and save what this rank has loaded."""
-    from neoxargs.train.engine import build as engine
-
     process = setup.start("gloo", seed=1)
     theirs = Answer(**torch.load(f"{folder}/answer.pt"))
     found = on_layout(folder, theirs, BY_TWO, process)
     mesh.destroy_groups()
-    overrides = [f"{key}={value}" for key, value in {**BY_TWO, "save": f"{folder}/saved"}.items()]
-    arguments = parse_rank_arguments(script_arguments(resolve([Path(folder, "ours", "model.yml")], overrides, gpus=2)))
-    config = arguments.config
-    built = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), mesh.build_mesh(config.parallel))
-    checkpoints = Checkpoints(config, built.deepspeed, process)
-    checkpoints.load()
-    checkpoints.save(Position(1, 1))
+    run = loaded_run(Path(folder, "ours", "model.yml"), {**BY_TWO, "save": f"{folder}/saved"}, process)
+    run.checkpoints.save(Position(1, 1))
     mesh.destroy_groups()
     return found
 
