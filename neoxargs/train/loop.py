@@ -43,7 +43,10 @@ class Loop:
         self.divergence = Divergence(self.training)
 
     def run(self) -> Outcome:
-        """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
+        """Train, and return the last iteration and the reason to stop.
+
+        Raises Problems if training diverges, or if a checkpoint or what a tracker writes cannot be saved.
+        """
         last, reason = self.training.train_iters, ""
         batches = self.data.train(self.position.samples)
         save_after = save_iterations(self.saves.options, last)
@@ -80,7 +83,7 @@ class Loop:
 
     def _exit_reason(self) -> str:
         every = self.training.exit_interval
-        return "exit_interval" if every and self.position.iteration % every == 0 else ""
+        return "exit_interval" if every and self.position.iteration % every == 0 and self._steps_left() else ""
 
     def _step(self, batches: Iterator[MicroBatch] | None) -> None:
         self.data.comparison.check()
@@ -92,8 +95,8 @@ class Loop:
         self.progress.took(seconds)
         self.position = Position(self.position.iteration + 1, self.position.samples + self.engine.samples_per_step)
         if self.divergence.ends_run(result):
-            self.saves.finish()
-            raise Problems(self.divergence.problem(result, self.position.iteration, self.saves.saver.last))
+            unsaved = self.saves.problems_of_finishing()
+            raise Problems([self.divergence.problem(result, self.position.iteration, self.saves.saver.last), *unsaved])
         step = Step(
             iteration=self.position.iteration,
             loss=result.loss,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.train.checkpoint.saving import Position, Saved, Saver
@@ -41,6 +41,14 @@ class Saves:
     def finish(self, last: bool = False) -> None:
         """Wait for the checkpoint that is written in the background, if any, and make it visible."""
         self._complete(self.saver.finish, last)
+
+    def problems_of_finishing(self) -> list[Problem]:
+        """Finish the checkpoint, and return its problems instead of raising them."""
+        try:
+            self.finish()
+        except Problems as unsaved:
+            return unsaved.problems
+        return []
 
     def end(self) -> None:
         """Finish the last checkpoint."""

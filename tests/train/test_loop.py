@@ -236,6 +236,9 @@ def test_exit_interval_saves_and_stops() -> None:
     run = loop(exit_interval=4, save="x", eval_interval=6)
     assert run.run() == Outcome(4, "exit_interval", Path("at4"))
     assert happened(run, "save", "validation") == [("save", 4)]
+    complete = loop(exit_interval=3, start=3, save="x", eval_interval=6)
+    assert complete.run() == Outcome(6, "", Path("at6"))
+    assert happened(complete, "validation")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -496,6 +499,20 @@ def test_a_checkpoint_is_finished_by_the_first_step_after_it_is_written_and_at_t
     assert saver.finished == [(1, 0), (4, 2), (5, 2), (6, 3)]
     order = [event for event in run.trackers.each[0].events if event[0] in ("save", "step")]  # type: ignore[attr-defined]
     assert order.index(("save", 1)) == order.index(("step", 4)) + 1
+
+
+def test_a_run_that_diverges_while_a_checkpoint_cannot_be_written_tells_both() -> None:
+    class Fails(BackgroundSaver):
+        def finish(self) -> Saved | None:
+            if self.pending:
+                raise Problems(Problem("save (x): no space", id="checkpoint-not-saved", about=("save",)))
+            return None
+
+    run = loop({3: (math.nan, False)}, save="x", extra_save_iters=[2], on_save_error="stop")
+    run.saves.saver = Fails()
+    with pytest.raises(Problems) as raised:
+        run.run()
+    assert [problem.id for problem in raised.value.problems] == ["loss-not-finite", "checkpoint-not-saved"]
 
 
 def test_a_run_that_diverges_finishes_the_checkpoint_that_is_being_written() -> None:

@@ -21,6 +21,7 @@ from neoxargs.train.micro_batch import PipelineLoss
 from neoxargs.train.model.bias import RelativeBias
 from neoxargs.train.model.blocks.table import BLOCKS
 from neoxargs.train.model.documents import LayerInput, unpack
+from neoxargs.train.model.embedding import PositionEmbedding
 from neoxargs.train.model.lora import adapters
 from neoxargs.train.model.parts import FINAL_NORM, RELATIVE, Part, build, parts
 from neoxargs.train.model.shared import Shared
@@ -120,7 +121,7 @@ def pipeline(config: Config, vocabulary: Vocabulary, weights: Weights, shared: S
         activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),
         # Not the token embedding: its inputs are integers without gradients, and DeepSpeed's checkpoint function then
         # computes no gradients of its weights.
-        checkpointable_layers=["PositionEmbedding", "FinalNorm", *BLOCKS],
+        checkpointable_layers=[PositionEmbedding.__name__, FinalNorm.__name__, *BLOCKS],
     )
     _tie_relative_bias(module)
     # The relative position bias first, which the layers hold too: a weight has its first name.

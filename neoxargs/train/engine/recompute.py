@@ -34,8 +34,8 @@ def checkpoint_interval(options: Recompute) -> int:
 def checkpoint_function(config: Config, mesh: Mesh, reentrant: bool) -> Callable[..., Any]:
     """Return the checkpoint function: it takes a part of the model and its inputs, and returns its outputs.
 
-    reentrant: True for ZeRO-3, which frees gathered weights between the passes; torch's non-reentrant checkpointing
-    reports that as an error. False for the pipeline, whose parts may have inputs that need no gradient.
+    reentrant: only for ZeRO-3, which frees gathered weights between the passes; torch's non-reentrant checkpointing
+    reports that as an error. Reentrant checkpointing computes no gradients of a part whose inputs need none.
     """
     options = config.recompute
     run: Callable[..., Any] = partial(checkpoint, use_reentrant=reentrant)

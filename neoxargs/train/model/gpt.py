@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,7 +43,8 @@ class GPT(nn.Module):
         self.loss = loss_of(config, vocabulary, weights.ranks, shared.measures)
         #: Recompute activations in the backward pass in groups of this many layers; 0 keeps all activations.
         self.checkpoint_layers = 0
-        self.checkpoint: Callable[..., LayerInput] = _checkpoint
+        #: Runs a group so; `engine/build.py` sets it, and which kind of checkpointing it is.
+        self.checkpoint: Callable[..., LayerInput] = partial(checkpoint, use_reentrant=True)
         #: ZeRO-2 and 3 accept one gradient per weight, and with reentrant checkpointing each recomputed group runs a
         #: backward pass of its own. The relative position bias, which all groups share, is then computed outside them.
         self.reduces_gradients_once = False
@@ -83,8 +85,3 @@ class GPT(nn.Module):
                 return run(tensors[0] if single else tensors[:-1])
 
         return self.checkpoint(part, *flat, *(() if bias is None else (bias,)))
-
-
-def _checkpoint(run: Callable[..., LayerInput], *inputs: Tensor) -> LayerInput:
-    # Reentrant: ZeRO-3 frees gathered weights between the passes, which the non-reentrant kind reports as an error.
-    return checkpoint(run, *inputs, use_reentrant=True)  # type: ignore[no-any-return]

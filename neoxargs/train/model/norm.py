@@ -15,7 +15,7 @@ from neoxargs.train.autograd import apply
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.ops.selective import Selective
 from neoxargs.train.parallel.communicate import sum_gradients
-from neoxargs.train.parallel.init import zeros
+from neoxargs.train.parallel.init import ones
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -80,9 +80,7 @@ class AllHeadsNorm(nn.Module):
         super().__init__()
         self.heads, self.epsilon, self.tensor = heads, options.rms_norm_epsilon, weights.ranks.tensor
         self.width = math.prod(heads) * self.tensor.size
-        self.weight = weights.parameter("weight", (self.width,), zeros, split=0)
-        # Afterwards, because no initializer draws ones.
-        nn.init.ones_(self.weight)
+        self.weight = weights.parameter("weight", (self.width,), ones, split=0)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: x_BSKGH, and so is the result."""

@@ -67,6 +67,11 @@ def zeros(tensor: Tensor, _: torch.Generator) -> Tensor:
     return tensor.zero_()
 
 
+def ones(tensor: Tensor, _: torch.Generator) -> Tensor:
+    """The Initializer of scales; draws nothing."""
+    return tensor.fill_(1)
+
+
 def _normal(std: float) -> Initializer:
     return lambda tensor, generator: tensor.normal_(0.0, std, generator=generator)
 

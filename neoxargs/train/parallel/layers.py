@@ -1,6 +1,6 @@
 """Weights divided over ranks, and the layers that have them.
 
-This is the only place where a weight is divided: modules get parameters and layers from `Weights`.
+This is the only place where a weight is divided: modules get divided parameters and layers from `Weights`.
 
 Column layers hold a slice of the outputs, row layers a slice of the inputs. A column layer, an element-wise function
 and a row layer together cost one all-reduce in the forward and one in the backward pass (Shoeybi et al. 2019,

@@ -25,7 +25,7 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.ops.scan import Inputs, selective_scan
 from neoxargs.train.parallel.communicate import copy_to_ranks
-from neoxargs.train.parallel.init import Initializer, initializer
+from neoxargs.train.parallel.init import Initializer, initializer, ones
 from neoxargs.train.parallel.layers import Weights
 
 #: Range of the initial step sizes, which are distributed evenly on a logarithmic scale.
@@ -80,7 +80,7 @@ class Mixer(nn.Module):
         self.dt_proj = StepSizes(config, weights.at("dt_proj"))
         self.A_log = weights.parameter("A_log", (inner, STATE), _one_to_n, split=0)
         self.A_log.no_weight_decay = True  # type: ignore[attr-defined]
-        self.D = weights.parameter("D", (inner,), _ones, split=0)
+        self.D = weights.parameter("D", (inner,), ones, split=0)
         self.out_proj = weights.row("out_proj", inner, hidden, init_out, bias)
         #: Set during text generation only.
         self.cache: Cache | None = None
@@ -156,10 +156,6 @@ def _uniform(bound: float) -> Initializer:
 def _one_to_n(tensor: Tensor, _: torch.Generator) -> Tensor:
     """Set every row to the logarithms of 1 to N."""
     return tensor.copy_(torch.arange(1, tensor.shape[1] + 1, dtype=tensor.dtype, device=tensor.device).log())
-
-
-def _ones(tensor: Tensor, _: torch.Generator) -> Tensor:
-    return tensor.fill_(1)
 
 
 def _step_sizes(tensor: Tensor, generator: torch.Generator) -> Tensor:
