@@ -59,7 +59,7 @@ def test_the_example_of_mistakes_has_the_real_output(tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "deepy.py"), *console[1].split()[1:]]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert (done.stdout + done.stderr).strip() == console[2].strip()
+    assert (done.stderr + done.stdout).strip() == console[2].strip()
 
 
 def test_every_link_has_a_target() -> None:

@@ -43,7 +43,8 @@ def run(request: Request) -> int:
     if spec and not failed:
         print("\n".join(["ok", *summary.brief_lines(spec)]))
     if not_checked:
-        print(f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}")
+        line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
+        print(f"\n{line}" if failed else line)
     return int(failed)
 
 
@@ -93,8 +94,8 @@ def _affected(stop: Problems) -> Iterator[str]:
     for kind, keys in stop.affected.items():
         kinds.setdefault(frozenset(keys), []).append(kind)
     for keys, of_keys in kinds.items():
-        yield f"{listed(of_keys, 'and')} as far as they need {listed(sorted(keys), 'and', most=MOST_KEYS)}"
-    yield "memory and the launch command (they need all values)"
+        yield f"{listed(of_keys, 'and')} that depend on {listed(sorted(keys), 'and', most=MOST_KEYS)}"
+    yield from ("memory", "the launch command")
 
 
 def _left_out(request: Request, trains_here: bool) -> Iterator[str]:
