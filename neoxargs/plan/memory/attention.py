@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
+from neoxargs.facts.data import masks_documents
 from neoxargs.facts.model import attention_width, head_dim, layer_window
 from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -82,7 +83,7 @@ def _converted_masks(sizes: ActivationSizes) -> float:
     config = sizes.config
     if config.embedding.pos_emb in BIASED or fits_flex(config):
         return 0.0
-    samples = sequences_per_micro_batch(config) if _masks_documents(config) else 1
+    samples = sequences_per_micro_batch(config) if masks_documents(config.data) else 1
     return _masked(config) * samples * config.shape.seq_length**2 * sizes.number_size
 
 
@@ -102,16 +103,12 @@ def fits_flex(config: Config) -> bool:
 def _masked(config: Config) -> float:
     """Share of the layers whose attention mask is not purely causal."""
     attention = config.attention
-    if config.embedding.pos_emb in BIASED or _masks_documents(config):
+    if config.embedding.pos_emb in BIASED or masks_documents(config.data):
         return 1.0
     layers = config.shape.num_layers
     kinds = attention.__dict__.get("attention_config") or ["global"] * layers
     masked = [kind not in CAUSAL or layer_window(attention, layer) > 0 for layer, kind in enumerate(kinds)]
     return sum(masked) / len(masked)
-
-
-def _masks_documents(config: Config) -> bool:
-    return config.data.reset_attention_mask or config.data.pack_impl == "best_fit"
 
 
 def unfused_softmax(config: Config) -> float:

@@ -18,8 +18,9 @@ from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
+from neoxargs.facts.model import rows_for
 from neoxargs.facts.optimizer_state import accumulates_in_fp32, is_onebit
-from neoxargs.facts.vocab import padded_vocab_size, too_few_rows
+from neoxargs.facts.vocab import too_few_rows
 from neoxargs.train.deepspeed import expert_groups, half_precision, interface, patches, skip_steps, swap
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import recompute, timing
@@ -103,14 +104,9 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
 
     Raises Problems if `padded_vocab_size` is smaller than the tokenizer's vocabulary.
     """
-    padded: int | None = config.embedding.__dict__.get("padded_vocab_size")
-    if padded is None:
-        padded = padded_vocab_size(
-            tokens, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
-        )
     if problems := list(too_few_rows(config, tokens)):
         raise Problems(problems)
-    return Vocabulary(tokens, padded, eod)
+    return Vocabulary(tokens, rows_for(tokens, config), eod)
 
 
 def _init_device(config: Config) -> torch.device:

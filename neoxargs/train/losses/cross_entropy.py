@@ -24,7 +24,7 @@ from neoxargs.files.token_files import index
 from neoxargs.train.autograd import apply
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
-from neoxargs.train.parallel.communicate import copy_to_ranks, gather
+from neoxargs.train.parallel.communicate import enter_region, gather
 from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -108,9 +108,7 @@ class Loss:
     def _hidden(self, readout: Readout) -> Tensor:
         """Return the hidden states (T, D) of the full sequence."""
         # Each rank multiplies with its rows of the weight, so the gradients are summed over the ranks.
-        whole = (
-            gather(readout.hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(readout.hidden, self.tensor)
-        )
+        whole = enter_region(readout.hidden, self.tensor, self.shards)
         return whole.flatten(0, -2)
 
     def logits(self, readout: Readout) -> Tensor:

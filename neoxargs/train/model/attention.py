@@ -14,17 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
+from neoxargs.facts.data import masks_documents, resets_positions
 from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.facts.model import attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
-from neoxargs.train.model.documents import (
-    masks_documents,
-    positions_in_document,
-    resets_positions,
-    same_document,
-)
+from neoxargs.train.model.documents import positions_in_document, same_document
 from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation
 from neoxargs.train.model.shared import Shared

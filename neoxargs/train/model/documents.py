@@ -21,16 +21,6 @@ def needs_document_starts(data: Data) -> bool:
     return data.reset_position_ids or data.reset_attention_mask
 
 
-def masks_documents(data: Data) -> bool:
-    """Whether tokens attend only to tokens of their own document."""
-    return data.reset_attention_mask or data.pack_impl == "best_fit"
-
-
-def resets_positions(data: Data) -> bool:
-    """Whether positions are counted from the start of each document."""
-    return data.reset_position_ids or data.pack_impl == "best_fit"
-
-
 def document_starts(tokens: Tensor, eod: int) -> Tensor:
     """(batch, seq) tokens -> (batch, seq): the position in the sample at which the token's document begins.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
+from neoxargs.facts.data import resets_positions
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import (
@@ -17,7 +18,6 @@ from neoxargs.train.model.documents import (
     needs_document_starts,
     pack,
     positions_in_document,
-    resets_positions,
     unpack,
 )
 from neoxargs.train.model.mup import multipliers, scale_by

@@ -67,6 +67,11 @@ def zeros(tensor: Tensor, _: torch.Generator) -> Tensor:
     return tensor.zero_()
 
 
+def uniform(bound: float) -> Initializer:
+    """Return the Initializer that draws from -bound to bound."""
+    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)
+
+
 def ones(tensor: Tensor, _: torch.Generator) -> Tensor:
     """The Initializer of scales; draws nothing."""
     return tensor.fill_(1)

@@ -15,17 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
+from neoxargs.facts.data import masks_documents
 from neoxargs.facts.mamba import STATE, TAPS, has_scan_bias, packed_width, step_rank
 from neoxargs.facts.model import norms_after, norms_before
 from neoxargs.train.model.bias import RelativeBias
 from neoxargs.train.model.cache import Cache
-from neoxargs.train.model.documents import LayerInput, masks_documents, pack, unpack
+from neoxargs.train.model.documents import LayerInput, pack, unpack
 from neoxargs.train.model.norm import norm, normed
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.ops.scan import Inputs, selective_scan
 from neoxargs.train.parallel.communicate import copy_to_ranks
-from neoxargs.train.parallel.init import Initializer, initializer, ones
+from neoxargs.train.parallel.init import initializer, ones, uniform
 from neoxargs.train.parallel.layers import Weights
 
 #: Range of the initial step sizes, which are distributed evenly on a logarithmic scale.
@@ -113,7 +114,7 @@ class Convolution(nn.Module):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        inner, method = config.mamba.mamba_inner_size, _uniform(TAPS**-0.5)  # torch's default for nn.Conv1d
+        inner, method = config.mamba.mamba_inner_size, uniform(TAPS**-0.5)  # torch's default for nn.Conv1d
         self.weight = weights.parameter("weight", (inner, 1, TAPS), method, split=0)
         biased = config.mamba.mamba_use_bias_in_conv
         self.bias = weights.parameter("bias", (inner,), method, split=0) if biased else None
@@ -142,15 +143,11 @@ class StepSizes(nn.Module):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
         rank, inner = step_rank(config), config.mamba.mamba_inner_size
-        self.weight = weights.parameter("weight", (inner, rank), _uniform(rank**-0.5), split=0)
+        self.weight = weights.parameter("weight", (inner, rank), uniform(rank**-0.5), split=0)
         self.bias = weights.parameter("bias", (inner,), _step_sizes, split=0)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight).float() + self.bias.float()
-
-
-def _uniform(bound: float) -> Initializer:
-    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)
 
 
 def _one_to_n(tensor: Tensor, _: torch.Generator) -> Tensor:

@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
+from neoxargs.facts.data import masks_documents
 from neoxargs.facts.rwkv import DECAY_RANK, MIXING_RANK, rwkv_widths
 from neoxargs.train.model.cache import Cache
-from neoxargs.train.model.documents import LayerInput, masks_documents, pack, unpack
+from neoxargs.train.model.documents import LayerInput, pack, unpack
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.ops.wkv import wkv
-from neoxargs.train.parallel.init import Initializer
+from neoxargs.train.parallel.init import Initializer, uniform
 from neoxargs.train.parallel.layers import Weights
 
 #: Epsilon of the norm of each head's output: 1e-5 x 8^2, because the authors divide that output by 8.
@@ -64,11 +65,11 @@ class TimeMixing(nn.Module):
             weights.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing(power, shift))
             for name, power, shift in zip("xwkvrg", (1, 1, 1, 1, 0.5, 0.5), (0, 0, 0, 0.3, 0, 0), strict=True)
         )
-        self.time_maa_w1 = weights.parameter("time_maa_w1", (hidden, 5 * MIXING_RANK), _uniform(1e-4))
-        self.time_maa_w2 = weights.parameter("time_maa_w2", (5, MIXING_RANK, hidden), _uniform(1e-4))
+        self.time_maa_w1 = weights.parameter("time_maa_w1", (hidden, 5 * MIXING_RANK), uniform(1e-4))
+        self.time_maa_w2 = weights.parameter("time_maa_w2", (5, MIXING_RANK, hidden), uniform(1e-4))
         self.time_decay = weights.parameter("time_decay", (1, 1, width), depth.decay)
-        self.time_decay_w1 = weights.parameter("time_decay_w1", (hidden, DECAY_RANK), _uniform(1e-4))
-        self.time_decay_w2 = weights.parameter("time_decay_w2", (DECAY_RANK, width), _uniform(1e-4))
+        self.time_decay_w1 = weights.parameter("time_decay_w1", (hidden, DECAY_RANK), uniform(1e-4))
+        self.time_decay_w2 = weights.parameter("time_decay_w2", (DECAY_RANK, width), uniform(1e-4))
         self.time_faaaa = weights.parameter("time_faaaa", (self.heads, width // self.heads), depth.bonus)
         self.receptance, self.key, self.value, self.gate = (
             weights.column(name, hidden, width, _linear(hidden), bias=False)
@@ -202,10 +203,6 @@ def _ramp(tensor: Tensor) -> Tensor:
     return tensor.fill_(1).cumsum_(-1).sub_(1)
 
 
-def _uniform(bound: float) -> Initializer:
-    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)
-
-
 def _linear(inputs: int) -> Initializer:
     """The initial values of torch's nn.Linear."""
-    return _uniform(inputs**-0.5)
+    return uniform(inputs**-0.5)

@@ -10,8 +10,6 @@ have different tokens, which they send to each other (exchange.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.model import GATED, has_dense_network, layers_with_experts, mlp_width
 from neoxargs.train.model.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose
-from neoxargs.train.model.mlp import FeedForward, activation
+from neoxargs.train.model.mlp import FeedForward, feed_forward_activation
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.dispatch import (
     Assignments,
@@ -31,7 +29,7 @@ from neoxargs.train.ops.dispatch import (
 )
 from neoxargs.train.parallel.communicate import (
     copy_to_ranks,
-    gather,
+    enter_region,
     gather_replicated,
     leave_region,
     sum_gradients,
@@ -66,7 +64,7 @@ class Experts(nn.Module):
         logits_TE = self.router(x_BSD)
         choice = choose(logits_TE, self.options, self.training)
         # Each rank has only some of the experts, so its gradient of x is a summand.
-        whole_BSD = gather(x_BSD, self.shards) if self.shards.size > 1 else copy_to_ranks(x_BSD, self.tensor)
+        whole_BSD = enter_region(x_BSD, self.tensor, self.shards)
         tokens_TD = whole_BSD.flatten(0, -2)
         # Each rank's experts have gradients for the weights of their own outputs only.
         choice = choice._replace(weights=copy_to_ranks(choice.weights, self.tensor))
@@ -110,9 +108,7 @@ class Networks(nn.Module):
         )
         self.dense_4h_to_h = Matrices(weights.at("dense_4h_to_h"), (count, narrow, wide), method_out, second_split)
         self.recompute = shared.recompute
-        self.activation: Callable[[Tensor], Tensor] = activation(
-            config.mlp.activation, config.fusion.bias_gelu_fusion, config.fusion.onnx_safe, shared.recompute
-        )
+        self.activation = feed_forward_activation(config, shared.recompute)
 
     def forward(self, tokens_TD: Tensor, assignments: Assignments) -> Tensor:
         """Return the weighted sums of the experts' outputs, (T, D)."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.lora import ALL, Target, scale, targets
 from neoxargs.registry.lora import Lora
-from neoxargs.train.parallel.communicate import copy_to_ranks, gather, leave_region, sum_gradients
+from neoxargs.train.parallel.communicate import enter_region, leave_region, sum_gradients
 from neoxargs.train.parallel.init import Initializer, zeros
 from neoxargs.train.parallel.layers import ColumnLinear, RowLinear, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
@@ -54,8 +54,7 @@ class ColumnAdapter(Adapter):
         # Scaled here, where there are only `rank` numbers per token.
         narrow = F.linear(x, self.A) * factor  # (…, rank)
         # As in the column layer itself: see ColumnLinear.forward.
-        narrow = gather(narrow, self.shards) if self.shards.size > 1 else copy_to_ranks(narrow, self.tensor)
-        return F.linear(narrow, self.B)
+        return F.linear(enter_region(narrow, self.tensor, self.shards), self.B)
 
 
 class RowAdapter(Adapter):
