@@ -42,6 +42,7 @@ def installed() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_engine_and_wrapper_fits() -> None:
     [found] = run_ranks(installed, 1)
     assert set(USED) <= set(found)
@@ -67,6 +68,7 @@ def named(name: str, **members: Any) -> Any:
     return type(name, (Wrapper,), members)()
 
 
+@pytest.mark.slow
 def test_a_wrapper_with_the_right_names_and_a_wrong_signature_is_refused() -> None:
     require(named("BF16_Optimizer"))
     require(named("OfAnUnknownName", step=lambda self, gradients: None))
