@@ -26,10 +26,9 @@ ADDED = {
         "    if attention_gain < 2:\n        return None\n"
         '    return refuse(f"attention_gain ({attention_gain:g}) must be below 2", "set attention_gain to 1")\n\n\n',
     ),
-    "tests/resolve/rules/test_wording.py": ("    WITHOUT_A_BATCH,", '    "attention_gain: 3",\n'),
     "neoxargs/train/model/attention.py": (
-        "        return self.dense(self.recompute(_by_token, context))",
-        "        context = context * self.gain\n",
+        "        return self.dense(self.recompute(_by_token, context_BNSH))",
+        "        context_BNSH = context_BNSH * self.gain\n",
     ),
 }
 TEST = '''"""The gain scales what attention adds."""
