@@ -70,6 +70,7 @@ def losses(configs: dict[str, Config], steps: int) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_shipped_model_trains() -> None:
     [found] = run_ranks(losses, 1, {name: shipped(name, "data-parallel") for name in MODELS}, 2)
     for name, (first, second) in found.items():

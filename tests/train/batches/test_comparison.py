@@ -109,6 +109,7 @@ def test_ids_beyond_the_embedding_are_named_before_the_model_has_them(
     assert f"token id {384 + number} in document {number}," in found
 
 
+@pytest.mark.slow
 def test_labels_without_a_row_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = kinds(files(tmp_path))["whole documents"]
     labels = [[IGNORED] * 6 + [-7] * 14 for _ in DOCUMENTS]
@@ -175,6 +176,7 @@ def compared_on(folder: str) -> list[str]:
     return [str(data.comparison.started), str(len(data.comparison.problems))]
 
 
+@pytest.mark.slow
 def test_only_one_rank_reads_the_files(tmp_path: Path) -> None:
     files(tmp_path)
     assert run_ranks(compared_on, 2, str(tmp_path)) == [["True", "0"], ["False", "0"]]

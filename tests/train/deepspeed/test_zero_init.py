@@ -80,5 +80,6 @@ def test_same_start_and_same_losses() -> None:
         assert their_losses == pytest.approx(losses, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_gathered_weights_have_arrived() -> None:
     assert run_ranks(gathered, 2, 100) == [[], []]
