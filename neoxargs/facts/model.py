@@ -180,6 +180,12 @@ def _biases(config: Config, layer: int) -> int:
     return attention + mlp
 
 
+def compiles_cross_entropy(config: Config) -> bool:
+    """Whether the cross entropy is compiled on GPUs; tensor parallel ranks communicate between its kernels."""
+    one_rank = config.parallel.model_parallel_size == 1
+    return config.fusion.compile_layers and one_rank and not config.precision.fp16_lm_cross_entropy
+
+
 def has_qkv_bias(attention: Attention) -> bool:
     """Return whether the projection to queries, keys and values has a bias."""
     return attention.use_bias_in_attn_linear or attention.add_qkv_bias

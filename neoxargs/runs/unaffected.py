@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from neoxargs.base.problems import Problems
 from neoxargs.config.certain import CertainConfig
@@ -54,8 +54,7 @@ class _UnknownHosts:
         self.known, self.config, self.keys = known, config, keys
 
     def __getattr__(self, name: str) -> Any:
-        return self.known[name] if name in self.known else self._ask(name)
-
-    def _ask(self, name: str) -> NoReturn:
+        if name in self.known:
+            return self.known[name]
         self.config.missed |= self.keys
         raise Uncertain(name)

@@ -16,6 +16,7 @@ from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import (
     attention_width,
+    compiles_cross_entropy,
     head_dim,
     layer_window,
     matrices_of_layer,
@@ -132,8 +133,7 @@ def loss_time(sizes: ActivationSizes, rows: int, device: Device) -> Time:
     """Return the time of the output layer and loss, forward and backward. rows: of the vocabulary on a rank."""
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
     product = _product(sizes, rates, rows, sizes.config.shape.hidden_size)
-    # train/losses/cross_entropy.py: tensor parallel ranks communicate between the kernels.
-    compiled = sizes.config.fusion.compile_layers and sizes.tensor == 1 and device.kind == "cuda"
+    compiled = compiles_cross_entropy(sizes.config) and device.kind == "cuda"
     per_logit = sizes.assumed.compiled_logit_traffic if compiled else sizes.assumed.logit_traffic
     return Time(_products_of(sizes.config) * product, 0.0, sizes.tokens * rows * per_logit / rates.memory)
 

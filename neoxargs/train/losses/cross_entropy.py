@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neoxargs.config.config import Config
+from neoxargs.facts.model import compiles_cross_entropy
 from neoxargs.files.token_files import index
 from neoxargs.train.autograd import apply
 from neoxargs.train.micro_batch import MicroBatch
@@ -83,8 +84,7 @@ class Loss:
         options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
         embedding = config.embedding
         bounded = embedding.softmax_over_padding, embedding.final_logit_softcapping or 0.0
-        compiled = config.fusion.compile_layers and ranks.tensor.size == 1 and not options[0]
-        return cls(vocabulary, ranks.tensor, *options, ranks.shards, *bounded, compiled)
+        return cls(vocabulary, ranks.tensor, *options, ranks.shards, *bounded, compiles_cross_entropy(config))
 
     @property
     def rows(self) -> int:

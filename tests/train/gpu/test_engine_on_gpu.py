@@ -59,8 +59,8 @@ def summed_over_slices() -> float:
     from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
 
     cross_entropy.LOGITS_AT_ONCE["cuda"] = 256 * 64
-    hidden, weight = (torch.randn(rows, 32, device="cuda", dtype=torch.bfloat16) for rows in (1024, 64))
-    labels = torch.randint(64, (1024,), device="cuda")
+    hidden, weight = (torch.randn(rows, 32, device="cuda", dtype=torch.bfloat16) for rows in (16384, 64))
+    labels = torch.randint(64, (16384,), device="cuda")
 
     def gradient(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         slices = cross_entropy._Slices(hidden, weight, labels, Loss(Vocabulary(64, 64)))
@@ -74,7 +74,8 @@ def summed_over_slices() -> float:
 
 
 def test_a_weights_gradients_are_summed_over_slices_in_fp32() -> None:
-    assert run_ranks(summed_over_slices, 1, on=simulated_gpu.MACHINE)[0] < 5e-3
+    # A sum of these 64 slices in bf16 is 8e-3 off.
+    assert run_ranks(summed_over_slices, 1, on=simulated_gpu.MACHINE)[0] < 2e-3
 
 
 def gathered_and_scattered() -> tuple[list[str], bool]:
