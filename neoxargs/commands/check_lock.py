@@ -13,7 +13,7 @@ from neoxargs.base.request import Request
 from neoxargs.commands.diff.differences import RankedDifference, contents, ranked
 from neoxargs.commands.diff.side import Side, of_lock, short_json
 from neoxargs.config.config import Config
-from neoxargs.resolve import before_ranks, draft, read_files
+from neoxargs.resolve import before_ranks, read_draft
 from neoxargs.runs.epochs import samples_per_epoch
 from neoxargs.runs.fingerprints import environment
 from neoxargs.runs.lockfile import Lock, read_lock
@@ -91,7 +91,7 @@ def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]
     files = list(dict.fromkeys(place.file for place in sources if place.file != SET))
     overrides = list(dict.fromkeys(place.text for place in sources if place.file == SET))
     try:
-        partial = before_ranks(draft(read_files(files), overrides))
+        partial = before_ranks(read_draft(files, overrides=overrides))
         config = partial.complete(side.ranks, samples_per_epoch(partial))
     except Problems as stop:
         return stop.problems

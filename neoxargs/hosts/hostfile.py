@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean
 from neoxargs.base.regular_files import read_regular
@@ -152,7 +152,8 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
     if not text:
         return everything
     nodes = parse_nodes(text, key, where(key))
-    _check_nodes(nodes, everything, key, where(key))
+    if problems := [*_unknown_nodes(nodes, everything, key, where(key))]:
+        raise Problems(problems)
     if include:
         # As in DeepSpeed, slots in `include` are device numbers: a host with `slots=4` may still have a device 7.
         hosts = {host: nodes[host] or everything[host] for host in everything if host in nodes}
@@ -179,15 +180,16 @@ def _known_hosts(host: str, everything: Hosts) -> str:
     )
 
 
-def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None) -> None:
+def _unknown_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None) -> Iterator[Problem]:
     for host, slots in nodes.items():
         if host not in everything:
             hint = did_you_mean(host, everything) or _known_hosts(host, everything)
             what = f"`{key}` names an unknown host: {host}"
-            raise Problems([Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))])
+            yield Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))
+            continue
         unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []
         if unknown:
             last = everything[host][-1]
             hint = f"{host} has slots 0 to {last}" if last else f"{host} has only slot 0"
             what = f"`exclude` names slot {unknown[0]}, which host {host} does not have"
-            raise Problems([Problem(what, where, hint, id="filter-unknown-slot", about=(key, "hostfile"))])
+            yield Problem(what, where, hint, id="filter-unknown-slot", about=(key, "hostfile"))

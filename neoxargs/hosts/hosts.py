@@ -73,17 +73,22 @@ class Filters(NamedTuple):
     @classmethod
     def of(cls, runner: Runner, where: Where) -> Filters:
         include, exclude, num_nodes, num_gpus = runner.include, runner.exclude, runner.num_nodes, runner.num_gpus
-        for name, count in (("num_nodes", num_nodes), ("num_gpus", num_gpus)):
-            _refuse_too_many(count, where, name)
+        problems = [
+            too_many_ranks(count, where(name), name)
+            for name, count in (("num_nodes", num_nodes), ("num_gpus", num_gpus))
+            if count > MAX_RANKS
+        ]
         if include and exclude:
             what, hint = "include and exclude cannot both be set", "remove one of them"
-            raise _refusal("include-and-exclude", what, where, "exclude", "include", hint=hint)
+            problems += _refusal("include-and-exclude", what, where, "exclude", "include", hint=hint).problems
         key = "include" if include else "exclude"
         # -1 is the default, for "not set".
         if (include or exclude) and num_nodes >= 0:
             what = f"num_nodes ({num_nodes}) and {key} both select hosts"
             hint = f"remove either num_nodes or {key}"
-            raise _refusal("num-nodes-beside-filter", what, where, "num_nodes", key, hint=hint)
+            problems += _refusal("num-nodes-beside-filter", what, where, "num_nodes", key, hint=hint).problems
+        if problems:
+            raise Problems(problems)
         warnings = []
         if (include or exclude) and num_gpus >= 0:
             what = f"num_gpus ({num_gpus}) has no effect, because {key} selects the slots"
@@ -146,7 +151,10 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
     if pool is None and launcher.allocates_hosts:
         return _allocated(launcher, filters, environ)
     if pool is None:
-        local = _on_this_machine(filters, replica, environ, dev)
+        try:
+            local = _on_this_machine(filters, replica, environ, dev)
+        except Problems as stop:
+            raise Problems([*stop.problems, *only_this_machine(runner, None, path, environ, where)]) from None
         warnings = only_this_machine(runner, (local.gpus, local.device), path, environ, where)
         return replace(local, warnings=(*warnings, *local.warnings))
     if launcher.allocates_hosts:

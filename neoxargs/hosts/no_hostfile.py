@@ -20,18 +20,20 @@ DEFAULT_HOSTFILE = "/job/hostfile"
 
 
 def only_this_machine(
-    runner: Runner, used: tuple[int, Device], path: str, environ: Mapping[str, str], where: Where
+    runner: Runner, used: tuple[int, Device] | None, path: str, environ: Mapping[str, str], where: Where
 ) -> Iterator[Problem]:
     """Yield a warning if the run was probably meant for other machines too.
 
-    used: number and kind of this machine's devices. path: of the absent hostfile.
+    used: number and kind of this machine's devices, None if they cannot be selected. path: of the absent hostfile.
     """
     key, reason, remedy = _expected(runner, path, environ)
     if not reason:
         return
-    count, device = used
-    one, several = ("GPU", "GPUs") if device == "cuda" else ("process on the CPU", "processes on the CPU")
-    what = f"{reason}; only this machine is used: {count} {one if count == 1 else several}"
+    what = reason
+    if used:
+        count, device = used
+        one, several = ("GPU", "GPUs") if device == "cuda" else ("process on the CPU", "processes on the CPU")
+        what += f"; only this machine is used: {count} {one if count == 1 else several}"
     hint = f"{remedy} with one line per machine, such as: node1 slots=8"
     place = None if environ.get("DLTS_HOSTFILE") else where(key)
     yield Problem(what, place, hint, severity="warning", id="hostfile-missing", about=(key,))

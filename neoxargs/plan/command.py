@@ -16,7 +16,7 @@ from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.options import PlanOptions, options_of
 from neoxargs.plan.given.placement import on_hosts
 from neoxargs.plan.given.target import choose_device, choose_target
-from neoxargs.resolve import Draft, draft, read_files
+from neoxargs.resolve import Draft, read_draft
 from neoxargs.runs.run_spec import RunSpec, complete_run
 
 
@@ -67,7 +67,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
 def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
     """Return the plan, and changes with which the run would fit or, if it fits, would be faster. Raises Problems."""
-    drafted = draft(read_files(options.files, options.directory), options.overrides)
+    drafted = read_draft(options.files, options.directory, options.overrides)
     spec = _resolve(drafted, options)
     plan = make_plan(spec, choose_target(options, spec))
     suggest = suggest_faster if plan.fits else suggest_changes

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from neoxargs.config.config import Config
 from neoxargs.resolve.derive import before_ranks, complete
-from neoxargs.resolve.merge import Draft, draft
+from neoxargs.resolve.merge import Draft, draft, read_draft
 from neoxargs.resolve.yaml.read import File, read_files
 
-__all__ = ["Draft", "File", "before_ranks", "complete", "draft", "read_files", "resolve"]
+__all__ = ["Draft", "File", "before_ranks", "complete", "draft", "read_draft", "read_files", "resolve"]
 
 
 def resolve(
@@ -31,4 +31,4 @@ def resolve(
 
     Raises Problems with everything that is wrong.
     """
-    return complete(draft(read_files(paths, directory), overrides), gpus)
+    return complete(read_draft(paths, directory, overrides), gpus)

@@ -14,7 +14,7 @@ from neoxargs.hosts.assumed import assumed_nodes
 from neoxargs.hosts.hosts import Resources, resources
 from neoxargs.registry.parallel import Parallel
 from neoxargs.registry.runner import Runner
-from neoxargs.resolve import Draft, before_ranks, draft, read_files
+from neoxargs.resolve import Draft, before_ranks, read_draft
 from neoxargs.resolve.derive import Partial
 from neoxargs.runs.epochs import samples_per_epoch
 
@@ -40,7 +40,7 @@ class RunSpec(Record):
 
 def resolve_run(request: Request, environ: Mapping[str, str]) -> RunSpec:
     """Read the files, resolve them and count the ranks; raises Problems."""
-    return complete_run(draft(read_files(request.files, request.directory), request.overrides), environ, request.gpus)
+    return complete_run(read_draft(request.files, request.directory, request.overrides), environ, request.gpus)
 
 
 def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = None) -> RunSpec:

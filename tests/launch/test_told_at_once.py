@@ -64,6 +64,35 @@ def test_two_errors_are_told_at_once(one: str, other: str, capsys: pytest.Captur
         assert {one, other} <= set(told), words
 
 
+#: Settings with several errors of one kind -> what the problems name.
+SEVERAL = {
+    "offloaded sections": (
+        ["zero_optimization.stage=3"]
+        + [f"zero_optimization.{part}.device=nvme" for part in ("offload_param", "offload_optimizer")],
+        ["offload_param.nvme_path", "offload_optimizer.nvme_path"],
+    ),
+    "filters": (["include=a", "exclude=b", "num_nodes=2"], ["include and exclude", "num_nodes (2) and include"]),
+    "unknown hosts": (["include=a@b"], ["unknown host: a", "unknown host: b"]),
+    "hosts of an absent hostfile": (["include=a", "hostfile=/none"], ["unknown host: a", "hostfile /none does not"]),
+    "the folders of a run": (["save=/proc/x", "load=/none"], ["checkpoint_factor", "(/proc/x)", "(/none)"]),
+}
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_errors_of_one_kind_are_told_at_once(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings, named = SEVERAL[kind]
+    main(["check", "my.yml", *(f"--set={setting}" for setting in settings)])
+    told = capsys.readouterr().err
+    assert [name for name in named if name not in told] == []
+
+
+@pytest.mark.parametrize("words", (["check"], ["plan"], ["plan", "--search"], ["train.py", "--dry-run"]))
+def test_a_missing_file_hides_no_problem_of_the_others(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main([words[0], "my.yml", "absent.yml", *words[1:], "--set=frobnicate=1", "--set=activation=gelo"])
+    told = re.findall(r" \[([a-z0-9-]+)\]$", capsys.readouterr().err, re.MULTILINE)
+    assert sorted(told) == ["file-missing", "type-mismatch", "unknown-key"]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_error_brings_no_other(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(FAULTS[fault], capsys)[0] == {fault}

@@ -30,7 +30,7 @@ from neoxargs.plan.search.subject import (
     start_of,
     under_all_names,
 )
-from neoxargs.resolve import Draft, draft, read_files
+from neoxargs.resolve import Draft, read_draft
 from neoxargs.runs.run_spec import RunSpec, complete_run
 
 #: The most GPUs that --fewest tries without --gpus.
@@ -62,7 +62,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     require_replaceable(search.write)
     if search.fewest and not options.gpus:
         options = replace(options, gpus=MOST_GPUS)
-    drafted = draft(read_files(options.files, options.directory), options.overrides)
+    drafted = read_draft(options.files, options.directory, options.overrides)
 
     def resolve(changes: Changes, gpus: int | None) -> RunSpec:
         # the fewest GPUs are not those that the files count

@@ -6,6 +6,6 @@ Three passes: `entries.py` reads the keys (names, spellings, duplicates), `assig
 
 from __future__ import annotations
 
-from neoxargs.resolve.merge.draft import Draft, draft, draft_of
+from neoxargs.resolve.merge.draft import Draft, draft, draft_of, read_draft
 
-__all__ = ["Draft", "draft", "draft_of"]
+__all__ = ["Draft", "draft", "draft_of", "read_draft"]

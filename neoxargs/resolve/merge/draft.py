@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as AnyMapping
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from neoxargs.base.problems import Place, Problem
+from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.config.dialect import Dialect
 from neoxargs.config.value import Value
 from neoxargs.registry.history import NEWEST
@@ -14,7 +15,7 @@ from neoxargs.resolve.merge.assign import assign
 from neoxargs.resolve.merge.entries import Entries, read_files, read_overrides, read_tree, with_overrides
 from neoxargs.resolve.merge.judge import judge
 from neoxargs.resolve.yaml.nodes import Mapping
-from neoxargs.resolve.yaml.read import File
+from neoxargs.resolve.yaml.read import File, readable_texts
 
 
 class Draft(NamedTuple):
@@ -53,6 +54,19 @@ class Draft(NamedTuple):
         They replace a `--set` of the same parameter. Nothing is parsed again.
         """
         return _merged(self.files, self.entries, with_overrides(self.sets, values))
+
+
+def read_draft(
+    paths: Iterable[str | os.PathLike[str]],
+    directory: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+) -> Draft:
+    """Read files and merge them; raises Problems if one cannot be read, with those of the others."""
+    texts, unreadable = readable_texts(paths, directory)
+    merged = draft([File(*text) for text in texts], overrides)
+    if unreadable:
+        raise Problems([*unreadable, *merged.problems])
+    return merged
 
 
 def draft(files: Sequence[File], overrides: Sequence[str] = ()) -> Draft:

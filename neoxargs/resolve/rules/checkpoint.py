@@ -22,7 +22,7 @@ def save_needs_checkpoint_factor(
     return refuse(
         f"save ({save}) needs checkpoint_factor or extra_save_iters, which determine when checkpoints are saved",
         "for example, set checkpoint_factor to 1000 to save a checkpoint every 1000 iterations",
-        about=["save"],
+        about=["checkpoint_factor", "extra_save_iters"],  # that of `save` itself is certain
     )
 
 

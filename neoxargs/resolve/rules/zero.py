@@ -125,7 +125,7 @@ def nvme_offload_needs_nvme_path(
     zero_optimization__offload_param__nvme_path: str | None,
     zero_optimization__offload_optimizer__device: str,
     zero_optimization__offload_optimizer__nvme_path: str | None,
-) -> Finding | None:
+) -> list[Finding]:
     """Partitions that are offloaded to NVMe are written to files in nvme_path. Without nvme_path, DeepSpeed stops every
     rank after the model has been built, when it starts to swap.
 
@@ -141,12 +141,15 @@ def nvme_offload_needs_nvme_path(
             zero_optimization__offload_optimizer__nvme_path,
         ),
     }
-    for section, (device, path) in places.items():
-        if device == "nvme" and not path:
-            what = f"{section}.device (nvme) needs {section}.nvme_path"
-            advice = f"set {section}.nvme_path to a folder on the NVMe drive"
-            return refuse(what, advice, about=[f"{section}.device", f"{section}.nvme_path"])
-    return None
+    return [
+        refuse(
+            f"{section}.device (nvme) needs {section}.nvme_path",
+            f"set {section}.nvme_path to a folder on the NVMe drive",
+            about=[f"{section}.device", f"{section}.nvme_path"],
+        )
+        for section, (device, path) in places.items()
+        if device == "nvme" and not path
+    ]
 
 
 @check

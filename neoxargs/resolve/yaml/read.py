@@ -59,6 +59,16 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
 
 def read_texts(paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None) -> list[Text]:
     """Return the texts of all files, whatever their format; raises Problems for every file that cannot be read."""
+    texts, problems = readable_texts(paths, directory)
+    if problems:
+        raise Problems(problems)
+    return texts
+
+
+def readable_texts(
+    paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None
+) -> tuple[list[Text], list[Problem]]:
+    """Return the texts of the files that can be read, whatever their format, and the problems of the others."""
     texts: list[Text] = []
     problems: list[Problem] = []
     seen: set[str] = set()
@@ -77,9 +87,7 @@ def read_texts(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
                 _stop(found, "this is the lock file of a run, not a configuration", LOCK_HINT, id="file-is-lock")
         except Problems as stop:
             problems += stop.problems
-    if problems:
-        raise Problems([*dict.fromkeys(problems)])  # a `-d` folder that does not exist is missing for every file
-    return texts
+    return texts, [*dict.fromkeys(problems)]  # a `-d` folder that does not exist is missing for every file
 
 
 def read_text(path: str) -> Text:
