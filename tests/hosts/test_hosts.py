@@ -213,7 +213,7 @@ def test_num_gpus_together_with_include_has_no_effect_on_arithmetic_or_launch(tm
     ],
 )
 def test_more_ranks_than_can_be_counted_are_refused(tmp_path, given, replica, text, name):
-    path = hostfile(tmp_path, text) if text else "/nowhere"
+    path = hostfile(tmp_path, text) if text else "None"
     with pytest.raises(Problems) as caught:
         resources(Runner(hostfile=path, **given), replica, {"DS_ACCELERATOR": "cpu"})
     [problem] = caught.value.problems

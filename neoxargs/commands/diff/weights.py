@@ -6,6 +6,7 @@ all ranks, one at a time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
@@ -89,6 +90,7 @@ def compare(a: Side, b: Side) -> tuple[WeightComparison | None, list[Problem]]:
     """
     if a.checkpoint is None or b.checkpoint is None:
         return None, []
+    os.environ["DS_ACCELERATOR"] = "cpu"  # otherwise DeepSpeed warns if it finds no accelerator
     try:
         # Imported here, because reading tensors needs torch, and most comparisons do not.
         from neoxargs.train.checkpoint import differences as reader

@@ -14,6 +14,8 @@ from neoxargs.base.request import Request
 from neoxargs.commands.check import find_problems
 from neoxargs.commands.explain.catalogue import Example
 
+#: Ranks, where the example has no files of its own: on another machine, what this one lacks is a warning.
+GPUS = 8
 NAME, MODEL = "my.yml", "model.yml"
 #: The smallest complete configuration.
 SMALLEST_MODEL = {
@@ -55,6 +57,6 @@ def as_files(example: Example) -> Iterator[Request]:
             for name, text in {NAME: example.config, MODEL: model, **example.files}.items():
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).write_text(text, encoding="utf-8")
-            yield Request([NAME, MODEL], example.overrides, gpus=None if example.files else 8)
+            yield Request([NAME, MODEL], example.overrides, gpus=None if example.files else GPUS)
         finally:
             os.chdir(before)

@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, did_you_mean, render
 from neoxargs.commands.explain.catalogue import Entry, Example, catalogue
-from neoxargs.commands.explain.example import NAME, check_example
+from neoxargs.commands.explain.example import GPUS, NAME, check_example
 from neoxargs.commands.explain.render import WIDTH
 
 
@@ -51,7 +51,8 @@ def _lines(problem_id: str, entry: Entry) -> Iterator[str]:
         yield f"\nExample ({NAME}, together with a file that describes a model):\n"
         yield textwrap.indent(entry.example.config.rstrip("\n"), "    ")
         yield from (f"    --set {override}" for override in entry.example.overrides)
-        yield "\n`deepy check` reports:\n"
+        gpus = "" if entry.example.files else f" --gpus {GPUS}"
+        yield f"\n`deepy check{gpus}` reports:\n"
         yield textwrap.indent(render(found), "    ")
 
 

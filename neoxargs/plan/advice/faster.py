@@ -13,6 +13,7 @@ from neoxargs.plan.advice.smaller import (
     try_changes,
 )
 from neoxargs.plan.estimate import Plan
+from neoxargs.plan.given.target import BF16_GENERATION
 
 #: A change is suggested only if its step time relative to the present one is below this, because of the error.
 NOTICEABLE = 0.98
@@ -35,13 +36,16 @@ def _levers(plan: Plan) -> Iterator[Changes]:
 
 
 def _less_work(plan: Plan) -> Iterator[Changes]:
-    """Less recomputation; compiled layers, or the rotation alone."""
+    """16 bits; less recomputation; compiled layers, or the rotation alone."""
+    device = plan.target.device
+    if plan.config.precision.precision == "fp32" and device.kind == "cuda" and device.generation >= BF16_GENERATION:
+        yield {"precision": "bfloat16"}
     chosen = plan.config.recompute.checkpoint_activations
     if chosen:
         yield {"checkpoint_activations": False}
     if chosen is True:
         yield {"checkpoint_activations": "selective"}
-    if not plan.config.fusion.compile_layers and plan.target.device.kind == "cuda":
+    if not plan.config.fusion.compile_layers and device.kind == "cuda":
         yield {"compile_layers": True}
         if plan.config.embedding.pos_emb == "rotary" and not plan.config.fusion.rope_fusion:
             yield {"rope_fusion": True}

@@ -82,9 +82,10 @@ def readable_texts(
             if os.path.basename(found) == HOLDER_FILE:
                 what = "this file says which process holds the folders of a run; it is not a configuration"
                 _stop(found, what, RUN_HINT, id="file-is-lock")
-            texts.append(Text(found, _decode(found, _read(found))))
-            if is_lock_text(texts[-1].text):
+            text = Text(found, _decode(found, _read(found)))
+            if is_lock_text(text.text):
                 _stop(found, "this is the lock file of a run, not a configuration", LOCK_HINT, id="file-is-lock")
+            texts.append(text)
         except Problems as stop:
             problems += stop.problems
     return texts, [*dict.fromkeys(problems)]  # a `-d` folder that does not exist is missing for every file
