@@ -13,8 +13,10 @@ import torch.distributed
 from torch import nn
 
 from neoxargs.train.checkpoint.rank_files import RankFiles
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.parallel.layers import is_expert, shards_of
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,13 @@ class ExpertFile:
     is_written: bool
 
 
-def of(engine: Any) -> ExpertFile | None:
+def of(engine: interface.Engine) -> ExpertFile | None:
     """Return the file of this rank's experts; None if it has none, or if no other rank has other experts."""
-    weights = {name: weight for name, weight in named_weights(engine.module).items() if hasattr(weight, "expert_shard")}
+    weights = {name: weight for name, weight in named_weights(engine.module).items() if is_expert(weight)}
     layout = optimizer_layout(engine) if weights else None
     if layout is None:
         return None
-    shard = next(iter(weights.values())).expert_shard
+    shard = shards_of(next(iter(weights.values())))[-1]
     states, _ = checkpoint_files(engine, layout)
     return ExpertFile(
         f"expert_rank_{shard.rank:02d}_{states}",
@@ -45,7 +47,7 @@ def of(engine: Any) -> ExpertFile | None:
     )
 
 
-def write(engine: Any, files: RankFiles, with_optimizer: bool) -> None:
+def write(engine: interface.Engine, files: RankFiles, with_optimizer: bool) -> None:
     """Write this rank's experts if it is the first that has them."""
     own, layout = of(engine), optimizer_layout(engine)
     if own is None or layout is None or not own.is_written:
@@ -57,8 +59,3 @@ def write(engine: Any, files: RankFiles, with_optimizer: bool) -> None:
         of_experts = {number: entry for number, entry in state["state"].items() if number in numbers}
         content["optimizer"] = state | {"state": of_experts}
     files.save(content, files.part / own.name)
-
-
-def has_own_file(weight: nn.Parameter) -> bool:
-    """Whether a weight is in the file of this rank's experts, and not in DeepSpeed's."""
-    return hasattr(weight, "expert_shard")

@@ -14,16 +14,17 @@ from torch import nn
 
 from neoxargs.train.checkpoint import expert_files
 from neoxargs.train.checkpoint.rank_files import RankFiles
-from neoxargs.train.deepspeed import swap
+from neoxargs.train.deepspeed import interface, swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, stage_layers
 from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.parallel.layers import shape_of
 
 PREFIX = "layout-"
 Inventory = dict[str, Any]
 
 
-def inventory(engine: Any) -> Inventory | None:
+def inventory(engine: interface.Engine) -> Inventory | None:
     """Return the contents of this rank's optimizer file and weight files; None if the optimizer's layout is unknown.
 
     Frozen weights are in no file.
@@ -59,7 +60,7 @@ def inventory(engine: Any) -> Inventory | None:
     }
 
 
-def write(engine: Any, files: RankFiles, complete: bool) -> None:
+def write(engine: interface.Engine, files: RankFiles, complete: bool) -> None:
     """Write this rank's inventory, if this rank writes an optimizer file.
 
     complete: whether that file holds the optimizer state (it does not with `no_save_optim`).
@@ -76,7 +77,7 @@ def read(folder: Path) -> list[Inventory]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{PREFIX}*.json"))]
 
 
-def has_same_layout(engine: Any, folder: Path) -> bool:
+def has_same_layout(engine: interface.Engine, folder: Path) -> bool:
     """Return whether this rank of this run would write the files that the checkpoint has for it."""
     ours = inventory(engine)
     if ours is None or not (folder / _file_name(ours)).exists():
@@ -106,4 +107,4 @@ def _weights(module: Any, states: str) -> dict[str, Any]:
 def _shape_and_shards(weight: nn.Parameter) -> list[list[int] | None]:
     shards = [getattr(weight, name, None) for name in ("tensor_shard", "expert_shard")]
     entries = [list(shard) if shard else None for shard in shards]
-    return [list(getattr(weight, "ds_shape", weight.shape)), *(entries if entries[1] else entries[:1])]
+    return [list(shape_of(weight)), *(entries if entries[1] else entries[:1])]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +14,7 @@ from torch import Tensor
 from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.train.checkpoint.relayout import set_weight
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.model.embedding import TokenEmbedding
 from neoxargs.train.model.soft_prompt.prompt import NAME
@@ -23,7 +23,7 @@ from neoxargs.train.process.mesh import Axis, Mesh
 
 
 @contextmanager
-def starting_from_text(engine: Any, config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Iterator[None]:
+def starting_from_text(engine: interface.Engine, config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Iterator[None]:
     """Set the prompt to the embeddings of `init_string` after a checkpoint has been loaded inside, which has the model.
 
     A prompt that the checkpoint has is kept. Collective.

@@ -26,7 +26,7 @@ from neoxargs.train.checkpoint.weights_by_name import (
     rank_slice,
     saved_layout,
 )
-from neoxargs.train.deepspeed import swap
+from neoxargs.train.deepspeed import interface, swap
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.layers import shards_of, unsharded_shape
@@ -40,7 +40,7 @@ SCHEDULED = ("lr", "betas", "momentum")
 
 
 def load(
-    engine: Any,
+    engine: interface.Engine,
     folder: Path,
     inventories: list[Inventory],
     with_optimizer: bool,
@@ -60,7 +60,7 @@ def load(
 
 
 def load_weights(
-    engine: Any,
+    engine: interface.Engine,
     saved: Weights,
     with_optimizer: bool,
     optional: Collection[str] = (),
@@ -91,7 +91,11 @@ def load_weights(
 
 
 def _fill_partitions(
-    zero: Any, weights: dict[str, nn.Parameter], saved: Weights, layout: OptimizerLayout, with_optimizer: bool
+    zero: interface.Zero3,
+    weights: dict[str, nn.Parameter],
+    saved: Weights,
+    layout: OptimizerLayout,
+    with_optimizer: bool,
 ) -> None:
     """Fill ZeRO-3's fp32 partitions, from which it derives the weights, with one group at a time in memory.
 
@@ -169,7 +173,7 @@ def _set_slice(weight: nn.Parameter, slice_: Tensor, layout: OptimizerLayout, pi
         _in_optimizer(layout.tensors[piece.tensor].data, piece).copy_(_in_weight(slice_, piece))
 
 
-def set_weight(engine: Any, name: str, value: Tensor) -> None:
+def set_weight(engine: interface.Engine, name: str, value: Tensor) -> None:
     """Set a weight that every tensor parallel rank has in full. Not for ZeRO-3."""
     layout = optimizer_layout(engine)
     assert layout is not None
@@ -209,7 +213,7 @@ def _step_count(current: Any, number: Any, tensor: Tensor, layout: OptimizerLayo
 
 
 def _mismatches(
-    engine: Any,
+    engine: interface.Engine,
     saved: Weights,
     layout: OptimizerLayout | None,
     with_optimizer: bool,
@@ -245,7 +249,7 @@ def union_over_ranks(names: set[str]) -> set[str]:
     return set().union(*by_rank)
 
 
-def restore_counters(engine: Any, saved: Weights, common: Mapping[str, Any]) -> None:
+def restore_counters(engine: interface.Engine, saved: Weights, common: Mapping[str, Any]) -> None:
     """Restore what DeepSpeed restores besides tensors: schedule, counters, scheduled values, dynamic loss scale.
 
     common: the counters and the state of the schedule.
@@ -260,9 +264,11 @@ def restore_counters(engine: Any, saved: Weights, common: Mapping[str, Any]) -> 
     for group, theirs in zip(layout.optimizer.param_groups, saved.groups, strict=False):
         # "step": some optimizers count it per group, not per tensor.
         group |= {key: value for key, value in theirs.items() if key == "step" or (key in SCHEDULED and key in group)}
-    before = saved.loss_scale
-    # The former without ZeRO, the latter with it.
-    after = getattr(engine.optimizer, "loss_scale_config", None) or getattr(engine.optimizer, "loss_scaler", None)
+    before, after, outer = saved.loss_scale, None, engine.optimizer
+    if isinstance(outer, interface.Fp16):
+        after = outer.loss_scale_config
+    elif isinstance(outer, interface.Zero12 | interface.Zero3):
+        after = outer.loss_scaler
     # A static loss scale has no history.
     if after is not None and before.get("last_overflow_iter") is not None and hasattr(after, "last_overflow_iter"):
         for name in LOSS_SCALE_STATE:

@@ -38,9 +38,10 @@ from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint.snapshot import Snapshot
 from neoxargs.train.checkpoint.validation import KEY, ForwardPass
-from neoxargs.train.deepspeed import checkpoint_io
+from neoxargs.train.deepspeed import checkpoint_io, interface
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
+from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.setup import Process, suppress_output
 
 
@@ -83,7 +84,7 @@ class Saver:
     initial: checkpoint_folder.Base | None = None
     written = checkpoint_folder.Written()
 
-    def __init__(self, config: Config, engine: Any, process: Process) -> None:
+    def __init__(self, config: Config, engine: interface.Engine, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
         self.last: Path | None = None
         self.base = checkpoint_folder.Base(None, "") if is_frozen(config) else None
@@ -250,7 +251,7 @@ class Saver:
             files.save, self.engine.save_zero_checkpoint = write, partitioned
 
 
-def first_non_finite(engine: Any) -> str:
+def first_non_finite(engine: interface.Engine) -> str:
     """Return which weight or optimizer state is infinite or NaN, and on which rank; "" if none is. Collective."""
     names, tensors = [], []
     for name, tensor in stored_tensors(engine):
@@ -268,7 +269,7 @@ def first_non_finite(engine: Any) -> str:
 
 def _is_elsewhere(weight: nn.Parameter) -> bool:
     """Whether DeepSpeed's files leave out a weight: an expert, or a frozen weight, which is in the base checkpoint."""
-    return expert_files.has_own_file(weight) or not weight.requires_grad
+    return is_expert(weight) or not weight.requires_grad
 
 
 def _write_config(files: RankFiles, config: Config) -> None:

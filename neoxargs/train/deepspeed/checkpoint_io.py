@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.train.deepspeed import interface
 
 #: Writes an object to a file.
 Write = Callable[[Any, Path], None]
 
 
-def replace_io(engine: Any, write: Write, copies: bool = False) -> None:
+def replace_io(engine: interface.Engine, write: Write, copies: bool = False) -> None:
     """Let a DeepSpeed engine write its files with `write`, and read them with `read`.
 
     copies: whether `write` copies tensors, which DeepSpeed then need not do before.
@@ -40,7 +41,7 @@ def replace_io(engine: Any, write: Write, copies: bool = False) -> None:
         files.preserves_storage_sharing = lambda: not copies
 
 
-def in_zip_format(engine: Any) -> bool:
+def in_zip_format(engine: interface.Engine) -> bool:
     """Whether files are in torch's zip format: `checkpoint.checkpoint_serialization`."""
     return bool(getattr(engine.checkpoint_engine, "zipfile_serialization", True))
 

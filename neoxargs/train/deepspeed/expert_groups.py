@@ -14,6 +14,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from neoxargs.train.deepspeed import interface
+from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -31,13 +33,13 @@ def known_to_deepspeed(module: nn.Module, mesh: Mesh) -> Iterator[Callable[[Any]
     from deepspeed.runtime import engine as of_engine
 
     _fill_tables(mesh)
-    holders: list[Any] = [child for child in module.modules() if any(map(_is_divided, child.parameters(recurse=False)))]
+    holders: list[Any] = [child for child in module.modules() if any(map(is_expert, child.parameters(recurse=False)))]
     if not holders:
         yield lambda engine: None
         return
     for holder in holders:
         holder.num_experts = 0  # read for checkpoints that the engine does not write here
-        for weight in filter(_is_divided, holder.parameters(recurse=False)):
+        for weight in filter(is_expert, holder.parameters(recurse=False)):
             weight.allreduce, weight.group_name = False, group_name(mesh)
     # The engine finds layers with experts by `isinstance(module, MoE)`; nothing else of that class is used.
     theirs, of_engine.MoE = of_engine.MoE, type(holders[0])
@@ -61,11 +63,7 @@ def _fill_tables(mesh: Mesh) -> None:
             of_ranks[group_name(mesh)] = dist.get_process_group_ranks(axis.group)
 
 
-def _is_divided(weight: nn.Parameter) -> bool:
-    return hasattr(weight, "expert_shard")
-
-
-def _reduce_experts(engine: Any) -> None:
+def _reduce_experts(engine: interface.Engine) -> None:
     """Let the engine treat the model as a dense one, but for the reduction of gradients.
 
     Its checkpoints of models with experts, and its reports, need its own class of experts.
@@ -79,4 +77,4 @@ def _reduce_experts(engine: Any) -> None:
         finally:
             engine.has_moe_layers = False
 
-    engine.buffered_allreduce_fallback = reduce_with_experts
+    interface.replace(engine, buffered_allreduce_fallback=reduce_with_experts)

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neoxargs.train.parallel.gradient_norm import averages, gradient_norm, shorten
+from neoxargs.train.deepspeed import interface
+from neoxargs.train.parallel.gradient_norm import gradient_norm, shorten
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -27,14 +28,14 @@ class LossScale:
     scale before it divides them.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: interface.PlainEngine | interface.PipelineEngine) -> None:
         self.state = engine.optimizer.loss_scale_config
         self.used = 1.0
-        if hasattr(engine, "_INSTRUCTION_MAP"):
+        if isinstance(engine, interface.PipelineEngine):
             _scale_in_pipeline(engine, self)
         else:
             backward = engine.backward
-            engine.backward = lambda loss: backward(loss * self.next())
+            interface.replace(engine, backward=lambda loss: backward(loss * self.next()))
 
     def next(self) -> float:
         """Return the scale for the next backward pass, and remember it in `used`."""
@@ -49,14 +50,14 @@ class LossScale:
         self.state.cur_scale = updated
 
 
-def _scale_in_pipeline(engine: Any, scale: LossScale) -> None:
+def _scale_in_pipeline(engine: interface.PipelineEngine, scale: LossScale) -> None:
     """Scale the loss on the last stage. Every stage remembers the scale, because all divide their gradients by it."""
     from deepspeed.runtime.pipe.schedule import BackwardPass
 
     # The pipeline engine calls its methods through this table, so replacing a method has no effect.
     backward = engine._INSTRUCTION_MAP[BackwardPass]
 
-    def scaled(engine: Any, buffer_id: int) -> None:
+    def scaled(engine: interface.PipelineEngine, buffer_id: int) -> None:
         factor = scale.next()
         if engine.is_last_stage():
             engine.loss = engine.loss * factor
@@ -72,14 +73,14 @@ class Hysteresis:
     The remaining count is stored and saved as `cur_hysteresis`, as ZeRO's scaler does.
     """
 
-    def __init__(self, optimizer: Any, overflows: int, consecutive: bool) -> None:
+    def __init__(self, optimizer: interface.Fp16, overflows: int, consecutive: bool) -> None:
         self.state, self.update = optimizer.loss_scale_config, optimizer._update_scale
         self.saved, self.restore = optimizer.state_dict, optimizer.load_state_dict
         self.overflows = self.state.cur_hysteresis = overflows
         self.consecutive = consecutive
         if self.state.dynamic_loss_scale:
-            optimizer._update_scale = self
-            optimizer.state_dict, optimizer.load_state_dict = self.state_dict, self.load_state_dict
+            interface.replace(optimizer, _update_scale=self, state_dict=self.state_dict)
+            interface.replace(optimizer, load_state_dict=self.load_state_dict)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.saved(), "cur_hysteresis": self.state.cur_hysteresis}
@@ -105,9 +106,9 @@ class Hysteresis:
             self.state.cur_hysteresis = self.overflows
 
 
-def replace_norm(engine: Any, scale: LossScale, mesh: Mesh) -> None:
+def replace_norm(engine: interface.Engine, scale: LossScale, mesh: Mesh) -> None:
     """Let the optimizer clip by our norm. The gradients are those of the fp32 copies, multiplied by the loss scale."""
-    optimizer = engine.optimizer
+    optimizer: interface.Fp16 = engine.optimizer
     unscale_and_clip = optimizer.unscale_and_clip_grads
     pairs = [
         (weight, copy)
@@ -116,17 +117,19 @@ def replace_norm(engine: Any, scale: LossScale, mesh: Mesh) -> None:
     ]
 
     def with_our_norm(_: Tensor, apply_scale: bool = True) -> Any:
-        norm = gradient_norm([(weight, copy.grad) for weight, copy in pairs], mesh, averages(engine))
+        norm = gradient_norm(
+            [(weight, copy.grad) for weight, copy in pairs], mesh, interface.averages_gradients(engine)
+        )
         # The engine reports this norm, so without the loss scale; `unscale_and_clip` expects it with the scale.
         optimizer._global_grad_norm = norm / scale.used
         # By this time `_update_scale` has set `cur_scale` for the next step.
         with scale.as_used():
             return unscale_and_clip(norm, apply_scale)
 
-    optimizer.unscale_and_clip_grads = with_our_norm
+    interface.replace(optimizer, unscale_and_clip_grads=with_our_norm)
 
 
-def forget_first_step(optimizer: Any) -> None:
+def forget_first_step(optimizer: interface.Fp16) -> None:
     """Undo the step on zero gradients: clear the optimizer's state, reset the fp32 copies to the weights."""
     optimizer.optimizer.state.clear()
     for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
@@ -134,28 +137,28 @@ def forget_first_step(optimizer: Any) -> None:
             copy.data.copy_(weight.data)
 
 
-def step_without_waiting(engine: Any, mesh: Mesh) -> None:
+def step_without_waiting(engine: interface.Engine, mesh: Mesh) -> None:
     """Let DeepSpeed's bf16 optimizer, if an engine has it, take its steps without waiting for the GPU.
 
     It accumulates gradients in fp32; every rank has all of them, and updates its partition of the fp32 weights.
     """
-    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
-
-    if isinstance(engine.optimizer, BF16_Optimizer) and engine.optimizer.grad_acc_dtype is torch.float32:
-        engine.optimizer.step = partial(_bf16_step, engine.optimizer, mesh)
+    optimizer = engine.optimizer
+    if isinstance(optimizer, interface.Bf16) and optimizer.grad_acc_dtype is torch.float32:
+        interface.replace(optimizer, step=partial(_bf16_step, optimizer, mesh))
 
 
 @torch.no_grad()
-def _bf16_step(optimizer: Any, mesh: Mesh) -> None:
+def _bf16_step(optimizer: interface.Bf16, mesh: Mesh) -> None:
     """Clip by the norm over all ranks, update the weights, and clear the gradients."""
     pairs = [
         (weight, gradient)
         for weights, gradients in zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
         for weight, gradient in zip(weights, gradients, strict=True)
     ]
-    optimizer._global_grad_norm = gradient_norm(pairs, mesh)
+    norm = gradient_norm(pairs, mesh)
+    vars(optimizer)["_global_grad_norm"] = norm  # which the engine reads; DeepSpeed's own step sets it first
     if optimizer.clip_grad > 0:
-        shorten([gradient for _, gradient in pairs], optimizer._global_grad_norm, optimizer.clip_grad)
+        shorten([gradient for _, gradient in pairs], norm, optimizer.clip_grad)
     partitions = optimizer.fp32_groups_flat_partition
     for partition, gradient in zip(partitions, optimizer.fp32_groups_gradient_flat_partition, strict=True):
         # Both are fp32 (see `step_without_waiting`), so the cast in DeepSpeed's own step is not needed.

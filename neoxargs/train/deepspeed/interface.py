@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.base.problems import Problem, Problems
@@ -24,6 +25,19 @@ class Engine(Protocol):
     basic_optimizer: Any
     lr_scheduler: Any
     device: torch.device
+    data_parallel_group: dist.ProcessGroup | None
+    checkpoint_engine: Any
+    save_zero_checkpoint: Any
+    save_non_zero_checkpoint: Any
+    enable_backward_allreduce: bool
+    has_moe_layers: bool
+    global_rank: int
+    global_steps: int
+    global_samples: int
+    skipped_steps: int
+    monitor: Any
+    _config: Any
+    _global_grad_norm: Any
 
     def train(self, mode: bool = True) -> Any: ...
     def eval(self) -> Any: ...
@@ -31,16 +45,39 @@ class Engine(Protocol):
     def train_batch_size(self) -> Any: ...
     def train_micro_batch_size_per_gpu(self) -> Any: ...
     def gradient_accumulation_steps(self) -> Any: ...
+    def gradient_clipping(self) -> Any: ...
     def get_global_grad_norm(self) -> Any: ...
     def was_step_applied(self) -> bool: ...
     def fp16_enabled(self) -> bool: ...
     def dynamic_loss_scale(self) -> bool: ...
+    def dynamic_loss_scale_args(self) -> Any: ...
     def zero_optimization(self) -> bool: ...
+    def zero_optimization_stage(self) -> Any: ...
     def zero_optimization_partition_weights(self) -> bool: ...
+    def zero_offload_optimizer(self) -> Any: ...
+    def zero_nvme_offload_optimizer(self) -> Any: ...
+    def steps_per_print(self) -> Any: ...
+    def timers(self, name: str) -> Any: ...
+    def flops_profiler_enabled(self) -> Any: ...
+    def flops_profiler_profile_step(self) -> Any: ...
     def buffered_allreduce_fallback(self, grads: Any = None) -> Any: ...
+    def clip_fp32_gradients(self) -> Any: ...
     def _take_model_step(self, lr_kwargs: Any) -> Any: ...
-    def save_checkpoint(self, save_dir: str, *, tag: Any, client_state: Any, save_latest: bool) -> Any: ...
-    def load_checkpoint(self, load_dir: str, *, tag: Any, load_module_only: bool) -> Any: ...
+    def use_node_local_storage(self) -> Any: ...
+    def _get_ckpt_name(self, checkpoints_path: str, tag: str) -> str: ...
+    def _get_zero_ckpt_name(self, checkpoints_path: str, tag: str) -> str: ...
+    def save_checkpoint(
+        self, save_dir: str, *, tag: str, client_state: Any, save_latest: bool, exclude_frozen_parameters: bool = False
+    ) -> Any: ...
+    def load_checkpoint(
+        self,
+        load_dir: str,
+        *,
+        tag: str,
+        load_optimizer_states: bool,
+        load_lr_scheduler_states: bool,
+        load_module_only: bool,
+    ) -> Any: ...
 
 
 class PlainEngine(Engine, Protocol):
@@ -51,8 +88,11 @@ class PlainEngine(Engine, Protocol):
     def step(self) -> Any: ...
 
 
+@runtime_checkable
 class PipelineEngine(Engine, Protocol):
+    loss: Any
     total_loss: Tensor | None
+    pipeline_enable_backward_allreduce: bool
     _INSTRUCTION_MAP: dict[Any, Callable[..., Any]]
 
     def is_first_stage(self) -> bool: ...
@@ -60,6 +100,7 @@ class PipelineEngine(Engine, Protocol):
     def train_batch(self, data_iter: Any) -> Tensor: ...
     def eval_batch(self, data_iter: Any, *, num_micro_batches: int) -> Any: ...
     def reset_activation_shape(self) -> Any: ...
+    def _start_timers(self, timer_names: Any) -> Any: ...
 
 
 @runtime_checkable
@@ -67,14 +108,26 @@ class Zero12(Protocol):
     """The optimizer of ZeRO-1 and 2."""
 
     optimizer: Any
+    overflow: bool
+    loss_scale: float
+    loss_scaler: Any
+    dtype: torch.dtype
+    gradient_accumulation_dtype: torch.dtype
+    communication_data_type: torch.dtype
+    partition_gradients: bool
+    cpu_offload: bool
     bit16_groups: Any
     ipg_buckets: Any
     round_robin_bit16_groups: Any
     single_partition_of_fp32_groups: Any
+    real_dp_process_group: Any
 
     def reduce_ipg_grads(self, comm_dtype: Any = None) -> Any: ...
     def check_overflow(self, partition_gradients: bool = True) -> Any: ...
     def get_all_grad_tensors(self, tensor_list: Any, dtype: Any) -> Any: ...
+    def get_gradient_for_reduction(self, param: Any) -> Any: ...
+    def setup_buckets(self) -> Any: ...
+    def copy_grads_in_partition(self, param: Any) -> Any: ...
 
 
 @runtime_checkable
@@ -82,17 +135,30 @@ class Zero3(Protocol):
     """The optimizer of ZeRO-3."""
 
     optimizer: Any
+    overflow: bool
+    loss_scale: float
+    loss_scaler: Any
     ipg_buckets: Any
+    fp16_groups: Any
     fp32_partitioned_groups_flat: Any
     grad_position: Any
+    sub_group_process_groups: Any
 
     def _DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads(self, dtype: Any) -> Any: ...
     def check_overflow(self, partition_gradients: bool = True) -> Any: ...
     def get_param_id(self, param: Any) -> Any: ...
     def get_local_fp32_grad_for_param(self, param: Any) -> Any: ...
     def get_local_fp32_param(self, param: Any, optim_state_key: Any = None) -> Any: ...
+    def checkpoint_event_prologue(self) -> Any: ...
+    def checkpoint_event_epilogue(self) -> Any: ...
+    def _get_param_partition_rank(self, param: Any) -> int: ...
+    def _swappable_optimizer_subgroup(self, sub_group_id: int) -> Any: ...
+    def _optimizer_states_and_gradient_swap_in(self, sub_group_id: int) -> Any: ...
+    def _optimizer_states_and_gradient_swap_out(self, sub_group_id: int) -> Any: ...
+    def _reassign_or_swap_out_partitioned_parameters(self, sub_group_id: int) -> Any: ...
 
 
+@runtime_checkable
 class Bf16(Protocol):
     """The bf16 optimizer that accumulates gradients in fp32."""
 
@@ -103,6 +169,7 @@ class Bf16(Protocol):
     fp32_groups_gradients: Any
     fp32_groups_flat_partition: Any
     fp32_groups_gradient_flat_partition: Any
+    real_dp_process_group: Any
 
     def step(self) -> Any: ...
     def update_lp_params(self) -> Any: ...
@@ -110,6 +177,7 @@ class Bf16(Protocol):
     def _lazy_init_hp_params_optimizer_state(self) -> Any: ...
 
 
+@runtime_checkable
 class Fp16(Protocol):
     """The optimizer for half precision without ZeRO."""
 
@@ -117,12 +185,30 @@ class Fp16(Protocol):
     loss_scale_config: Any
     fp16_groups: Any
     fp32_groups: Any
+    _global_grad_norm: Any
 
     def step(self) -> Any: ...
     def unscale_and_clip_grads(self, total_norm: Any, apply_scale: bool) -> Any: ...
     def _update_scale(self, skip: bool) -> Any: ...
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@runtime_checkable
+class Linked(Protocol):
+    """A trained weight of `Zero12` or `Bf16`, with the place of its elements in this rank's partition, or None."""
+
+    _hp_mapping: Any
+
+
+@runtime_checkable
+class Partitioned(Protocol):
+    """A trained weight of `Zero3`: empty between the passes of its layer, with a shard on every rank."""
+
+    _z3_optimizer: Zero3
+    ds_tensor: Any
+    ds_numel: int
+    ds_shape: torch.Size
 
 
 #: Name of a class of DeepSpeed -> what is used of it. Other optimizers are torch's or ours.
@@ -136,9 +222,24 @@ USED: dict[str, type] = {
 }
 
 
-def require(*built: Any) -> None:
-    """Raise Problems unless each engine and optimizer has what is used of it, with parameters as they are passed."""
-    found = [fault for each in built for fault in faults(each, USED.get(type(each).__name__))]
+#: Name of an optimizer of DeepSpeed -> what is used of the weights that it trains.
+WEIGHTS: dict[str, type] = {
+    "DeepSpeedZeroOptimizer": Linked,
+    "DeepSpeedZeroOptimizer_Stage3": Partitioned,
+    "BF16_Optimizer": Linked,
+}
+
+
+def require(engine: Any) -> None:
+    """Raise Problems unless an engine, its optimizer and weights have what is used of them.
+
+    Their methods must have the parameters that are passed.
+    """
+    kinds = [(built, USED.get(type(built).__name__)) for built in (engine, engine.optimizer)]
+    if engine.basic_optimizer is not None:
+        of_weight = WEIGHTS.get(type(engine.optimizer).__name__)
+        kinds += [(weight, of_weight) for weight in engine.module.parameters() if weight.requires_grad][:1]
+    found = [fault for built, kind in kinds for fault in faults(built, kind)]
     if found:
         from deepspeed import __version__ as version
 
@@ -146,8 +247,31 @@ def require(*built: Any) -> None:
         raise Problems(Problem(what, hint="install deepspeed 0.19", id="deepspeed-differs", about=()))
 
 
+def replace(built: Any, **methods: Callable[..., Any]) -> None:
+    """Replace methods of one engine or optimizer, which has to have them."""
+    assert all(hasattr(built, name) for name in methods)
+    vars(built).update(methods)
+
+
+def average_gradients(engine: Engine, on: bool) -> None:
+    """Let an engine average gradients over the data parallel ranks, or not."""
+    if isinstance(engine, PipelineEngine):  # which always has `enable_backward_allreduce` off
+        engine.pipeline_enable_backward_allreduce = on
+    else:
+        engine.enable_backward_allreduce = on
+
+
+def averages_gradients(engine: Engine) -> bool:
+    """Whether it does; 1-bit optimizers switch that off at a step."""
+    return (
+        engine.pipeline_enable_backward_allreduce
+        if isinstance(engine, PipelineEngine)
+        else engine.enable_backward_allreduce
+    )
+
+
 def faults(built: Any, protocol: Any) -> Iterator[str]:
-    """Yield what an engine or optimizer lacks of a protocol, and what cannot be called as the protocol says."""
+    """Yield what an object lacks of a protocol, and what cannot be called as the protocol says."""
     members: dict[str, Any] = {}
     for kind in getattr(protocol, "__mro__", ()):
         if kind.__module__ == __name__:

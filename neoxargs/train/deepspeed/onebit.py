@@ -25,6 +25,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.process.mesh import Axis
 
 _KINDS: dict[str, type[torch.optim.Optimizer]] = {
@@ -58,7 +59,7 @@ def unpartitioned() -> Iterator[None]:
     """
     choose = PipelineEngine._do_optimizer_sanity_check
 
-    def choose_unpartitioned(engine: Any, basic: Any) -> Any:
+    def choose_unpartitioned(engine: interface.Engine, basic: Any) -> Any:
         wrapper = choose(engine, basic)
         return DDP_BFLOAT16 if wrapper == BFLOAT16 else wrapper
 
@@ -116,10 +117,10 @@ class _EngineProxy:
     local_rank, mpu = 0, None
 
     def __init__(self) -> None:
-        self.engine: Any = None
+        self.engine: interface.Engine | None = None
         self.on = True
 
-    def attach(self, engine: Any) -> None:
+    def attach(self, engine: interface.Engine) -> None:
         self.engine, self.enable_backward_allreduce = engine, self.on
 
     @property
@@ -130,8 +131,7 @@ class _EngineProxy:
     def enable_backward_allreduce(self, on: bool) -> None:
         self.on = on
         if self.engine is not None:
-            pipelined = hasattr(self.engine, "pipeline_enable_backward_allreduce")
-            setattr(self.engine, "pipeline_" * pipelined + "enable_backward_allreduce", on)
+            interface.average_gradients(self.engine, on)
 
 
 class _OneBit(torch.optim.Optimizer):
@@ -148,7 +148,7 @@ class _OneBit(torch.optim.Optimizer):
         self.deepspeed: _EngineProxy
         self.initialize = True  # otherwise DeepSpeed's first step only allocates buffers and updates no weight
 
-    def attach(self, engine: Any) -> None:
+    def attach(self, engine: interface.Engine) -> None:
         """Connect the optimizer to its engine, whose gradient averaging it switches. Earlier steps are ignored."""
         self.deepspeed.attach(engine)
 

@@ -16,6 +16,7 @@ import torch.distributed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.weight_names import named_weights
 
 
@@ -47,13 +48,8 @@ class OptimizerLayout:
     pieces: list[Piece]
 
 
-def optimizer_layout(engine: Any) -> OptimizerLayout | None:
+def optimizer_layout(engine: interface.Engine) -> OptimizerLayout | None:
     """Return the layout of a DeepSpeed engine's optimizer on this rank; None if its wrapper class is not supported."""
-    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
-    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
-    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
-    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
-
     outer, names = engine.optimizer, {id(weight): name for name, weight in named_weights(engine.module).items()}
     if engine.basic_optimizer is None:
         return OptimizerLayout("whole", None, [], [])
@@ -61,28 +57,24 @@ def optimizer_layout(engine: Any) -> OptimizerLayout | None:
     if isinstance(outer, Optimizer):
         weights = list(chain.from_iterable(group["params"] for group in outer.param_groups))
         return OptimizerLayout("whole", outer, weights, _of_weights(weights, names))
-    if isinstance(outer, FP16_UnfusedOptimizer):
+    if isinstance(outer, interface.Fp16):
+        weights = list(chain.from_iterable(outer.fp16_groups))
         copies = list(chain.from_iterable(outer.fp32_groups))
-        return OptimizerLayout(
-            "copies", outer.optimizer, copies, _of_weights(chain.from_iterable(outer.fp16_groups), names)
-        )
-    for kind, wrapper, groups, partitions in (
-        # ZeRO may reorder the weights of a group (`round_robin_gradients`); this attribute has the order of the flat
-        # tensor.
-        ("zero", DeepSpeedZeroOptimizer, "round_robin_bit16_groups", "single_partition_of_fp32_groups"),
-        ("zero-bf16", BF16_Optimizer, "bf16_groups", "fp32_groups_flat_partition"),
-    ):
-        if isinstance(outer, wrapper):
-            flat = list(getattr(outer, partitions))
-            pieces = list(_of_flat_groups(outer, getattr(outer, groups), flat, names))
-            return OptimizerLayout(kind, outer.optimizer, flat, pieces)
-    if isinstance(outer, DeepSpeedZeroOptimizer_Stage3):
+        return OptimizerLayout("copies", outer.optimizer, copies, _of_weights(weights, names))
+    if isinstance(outer, interface.Zero12 | interface.Bf16):
+        if isinstance(outer, interface.Zero12):
+            # ZeRO may reorder the weights of a group (`round_robin_gradients`): this has the order of the flat tensor.
+            kind, groups, flat = "zero", outer.round_robin_bit16_groups, list(outer.single_partition_of_fp32_groups)
+        else:
+            kind, groups, flat = "zero-bf16", outer.bf16_groups, list(outer.fp32_groups_flat_partition)
+        return OptimizerLayout(kind, outer.optimizer, flat, list(_of_flat_groups(outer, groups, flat, names)))
+    if isinstance(outer, interface.Zero3):
         flat = list(outer.fp32_partitioned_groups_flat)
         return OptimizerLayout("zero3", outer.optimizer, flat, list(_of_partitions(outer, names)))
     return None
 
 
-def checkpoint_files(engine: Any, layout: OptimizerLayout) -> tuple[str, str]:
+def checkpoint_files(engine: interface.Engine, layout: OptimizerLayout) -> tuple[str, str]:
     """Return the names of the files for this rank's weights and optimizer state; without ZeRO they are the same."""
     weights = Path(engine._get_ckpt_name("", "")).name
     return weights, Path(engine._get_zero_ckpt_name("", "")).name if layout.kind.startswith("zero") else weights
@@ -98,7 +90,10 @@ def _of_weights(weights: Iterable[nn.Parameter], names: dict[int, str]) -> list[
 
 
 def _of_flat_groups(
-    zero: Any, groups: Sequence[Sequence[nn.Parameter]], partitions: Sequence[Tensor], names: dict[int, str]
+    zero: interface.Zero12 | interface.Bf16,
+    groups: Sequence[Sequence[nn.Parameter]],
+    partitions: Sequence[Tensor],
+    names: dict[int, str],
 ) -> Iterator[Piece]:
     """Yield the pieces of ZeRO-1 and ZeRO-2: the weights of a group, concatenated and cut into equal partitions."""
     for number, weights in enumerate(groups):
@@ -113,7 +108,7 @@ def _of_flat_groups(
             first += weight.numel()
 
 
-def _of_partitions(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
+def _of_partitions(zero: interface.Zero3, names: dict[int, str]) -> Iterator[Piece]:
     """Yield the pieces of ZeRO-3: each weight is cut into equal partitions, of which the last one is padded."""
     for number, weights in enumerate(zero.fp16_groups):
         rank = torch.distributed.get_rank(zero.sub_group_process_groups[number])

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.weight_names import named_weights
-from neoxargs.train.parallel.gradient_norm import counts_here, is_expert
+from neoxargs.train.parallel.gradient_norm import counts_here
+from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.mesh import Mesh
 
 #: Name of a weight -> this rank's elements, flat; no entry if other ranks hold all of them.
@@ -36,18 +38,19 @@ class Holdings:
     If data parallel ranks hold replicas of the same tensor, the first of them has the shard.
     """
 
-    def __init__(self, engine: Any, mesh: Mesh) -> None:
+    def __init__(self, engine: interface.Engine, mesh: Mesh) -> None:
         self.engine, self.mesh = engine, mesh
         self.weights = [_Weight(*item) for item in named_weights(engine.module).items() if item[1].requires_grad]
 
     @property
     def loss_scale(self) -> float:
         """The factor by which gradients are multiplied until the optimizer's step; 1 without fp16."""
-        state = getattr(self.engine.optimizer, "loss_scale_config", None)
-        if state is not None:
+        optimizer = self.engine.optimizer
+        if isinstance(optimizer, interface.Fp16):
+            state = optimizer.loss_scale_config
             # The same wrapper serves bf16, with `use_grad_scaling` False.
             return float(state.cur_scale) if state.use_grad_scaling else 1.0
-        return float(getattr(self.engine.optimizer, "loss_scale", 1.0))
+        return float(optimizer.loss_scale) if isinstance(optimizer, interface.Zero12 | interface.Zero3) else 1.0
 
     def gradients(self) -> Shards:
         """Return the gradients before clipping, multiplied by `loss_scale`. Call between backward pass and step."""
@@ -89,7 +92,7 @@ class Holdings:
     def _shards(self, find: Callable[[nn.Parameter], Tensor | None]) -> Shards:
         shards: Shards = {}
         for name, weight in self.weights:
-            partitioned = hasattr(weight, "ds_id") or hasattr(weight, "_hp_mapping")  # ZeRO-3, or ZeRO-1 and 2
+            partitioned = isinstance(weight, interface.Partitioned | interface.Linked)
             replicas = self.mesh.expert_data if is_expert(weight) else self.mesh.data
             if counts_here(weight, self.mesh) and (partitioned or replicas.rank == 0):
                 shard = find(weight)
@@ -98,7 +101,7 @@ class Holdings:
         return shards
 
 
-def before_step(engine: Any, hook: Callable[[], None]) -> None:
+def before_step(engine: interface.Engine, hook: Callable[[], None]) -> None:
     """Call `hook` once per batch, after the gradients are averaged and before the step; on both kinds of engine."""
     # A private method, because both engines call it once per batch; `step` is called for every micro batch.
     step = engine._take_model_step
@@ -107,87 +110,87 @@ def before_step(engine: Any, hook: Callable[[], None]) -> None:
         hook()
         return step(*arguments, **keywords)
 
-    engine._take_model_step = step_after_hook
+    interface.replace(engine, _take_model_step=step_after_hook)
 
 
-def before_reduction(engine: Any, hook: Callable[[Sequence[tuple[str, Tensor]]], None]) -> None:
+def before_reduction(engine: interface.Engine, hook: Callable[[Sequence[tuple[str, Tensor]]], None]) -> None:
     """Call `hook` with the names and gradients of weights before they are averaged over the data parallel ranks.
 
     Once per batch for all weights, or, as ZeRO reduces them, for some at a time; never if nothing is reduced. The
     gradients are multiplied by the loss scale.
     """
     zero, names = engine.optimizer, {id(weight): name for name, weight in named_weights(engine.module).items()}
-    if isinstance(engine.optimizer, interface.Zero12):
+    if isinstance(zero, interface.Zero12):
+        reduce_buckets = zero.reduce_ipg_grads
 
         def of_buckets(*arguments: Any, **keywords: Any) -> None:
             for bucket in zero.ipg_buckets.values():
                 weights = [zero.bit16_groups[group][index] for group, index, _ in bucket.params]
                 hook([(names[id(weight)], x) for weight, x in zip(weights, bucket.grads, strict=True)])
-            reduce(*arguments, **keywords)
+            reduce_buckets(*arguments, **keywords)
 
-        reduce, zero.reduce_ipg_grads = zero.reduce_ipg_grads, of_buckets
-    elif isinstance(engine.optimizer, interface.Zero3):
+        interface.replace(zero, reduce_ipg_grads=of_buckets)
+    elif isinstance(zero, interface.Zero3):
+        reduce_bucket = zero._DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads
 
         def of_bucket(dtype: torch.dtype) -> None:
             hook([(names[id(weight)], weight.grad) for weight in zero.ipg_buckets[dtype].params])
-            reduce(dtype)
+            reduce_bucket(dtype)
 
-        reduce = getattr(zero, _REDUCE_ZERO3)
-        setattr(zero, _REDUCE_ZERO3, of_bucket)
+        interface.replace(zero, _DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads=of_bucket)
     else:
+        reduce = engine.buffered_allreduce_fallback
 
         def of_all(*arguments: Any, **keywords: Any) -> None:
             hook(full_gradients(engine))
             reduce(*arguments, **keywords)
 
-        reduce, engine.buffered_allreduce_fallback = engine.buffered_allreduce_fallback, of_all
+        interface.replace(engine, buffered_allreduce_fallback=of_all)
 
 
-def full_gradients(engine: Any) -> list[tuple[str, Tensor]]:
+def full_gradients(engine: interface.Engine) -> list[tuple[str, Tensor]]:
     """Return this rank's gradients by the names of their weights. Not with ZeRO, which keeps only a part of them."""
     weights = {name: weight for name, weight in named_weights(engine.module).items() if weight.requires_grad}
     return [(name, x) for name, weight in weights.items() if (x := stored_gradient(weight)) is not None]
 
 
-#: Name of a private method of ZeRO-3's optimizer.
-_REDUCE_ZERO3 = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
-
-
-def stored_tensors(engine: Any) -> Iterator[tuple[str, Tensor]]:
+def stored_tensors(engine: interface.Engine) -> Iterator[tuple[str, Tensor]]:
     """Yield what this rank stores of each trained weight: weight, fp32 master weight, optimizer states; no padding.
 
     Without optimizer state that is on NVMe.
     """
     weights = {name: weight for name, weight in named_weights(engine.module).items() if weight.requires_grad}
-    yield from ((name, weight) for name, weight in weights.items() if not hasattr(weight, "ds_id"))
+    if not isinstance(engine.optimizer, interface.Zero3):
+        yield from weights.items()
     if engine.basic_optimizer is None or engine.zero_nvme_offload_optimizer():
         return
     for of in (_value, *_states(engine.optimizer).values()):
         yield from ((name, tensor) for name, weight in weights.items() if (tensor := of(weight)) is not None)
 
 
-def stored_gradient(weight: Any) -> Tensor | None:
+def stored_gradient(weight: nn.Parameter) -> Tensor | None:
     """Return the gradient that the optimizer reads: in the weight's shape, or this rank's fragment, flat.
 
     None if this rank has none. Not for ZeRO-3.
     """
+    if not isinstance(weight, interface.Linked):
+        return weight.grad
     # The bf16 optimizer keeps the full gradients of all weights, although they are partitioned; a weight's index counts
     # those in the partition only.
-    is_mapped = hasattr(weight, "_hp_mapping")
-    full: Tensor | None = getattr(weight, "_hp_grad", None) if is_mapped else weight.grad
-    if not is_mapped or full is not None or weight._hp_mapping is None:
+    full: Tensor | None = getattr(weight, "_hp_grad", None)
+    if full is not None or weight._hp_mapping is None:
         return full
-    fragment: Tensor = weight._hp_mapping.get_lp_grad_fragment(weight._index_in_param_group)
+    fragment: Tensor = weight._hp_mapping.get_lp_grad_fragment(vars(weight)["_index_in_param_group"])
     return fragment
 
 
-def _gradient(weight: Any) -> Tensor | None:
+def _gradient(weight: nn.Parameter) -> Tensor | None:
     """Return this rank's shard of the gradient."""
-    if hasattr(weight, "ds_id"):
+    if isinstance(weight, interface.Partitioned):
         # ZeRO-3 averages gradients into its own partitions and frees `weight.grad` in the backward pass.
         return _without_padding(weight, weight._z3_optimizer.get_local_fp32_grad_for_param(weight))
     gradient = stored_gradient(weight)
-    if not hasattr(weight, "_hp_mapping"):
+    if not isinstance(weight, interface.Linked):
         return gradient
     if weight._hp_mapping is None or gradient is None:
         return None
@@ -196,34 +199,33 @@ def _gradient(weight: Any) -> Tensor | None:
     return flat if flat.numel() == address.numel else flat.narrow(0, address.start, address.numel)
 
 
-def _value(weight: Any) -> Tensor | None:
-    if hasattr(weight, "ds_id"):
+def _value(weight: nn.Parameter) -> Tensor | None:
+    if isinstance(weight, interface.Partitioned):
         return _without_padding(weight, weight._z3_optimizer.get_local_fp32_param(weight))
-    if not hasattr(weight, "_hp_mapping"):
-        value: Tensor = weight
-        return value
-    return weight._hp_mapping.hp_fragment if weight._hp_mapping else None
+    if isinstance(weight, interface.Linked):
+        return weight._hp_mapping.hp_fragment if weight._hp_mapping else None
+    return weight
 
 
-def _state(key: str, masters: MasterWeights, states: Any, weight: Any) -> Tensor | None:
-    if hasattr(weight, "ds_id"):
+def _state(key: str, masters: MasterWeights, states: Any, weight: nn.Parameter) -> Tensor | None:
+    if isinstance(weight, interface.Partitioned):
         zero = weight._z3_optimizer
         flat = zero.fp32_partitioned_groups_flat[zero.grad_position[zero.get_param_id(weight)][0]]
         return _without_padding(weight, zero.get_local_fp32_param(weight, key)) if key in states.get(flat, {}) else None
-    mapping = getattr(weight, "_hp_mapping", None)
-    if hasattr(weight, "_hp_mapping") and mapping is None:
+    if not isinstance(weight, interface.Linked):
+        whole: Tensor | None = states.get(masters.get(weight, weight), {}).get(key)
+        return whole
+    if weight._hp_mapping is None:
         return None
-    master = masters.get(weight, weight) if mapping is None else masters[mapping.param_group_index]
-    state: Tensor | None = states.get(master, {}).get(key)
-    if mapping is None or state is None:
-        return state
+    state: Tensor | None = states.get(masters[weight._hp_mapping.param_group_index], {}).get(key)
     # Not `optim_fragment`: DeepSpeed 0.19 fills it after the first group's first step, when other groups have no state.
-    return state.narrow(0, mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel)
+    address = weight._hp_mapping.hp_fragment_address
+    return None if state is None else state.narrow(0, address.start, address.numel)
 
 
-def _states(optimizer: Any) -> dict[str, Callable[[Any], Tensor | None]]:
+def _states(optimizer: Any) -> dict[str, Callable[[nn.Parameter], Tensor | None]]:
     """Return, for each optimizer state that is a tensor of the weight's size, a function from a weight to its shard."""
-    states = getattr(optimizer, "optimizer", optimizer).state
+    states = optimizer.state if isinstance(optimizer, Optimizer) else optimizer.optimizer.state
     # Not scalars such as `step`. Parameter groups may have different states.
     found = {key for state in states.values() for key, value in state.items() if torch.is_tensor(value) and value.dim()}
     masters = _master_weights(optimizer)
@@ -232,15 +234,17 @@ def _states(optimizer: Any) -> dict[str, Callable[[Any], Tensor | None]]:
 
 def _master_weights(optimizer: Any) -> MasterWeights:
     """Return the optimizer's fp32 tensors: by weight in fp16 without ZeRO, by group number under ZeRO-1 and 2."""
-    for flat in ("single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
-        if hasattr(optimizer, flat):
-            return dict(enumerate(getattr(optimizer, flat)))
-    # Not strict: torch's optimizers have neither attribute, and ZeRO-3's has only the first.
-    pairs = zip(getattr(optimizer, "fp16_groups", ()), getattr(optimizer, "fp32_groups", ()), strict=False)
-    return {weight: copy for group in pairs for weight, copy in zip(*group, strict=True)}
+    if isinstance(optimizer, interface.Zero12):
+        return dict(enumerate(optimizer.single_partition_of_fp32_groups))
+    if isinstance(optimizer, interface.Bf16):
+        return dict(enumerate(optimizer.fp32_groups_flat_partition))
+    if isinstance(optimizer, interface.Fp16):
+        pairs = zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+        return {weight: copy for group in pairs for weight, copy in zip(*group, strict=True)}
+    return {}
 
 
-def _without_padding(weight: Any, partition: Tensor) -> Tensor:
+def _without_padding(weight: interface.Partitioned, partition: Tensor) -> Tensor:
     """Return a ZeRO-3 partition without padding, which the last partition of a weight has."""
     rank = weight._z3_optimizer._get_param_partition_rank(weight)
     return partition[: max(0, weight.ds_numel - rank * partition.numel())]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neoxargs.train.deepspeed import canaries, half_precision
+from neoxargs.train.deepspeed import canaries, half_precision, interface
 from neoxargs.train.parallel import gradient_norm
 from neoxargs.train.process import collectives
 from neoxargs.train.process.mesh import Mesh
@@ -34,13 +34,11 @@ class Patch(NamedTuple):
     apply: Callable[..., Any]
 
 
-def install(engine: Any, mesh: Mesh) -> None:
+def install(engine: interface.PlainEngine | interface.PipelineEngine, mesh: Mesh) -> None:
     """Correct a DeepSpeed engine without ZeRO. Call before its first step."""
-    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
-
     # The engine calls this method only in fp32; in half precision the optimizer clips.
-    engine.clip_fp32_gradients = lambda: clip(engine, mesh)
-    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+    interface.replace(engine, clip_fp32_gradients=lambda: clip(engine, mesh))
+    if isinstance(engine.optimizer, interface.Fp16):
         # DeepSpeed's internal name of `hysteresis` is `delayed_shift`.
         arguments = engine.dynamic_loss_scale_args()
         half_precision.Hysteresis(engine.optimizer, arguments["delayed_shift"], arguments["consecutive_hysteresis"])
@@ -49,11 +47,11 @@ def install(engine: Any, mesh: Mesh) -> None:
         half_precision.forget_first_step(engine.optimizer)
 
 
-def clip(engine: Any, mesh: Mesh) -> None:
+def clip(engine: interface.Engine, mesh: Mesh) -> None:
     """Clip the gradients and set `engine._global_grad_norm`. Replaces `engine.clip_fp32_gradients`."""
     weights = list(engine.module.parameters())
     norm = gradient_norm.gradient_norm(
-        [(weight, weight.grad) for weight in weights], mesh, gradient_norm.averages(engine)
+        [(weight, weight.grad) for weight in weights], mesh, interface.averages_gradients(engine)
     )
     engine._global_grad_norm = norm
     gradient_norm.shorten(
@@ -115,7 +113,7 @@ def use_collectives() -> None:
         setattr(backend, function.__name__, function)
 
 
-def start_timers_once(engine: Any) -> None:
+def start_timers_once(engine: interface.PipelineEngine) -> None:
     """Let the pipeline engine time a step: skip timers that are running instead of starting them again."""
 
     def start(names: Sequence[str]) -> None:
@@ -123,10 +121,10 @@ def start_timers_once(engine: Any) -> None:
             if not engine.timers(name).started_:
                 engine.timers(name).start()
 
-    engine._start_timers = start
+    interface.replace(engine, _start_timers=start)
 
 
-def print_profile(engine: Any) -> None:
+def print_profile(engine: interface.PipelineEngine) -> None:
     """Print the flops profile of the pipeline engine, for the pipeline stage of rank 0."""
     train_batch, options = engine.train_batch, engine._config.flops_profiler_config
 
@@ -135,17 +133,18 @@ def print_profile(engine: Any) -> None:
         profiled = engine.global_steps == engine.flops_profiler_profile_step() and engine.global_rank == 0
         loss = train_batch(batches)
         if profiled:
-            engine.flops_profiler.print_model_profile(
+            profiler = vars(engine)["flops_profiler"]  # set in the step
+            profiler.print_model_profile(
                 engine.global_steps, options.module_depth, options.top_modules, options.detailed, options.output_file
             )
             # As the plain engine does after it has printed; it removes the profiler's attributes from the modules.
-            engine.flops_profiler.end_profile()
+            profiler.end_profile()
         return loss
 
-    engine.train_batch = train_batch_and_print
+    interface.replace(engine, train_batch=train_batch_and_print)
 
 
-def forget_times(engine: Any) -> None:
+def forget_times(engine: interface.PipelineEngine) -> None:
     """Let the pipeline engine forget how long each step took, which it would keep to print it."""
     train_batch = engine.train_batch
 
@@ -154,7 +153,7 @@ def forget_times(engine: Any) -> None:
         engine.timers("train_batch").reset()
         return loss
 
-    engine.train_batch = train_batch_and_forget
+    interface.replace(engine, train_batch=train_batch_and_forget)
 
 
 @cache
@@ -169,7 +168,7 @@ def print_no_second_loss() -> None:
     vars(engine)["print"] = print_others
 
 
-def print_state(engine: Any) -> None:
+def print_state(engine: interface.Engine) -> None:
     """Print the configuration that DeepSpeed has read, and the attributes of its engine."""
     from deepspeed.runtime.engine import print_configuration
 
@@ -182,7 +181,7 @@ def print_state(engine: Any) -> None:
     logger.setLevel(before)
 
 
-def monitor_loss(engine: Any, loss: float) -> None:
+def monitor_loss(engine: interface.Engine, loss: float) -> None:
     """Write the loss of a step to DeepSpeed's monitors."""
     if engine.monitor.enabled and engine.global_rank == 0:
         engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])
@@ -209,10 +208,14 @@ def _keeping_adagrad(initialize: Callable[[Any], None]) -> Callable[[Any], None]
 
 def sum_in_accumulation_type(optimizer: Any) -> None:
     """Let ZeRO-2 reduce and accumulate gradients in `grad_accum_dtype`; other optimizers are not changed."""
-    if not getattr(optimizer, "partition_gradients", False) or not hasattr(optimizer, "get_all_grad_tensors"):
+    if not isinstance(optimizer, interface.Zero12) or not optimizer.partition_gradients:
         return
     dtype, gradients = optimizer.gradient_accumulation_dtype, optimizer.get_all_grad_tensors
-    optimizer.get_all_grad_tensors = lambda weights, dtype: [x.to(dtype) for x in gradients(weights, dtype)]
+
+    def in_their_type(weights: Any, dtype: torch.dtype) -> list[Tensor]:
+        return [gradient.to(dtype) for gradient in gradients(weights, dtype)]
+
+    interface.replace(optimizer, get_all_grad_tensors=in_their_type)
     # In host memory, DeepSpeed adds gradients in the precision of the model.
     if optimizer.cpu_offload or optimizer.communication_data_type is not dtype or optimizer.dtype is dtype:
         return
@@ -222,13 +225,16 @@ def sum_in_accumulation_type(optimizer: Any) -> None:
             weight.grad.data = weight.grad.data.to(dtype)
         return weight.grad
 
-    optimizer.get_gradient_for_reduction = gradient
-    # These two allocate the buffers of gradients, in the precision of the model.
-    for name in ("setup_buckets", "copy_grads_in_partition"):
-        setattr(optimizer, name, partial(_with_dtype, optimizer, dtype, getattr(optimizer, name)))
+    # The last two allocate the buffers of gradients, in the precision of the model.
+    interface.replace(
+        optimizer,
+        get_gradient_for_reduction=gradient,
+        setup_buckets=partial(_with_dtype, optimizer, dtype, optimizer.setup_buckets),
+        copy_grads_in_partition=partial(_with_dtype, optimizer, dtype, optimizer.copy_grads_in_partition),
+    )
 
 
-def _with_dtype(optimizer: Any, dtype: torch.dtype, method: Callable[..., Any], *arguments: Any) -> Any:
+def _with_dtype(optimizer: interface.Zero12, dtype: torch.dtype, method: Callable[..., Any], *arguments: Any) -> Any:
     """Call a method of ZeRO's optimizer that reads the precision of the model there."""
     before, optimizer.dtype = optimizer.dtype, dtype
     try:

@@ -14,13 +14,14 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import Holdings
 from neoxargs.train.process.mesh import Mesh
 
 Losses = Callable[[], Sequence[Tensor]]
 
 
-def install(engine: Any, mesh: Mesh, losses: Losses) -> None:
+def install(engine: interface.Engine, mesh: Mesh, losses: Losses) -> None:
     """Replace the step of an engine. losses: returns the losses of this rank's micro batches in the current step."""
     if engine.fp16_enabled():
         return
@@ -35,7 +36,7 @@ def install(engine: Any, mesh: Mesh, losses: Losses) -> None:
         # Otherwise the engine would report the norm of an earlier step.
         engine._global_grad_norm = None
 
-    engine._take_model_step = take_unless_diverged
+    interface.replace(engine, _take_model_step=take_unless_diverged)
 
 
 def is_finite_everywhere(tensors: Sequence[Tensor], device: torch.device) -> bool:
@@ -53,7 +54,7 @@ def is_finite_everywhere(tensors: Sequence[Tensor], device: torch.device) -> boo
 
 
 @contextmanager
-def _without_effect(engine: Any) -> Iterator[None]:
+def _without_effect(engine: interface.Engine) -> Iterator[None]:
     """Within this, a step of DeepSpeed clears the gradients and leaves weights, states and schedule as they are.
 
     DeepSpeed is told of an overflow, which it counts as a skipped step. ZeRO's optimizers then clear their gradients;
@@ -62,7 +63,7 @@ def _without_effect(engine: Any) -> Iterator[None]:
     optimizer = engine.optimizer
     skipping: dict[str, Any] = {"overflow": True}
     # `step` of ZeRO-1 to 3 returns after clearing if `overflow` is true; others have no such exit.
-    if engine.zero_optimization() and hasattr(optimizer, "check_overflow"):
+    if isinstance(optimizer, interface.Zero12 | interface.Zero3):
         skipping["check_overflow"] = lambda *_, **__: None
     else:
         skipping["step"] = lambda *_, **__: None

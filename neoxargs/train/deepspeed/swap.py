@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Any
 
+from neoxargs.train.deepspeed import interface
+
 PREFIX, LOCK = "swap-", ".lock"
 
 
@@ -72,7 +74,7 @@ def _remove(folder: Path, lock: IO[str]) -> None:
 
 
 @contextmanager
-def in_memory(zero: Any, group: int) -> Iterator[None]:
+def in_memory(zero: interface.Zero3, group: int) -> Iterator[None]:
     """Within this, the weights and states of a ZeRO-3 parameter group are in memory and may be changed."""
     on_nvme = zero._swappable_optimizer_subgroup(group)
     if on_nvme:
@@ -84,12 +86,13 @@ def in_memory(zero: Any, group: int) -> Iterator[None]:
         zero._optimizer_states_and_gradient_swap_out(group)
 
 
-def swapped_files(engine: Any) -> dict[str, str]:
+def swapped_files(engine: interface.Engine) -> dict[str, str]:
     """Return, for each swapped tensor of ZeRO-3's optimizer, its number -> its file's path in a checkpoint.
 
     DeepSpeed copies the swap files into the checkpoint.
     """
-    zero, folder = engine.optimizer, f"offloaded_tensors/rank{engine.global_rank:02d}"
+    zero: interface.Zero3 = engine.optimizer
+    folder = f"offloaded_tensors/rank{engine.global_rank:02d}"
     return {
         str(number): f"{folder}/{tensor.ds_id}.tensor.swp"
         for number, tensor in enumerate(zero.fp32_partitioned_groups_flat)

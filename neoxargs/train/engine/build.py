@@ -84,7 +84,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
             if trains
             else _engine(settings, module, mesh)
         )
-    timing.install(engine, json, pipelined)
+    timing.install(engine, json)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
     reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, shared)
@@ -195,12 +195,12 @@ def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any
     mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
     with expert_groups.known_to_deepspeed(module, mesh) as reduce_experts:
         engine = deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
-    interface.require(engine, engine.optimizer)
+    interface.require(engine)
     reduce_experts(engine)
     return engine
 
 
-def _apply_patches(engine: Any, mesh: Mesh) -> None:
+def _apply_patches(engine: interface.PlainEngine | interface.PipelineEngine, mesh: Mesh) -> None:
     """Apply patches and optimizations that are valid without ZeRO only."""
     patches.install(engine, mesh)
     for layer in engine.module.modules():
@@ -208,7 +208,7 @@ def _apply_patches(engine: Any, mesh: Mesh) -> None:
             # Only without a wrapper, where the optimizer reads weight.grad itself.
             layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
     if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back without communicating
-        engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
+        interface.average_gradients(engine, False)
 
 
 def _with_fp32_sums(config: Config, json: dict[str, Any]) -> dict[str, Any]:

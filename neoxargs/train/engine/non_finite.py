@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import before_reduction, before_step, full_gradients
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process.collectives import all_reduce
@@ -25,7 +26,7 @@ from neoxargs.train.process.mesh import Mesh
 class NonFinite:
     """Watches the gradients of an engine, one step at a time."""
 
-    def __init__(self, engine: Any, mesh: Mesh) -> None:
+    def __init__(self, engine: interface.Engine, mesh: Mesh) -> None:
         self.engine, self.mesh = engine, mesh
         self.order = {name: number for number, name in enumerate(named_weights(engine.module))}
         #: Names of weights, and the largest absolute value of the gradient of each: infinite or NaN if an element is.

@@ -6,18 +6,17 @@ of all of them, as Megatron-LM does, and not weight by weight in every backward 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import before_step, stored_gradient
 from neoxargs.train.parallel.communicate import PARTIAL
 from neoxargs.train.process.collectives import all_reduce
 
 
-def sum_once_per_step(engine: Any) -> None:
+def sum_once_per_step(engine: interface.Engine) -> None:
     """Replace the hooks that sum partial gradients in the backward pass. Call before the engine's first step.
 
     They stay where DeepSpeed keeps gradients elsewhere than on the device in one piece: ZeRO-3, and host memory.

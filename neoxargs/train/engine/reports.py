@@ -8,12 +8,12 @@ what it measures besides, is always reported.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from neoxargs.registry.logging import Logging
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
 from neoxargs.train.losses.means import Means
 from neoxargs.train.model.shared import Shared
@@ -23,7 +23,7 @@ from neoxargs.train.process.mesh import Mesh
 class StepReporter:
     """Computes the reports that `options` ask for at every step of an engine."""
 
-    def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh, shared: Shared) -> None:
+    def __init__(self, options: Logging, batch_size: int, engine: interface.Engine, mesh: Mesh, shared: Shared) -> None:
         self.options, self.holdings = options, Holdings(engine, mesh)
         self.engine, self.mesh, self.losses, self.measures = engine, mesh, shared.losses, shared.measures
         self.values: dict[str, float] = {}

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.train.deepspeed import patches
+from neoxargs.train.deepspeed import interface, patches
 
 #: GPT-NeoX's default; it does not turn on DeepSpeed's log lines unless the user set it.
 STEPS_PER_PRINT = 10
@@ -28,20 +28,20 @@ def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
     return {**silent, "timers": NO_THROUGHPUT}
 
 
-def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
+def install(engine: interface.Engine, json: dict[str, Any]) -> None:
     """Turn on the log lines and timers that the configuration asks for; engines are built with output suppressed."""
     communication = json.get("comms_logger", {}).get("enabled")
     if engine.steps_per_print() or _measures_times(json) or communication or json.get("memory_breakdown"):
         logging.getLogger("DeepSpeed").setLevel(logging.INFO)
     if json.get("dump_state") and engine.global_rank == 0:
         patches.print_state(engine)
-    if pipelined and engine.flops_profiler_enabled():
-        patches.print_profile(engine)
-    if pipelined and json.get("wall_clock_breakdown"):
-        patches.start_timers_once(engine)
-    if pipelined and engine.steps_per_print() is None:
-        patches.forget_times(engine)
-    if pipelined:
+    if isinstance(engine, interface.PipelineEngine):
+        if engine.flops_profiler_enabled():
+            patches.print_profile(engine)
+        if json.get("wall_clock_breakdown"):
+            patches.start_timers_once(engine)
+        if engine.steps_per_print() is None:
+            patches.forget_times(engine)
         patches.print_no_second_loss()
 
 

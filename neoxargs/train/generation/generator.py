@@ -25,6 +25,7 @@ from neoxargs.train.losses.cross_entropy import Loss, Readout
 from neoxargs.train.model.cache import Cache, attach
 from neoxargs.train.model.documents import LayerInput, pack
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.mesh import Axis, Mesh
 
 
@@ -150,7 +151,7 @@ class Generator:
         self.mesh, self.data, self.seed, self.count = mesh, mesh.data, seed, 0
         #: Every forward pass needs all ranks if each holds a partition of the weights (ZeRO-3), or other experts.
         self.together = mesh.data.size > 1 and any(
-            hasattr(weight, "ds_id") or hasattr(weight, "expert_shard") for weight in model.module.parameters()
+            hasattr(weight, "ds_id") or is_expert(weight) for weight in model.module.parameters()
         )
         #: Tokens at the beginning of every row, whose embeddings a soft prompt replaces.
         self.prefix: list[int] = []

@@ -18,6 +18,7 @@ from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.train.optim import lion_sm3_madgrad
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.muon import Orthogonal
+from neoxargs.train.parallel.layers import is_expert, shape_of
 from neoxargs.train.process.mesh import ALONE, Axis
 
 ParameterGroups = list[dict[str, Any]]
@@ -41,8 +42,8 @@ def with_expert_groups(groups: ParameterGroups, name: str) -> ParameterGroups:
     """
     others, experts = [], []
     for group in groups:
-        of_experts = [weight for weight in group["params"] if hasattr(weight, "expert_shard")]
-        rest = [weight for weight in group["params"] if not hasattr(weight, "expert_shard")]
+        of_experts = [weight for weight in group["params"] if is_expert(weight)]
+        rest = [weight for weight in group["params"] if not is_expert(weight)]
         others += [group | {"params": rest}] if rest or not of_experts else []
         # `moe` and `name`: the keys by which DeepSpeed knows a group of experts.
         experts += [group | {"params": of_experts, "moe": True, "name": name}] if of_experts else []
@@ -83,8 +84,7 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
 
 
 def _decays(name: str, parameter: nn.Parameter) -> bool:
-    shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3, the parameter itself is an empty tensor
-    return len(shape) > 1 and not name.endswith(".bias") and not hasattr(parameter, "no_weight_decay")
+    return len(shape_of(parameter)) > 1 and not name.endswith(".bias") and not hasattr(parameter, "no_weight_decay")
 
 
 def _adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process.mesh import ALONE, Axis, Mesh
@@ -69,7 +70,7 @@ class Lamb(Optimizer):
         self.sliced: list[tuple[Axis, Tensor]] = []
         self.count = len(tensors)
 
-    def attach(self, engine: Any, mesh: Mesh) -> None:
+    def attach(self, engine: interface.Engine, mesh: Mesh) -> None:
         """Map the optimizer's tensors to the weights of a DeepSpeed engine. Call before the first step."""
         layout, weights = optimizer_layout(engine), named_weights(engine.module)
         assert layout is not None

@@ -22,8 +22,10 @@ from neoxargs.config.config import Config
 from neoxargs.facts.lora import target
 from neoxargs.facts.model import GATED
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.parallel.layers import shape_of
 from neoxargs.train.process.mesh import Mesh
 
 #: Coefficients of the iteration, and its steps, of the author's implementation (kellerjordan.github.io/posts/muon).
@@ -58,7 +60,7 @@ def divide_groups(groups: list[dict[str, Any]], names: Mapping[str, nn.Parameter
 
 def _is_matrix(name: str, weight: nn.Parameter) -> bool:
     """Whether a weight is a hidden matrix, or a stack of those of experts; not embeddings and the output layer."""
-    shape = getattr(weight, "ds_shape", weight.shape)
+    shape = shape_of(weight)
     dimensions = 3 if ".experts." in name else 2
     return name.startswith("layers.") and name.endswith(".weight") and len(shape) == dimensions
 
@@ -83,7 +85,7 @@ class Orthogonal(Optimizer):
         self.config = config
         self.matrices: dict[Tensor, list[Matrix]] | None = None
 
-    def attach(self, engine: Any, mesh: Mesh) -> None:
+    def attach(self, engine: interface.Engine, mesh: Mesh) -> None:
         """Find the matrices in the tensors of a DeepSpeed engine. Steps before this have no effect."""
         layout, weights = optimizer_layout(engine), named_weights(engine.module)
         assert layout is not None and mesh.tensor.size == 1
@@ -91,16 +93,15 @@ class Orthogonal(Optimizer):
         self.matrices = {tensor: [] for tensor in layout.tensors}
         # The ranks that have the other parts of a tensor.
         zero3 = layout.kind == "zero3"
-        ranks = engine.optimizer.sub_group_process_groups if zero3 else getattr(
-            engine.optimizer, "real_dp_process_group", None
-        )  # fmt: skip
-        self.ranks = {
-            tensor: ranks[number] if ranks and layout.kind.startswith("zero") else None
-            for number, tensor in enumerate(layout.tensors)
-        }
+        outer, ranks = engine.optimizer, None
+        if isinstance(outer, interface.Zero12 | interface.Bf16):
+            ranks = outer.real_dp_process_group
+        elif isinstance(outer, interface.Zero3):
+            ranks = outer.sub_group_process_groups
+        self.ranks = {tensor: ranks[number] if ranks else None for number, tensor in enumerate(layout.tensors)}
         for piece in layout.pieces:
             weight: Any = weights[piece.name]
-            shape = getattr(weight, "ds_shape", weight.shape)
+            shape = shape_of(weight)
             of_partitions = weight.ds_tensor.ds_numel if zero3 else 0
             self.matrices[layout.tensors[piece.tensor]].append(
                 Matrix(piece, shape, self._rows(piece.name, shape[-2] if len(shape) > 1 else 0), of_partitions)

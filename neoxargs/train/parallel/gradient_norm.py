@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 
@@ -45,11 +45,6 @@ def counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
     return mesh.tensor.rank == 0 or getattr(weight, "tensor_model_parallel", False)
 
 
-def is_expert(weight: nn.Parameter) -> bool:
-    """Whether data parallel ranks have different slices of this weight, because they divide the experts."""
-    return hasattr(weight, "expert_shard")
-
-
 def shorten(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
     """Scale the gradients in place to the norm `longest`, if they are longer. norm: () in fp32, of all gradients."""
     if not gradients:  # on a stage that trains nothing
@@ -58,8 +53,3 @@ def shorten(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
     factor = (longest / (norm + 1e-6)).clamp(max=1.0)
     if norm.is_cuda or factor < 1:  # on a GPU, reading the factor would synchronize, so always multiply
         torch._foreach_mul_(gradients, factor)
-
-
-def averages(engine: Any) -> bool:
-    """Whether DeepSpeed averages gradients over the data parallel ranks; 1-bit optimizers switch that off at a step."""
-    return bool(engine.enable_backward_allreduce or getattr(engine, "pipeline_enable_backward_allreduce", False))

@@ -44,10 +44,20 @@ def shards_of(weight: nn.Parameter) -> list[TensorShard]:
     return [shard for shard in found if shard is not None]
 
 
-def unsharded_shape(weight: Any) -> list[int]:
+def is_expert(weight: nn.Parameter) -> bool:
+    """Whether data parallel ranks have different slices of this weight, because they divide the experts."""
+    return hasattr(weight, "expert_shard")
+
+
+def shape_of(weight: nn.Parameter) -> torch.Size:
+    """Return the shape of this rank's slice of a weight, which ZeRO-3 may have divided further into flat shards."""
+    shape: torch.Size = getattr(weight, "ds_shape", weight.shape)  # DeepSpeed's record of it
+    return shape
+
+
+def unsharded_shape(weight: nn.Parameter) -> list[int]:
     """Return the shape of a weight before ZeRO-3, tensor and expert parallelism divide it."""
-    # `ds_shape`: DeepSpeed's record of a parameter's shape before ZeRO-3 partitions it.
-    shape = list(getattr(weight, "ds_shape", weight.shape))
+    shape = list(shape_of(weight))
     for shard in shards_of(weight):
         shape[shard.dimension] *= shard.size
     return shape

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import Any
 
 import pytest
 
 from neoxargs.base.problems import Problems
-from neoxargs.train.deepspeed.interface import USED, faults, require
+from neoxargs.train.deepspeed import interface
+from neoxargs.train.deepspeed.interface import USED, WEIGHTS, faults, require
 from tests.support.ranks import run_ranks
 from tests.support.trials import Training, Trial, allow_fp16
 
 ZERO = {stage: {"zero_optimization": {"stage": stage}} for stage in (1, 2, 3)}
 HALF: dict[str, Any] = {"bf16": {"enabled": True}}
+#: The protocols by which objects are told apart.
+TOLD_APART: list[Any] = [kind for kind in {*USED.values(), *WEIGHTS.values()} if kind is not interface.PlainEngine]
 #: Together they have every engine and wrapper.
 LAYOUTS = [
     Trial({"pipe_parallel_size": 1}),
@@ -26,64 +30,93 @@ LAYOUTS = [
 ]
 
 
-def installed() -> dict[str, list[str]]:
-    """Return the faults of each engine and optimizer that DeepSpeed builds, by their classes."""
+def installed() -> dict[str, tuple[list[str], list[str]]]:
+    """Return the faults of each object that DeepSpeed builds, and the protocols that it fits, by their classes."""
     from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     allow_fp16()
-    found: dict[str, list[str]] = {}
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for trial in LAYOUTS:
         engine: Any = Training(trial).engine.deepspeed
-        for built in (engine, engine.optimizer):
-            name = type(built).__name__
-            found[name] = list(faults(built, USED.get(name)))
+        optimizer, name = engine.optimizer, type(engine.optimizer).__name__
+        weight = next(engine.module.parameters())
+        for key, built, used in (
+            (type(engine).__name__, engine, USED.get(type(engine).__name__)),
+            (name, optimizer, USED.get(name)),
+            (f"weights of {name}", weight, WEIGHTS.get(name)),
+        ):
+            fitted = [kind.__name__ for kind in TOLD_APART if isinstance(built, kind)]
+            found[key] = list(faults(built, used)), fitted
         mesh.destroy_groups()
     return found
 
 
 @pytest.mark.slow
-def test_every_engine_and_wrapper_fits() -> None:
+def test_every_engine_and_wrapper_fits_its_protocol_and_no_other() -> None:
     [found] = run_ranks(installed, 1)
-    assert set(USED) <= set(found)
-    assert {name: lacks for name, lacks in found.items() if lacks} == {}
+    assert {name: lacks for name, (lacks, _) in found.items() if lacks} == {}
+    used = USED | {f"weights of {name}": kind for name, kind in WEIGHTS.items()}
+    kinds = {name: [kind.__name__] if kind in TOLD_APART else [] for name, kind in used.items()}
+    assert {name: fitted for name, (_, fitted) in found.items() if name in used} == kinds
+    assert {name: fitted for name, (_, fitted) in found.items() if name not in used and fitted} == {}
 
 
-class Wrapper:
-    """A BF16_Optimizer with the right names."""
-
-    optimizer = grad_acc_dtype = clip_grad = bf16_groups = fp32_groups_gradients = fp32_groups_flat_partition = None
-    fp32_groups_gradient_flat_partition = None
-
-    def step(self, closure: Any = None) -> None: ...
-
-    def update_lp_params(self) -> None: ...
-
-    def clear_hp_grads(self) -> None: ...
-
-    def _lazy_init_hp_params_optimizer_state(self) -> None: ...
+def members(protocol: Any) -> dict[str, Any]:
+    """Return the members of a protocol: functions, and None for an attribute."""
+    kinds = [kind for kind in reversed(protocol.__mro__) if kind.__module__ == protocol.__module__]
+    attributes: dict[str, Any] = {key: None for kind in kinds for key in kind.__annotations__}
+    functions = {key: value for kind in kinds for key, value in vars(kind).items() if isfunction(value)}
+    return attributes | {key: value for key, value in functions.items() if value.__module__ == protocol.__module__}
 
 
-def named(name: str, **members: Any) -> Any:
-    return type(name, (Wrapper,), members)()
+def made(name: str, members: dict[str, Any]) -> Any:
+    return type(name, (), members)()
+
+
+def of_nobody(self: Any, *, unknown: Any) -> None: ...
+
+
+@pytest.mark.parametrize("name", USED)
+def test_an_object_without_a_member_or_with_a_wrong_signature_is_refused(name: str) -> None:
+    complete = members(USED[name])
+    assert list(faults(made(name, complete), USED[name])) == []
+    for member, value in complete.items():
+        [fault] = faults(made(name, {**complete, member: of_nobody}), USED[name]) if value else [""]
+        assert fault == f"{name}.{member} has the parameters (*, unknown: 'Any') -> 'None'" * bool(value)
+        [fault] = faults(made(name, {key: value for key, value in complete.items() if key != member}), USED[name])
+        assert fault == f"{name}.{member} is missing"
 
 
 @pytest.mark.slow
-def test_a_wrapper_with_the_right_names_and_a_wrong_signature_is_refused() -> None:
-    require(named("BF16_Optimizer"))
-    require(named("OfAnUnknownName", step=lambda self, gradients: None))
+@pytest.mark.parametrize(
+    ("engine", "optimizer", "linked", "fault"),
+    [
+        ({}, {}, True, ""),
+        ({"load_checkpoint": lambda self, load_dir, tag: None}, {}, True, "DeepSpeedEngine.load_checkpoint has"),
+        ({}, {"step": lambda self, gradients: None}, True, "BF16_Optimizer.step has the parameters (gradients)"),
+        ({}, {}, False, "Weight._hp_mapping is missing"),
+    ],
+)
+def test_a_start_with_another_deepspeed_is_refused(engine: Any, optimizer: Any, linked: bool, fault: str) -> None:
+    from torch import nn
+
+    trained = nn.Parameter()
+    trained.__class__ = type("Weight", (nn.Parameter,), {})
+    if linked:
+        vars(trained)["_hp_mapping"] = None
+    module = nn.Module()
+    module.weight = trained
+    wrapper = made("BF16_Optimizer", members(interface.Bf16) | optimizer)
+    built = made("DeepSpeedEngine", members(interface.PlainEngine) | engine)
+    built.module, built.optimizer, built.basic_optimizer = module, wrapper, wrapper
+    if not fault:
+        return require(built)
     with pytest.raises(Problems) as stop:
-        require(named("BF16_Optimizer", step=lambda self, gradients: None))
+        require(built)
     [problem] = stop.value.problems
     assert problem.id == "deepspeed-differs"
-    assert "BF16_Optimizer.step has the parameters (gradients)" in problem.what
-
-
-@pytest.mark.parametrize("member", ["clip_grad", "clear_hp_grads"])
-def test_a_wrapper_without_a_member_is_refused(member: str) -> None:
-    lacking = {key: value for key, value in vars(Wrapper).items() if key != member and not key.startswith("__")}
-    [fault] = faults(type("Lacking", (), lacking)(), USED["BF16_Optimizer"])
-    assert fault == f"Lacking.{member} is missing"
+    assert fault in problem.what
 
 
 def test_arguments_that_are_passed_by_name_keep_their_names() -> None:

@@ -16,6 +16,7 @@ from neoxargs.files.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.files.neox_checkpoint.optimizer import not_restorable
 from neoxargs.train.checkpoint import relayout
 from neoxargs.train.checkpoint.neox.weights import NeoxWeights
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.optim.schedule import Schedule
 
 
@@ -60,7 +61,9 @@ def _wrong_tied(weights: NeoxWeights) -> Problem | None:
     return Problem(what, hint=hint, id="checkpoint-other-model", about=("load", "gpt_j_tied"))
 
 
-def load(engine: Any, saved: NeoxWeights, with_optimizer: bool, optional: Collection[str] = ()) -> dict[str, Any]:
+def load(
+    engine: interface.Engine, saved: NeoxWeights, with_optimizer: bool, optional: Collection[str] = ()
+) -> dict[str, Any]:
     """Fill a DeepSpeed engine; return the counters. Collective: every rank calls it.
 
     optional: weights that keep their values, because the checkpoint does not have them.
