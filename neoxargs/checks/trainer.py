@@ -127,8 +127,8 @@ def _muon_on_shards(config: Config) -> Iterator[Problem]:
 
 def _tuned_without_tuner(config: Config) -> Iterator[Problem]:
     """Yield an error for autotuning that is not started by the autotuner: DeepSpeed ends such a run early."""
-    if config.autotuning.enabled and not config.runner_extras.autotuning_run:
-        steps = config.autotuning.end_profile_step
+    if config.get("autotuning.enabled") and not config.runner_extras.autotuning_run:
+        steps = config.get("autotuning.end_profile_step")
         what = (
             f"with autotuning.enabled (true), DeepSpeed ends the run after {steps} steps (autotuning.end_profile_step)"
         )

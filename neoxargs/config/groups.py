@@ -14,31 +14,13 @@ if TYPE_CHECKING:
     from neoxargs.registry.checkpoint import Checkpoint
     from neoxargs.registry.data import Data, Tokenizer
     from neoxargs.registry.deepspeed_activations import ActivationCheckpointing
-    from neoxargs.registry.deepspeed_checkpoint import Aio, CheckpointWriter, DeepspeedCheckpoint, Nebula, ParallelWrite
+    from neoxargs.registry.deepspeed_checkpoint import Aio
     from neoxargs.registry.deepspeed_engine import Engine, Gradients
-    from neoxargs.registry.deepspeed_logging import (
-        CometMonitor,
-        CommsLogger,
-        CsvMonitor,
-        FlopsProfiler,
-        Reports,
-        TensorboardMonitor,
-        ThroughputTimer,
-        WandbMonitor,
-    )
-    from neoxargs.registry.deepspeed_model import SparseAttention
-    from neoxargs.registry.deepspeed_optimizer import Optimizer, OptimizerParams, Scheduler, SchedulerParams
+    from neoxargs.registry.deepspeed_logging import Reports
+    from neoxargs.registry.deepspeed_optimizer import Optimizer, OptimizerParams, Scheduler
     from neoxargs.registry.deepspeed_parallel import Pipeline
     from neoxargs.registry.deepspeed_precision import Bf16, DataTypes, Fp16
-    from neoxargs.registry.deepspeed_tuning import Autotuning, Elasticity, ModelInfo
-    from neoxargs.registry.deepspeed_zero import (
-        LeafModule,
-        LocoParam,
-        OffloadOptimizer,
-        OffloadParam,
-        Zenflow,
-        ZeroOptimization,
-    )
+    from neoxargs.registry.deepspeed_zero import OffloadOptimizer, OffloadParam, ZeroOptimization
     from neoxargs.registry.generation import Generation
     from neoxargs.registry.logging import Comet, Logging, Profiling, Wandb
     from neoxargs.registry.lora import Lora
@@ -74,7 +56,6 @@ class Groups:
     init: Init
     fusion: Fusion
     rope_scaling: RopeScaling
-    sparse_attention: SparseAttention
     mamba: Mamba
     rwkv: Rwkv
     gmlp: Gmlp
@@ -92,14 +73,10 @@ class Groups:
     zero_optimization: ZeroOptimization
     offload_param: OffloadParam
     offload_optimizer: OffloadOptimizer
-    zenflow: Zenflow
-    loco_param: LocoParam
-    leaf_module: LeafModule
     optimizer_options: OptimizerOptions
     optimizer: Optimizer
     optimizer_params: OptimizerParams
     scheduler: Scheduler
-    scheduler_params: SchedulerParams
     schedule: Schedule
     gradients: Gradients
     engine: Engine
@@ -109,26 +86,12 @@ class Groups:
     tokenizer: Tokenizer
     training: Training
     checkpoint: Checkpoint
-    deepspeed_checkpoint: DeepspeedCheckpoint
-    parallel_write: ParallelWrite
-    checkpoint_writer: CheckpointWriter
-    nebula: Nebula
     aio: Aio
     logging: Logging
     wandb: Wandb
     comet: Comet
     profiling: Profiling
     reports: Reports
-    tensorboard_monitor: TensorboardMonitor
-    wandb_monitor: WandbMonitor
-    csv_monitor: CsvMonitor
-    comet_monitor: CometMonitor
-    comms_logger: CommsLogger
-    flops_profiler: FlopsProfiler
-    throughput_timer: ThroughputTimer
-    autotuning: Autotuning
-    model_info: ModelInfo
-    elasticity: Elasticity
     generation: Generation
     post_training: PostTraining
     retrieval: Retrieval

@@ -152,7 +152,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     parameter.megatron = megatron
     parameter.aliases = _as_tuple(aliases)
     parameter.replaced_by = replaced_by
-    parameter.used_by_types = used_by_types
+    parameter.used_by_types = tuple(used_by_types)
     parameter.to = to or ()
     parameter.inherits_to = to is None
     if effect is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from neoxargs.registry import data_file
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, Natural, NonNegative, Positive
 
@@ -253,85 +254,4 @@ class Scheduler(Group, origin="DSC", effect="schedule", section="scheduler"):
     to find the highest learning rate that works."""
 
 
-_WARM = ("warmuplr", "warmupdecaylr", "warmupcosinelr")
-_RISE = ("warmuplr", "warmupdecaylr")
-_FALL = ("warmupdecaylr", "warmupcosinelr")
-_CYCLE = ("onecycle",)
-_RANGE = ("lrrangetest",)
-
-
-class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler.params"):
-    """The schedule's own settings. Most apply only to certain schedule types."""
-
-    last_batch_iteration: int = param(-1)
-    """Step at which the schedule starts, -1 for the beginning; resuming sets it from the checkpoint."""
-
-    warmup_min_lr: NonNegative = param(0.0, used_by_types=_RISE)
-    """Learning rate before the first step."""
-
-    warmup_max_lr: NonNegative | None = param(None, used_by_types=_RISE)
-    """Learning rate after the warm-up. None: the optimizer's `lr` for WarmupLR, 0.001 for WarmupDecayLR."""
-
-    warmup_num_steps: Natural = param(1000, used_by_types=_WARM)
-    """Number of warm-up steps. 0 is sent as 1: newer versions of DeepSpeed refuse 0, and all of them count to at least
-    2."""
-
-    warmup_type: Literal["log", "linear"] = param("log", used_by_types=_WARM)
-    """Shape of the warm-up: `linear`, or `log`, which rises steeply at first."""
-
-    total_num_steps: Count | None = param(None, used_by_types=_FALL)
-    """Number of steps of the whole schedule, including the warm-up. Required by WarmupDecayLR and WarmupCosineLR."""
-
-    warmup_min_ratio: NonNegative = param(0.0, used_by_types=("warmupcosinelr",))
-    """Learning rate before the first step, as a fraction of `lr`."""
-
-    cos_min_ratio: NonNegative = param(0.0001, used_by_types=("warmupcosinelr",))
-    """Learning rate at the end, as a fraction of `lr`."""
-
-    cycle_min_lr: NonNegative | None = param(None, used_by_types=_CYCLE)
-    """Learning rate at both ends of the cycle; required."""
-
-    cycle_max_lr: NonNegative | None = param(None, used_by_types=_CYCLE)
-    """Learning rate in the middle of the cycle; required."""
-
-    decay_lr_rate: NonNegative = param(0.0, used_by_types=_CYCLE)
-    """How fast the learning rate falls after the cycle."""
-
-    cycle_first_step_size: Count = param(2000, used_by_types=_CYCLE)
-    """Number of training steps over which the learning rate rises."""
-
-    cycle_second_step_size: Count | None = param(None, used_by_types=_CYCLE)
-    """Number of training steps over which the learning rate falls. Default: `cycle_first_step_size`."""
-
-    cycle_first_stair_count: Natural = param(0, used_by_types=_CYCLE)
-    """Number of discrete steps (stairs) in which the learning rate rises; 0 means a smooth rise."""
-
-    cycle_second_stair_count: Natural | None = param(None, used_by_types=_CYCLE)
-    """Number of discrete steps (stairs) in which the learning rate falls. Default: `cycle_first_stair_count`."""
-
-    decay_step_size: Natural = param(0, used_by_types=_CYCLE)
-    """Number of steps per decay after the cycle; 0 turns the decay off."""
-
-    cycle_momentum: bool = param(True, used_by_types=_CYCLE)
-    """Change the momentum, or the first beta of Adam, inversely to the learning rate."""
-
-    cycle_min_mom: NonNegative = param(0.8, used_by_types=_CYCLE)
-    """Momentum in the middle of the cycle."""
-
-    cycle_max_mom: NonNegative = param(0.9, used_by_types=_CYCLE)
-    """Momentum at both ends of the cycle."""
-
-    decay_mom_rate: NonNegative = param(0.0, used_by_types=_CYCLE)
-    """How fast the momentum grows after the cycle."""
-
-    lr_range_test_min_lr: NonNegative | list[float] = param(1e-3, used_by_types=_RANGE)
-    """Learning rate at the start: one number for all weights, or one per parameter group."""
-
-    lr_range_test_step_size: Count = param(2000, used_by_types=_RANGE)
-    """Number of training steps over which the learning rate rises by one increment."""
-
-    lr_range_test_step_rate: NonNegative = param(1.0, used_by_types=_RANGE)
-    """Size of an increment, as a fraction of the starting rate."""
-
-    lr_range_test_staircase: bool = param(False, used_by_types=_RANGE)
-    """Increase the learning rate once every `lr_range_test_step_size` steps instead of a little in every step."""
+data_file.declare(__name__, "scheduler.params")

@@ -5,10 +5,11 @@ Sizes are counted in elements (numbers), not bytes, unless a description says ot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
+from neoxargs.registry import data_file
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Bound, Count, Fraction, Natural
+from neoxargs.registry.types import Count, Fraction, Natural
 
 if TYPE_CHECKING:
     Stage = int
@@ -256,81 +257,9 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
     """With `super_offload`, the fraction of CPU cores that compute the step."""
 
 
-class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.zenflow"):
-    """ZenFlow: the GPU updates the few important gradient columns immediately, and the CPU updates the others later.
-    The presence of the section turns it on; it is made for `offload_optimizer.device: cpu`."""
-
-    topk_ratio: Annotated[float, Bound(gt=0, lt=1)] = param(0.1)
-    """Fraction of gradient columns that are treated as important."""
-
-    select_strategy: Literal["auto", "step", "epoch"] = param("auto")
-    """Unit of `select_interval`; `auto` means every epoch. Because DeepSpeed cannot see train.py's epochs, `auto` and
-    `epoch` choose the columns only once."""
-
-    select_interval: Count | Literal["auto"] = param("auto")
-    """How often the important columns are chosen again, in the unit of `select_strategy`; `auto` only with
-    `select_strategy: auto`."""
-
-    update_interval: Count | Literal["auto"] = param("auto")
-    """Number of steps over which the gradients of the columns not selected as important are summed before the CPU
-    applies them."""
-
-    overlap_step: bool = param(
-        False,
-        effect="not built",
-        refused=(
-            "DeepSpeed then updates the weights in a second process of each rank, whose result arrives a step "
-            "late and at a time that no checkpoint records, so that a resumed run would differ"
-        ),
-    )
-    """Overlap the CPU's update with the forward and backward passes."""
-
-    offload: bool = param(False)
-    """Also keep the optimizer state of the important columns in host memory between steps."""
-
-    auto_ratio: Fraction = param(0.99)
-    """If `update_interval` is `auto`: the CPU updates the columns not selected as important once their accumulated
-    gradients are as large as those of the important columns in this fraction of the weight matrices."""
-
-    full_warm_up_rounds: Natural = param(0)
-    """Number of micro batches at the start of a run after each of which all columns are updated, before important ones
-    are chosen."""
-
-    pt_reserved_cores_perc: Fraction = param(0.5)
-    """Fraction of the CPU cores that are reserved for torch; the others compute the updates."""
-
-
-class LocoParam(
-    Group,
-    origin="DSC",
-    effect="engine",
-    section="zero_optimization.zeropp_loco_param",
-    always_sent=("err_beta", "reset_T"),
-):
-    """LoCo: error feedback for `zero_quantized_gradients`. The presence of the section turns it on."""
-
-    err_beta: Fraction = param(0.8)
-    """Weight of the previous error in its moving average."""
-
-    reset_T: Count = param(1024)
-    """Number of steps after which the accumulated error is reset."""
-
-
-class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimization.leaf_module"):
-    """Stage 3: modules that are fetched with all their submodules at once, such as mixtures of experts, whose
-    submodules run in a varying order."""
-
-    classes: list[str] = param(
-        [
-            "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
-            "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
-            "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
-        ]
-    )
-    """Full class names of the modules that stage 3 fetches with all their submodules at once."""
-
-    names: list[str] = param([])
-    """Full names (as in the model) of the modules that stage 3 fetches with all their submodules at once."""
-
-    name_suffixes: list[str] = param([])
-    """Suffixes of the names of the modules that stage 3 fetches with all their submodules at once."""
+data_file.declare(
+    __name__,
+    "zero_optimization.zenflow",
+    "zero_optimization.zeropp_loco_param",
+    "zero_optimization.leaf_module",
+)

@@ -75,7 +75,7 @@ def launcher_arguments(config: Config) -> str:
 
 def _is_left_out(name: str, config: Config) -> bool:
     if name in ELASTIC:
-        return config.elasticity.enabled and not config.elasticity.ignore_non_elastic_batch_info
+        return config.get("elasticity.enabled") and not config.get("elasticity.ignore_non_elastic_batch_info")
     if name.startswith("fp16."):  # DeepSpeed applies `auto_cast` to inputs even if fp16 is not enabled
         return not config.fp16.enabled
     return name in NOT_KEYS

@@ -14,7 +14,7 @@ import pytest
 
 from neoxargs import registry
 from neoxargs.base.problems import Problems
-from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
+from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, descriptions
 from neoxargs.registry.declare import Effect
 from neoxargs.resolve.values.coerce import coerce
 from tests.support.configure import configure
@@ -104,11 +104,6 @@ def test_no_name_has_two_meanings() -> None:
     spellings = Counter([*REGISTRY.parameters, *REGISTRY.renamed])
     assert [name for name, count in spellings.items() if count > 1] == []
     assert set(REGISTRY.parameters) & set(REGISTRY.sections) == set()
-
-
-def test_group_attributes_are_distinct() -> None:
-    keys = Counter(group.key() for group in GROUPS)
-    assert [key for key, count in keys.items() if count > 1] == []
 
 
 @for_each(REGISTRY.groups)

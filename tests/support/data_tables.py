@@ -9,11 +9,13 @@ itself states. deepspeed_keys.yml is written by hand and holds what the program 
 train.py does with a key, and the types and defaults that are missing or too wide. The generator refuses an overlay that
 repeats a fact, that lacks a key of the program, or that has a key which the program does not know.
 
-In the overlay, a section has, besides the options of a `Group` (`no_effect_reason`, `always_sent`, `aliases`):
+In the overlay, a section has, besides the options of a `Group` (`effect`, by default `none`, `no_effect_reason`,
+`always_sent`, `aliases`):
     about: its description
     keys: key -> description, in the order of the tables
     types: type -> the keys that have it
-    defaults, refused, instead: key -> the argument of `param`; a key that is refused has the effect `not built`
+    defaults, refused, instead: key -> the argument of `param`; a key of which all values are refused has the effect
+        `not built`
     no_effect_reasons: reason -> the keys without an effect for another reason than the section's
     not_sent: the keys that are never sent
     left_out: why a file cannot have a key -> the keys of the program that are not declared
@@ -44,8 +46,8 @@ from tests.support.paths import REFERENCE, ROOT
 from tests.support.reference import read
 
 Facts = dict[str, dict[str, dict[str, Any]]]
-"""Section -> key -> `type`, `default` and `aliases`, as far as the program states them. `optional`: a name that the
-program uses and that need not be a key."""
+"""Section -> key -> `type`, `default`, `aliases` and `used_by_types`, as far as the program states them. `optional`: a
+name that the program uses and that need not be a key."""
 
 
 #: A name that the first table of GPT-NeoX lacks although it was legal: a flag outside of it.
@@ -183,7 +185,7 @@ def _inverted(ours: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def _section(ours: dict[str, Any], facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    options = {name: ours[name] for name in ("no_effect_reason", "always_sent", "aliases") if name in ours}
+    options = {name: ours[name] for name in ("effect", "no_effect_reason", "always_sent", "aliases") if name in ours}
     keys = {key: _parameter(key, ours, facts.get(key, {})) for key in ours["keys"]}
     return {"about": ours["about"], "options": options, "keys": keys}
 
@@ -194,9 +196,8 @@ def _parameter(key: str, ours: dict[str, Any], fact: dict[str, Any]) -> dict[str
     parameter = {"type": _type(key, ours, fact), "default": default, "text": ours["keys"][key]}
     if fact.get("default", default) != default:
         parameter["receiver_default"] = fact["default"]
-    if "aliases" in fact:
-        parameter["aliases"] = fact["aliases"]
-    if key in ours.get("refused", {}):
+    parameter |= {name: fact[name] for name in ("aliases", "used_by_types") if name in fact}
+    if isinstance(ours.get("refused", {}).get(key), str):
         parameter["effect"] = "not built"
     parameter |= {name: ours[name][key] for name in ("refused", "instead") if key in ours.get(name, {})}
     if reason := _inverted(ours, "no_effect_reasons").get(key):

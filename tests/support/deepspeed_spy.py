@@ -18,7 +18,7 @@ from deepspeed.compression import constants as compression
 from deepspeed.elasticity.config import ElasticityConfig
 from deepspeed.inference.config import WeightQuantConfig
 from deepspeed.monitor.config import CometConfig, CSVConfig, TensorBoardConfig, WandbConfig
-from deepspeed.runtime import constants
+from deepspeed.runtime import constants, lr_schedules
 from deepspeed.runtime.config import DeepSpeedConfig, HybridEngineConfig
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 from deepspeed.runtime.data_pipeline import constants as data_pipeline
@@ -31,6 +31,8 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
 from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig
 from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
+
+from tests.support.deepspeed_optimizers import arguments
 
 #: The version whose keys and defaults the registry records.
 TESTED = "0.19.6"
@@ -175,6 +177,7 @@ def facts() -> dict[str, dict[str, Any]]:
     signature = inspect.signature(ProgressiveLayerDrop).parameters
     found["progressive_layer_drop"] |= {key: {"default": row.default} for key, row in signature.items()}
     found |= {section: _of_model(model) for section, model in MODELS.items()}
+    found["scheduler.params"] = _of_schedules()
     for section in found:
         above, _, key = section.rpartition(".")
         found.get(above, {}).pop(key, None)
@@ -187,6 +190,21 @@ def _of_constants(module: ModuleType, prefix: str) -> dict[str, Any]:
     keys = {name: text for name, text in named.items() if name.startswith(prefix) and isinstance(text, str)}
     defaults = {key: {"default": named[f"{name}_DEFAULT"]} for name, key in keys.items() if f"{name}_DEFAULT" in named}
     return {key: {"optional": True, **defaults.get(key, {})} for key in keys.values()}
+
+
+def _of_schedules() -> dict[str, Any]:
+    """The arguments of the schedules' constructors. If defaults differ, that of the first schedule counts."""
+    found: dict[str, Any] = {}
+    for name in lr_schedules.VALID_LR_SCHEDULES:
+        for key, default in arguments(getattr(lr_schedules, name)).items():
+            row = found.setdefault(key, {"default": plain(default), "used_by_types": []})
+            row["used_by_types"].append(name.lower())
+    for row in found.values():
+        if row["default"] is inspect.Parameter.empty:
+            del row["default"]
+        if len(row["used_by_types"]) == len(lr_schedules.VALID_LR_SCHEDULES):
+            del row["used_by_types"]
+    return found
 
 
 def _of_model(model: type[DeepSpeedConfigModel]) -> dict[str, Any]:

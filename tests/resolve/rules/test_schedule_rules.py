@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from neoxargs.base.problems import Problems
+from neoxargs.config.config import Config
 from tests.support.configure import configure
 
 
@@ -21,12 +24,16 @@ def test_the_learning_rate_decays_for(text: str, iterations: int) -> None:
     assert configure(text).schedule.lr_decay_iters == iterations
 
 
+def schedule(config: Config) -> tuple[Any, ...]:
+    """The start, the end and the lengths of the warm-up and of the schedule."""
+    names = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
+    return tuple(config.get(f"scheduler.params.{name}") for name in names)
+
+
 def test_a_one_bit_optimizer_has_its_own_schedule() -> None:
     config = configure("{onebitadam: true, lr: 0.01, warmup: 0.05, lr_decay_iters: 90}")
-    params = config.scheduler_params
     assert config.scheduler.type == "WarmupDecayLR"
-    assert (params.warmup_min_lr, params.warmup_max_lr) == (0, 0.01)
-    assert (params.warmup_num_steps, params.total_num_steps) == (5, 90)
+    assert schedule(config) == (0, 0.01, 5, 90)
 
 
 def test_lr_decay_style_replaces_the_schedule_of_a_one_bit_optimizer() -> None:
@@ -40,22 +47,18 @@ def test_other_optimizers_have_no_schedule() -> None:
 def test_auto_in_a_scheduler_follows_the_run() -> None:
     params = "{warmup_min_lr: auto, warmup_max_lr: auto, warmup_num_steps: auto, total_num_steps: auto}"
     config = configure(f"{{lr: 0.01, warmup: 0.1, scheduler: {{type: WarmupDecayLR, params: {params}}}}}")
-    params = config.scheduler_params
-    assert (params.warmup_min_lr, params.warmup_max_lr) == (0, 0.01)
-    assert (params.warmup_num_steps, params.total_num_steps) == (10, 100)
+    assert schedule(config) == (0, 0.01, 10, 100)
 
 
 def test_an_explicit_scheduler_keeps_deepspeeds_warmup() -> None:
-    config = configure("scheduler: {type: WarmupLR}")
-    assert (config.scheduler_params.warmup_num_steps, config.scheduler_params.warmup_max_lr) == (1000, 0.001)
-    assert config.scheduler_params.total_num_steps is None
+    assert schedule(configure("scheduler: {type: WarmupLR}")) == (0, 0.001, 1000, None)
 
 
 def test_an_explicit_warmup_is_that_of_the_scheduler() -> None:
-    params = configure("{warmup: 0.2, lr_decay_iters: 50, scheduler: {type: WarmupDecayLR}}").scheduler_params
-    assert (params.warmup_num_steps, params.total_num_steps) == (20, 50)
+    text = "{warmup: 0.2, lr_decay_iters: 50, scheduler: {type: WarmupDecayLR}}"
+    assert schedule(configure(text))[2:] == (20, 50)
     same = "{warmup: 0.2, scheduler: {type: WarmupLR, params: {warmup_num_steps: 20}}}"
-    assert configure(same).scheduler_params.warmup_num_steps == 20
+    assert schedule(configure(same))[2] == 20
 
 
 def test_auto_sizes_of_zero_follow_the_hidden_size() -> None:
