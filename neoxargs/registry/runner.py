@@ -13,6 +13,10 @@ OrAll = Literal[-1] | Count
 NodeRank = Annotated[int, Bound(ge=-1)]
 
 
+#: The launchers that start ranks with Slurm's `srun`, and pass `launcher_args` to it.
+SRUN = ("slurm", "srun")
+
+
 class Runner(Group, origin="DSL", effect="launcher"):
     """Hosts, GPUs, and how processes are started on them. Every name is a flag of DeepSpeed's launcher."""
 

@@ -50,14 +50,14 @@ def run(arguments: RankArguments) -> None:
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     data = build_datasets(config, tokenizer, mesh, process.local_rank, ["validation"]) if reads_data(config) else None
-    model_engine, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
-    scorer = Scorer(model_engine, mesh, config.batch.train_micro_batch_size_per_gpu)
+    trainer, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
+    scorer = Scorer(trainer, mesh, config.batch.train_micro_batch_size_per_gpu)
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
         results["validation"] = perplexity(scorer, data, micro_batches(config), tokenizer).to_json()
         data.comparison.end()
     if tasks.names:
-        model = lm_eval_harness.Model(scorer, make_generator(model_engine, config, tokenizer, mesh, process))
+        model = lm_eval_harness.Model(scorer, make_generator(trainer, config, tokenizer, mesh, process))
         results |= lm_eval_harness.run_tasks(tasks, model)
     if process.main:
         print("\n".join([*result_lines(results), f"results written to {write_results(results, config)}"]), flush=True)
@@ -146,7 +146,7 @@ def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -
     sums = torch.zeros(4, dtype=torch.float64)
     for start in range(0, count, scorer.in_flight):
         sums += _sums(scorer.run(samples, min(scorer.in_flight, count - start)), tokenizer)
-    sums = sums.to(scorer.built.deepspeed.device)
+    sums = sums.to(scorer.trainer.deepspeed.device)
     # Over all ranks; those that do not report scores add 0.
     dist.all_reduce(sums)
     nats, *counts = sums.tolist()

@@ -28,8 +28,8 @@ def run(arguments: RankArguments) -> None:
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    model_engine, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
-    generator = make_generator(model_engine, config, tokenizer, mesh, process)
+    trainer, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
+    generator = make_generator(trainer, config, tokenizer, mesh, process)
     options = config.generation
     with ExitStack() as files:
         output = None

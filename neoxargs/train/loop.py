@@ -12,7 +12,7 @@ from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.engine.divergence import Divergence
-from neoxargs.train.engine.steps import Engine
+from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.evaluation.in_training import Evaluations, Results
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import memory
@@ -27,7 +27,7 @@ class Loop:
     """A training run from `position` until `train_iters` iterations are done or a condition stops it."""
 
     training: Training
-    engine: Engine
+    trainer: Trainer
     data: Loader
     saves: Saves
     evaluations: Evaluations
@@ -57,14 +57,14 @@ class Loop:
             while self._steps_left() and not reason:
                 iteration = self.position.iteration + 1
                 self.progress.step(iteration)
-                self.stop.ask(iteration, busy=self.saves.saver.writing)
+                self.stop.ask(iteration, busy=self.saves.writing)
                 self._step(batches)
                 # The evaluation of the last iteration and every save before an exit happen after the loop.
                 if iteration < last:
                     self._report(self.evaluations.after_step(iteration))
                 reason = self.stop.answer() or self._exit_reason()
                 # `busy` is the same on every rank, so all of them finish here or none; and none has to wait for a file.
-                if self.saves.saver.pending and not self.stop.busy:
+                if self.saves.pending and not self.stop.busy:
                     self.saves.finish()
                 if iteration in save_after and not reason:
                     self._save()
@@ -73,7 +73,7 @@ class Loop:
             self._save(last=True)
             self.saves.end()
         self.progress.done()
-        outcome = Outcome(self.position.iteration, reason, self.saves.saver.last)
+        outcome = Outcome(self.position.iteration, reason, self.saves.last)
         # The console, which is first, ends last: it prints where the others wrote.
         self.trackers.tell(lambda tracker: tracker.on_end(outcome), last_first=True)
         return outcome
@@ -88,15 +88,15 @@ class Loop:
     def _step(self, batches: Iterator[MicroBatch] | None) -> None:
         self.data.comparison.check()
         # The schedule advances at the end of a step, so this is the learning rate of this step.
-        lr, began = self.engine.learning_rate(), time.perf_counter()
-        result = self.engine.train_step(batches)
+        lr, began = self.trainer.learning_rate(), time.perf_counter()
+        result = self.trainer.train_step(batches)
         seconds = time.perf_counter() - began
         self.elapsed += seconds
         self.progress.took(seconds)
-        self.position = Position(self.position.iteration + 1, self.position.samples + self.engine.samples_per_step)
+        self.position = Position(self.position.iteration + 1, self.position.samples + self.trainer.samples_per_step)
         if self.divergence.ends_run(result):
             unsaved = self.saves.problems_of_finishing()
-            raise Problems([self.divergence.problem(result, self.position.iteration, self.saves.saver.last), *unsaved])
+            raise Problems([self.divergence.problem(result, self.position.iteration, self.saves.last), *unsaved])
         step = Step(
             iteration=self.position.iteration,
             loss=result.loss,

@@ -28,7 +28,7 @@ from neoxargs.train.batches.samples.pairs import Pairs
 from neoxargs.train.batches.samples.rated import Rated
 from neoxargs.train.checkpoint.references import Recorded, read
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.engine.steps import Engine
+from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
 from neoxargs.train.model.lora import adapters
@@ -40,7 +40,7 @@ NEEDED_BY = ("dpo", "kto")
 INTERVAL = 30.0
 
 
-def prepare(config: Config, built: Engine, data: Loader, mesh: Mesh, saver: Checkpoints, progress: Progress) -> None:
+def prepare(config: Config, trainer: Trainer, data: Loader, mesh: Mesh, saver: Checkpoints, progress: Progress) -> None:
     """Fill the tables of the data, from the checkpoint that the run continues or else with the model. Collective.
 
     Raises Problems if a sample is new and the model before the first step cannot be restored.
@@ -55,19 +55,19 @@ def prepare(config: Config, built: Engine, data: Loader, mesh: Mesh, saver: Chec
         data.references.restore(recorded.tables)
         saver.references = data.references
     if samples := missing(data):
-        reference = Reference(built, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
-        with _reference_model(config, built, saver, samples):
+        reference = Reference(trainer, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
+        with _reference_model(config, trainer, saver, samples):
             reference.compute(samples)
 
 
 @contextmanager
-def _reference_model(config: Config, built: Engine, saver: Checkpoints, samples: list[Unscored]) -> Iterator[None]:
+def _reference_model(config: Config, trainer: Trainer, saver: Checkpoints, samples: list[Unscored]) -> Iterator[None]:
     """Let the engine have the weights from before the first step within this; raise Problems if they are lost."""
     has_adapters = saver.initial and saver.initial.folder and recorded_base(saver.initial.folder) is not None
     if saver.last is None:
         yield
     elif config.lora.rank and not has_adapters:
-        with adapters.disabled(built.deepspeed.module):  # they had no effect before the first step
+        with adapters.disabled(trainer.deepspeed.module):  # they had no effect before the first step
             yield
     elif saver.initial:
         saver.load_initial_weights(saver.initial)
@@ -113,9 +113,9 @@ def counted(samples: list[Unscored]) -> str:
 class Reference:
     """Computes the log-probabilities. Collective: every rank makes the same calls."""
 
-    def __init__(self, built: Engine, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
-        self.built, self.mesh, self.micro_batch, self.progress = built, mesh, micro_batch, progress
-        self.scorer = Scorer(built, mesh, micro_batch)
+    def __init__(self, trainer: Trainer, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
+        self.trainer, self.mesh, self.micro_batch, self.progress = trainer, mesh, micro_batch, progress
+        self.scorer = Scorer(trainer, mesh, micro_batch)
 
     def compute(self, samples: list[Unscored]) -> None:
         """Compute the log-probabilities of these samples, on all data parallel ranks together."""
@@ -123,7 +123,7 @@ class Reference:
         total = counted(samples)
         _say(f"computing the reference log-probabilities of {total}")
         said = time.monotonic()
-        with paused(self.built):
+        with paused(self.trainer):
             for start in range(0, len(samples), at_once):
                 self.progress.long(f"the reference model on sample {start + 1} of {len(samples)}")
                 self._compute(samples[start : start + at_once])

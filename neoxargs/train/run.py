@@ -13,8 +13,8 @@ from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts import model
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.description import describe
-from neoxargs.files import metrics as run_metrics
 from neoxargs.files.checkpoints.folder import Written
+from neoxargs.files.metrics import FILE as METRICS
 from neoxargs.files.run_record import launch_command
 from neoxargs.processes import failures, watch
 from neoxargs.processes.run_lock import locked_folders, run_of
@@ -28,7 +28,7 @@ from neoxargs.train.checkpoint import save_load
 from neoxargs.train.checkpoint.prompt_from_text import starting_from_text
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.validation import ForwardPass
-from neoxargs.train.engine import build as engine
+from neoxargs.train.engine import build
 from neoxargs.train.evaluation.characters import CharacterCounter
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.evaluation.questions import questions
@@ -40,7 +40,7 @@ from neoxargs.train.saves import Saves
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.profile import MemoryHistory, Profile
-from neoxargs.train.track.progress import Progress
+from neoxargs.train.track.progress import ProgressBar
 from neoxargs.train.track.report_page import Page
 from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.tensorboard import TensorBoard
@@ -62,38 +62,38 @@ def run(arguments: RankArguments) -> None:
         return setup.stop()
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
+    vocabulary = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     # Before the model: problems with the data are reported without waiting for that.
     data = _data(config, tokenizer, mesh, process)
     # Seeds for dropout: equal within a tensor parallel group, different between groups.
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
-    trained = engine.build(config, arguments.deepspeed, vocabulary, mesh)
-    saver = save_load.Checkpoints(config, trained.deepspeed, process)
+    trainer = build.build(config, arguments.deepspeed, vocabulary, mesh)
+    saver = save_load.Checkpoints(config, trainer.deepspeed, process)
     saver.written = Written(run_of(arguments.launch), job=arguments.job)
     if config.checkpoint.checkpoint_validation_with_forward_pass and not model.is_reward_model(config):
-        saver.forward_pass = ForwardPass(config, trained, vocabulary)
-    with starting_from_text(trained.deepspeed, config, tokenizer, mesh):
+        saver.forward_pass = ForwardPass(config, trainer, vocabulary)
+    with starting_from_text(trainer.deepspeed, config, tokenizer, mesh):
         position = saver.load()
     rank = failures.current_rank  # with a supervisor, which watches
     progress = watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
     if config.post_training.train_impl in reference.NEEDED_BY:
-        reference.prepare(config, trained, data, mesh, saver, progress)
-    run = _described_run(config, process.world_size, position, vocabulary.padded)
+        reference.prepare(config, trainer, data, mesh, saver, progress)
+    described = _described_run(config, process.world_size, position, vocabulary.padded)
     stops = config.checkpoint.on_save_error == "stop"
     folders = RunFolders(_folders(config) if process.main else {})
-    trackers = Trackers(_trackers(config, run.folder) if process.main else [], run.folder, stops, folders)
+    trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
     for tracker in trackers.each:
-        tracker.on_start(run)
+        tracker.on_start(described)
     # A run that makes no step does not save again.
     saves = Saves(config.checkpoint, saver, trackers, progress, saved=position if position.iteration else None)
     characters = CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None
-    asked = questions(trained, config, tokenizer, mesh, process)
-    evaluations = Evaluations(config.training, trained, data, progress, characters, asked)
-    stop_file = run.folder / STOP_FILE if config.training.adlr_autoresume else None
+    asked = questions(trainer, config, tokenizer, mesh, process)
+    evaluations = Evaluations(config.training, trainer, data, progress, characters, asked)
+    stop_file = described.folder / STOP_FILE if config.training.adlr_autoresume else None
     stop = StopRequest(process.device, stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.
-    elapsed = metrics.elapsed(run.folder / run_metrics.FILE, position.iteration) if process.main else 0.0
-    Loop(config.training, trained, data, saves, evaluations, trackers, stop, progress, position, elapsed).run()
+    elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
+    Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed).run()
     data.comparison.end()
     destroy_groups()
     setup.stop()
@@ -135,12 +135,12 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     """Return the trackers that the configuration asks for, the console first."""
     options, profiling = config.logging, config.profiling
     steps = profiling.profile_step_start, profiling.profile_step_stop
-    bar = Progress() if sys.stdout.isatty() else None
+    bar = ProgressBar() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     write = bar.write if bar else partial(print, flush=True)
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
-    trackers += [Page([*describe(config), *_launched(config)]), metrics.Metrics(folder / run_metrics.FILE)]
+    trackers += [Page([*describe(config), *_launched(config)]), metrics.Metrics(folder / METRICS)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:

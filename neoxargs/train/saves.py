@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.processes.watch import Progress
@@ -25,6 +26,21 @@ class Saves:
         self, options: Checkpoint, saver: Saver, trackers: Trackers, progress: Progress, saved: Position | None = None
     ) -> None:
         self.options, self.saver, self.trackers, self.progress, self.saved = options, saver, trackers, progress, saved
+
+    @property
+    def pending(self) -> bool:
+        """Whether a checkpoint is being completed in the background."""
+        return self.saver.pending is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether this rank still writes files of it."""
+        return self.saver.writing
+
+    @property
+    def last(self) -> Path | None:
+        """Folder of the latest complete checkpoint."""
+        return self.saver.last
 
     def needed(self, position: Position) -> bool:
         """Whether a checkpoint of this position does not exist yet, and is to."""

@@ -173,7 +173,7 @@ def led() -> tuple[Any, Any]:
 
 def test_all_ranks_answer_what_rank_0_asks() -> None:
     (scores, texts), _ = run_ranks(led, 2)
-    expected = one_by_one(model().scorer.built.deepspeed.module, ROWS)
+    expected = one_by_one(model().scorer.trainer.deepspeed.module, ROWS)
     assert [best for _, best in scores] == [best for _, best in expected]
     assert [score for score, _ in scores] == pytest.approx([score for score, _ in expected], abs=1e-3)
     assert texts == model().generate(["abc", "x"], ["q"], {"maximum_tokens": 3})

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from neoxargs.base.problems import did_you_mean, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.plugins import WIDENED
+from neoxargs.registry.runner import SRUN
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Finding, check, derive, refuse, warn
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.values.coerce import Mismatch, coerce
@@ -47,11 +48,11 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
     """
     given = [name for name, value in {"comment": comment, "account": account}.items() if value]
     # The launcher of a plugin may use both, so there is no warning.
-    if not given or launcher in ("slurm", "srun") or launcher in WIDENED.get("launcher", ()):
+    if not given or launcher in SRUN or launcher in WIDENED.get("launcher", ()):
         return None
     names = " and ".join(given)
     have, them = ("has", "it") if len(given) == 1 else ("have", "them")
-    what = f"{names} {have} no effect with launcher {launcher}: only the launchers slurm and srun use {them}"
+    what = f"{names} {have} no effect with launcher {launcher}: only the launchers {' and '.join(SRUN)} use {them}"
     return warn(what, f"set launcher to slurm, or remove {names}", about=[*given, "launcher"])
 
 

@@ -17,7 +17,7 @@ import torch
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.trained import prompt_length
-from neoxargs.train.engine.steps import Engine
+from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.soft_prompt.prompt import make_room
@@ -32,15 +32,15 @@ TOLERANCE = {32: 1e-4, 16: 1e-2}
 class ForwardPass:
     """Computes the loss of the fixed sample. Collective: every rank calls the methods."""
 
-    def __init__(self, config: Config, engine: Engine, vocabulary: Vocabulary) -> None:
-        self.config, self.engine = config, engine
-        self.batch = _sample(config, vocabulary, engine.deepspeed.train_micro_batch_size_per_gpu())
+    def __init__(self, config: Config, trainer: Trainer, vocabulary: Vocabulary) -> None:
+        self.config, self.trainer = config, trainer
+        self.batch = _sample(config, vocabulary, trainer.deepspeed.train_micro_batch_size_per_gpu())
 
     def measure(self) -> dict[str, Any]:
         """Return what a checkpoint records."""
         # Every replica computes the same sample, so the mean over replicas is its loss.
-        batches = repeat(self.batch) if self.engine.reads_data else None
-        return {"loss": self.engine.mean_loss(batches, 1), "seq_length": self.config.shape.seq_length}
+        batches = repeat(self.batch) if self.trainer.reads_data else None
+        return {"loss": self.trainer.mean_loss(batches, 1), "seq_length": self.config.shape.seq_length}
 
     def compare(self, state: Mapping[str, Any], checkpoint: Path) -> str:
         """Return what was found, as a line of text; raise Problems if the loaded model has another loss."""
@@ -50,7 +50,7 @@ class ForwardPass:
             return f"not validated by a forward pass: the checkpoint {why}"
         now, then = self.measure()["loss"], recorded["loss"]
         # By the narrowest weight: the type in which the model computes.
-        bits = min(weight.element_size() * 8 for weight in self.engine.deepspeed.module.parameters())
+        bits = min(weight.element_size() * 8 for weight in self.trainer.deepspeed.module.parameters())
         # Not `>`: a loss of NaN differs, too.
         if not abs(now - then) <= TOLERANCE[bits] * abs(then):
             what = f"load ({checkpoint}): on the fixed sample, the loss of the loaded model is {now:.6g}, "

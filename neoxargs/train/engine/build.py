@@ -30,7 +30,7 @@ from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.pipeline import pipeline
 from neoxargs.train.engine.reports import StepReporter
-from neoxargs.train.engine.steps import Engine, Pipelined, Plain
+from neoxargs.train.engine.steps import Pipelined, Plain, Trainer
 from neoxargs.train.losses import objective
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.losses.cross_entropy import Vocabulary
@@ -51,7 +51,7 @@ from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
 
 
-def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True) -> Engine:
+def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True) -> Trainer:
     """Build this rank's part of the model with its optimizer and schedule. json: DeepSpeed's configuration.
 
     trains: False builds neither optimizer nor schedule. (ZeRO-3 needs both, because its optimizer holds the weights.)
@@ -93,10 +93,10 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
         sum_once_per_step(engine)
     by_token = config.training.loss_average == "tokens"
     watch = NonFinite(engine, mesh) if trains else None
-    steps = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, by_token)
+    trainer = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, by_token)
     if trains and config.training.on_divergence == "skip":
-        skip_steps.install(engine, mesh, steps.losses)
-    return steps
+        skip_steps.install(engine, mesh, trainer.losses)
+    return trainer
 
 
 def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:

@@ -52,7 +52,7 @@ class _OfPart:
     module: nn.Module | None = None
 
     def build(self, log: bool = False) -> nn.Module:
-        self.module = self.part.build(*([self.relative] if self.part.shares == RELATIVE else []))
+        self.module = self.part.build(*([self.relative] if self.part.reads_bias else []))
         return FinalNorm(self.module) if self.part.name == FINAL_NORM else self.module
 
 
@@ -93,10 +93,10 @@ def specifications(parts: Sequence[Part]) -> list[Any]:
     relative: Any = by_name[RELATIVE].build() if RELATIVE in by_name else None
     layers: list[Any] = []
     for part in parts:
-        if part.shares and part.shares != RELATIVE:
-            layers.append(Tied(by_name[part.shares], relative, read_by=part))
+        if part.tied_to:
+            layers.append(Tied(by_name[part.tied_to], relative, read_by=part))
         elif part.runs:
-            is_shared = names.count(part.name) > 1 or any(other.shares == part.name for other in parts)
+            is_shared = names.count(part.name) > 1 or any(other.tied_to == part.name for other in parts)
             layers.append((Tied if is_shared else Untied)(part, relative))
     return layers
 
@@ -145,7 +145,7 @@ def _tie_relative_bias(pipeline: Any) -> None:
     tables = [module for module in pipeline.modules() if isinstance(module, RelativeBias)]
     if tables:
         pipeline.tied_modules[RELATIVE] = tables[0]
-    uses = [index for index, spec in enumerate(layer_specs(pipeline)) if spec.part.shares == RELATIVE]
+    uses = [index for index, spec in enumerate(layer_specs(pipeline)) if spec.part.reads_bias]
     stages = sorted({pipeline.stage_owner(index) for index in uses})
     # Each line has the ranks of one pipeline, by stage.
     for line in pipeline.topology().get_axis_comm_lists("pipe") if len(stages) > 1 else ():

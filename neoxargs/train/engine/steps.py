@@ -52,11 +52,11 @@ class HeldOut(NamedTuple):
     """What the loss measures besides its value: name -> mean."""
 
 
-class Engine:
-    """Training steps and evaluations, in which all ranks take part. `batches`: None on the middle stages of a pipeline.
+class Trainer:
+    """A model on one of DeepSpeed's engines, with its training steps and evaluations, in which all ranks take part.
 
-    watch: None if it is not trained. by_token: the loss is the mean over all trained
-    tokens of a batch (`loss_average: tokens`).
+    `batches`: None on the middle stages of a pipeline. watch: None if the model is only evaluated. by_token: the loss
+    is the mean over all trained tokens of a batch (`loss_average: tokens`).
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Engine:
                 yield replace(batch, factor=factor)
 
 
-class Pipelined(Engine):
+class Pipelined(Trainer):
     """Steps on the pipeline engine (1F1B schedule)."""
 
     deepspeed: interface.PipelineEngine
@@ -169,7 +169,7 @@ class Pipelined(Engine):
         return None if batches is None else map(to_pipeline, self._on_device(batches))
 
 
-class Plain(Engine):
+class Plain(Trainer):
     """Steps on the engine without a pipeline."""
 
     deepspeed: interface.PlainEngine

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
-from neoxargs.train.engine.steps import Engine
+from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.evaluation.characters import CharacterCounter
 from neoxargs.train.evaluation.questions import Questions
 from neoxargs.train.track.tracker import Answers, Evaluation, Split, TaskResults
@@ -24,13 +24,13 @@ class Evaluations:
     def __init__(
         self,
         options: Training,
-        engine: Engine,
+        trainer: Trainer,
         data: Loader,
         progress: Progress,
         characters: CharacterCounter | None = None,
         questions: Questions | None = None,
     ) -> None:
-        self.options, self.engine, self.data, self.progress = options, engine, data, progress
+        self.options, self.trainer, self.data, self.progress = options, trainer, data, progress
         self.characters, self.questions = characters, questions
 
     def before_training(self) -> Results:
@@ -61,7 +61,7 @@ class Evaluations:
         batches, characters = self.data.held_out(split, number), self.characters
         if characters:
             batches = characters.counted(batches)
-        loss, reports = self.engine.evaluate(batches, self.options.eval_iters)
+        loss, reports = self.trainer.evaluate(batches, self.options.eval_iters)
         yield Evaluation(iteration, split, loss, characters.perplexity(loss) if characters else None, reports)
 
     def _ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:

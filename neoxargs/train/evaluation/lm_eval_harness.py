@@ -55,12 +55,12 @@ class Model:
     def score(self, rows: list[ScoringRow]) -> list[tuple[float, bool]]:
         """Return what `Scorer.score` returns: log-probability in nats, and whether all tokens are the likeliest."""
         # Between steps of a run, the engine may be in training mode.
-        self.scorer.built.deepspeed.eval()
+        self.scorer.trainer.deepspeed.eval()
         return self.scorer.score(rows)
 
     def generate(self, contexts: list[str], stops: list[str], options: dict[str, Any]) -> list[str]:
         """Continue every context until one of `stops`, which is left out, or for `maximum_tokens` tokens."""
-        self.scorer.built.deepspeed.eval()
+        self.scorer.trainer.deepspeed.eval()
         at_once, texts = ROWS * self.generator.data.size, []
         for start in range(0, len(contexts), at_once):
             texts += self._generate(contexts[start : start + at_once], stops, options)

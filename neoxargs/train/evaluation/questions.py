@@ -14,7 +14,7 @@ from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.files.prompts import read_prompts
 from neoxargs.registry.generation import Generation
-from neoxargs.train.engine.steps import Engine
+from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.evaluation.lm_eval_harness import Model, measured, run_tasks
 from neoxargs.train.evaluation.lm_eval_tasks import Tasks
 from neoxargs.train.generation.generator import Sample
@@ -33,17 +33,17 @@ class Questions:
     Raises Problems if a task cannot be loaded.
     """
 
-    def __init__(self, built: Engine, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process):
-        self.built, self.options = built, config.generation
+    def __init__(self, trainer: Trainer, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process):
+        self.trainer, self.options = trainer, config.generation
         self.every = config.training.eval_interval
         self.tasks = Tasks.of(config) if config.generation.eval_tasks_interval else None
         self.prompts = _prompts(self.options)
-        self.generator = make_generator(built, config, tokenizer, mesh, process)
+        self.generator = make_generator(trainer, config, tokenizer, mesh, process)
         for warning in self.generator.overlong(self._samples()) if process.main else ():
             print(warning, flush=True)
         self.generator.count = 0  # the seeds of all ranks are counted alike
         if self.tasks:
-            self.model = Model(Scorer(built, mesh, config.batch.train_micro_batch_size_per_gpu), self.generator)
+            self.model = Model(Scorer(trainer, mesh, config.batch.train_micro_batch_size_per_gpu), self.generator)
             if process.main:
                 # Now, so that an unknown task is reported before the first step.
                 self.tasks.load()
@@ -56,7 +56,7 @@ class Questions:
     def ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:
         """Yield what the model answers. everything: whether to run the tasks although they are not due."""
         if self.tasks and (everything or self._tasks_due(iteration)):
-            with paused(self.built), suppress_output(), _suppress_progress_bars():
+            with paused(self.trainer), suppress_output(), _suppress_progress_bars():
                 results = run_tasks(self.tasks, self.model)
             yield TaskResults(iteration, measured(results))
         if self.prompts:
@@ -72,7 +72,7 @@ class Questions:
     def _answers(self) -> list[Answer]:
         generator, samples = self.generator, self._samples()
         generator.options = self.options
-        with paused(self.built):
+        with paused(self.trainer):
             generator.finish(samples)
         texts = (generator.tokenizer.detokenize(sample.ids) for sample in samples)
         return [Answer(sample.context, text, sample.finished) for sample, text in zip(samples, texts, strict=True)]
@@ -89,8 +89,8 @@ def _suppress_progress_bars() -> AbstractContextManager[object]:
     return nullcontext() if setup.show_all else redirect_stderr(io.StringIO())
 
 
-def questions(built: Engine, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process) -> Questions | None:
+def questions(trainer: Trainer, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process) -> Questions | None:
     """Return what the configuration asks, or None. Raises Problems if a task cannot be loaded."""
     options = config.generation
     asked = options.eval_tasks_interval or options.eval_prompts or options.eval_prompts_file
-    return Questions(built, config, tokenizer, mesh, process) if asked else None
+    return Questions(trainer, config, tokenizer, mesh, process) if asked else None

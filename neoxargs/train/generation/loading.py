@@ -12,8 +12,8 @@ from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.engine import build as engine
-from neoxargs.train.engine.steps import Engine, Pipelined
+from neoxargs.train.engine import build
+from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
@@ -28,30 +28,30 @@ ROWS = 16
 
 def load_model(
     config: Config, json: dict[str, Any], tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
-) -> tuple[Engine, Path | None]:
-    """Build this rank's part of the model, load the checkpoint, and return both engine and checkpoint folder.
+) -> tuple[Trainer, Path | None]:
+    """Build this rank's part of the model, load the checkpoint, and return both with the checkpoint's folder.
 
     config: as `for_generation` returns. json: DeepSpeed's configuration, as `without_training` returns.
     """
-    rows = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
-    model_engine = engine.build(config, json, rows, mesh, trains=config.zero_optimization.stage == 3)
-    checkpoints = Checkpoints(config, model_engine.deepspeed, process)
+    rows = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
+    trainer = build.build(config, json, rows, mesh, trains=config.zero_optimization.stage == 3)
+    checkpoints = Checkpoints(config, trainer.deepspeed, process)
     checkpoints.load()
-    model_engine.deepspeed.eval()
-    return model_engine, checkpoints.last
+    trainer.deepspeed.eval()
+    return trainer, checkpoints.last
 
 
 def make_generator(
-    model_engine: Engine, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
+    trainer: Trainer, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
 ) -> Generator:
     """Return the generator that continues prompts with a loaded model."""
     model: PlainModel | PipelinedModel
-    if isinstance(model_engine, Pipelined):
+    if isinstance(trainer, Pipelined):
         bound = config.embedding.final_logit_softcapping or 0.0
         # Without sequence parallelism, see `for_generation`.
-        loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), mesh.tensor, softcap=bound)
+        loss = Loss(build.vocabulary(config, tokenizer.vocab_size), mesh.tensor, softcap=bound)
         model = PipelinedModel(
-            model_engine.deepspeed.module,
+            trainer.deepspeed.module,
             loss,
             mesh,
             process.device,
@@ -59,7 +59,7 @@ def make_generator(
             needs_document_starts(config.data),
         )
     else:
-        plain: Any = model_engine.deepspeed
+        plain: Any = trainer.deepspeed
         model = PlainModel(plain.module, plain, process.device)
     seed, context = config.training.seed, longrope_context(config)
     generator = Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)

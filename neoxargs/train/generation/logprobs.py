@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
-from neoxargs.train.engine.steps import Engine, Pipelined
+from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.losses.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.process.mesh import Mesh
@@ -88,8 +88,8 @@ def another_loss(module: nn.Module, change: Callable[[Loss], L]) -> Iterator[L]:
 class Scorer:
     """Scores token sequences with a loaded model. Collective: every rank makes the same calls."""
 
-    def __init__(self, built: Engine, mesh: Mesh, micro_batch: int) -> None:
-        self.built, self.mesh, self.micro_batch = built, mesh, micro_batch
+    def __init__(self, trainer: Trainer, mesh: Mesh, micro_batch: int) -> None:
+        self.trainer, self.mesh, self.micro_batch = trainer, mesh, micro_batch
         #: Number of micro batches per call of `run`. A pipeline fills and empties in each call, which takes as long as
         #: (stages - 1) micro batches.
         self.in_flight = IN_FLIGHT * mesh.pipe.size
@@ -99,10 +99,10 @@ class Scorer:
     @torch.no_grad()
     def run(self, batches: Iterator[MicroBatch] | None, count: int) -> list[Scored]:
         """Score `count` micro batches of equal shape; return the scores on ranks that report, others an empty list."""
-        model: Any = self.built.deepspeed
+        model: Any = self.trainer.deepspeed
         inputs = None if batches is None else (batch.to(model.device) for batch in batches)
         with another_loss(model.module, ScoringLoss) as loss:
-            if isinstance(self.built, Pipelined):
+            if isinstance(self.trainer, Pipelined):
                 model.reset_activation_shape()  # earlier micro batches may have had another shape
                 model.eval_batch(inputs and map(to_pipeline, inputs), num_micro_batches=count)
             else:

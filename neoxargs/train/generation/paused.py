@@ -15,22 +15,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from neoxargs.train.engine.steps import Engine, Pipelined
+from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.generation.logprobs import another_loss
 from neoxargs.train.process.mesh import ALONE
 
 
 @contextmanager
-def paused(built: Engine) -> Iterator[None]:
+def paused(trainer: Trainer) -> Iterator[None]:
     """Let the engine process texts of any length within this. Collective: every rank enters and leaves it."""
-    engine, module = built.deepspeed, built.deepspeed.module
+    engine, module = trainer.deepspeed, trainer.deepspeed.module
     trained = module.training
     with _same_random_numbers(engine.device), _whole_sequences(module), _uncompiled(module):
         engine.eval()
         yield
     engine.train(trained)
-    if isinstance(built, Pipelined):
-        built.deepspeed.reset_activation_shape()
+    if isinstance(trainer, Pipelined):
+        trainer.deepspeed.reset_activation_shape()
 
 
 @contextmanager
@@ -48,15 +48,15 @@ def _same_random_numbers(device: torch.device) -> Iterator[None]:
 @contextmanager
 def _whole_sequences(module: nn.Module) -> Iterator[None]:
     """Turn off sequence parallelism: generation passes one token at a time, which cannot be sharded."""
-    sharded = [(layer, layer.shards) for layer in module.modules() if hasattr(layer, "shards")]
+    sharded = [(layer, layer.sequence) for layer in module.modules() if hasattr(layer, "sequence")]
     for layer, _ in sharded:
-        setattr(layer, "shards", ALONE)  # noqa: B010
+        setattr(layer, "sequence", ALONE)  # noqa: B010
     try:
-        with another_loss(module, lambda loss: replace(loss, shards=ALONE)):
+        with another_loss(module, lambda loss: replace(loss, sequence=ALONE)):
             yield
     finally:
-        for layer, shards in sharded:
-            setattr(layer, "shards", shards)  # noqa: B010
+        for layer, sequence in sharded:
+            setattr(layer, "sequence", sequence)  # noqa: B010
 
 
 def _uncompiled(module: nn.Module) -> AbstractContextManager[object]:

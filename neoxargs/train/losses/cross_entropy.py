@@ -68,7 +68,7 @@ class Loss:
     """Keep logits in the model's precision instead of fp32 (`fp16_lm_cross_entropy`); sums over them are fp32."""
     z: float = 0.0
     """`z_loss`: weight of log(Z)^2, with Z the softmax's denominator, in the gradient; the loss excludes the term."""
-    shards: Axis = ALONE
+    sequence: Axis = ALONE
     """Sequence parallel ranks, each with a shard of the hidden states; the labels cover the full sequence."""
     over_padding: bool = False
     """The padding rows take part in the softmax (`softmax_over_padding`)."""
@@ -84,7 +84,7 @@ class Loss:
         options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
         embedding = config.embedding
         bounded = embedding.softmax_over_padding, embedding.final_logit_softcapping or 0.0
-        return cls(vocabulary, ranks.tensor, *options, ranks.shards, *bounded, compiles_cross_entropy(config))
+        return cls(vocabulary, ranks.tensor, *options, ranks.sequence, *bounded, compiles_cross_entropy(config))
 
     @property
     def rows(self) -> int:
@@ -108,7 +108,7 @@ class Loss:
     def _hidden(self, readout: Readout) -> Tensor:
         """Return the hidden states (T, D) of the full sequence."""
         # Each rank multiplies with its rows of the weight, so the gradients are summed over the ranks.
-        whole = enter_region(readout.hidden, self.tensor, self.shards)
+        whole = enter_region(readout.hidden, self.tensor, self.sequence)
         return whole.flatten(0, -2)
 
     def logits(self, readout: Readout) -> Tensor:
@@ -122,7 +122,7 @@ class Loss:
     def softmax_logits(self, readout: Readout) -> Tensor:
         """Return logits (batch, seq, `rows`), like `logits` but of all rows that take part in the softmax."""
         with torch.no_grad():
-            local = self.bounded(F.linear(gather(readout.hidden, self.shards), readout.weight))
+            local = self.bounded(F.linear(gather(readout.hidden, self.sequence), readout.weight))
             if self.tensor.size == 1:
                 return local[..., : self.rows]
             slices = [torch.empty_like(local) for _ in range(self.tensor.size)]

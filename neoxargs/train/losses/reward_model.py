@@ -45,7 +45,7 @@ class RewardLoss(Loss):
 
     def rewards(self, readout: Readout, labels: Tensor) -> Tensor:
         """Return the reward of each answer (batch), fp32. readout: its weight is (1, hidden)."""
-        hidden = gather_replicated(readout.hidden, self.shards)
+        hidden = gather_replicated(readout.hidden, self.sequence)
         positions = torch.arange(labels.shape[1], device=labels.device)
         last = (positions * (labels != IGNORED)).amax(1)
         read = hidden[torch.arange(len(last), device=last.device), last]  # (batch, hidden)

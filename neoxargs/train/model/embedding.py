@@ -80,8 +80,8 @@ class PositionEmbedding(nn.Module):
             method = initializer(init.init_method, init, shape)
             self.table = weights.parameter("table", (rows, shape.hidden_size), method)
         self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, weights)
-        self.shards = weights.ranks.shards
-        sum_gradients(self.parameters(), self.shards)
+        self.sequence = weights.ranks.sequence
+        sum_gradients(self.parameters(), self.sequence)
         #: Set during text generation only.
         self.cache: Cache | None = None
 
@@ -89,13 +89,13 @@ class PositionEmbedding(nn.Module):
         hidden_BSD, starts_BS = unpack(inputs)
         # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
-            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, self.shards.rank * hidden_BSD.shape[1])
+            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, self.sequence.rank * hidden_BSD.shape[1])
         hidden_BSD = scale_by(hidden_BSD, self.token_multiplier)
         positions = None if self.cache is None else self.cache.positions  # (batch, seq)
         if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
-            positions = positions_in_document(starts_BS).chunk(self.shards.size, dim=1)[self.shards.rank]
-        first = self.shards.rank * hidden_BSD.shape[1]
+            positions = positions_in_document(starts_BS).chunk(self.sequence.size, dim=1)[self.sequence.rank]
+        first = self.sequence.rank * hidden_BSD.shape[1]
         rows = slice(self.offset + first, self.offset + first + hidden_BSD.shape[1])
         if self.table is not None:
             table = self.table[rows] if positions is None else self.table[self.offset + positions]
@@ -108,7 +108,7 @@ class PositionEmbedding(nn.Module):
         hidden_BSD = scale_by(hidden_BSD, self.multipliers[0])
         if not (self.training and self.dropout.p):
             return pack(hidden_BSD, starts_BS)
-        with different_on_each_rank(self.shards, hidden_BSD.device):
+        with different_on_each_rank(self.sequence, hidden_BSD.device):
             return pack(self.dropout(hidden_BSD), starts_BS)
 
 

@@ -38,8 +38,9 @@ class GPT(nn.Module):
         self.order = weights_of_layers(config.shape)
         self.layers = nn.ModuleList(modules[f"{LAYERS}.{index}"] for index in range(max(self.order) + 1))
         self.final_norm = modules[FINAL_NORM]
-        self.head = found[-1].name
-        self.add_module(self.head, modules[self.head])
+        #: `output` or, of a reward model, `rm_linear`, as its weight is named.
+        self.head_name = found[-1].name
+        self.add_module(self.head_name, modules[self.head_name])
         self.loss = loss_of(config, vocabulary, weights.ranks, shared.measures)
         #: Recompute activations in the backward pass in groups of this many layers; 0 keeps all activations.
         self.checkpoint_layers = 0
@@ -54,22 +55,22 @@ class GPT(nn.Module):
     ) -> Tensor:
         """others: what only the loss reads."""
         hidden = self.positions(self.embedding(pack(tokens, starts)))
-        step = self.checkpoint_layers if self.training and self.checkpoint_layers else 0
+        recomputes = self.training and self.checkpoint_layers > 0
         bias = None
-        if self.relative is not None and step and self.reduces_gradients_once:
+        if self.relative is not None and recomputes and self.reduces_gradients_once:
             bias = self.relative(tokens.shape[1])
-        # With step 0, one group with all layers.
-        for start in range(0, len(self.order), step or len(self.order)):
+        size = self.checkpoint_layers if recomputes else len(self.order)
+        for start in range(0, len(self.order), size):
             # Built anew for each pass: `layers` holds each set of weights once, but a layer may run several times.
-            run = nn.Sequential(*(self.layers[index] for index in self.order[start:][: step or None]))
-            hidden = self._recomputed(run, hidden, bias) if step else run(hidden)
+            group = nn.Sequential(*(self.layers[index] for index in self.order[start : start + size]))
+            hidden = self._recomputed(group, hidden, bias) if recomputes else group(hidden)
         # Passed as a function because of ZeRO-3, see Head.forward.
         batch = None if labels is None else MicroBatch(tokens, labels, starts, **others)
         finish = self.loss.logits if batch is None else lambda readout: self.loss(readout, batch)
-        head: Callable[..., Tensor] = getattr(self, self.head)
-        return head(self.final_norm(unpack(hidden)[0]), finish)
+        result: Tensor = self.get_submodule(self.head_name)(self.final_norm(unpack(hidden)[0]), finish)
+        return result
 
-    def _recomputed(self, run: Callable[..., LayerInput], inputs: LayerInput, bias: Tensor | None) -> LayerInput:
+    def _recomputed(self, group: Callable[..., LayerInput], inputs: LayerInput, bias: Tensor | None) -> LayerInput:
         """Run a group of layers with checkpointing.
 
         The tensors are passed one by one, because checkpointing does not look for gradients inside a tuple.
@@ -77,11 +78,11 @@ class GPT(nn.Module):
         single = isinstance(inputs, Tensor)
         flat = (inputs,) if single else inputs
 
-        def part(*tensors: Tensor) -> LayerInput:
+        def run(*tensors: Tensor) -> LayerInput:
             if bias is None:
-                return run(tensors[0] if single else tensors)
+                return group(tensors[0] if single else tensors)
             assert self.relative is not None
             with self.relative.use_precomputed(tensors[-1]):
-                return run(tensors[0] if single else tensors[:-1])
+                return group(tensors[0] if single else tensors[:-1])
 
-        return self.checkpoint(part, *flat, *(() if bias is None else (bias,)))
+        return self.checkpoint(run, *flat, *(() if bias is None else (bias,)))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import mlp_width
+from neoxargs.facts.model import GATED, mlp_width
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Selective
 from neoxargs.train.parallel.init import initializer
@@ -26,20 +26,19 @@ def _erf_gelu(x: Tensor) -> Tensor:
     return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
+#: Activations other than `gelu`.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
     "relu": F.relu,
     "softsign": F.softsign,
     "swish": F.silu,
     "silu": F.silu,
     "mish": F.mish,
 }
-#: Gated activations -> the function applied to the gate (Shazeer 2020, arXiv:2002.05202).
+#: Gated activations other than `geglu` -> the function applied to the gate (Shazeer 2020, arXiv:2002.05202).
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": torch.sigmoid,
     "bilinear": lambda gate: gate,
     "reglu": F.relu,
-    "geglu": F.gelu,
     "geglu_tanh": _tanh_gelu,
     "swiglu": F.silu,
 }
@@ -50,7 +49,7 @@ def activation(
 ) -> Callable[[Tensor], Tensor]:
     """Return the activation between the two matrices; a gated one halves the last dimension."""
     gelu = _erf_gelu if onnx_safe else F.gelu
-    if name in GATES:
+    if name in GATED:
         gate = gelu if name == "geglu" else GATES[name]
         return lambda x: _gated(x, gate, recompute or Selective())
     if name == "gelu":
@@ -99,7 +98,7 @@ class FeedForward(nn.Module):
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
         # A gated activation needs twice the width: one half each for value and gate.
-        halves = 2 if mlp.activation in GATES else 1
+        halves = 2 if mlp.activation in GATED else 1
         # `halves` parts: each rank gets the same share of both halves, so that it can multiply them without
         # communication.
         self.dense_h_to_4h = weights.column("dense_h_to_4h", narrow, halves * wide, init_in, biased, halves)

@@ -30,9 +30,11 @@ class Part(Record):
     name: str
     """Prefix of the names of its weights, in every engine. Parts of one name are one module, which runs repeatedly."""
     build: partial[Any]
-    """Returns the module; it is called with the module of the part `shares`, if there is one."""
-    shares: str = ""
-    """Name of an earlier part whose weights it uses too."""
+    """Returns the module; it is called with the module of `tied_to` or, if it `reads_bias`, of `RELATIVE`."""
+    tied_to: str = ""
+    """Name of an earlier part whose weight it uses too."""
+    reads_bias: bool = False
+    """Whether its attention adds the relative position bias."""
 
     @property
     def runs(self) -> bool:
@@ -48,7 +50,7 @@ def parts(config: Config, vocabulary: Vocabulary, weights: Weights, shared: Shar
         Part(POSITIONS, partial(PositionEmbedding, config, weights.at(POSITIONS))),
         *([Part(RELATIVE, partial(RelativeBias, config, weights.at(RELATIVE), shared.tables))] if relative else []),
         *_blocks(config, weights, shared),
-        Part(FINAL_NORM, partial(norm, config.shape.hidden_size, config.norm, weights.ranks.shards)),
+        Part(FINAL_NORM, partial(norm, config.shape.hidden_size, config.norm, weights.ranks.sequence)),
         _head(config, vocabulary, weights),
     ]
 
@@ -58,7 +60,8 @@ def build(parts: Sequence[Part]) -> dict[str, Any]:
     modules: dict[str, Any] = {}
     for part in parts:
         if part.name not in modules:
-            modules[part.name] = part.build(*([modules[part.shares]] if part.shares else []))
+            read = RELATIVE if part.reads_bias else part.tied_to
+            modules[part.name] = part.build(*([modules[read]] if read else []))
     return modules
 
 
@@ -70,7 +73,7 @@ def _blocks(config: Config, weights: Weights, shared: Shared) -> list[Part]:
         name = f"{LAYERS}.{index}"
         block = partial(block_class(config, layer), config, weights.at(name), shared, layer)
         reads_bias = config.embedding.pos_emb == "rpe" and has_attention(config, layer)
-        blocks.append(Part(name, block, RELATIVE if reads_bias else ""))
+        blocks.append(Part(name, block, reads_bias=reads_bias))
     return blocks
 
 

@@ -23,17 +23,17 @@ from neoxargs.train.process.mesh import ALONE, Axis
 class DropoutAdd(nn.Module):
     """residual + dropout(x), for x and residual of the same shape.
 
-    shards: sequence parallel ranks, whose dropout masks must differ because each has other tokens.
+    sequence: sequence parallel ranks, whose dropout masks must differ because each has other tokens.
     """
 
-    def __init__(self, probability: float, fused: bool, shards: Axis = ALONE) -> None:
+    def __init__(self, probability: float, fused: bool, sequence: Axis = ALONE) -> None:
         super().__init__()
-        self.probability, self.fused, self.shards = probability, fused, shards
+        self.probability, self.fused, self.sequence = probability, fused, sequence
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         if not (self.training and self.probability):
             return residual + x
-        with different_on_each_rank(self.shards, x.device):
+        with different_on_each_rank(self.sequence, x.device):
             # As a part of a larger graph it is compiled with that, and asking for a compiler would break the graph.
             if self.fused and not torch.compiler.is_compiling() and should_compile(x.device.type):
                 return _compiled()(x, residual, self.probability)

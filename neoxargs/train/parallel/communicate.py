@@ -49,14 +49,14 @@ def sum_and_scatter(x: Tensor, axis: Axis) -> Tensor:
     return apply(_Scatter, x, axis)
 
 
-def enter_region(x: Tensor, tensor: Axis, shards: Axis) -> Tensor:
+def enter_region(x: Tensor, tensor: Axis, sequence: Axis) -> Tensor:
     """Return x for a region, in which each rank computes a summand of its gradient; a shard of x is gathered."""
-    return gather(x, shards) if shards.size > 1 else copy_to_ranks(x, tensor)
+    return gather(x, sequence) if sequence.size > 1 else copy_to_ranks(x, tensor)
 
 
-def leave_region(x: Tensor, tensor: Axis, shards: Axis) -> Tensor:
+def leave_region(x: Tensor, tensor: Axis, sequence: Axis) -> Tensor:
     """Sum x over the tensor parallel ranks; with sequence parallelism return this rank's shard. May overwrite x."""
-    return sum_and_scatter(x, shards) if shards.size > 1 else sum_over_ranks(x, tensor)
+    return sum_and_scatter(x, sequence) if sequence.size > 1 else sum_over_ranks(x, tensor)
 
 
 def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:

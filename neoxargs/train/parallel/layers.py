@@ -73,7 +73,7 @@ class Ranks:
     sequence_parallel: bool = False
 
     @property
-    def shards(self) -> Axis:
+    def sequence(self) -> Axis:
         """The ranks that shard the sequence between parallel regions; `ALONE` without sequence parallelism."""
         return self.tensor if self.sequence_parallel else ALONE
 
@@ -191,7 +191,7 @@ class ColumnLinear(nn.Module):
         self, inputs: int, outputs: int, method: Initializer, bias: bool, weights: Weights, parts: int = 1
     ) -> None:
         super().__init__()
-        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
         self.weight = weights.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
         self.bias = weights.parameter("bias", (outputs,), zeros, split=0, parts=parts) if bias else None
         #: Returns what adapters add to the output; None without adapters.
@@ -200,7 +200,7 @@ class ColumnLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # The gather replaces the copy: with sequence parallelism x is different on each rank.
         multiply, axis = (
-            (gather_and_multiply, self.shards) if self.shards.size > 1 else (copy_and_multiply, self.tensor)
+            (gather_and_multiply, self.sequence) if self.sequence.size > 1 else (copy_and_multiply, self.tensor)
         )
         y = multiply(x, self.weight, self.bias, axis)
         return y if self.lora is None else y + self.lora(x)
@@ -217,13 +217,13 @@ class RowLinear(nn.Module):
         self, inputs: int, outputs: int, method: Initializer, bias: bool, weights: Weights, partial: bool
     ) -> None:
         super().__init__()
-        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
         self.weight = weights.parameter("weight", (outputs, inputs), method, split=1)
         self.bias = weights.parameter("bias", (outputs,), zeros) if bias else None
         self.partial = partial
         # Each rank adds the bias to its shard of the sequence only, so its gradient is partial.
         if self.bias is not None and not self.partial:
-            sum_gradients([self.bias], self.shards)
+            sum_gradients([self.bias], self.sequence)
         #: Returns what adapters add to the output; None without adapters.
         self.lora: nn.Module | None = None
 
@@ -237,7 +237,7 @@ class RowLinear(nn.Module):
         y = F.linear(x, self.weight)
         if self.partial:
             return y if self.bias is None else y + _bias_summand(self.bias, self.tensor.size)
-        y = leave_region(y, self.tensor, self.shards)
+        y = leave_region(y, self.tensor, self.sequence)
         return y if self.bias is None else y + self.bias  # after the sum, so that it counts once
 
 
@@ -254,7 +254,7 @@ class VocabEmbedding(nn.Module):
 
     def __init__(self, rows: int, hidden: int, method: Initializer, weights: Weights) -> None:
         super().__init__()
-        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
         self.weight = weights.parameter("weight", (rows, hidden), method, split=0)
         #: Add to the weight's gradient row by row (see _AddRows). Valid only if nothing reads or reduces that gradient
         #: before all micro batches of a step have been added.
@@ -269,7 +269,7 @@ class VocabEmbedding(nn.Module):
         elsewhere = (local < 0) | (local >= rows)
         # Row 0 stands for tokens of other ranks; its vectors are set to 0 below, and so are their gradients.
         vectors = self._look_up(local.masked_fill(elsewhere, 0))
-        return leave_region(vectors.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.shards)
+        return leave_region(vectors.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.sequence)
 
     def _look_up(self, tokens: Tensor) -> Tensor:
         if self.adds_rows and self.weight.grad is not None and torch.is_grad_enabled():

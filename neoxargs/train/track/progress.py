@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Progress(Tracker):
+class ProgressBar(Tracker):
     """rich's progress bar: iterations, loss, speed, time left."""
 
     def __init__(self, console: Console | None = None) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
             BarColumn(bar_width=None),
@@ -24,7 +23,7 @@ class Progress(Tracker):
             TextColumn("{task.fields[speed]} tokens/s"),
             TimeRemainingColumn(),
         )
-        self.bar = Bar(*columns, console=console, transient=True, refresh_per_second=4)
+        self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=4)
 
     def write(self, text: str) -> None:
         """Print a line above the bar."""

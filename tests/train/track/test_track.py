@@ -18,7 +18,7 @@ from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.metrics import Metrics
-from neoxargs.train.track.progress import Progress
+from neoxargs.train.track.progress import ProgressBar
 from neoxargs.train.track.tensorboard import scalars
 from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 from tests.support.snapshots import pinned
@@ -168,7 +168,7 @@ def test_progress_keeps_lines_above_the_bar() -> None:
     from rich.console import Console as Terminal
 
     screen = io.StringIO()
-    bar = Progress(Terminal(file=screen, force_terminal=True, width=100))
+    bar = ProgressBar(Terminal(file=screen, force_terminal=True, width=100))
     bar.on_start(run(Path()))
     bar.on_step(step(1))
     bar.write("a line [not markup]")

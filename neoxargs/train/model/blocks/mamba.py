@@ -40,13 +40,13 @@ class MambaTransformerBlock(nn.Module):
         self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: RelativeBias | None = None
     ) -> None:
         super().__init__()
-        width, shards = config.shape.hidden_size, weights.ranks.shards
+        width, sequence = config.shape.hidden_size, weights.ranks.sequence
         self.recompute, rate = shared.recompute, config.regularization.hidden_dropout
-        self.norm = norm(width, config.norm, shards) if norms_before(config.norm) else None
+        self.norm = norm(width, config.norm, sequence) if norms_before(config.norm) else None
         self.mixer = Mixer(config, weights.at("mixer"), shared)
-        self.output_norm = norm(width, config.norm, shards) if norms_after(config.norm) else None
+        self.output_norm = norm(width, config.norm, sequence) if norms_after(config.norm) else None
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
-        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, shards)
+        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, sequence)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden_BSD, starts_BS = unpack(inputs)

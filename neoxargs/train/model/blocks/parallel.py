@@ -31,30 +31,30 @@ class ParallelTransformerBlock(nn.Module):
         self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: RelativeBias | None = None
     ) -> None:
         super().__init__()
-        width, self.tensor, self.shards = config.shape.hidden_size, weights.ranks.tensor, weights.ranks.shards
+        width, self.tensor, self.sequence = config.shape.hidden_size, weights.ranks.tensor, weights.ranks.sequence
         self.recompute = shared.recompute
         self.sums = self.tensor.size > 1
-        self.input_layernorm = norm(width, config.norm, self.shards)
+        self.input_layernorm = norm(width, config.norm, self.sequence)
         self.attention = SelfAttention(config, weights.at("attention"), shared, layer, relative, self.sums)
         tied = config.attention.gpt_j_tied
-        self.post_attention_layernorm = None if tied else norm(width, mlp_norm_options(config), self.shards)
+        self.post_attention_layernorm = None if tied else norm(width, mlp_norm_options(config), self.sequence)
         feed_forward = Experts if has_experts(config, layer) else FeedForward
         self.mlp = feed_forward(config, weights.at("mlp"), shared, self.sums)
         rate = config.regularization.hidden_dropout
+        #: Of attention's summand, to which the residual is added only after the sum.
         self.dropout = nn.Dropout(rate)
         # Summands cover all tokens of the sequence, and every rank must drop the same elements of them.
-        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, ALONE if self.sums else self.shards)
+        self.add = DropoutAdd(rate, config.fusion.bias_dropout_fusion, ALONE if self.sums else self.sequence)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden_BSD, starts_BS = unpack(inputs)
         with self.recompute.layer():
             normed_BSD = normed(self.input_layernorm, hidden_BSD, self.recompute)
             attended_BSD = self.attention(normed_BSD, starts_BS)
-            # One rank adds it to the residual at once, several after the sum.
             y_BSD = self.dropout(attended_BSD) if self.sums else self.add(attended_BSD, hidden_BSD)
             if self.post_attention_layernorm is not None:
                 normed_BSD = normed(self.post_attention_layernorm, hidden_BSD, self.recompute)
             y_BSD = self.add(self.mlp(normed_BSD), y_BSD)
             if self.sums:
-                y_BSD = hidden_BSD + leave_region(y_BSD, self.tensor, self.shards)
+                y_BSD = hidden_BSD + leave_region(y_BSD, self.tensor, self.sequence)
         return pack(y_BSD, starts_BS)

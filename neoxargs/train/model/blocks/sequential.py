@@ -31,19 +31,19 @@ class TransformerBlock(nn.Module):
         self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: RelativeBias | None = None
     ) -> None:
         super().__init__()
-        width, shards = config.shape.hidden_size, weights.ranks.shards
+        width, sequence = config.shape.hidden_size, weights.ranks.sequence
         before, after = norms_before(config.norm), norms_after(config.norm)
         self.recompute = shared.recompute
         #: The residual is the normalised input instead of the input itself.
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
-        self.input_layernorm = norm(width, config.norm, shards) if before else None
+        self.input_layernorm = norm(width, config.norm, sequence) if before else None
         self.attention = SelfAttention(config, weights.at("attention"), shared, layer, relative)
-        self.post_attention_layernorm = norm(width, mlp_norm_options(config), shards) if before else None
-        self.attention_output_layernorm = norm(width, config.norm, shards) if after else None
-        self.mlp_output_layernorm = norm(width, config.norm, shards) if after else None
+        self.post_attention_layernorm = norm(width, mlp_norm_options(config), sequence) if before else None
+        self.attention_output_layernorm = norm(width, config.norm, sequence) if after else None
+        self.mlp_output_layernorm = norm(width, config.norm, sequence) if after else None
         feed_forward = Experts if has_experts(config, layer) else FeedForward
         self.mlp = feed_forward(config, weights.at("mlp"), shared)
-        self.add = DropoutAdd(config.regularization.hidden_dropout, config.fusion.bias_dropout_fusion, shards)
+        self.add = DropoutAdd(config.regularization.hidden_dropout, config.fusion.bias_dropout_fusion, sequence)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden_BSD, starts_BS = unpack(inputs)

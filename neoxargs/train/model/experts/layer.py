@@ -45,13 +45,13 @@ class Experts(nn.Module):
     def __init__(self, config: Config, weights: Weights, shared: Shared, partial: bool = False) -> None:
         super().__init__()
         self.options = config.moe
-        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
         self.partial, self.losses = partial, shared.losses
         method = initializer(config.init.init_method, config.init, config.shape)
         self.router = Router(self.options, config.shape.hidden_size, method, weights.at("router"))
         self.experts = Networks(config, weights.at("experts"), shared)
         width = self.options.moe_num_shared_experts * mlp_width(config.shape, config.mlp)
-        #: Experts of all tokens, as one feed-forward network; its summands join those of the others.
+        #: Experts of all tokens ("shared experts"), one feed-forward network; its summands join those of the others.
         self.shared = FeedForward(config, weights.at("shared"), shared, True, width, bias=False) if width else None
         residual = has_dense_network(config)
         self.residual = Residual(config, weights.at("residual"), shared, method) if residual else None
@@ -64,7 +64,7 @@ class Experts(nn.Module):
         logits_TE = self.router(x_BSD)
         choice = choose(logits_TE, self.options, self.training)
         # Each rank has only some of the experts, so its gradient of x is a summand.
-        whole_BSD = enter_region(x_BSD, self.tensor, self.shards)
+        whole_BSD = enter_region(x_BSD, self.tensor, self.sequence)
         tokens_TD = whole_BSD.flatten(0, -2)
         # Each rank's experts have gradients for the weights of their own outputs only.
         choice = choice._replace(weights=copy_to_ranks(choice.weights, self.tensor))
@@ -77,7 +77,7 @@ class Experts(nn.Module):
             y_BSD = y_BSD + self.shared(x_BSD)
         if self.residual is not None:
             y_BSD = self.residual(x_BSD, y_BSD)
-        y_BSD = y_BSD if self.partial else leave_region(y_BSD, self.tensor, self.shards)
+        y_BSD = y_BSD if self.partial else leave_region(y_BSD, self.tensor, self.sequence)
         # Also the first pass of reentrant checkpointing, which has no graph: the terms are added when the layer is
         # recomputed.
         if not torch.is_grad_enabled():
@@ -148,15 +148,15 @@ class Residual(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, shared: Shared, method: Initializer) -> None:
         super().__init__()
-        self.tensor, self.shards = weights.ranks.tensor, weights.ranks.shards
+        self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
         self.dense = FeedForward(config, weights.at("dense"), shared, partial=True)
         self.weight = weights.parameter("weight", (2, config.shape.hidden_size), method)
         self.bias = weights.parameter("bias", (2,), zeros)
-        sum_gradients([self.weight, self.bias], self.shards)
+        sum_gradients([self.weight, self.bias], self.sequence)
 
     def forward(self, x_BSD: Tensor, experts_BSD: Tensor) -> Tensor:
         """Return this rank's summand of y, from the layer's input and the rank's summand of the experts' output."""
-        shares_BS2 = gather_replicated(F.linear(x_BSD, self.weight, self.bias).softmax(-1), self.shards)
+        shares_BS2 = gather_replicated(F.linear(x_BSD, self.weight, self.bias).softmax(-1), self.sequence)
         # Each rank multiplies its summands with the shares, so their gradients are summed.
         shares_BS2 = copy_to_ranks(shares_BS2, self.tensor)
         return experts_BSD * shares_BS2[..., :1] + self.dense(x_BSD) * shares_BS2[..., 1:]  # type: ignore[no-any-return]

@@ -32,17 +32,17 @@ class Router(nn.Module):
 
     def __init__(self, options: Moe, hidden: int, method: Initializer, weights: Weights) -> None:
         super().__init__()
-        self.jitter, self.shards = options.moe_jitter_eps or 0.0, weights.ranks.shards
+        self.jitter, self.sequence = options.moe_jitter_eps or 0.0, weights.ranks.sequence
         self.weight = weights.parameter("weight", (options.moe_num_experts, hidden), method)
-        sum_gradients([self.weight], self.shards)
+        sum_gradients([self.weight], self.sequence)
 
     def forward(self, x: Tensor) -> Tensor:
         # As in Switch Transformers (section 2.4): the softmax over experts is sensitive to rounding.
         x = x.float()
         if self.training and self.jitter:
-            with different_on_each_rank(self.shards, x.device):
+            with different_on_each_rank(self.sequence, x.device):
                 x = x * torch.empty_like(x).uniform_(1 - self.jitter, 1 + self.jitter)
-        return gather_replicated(F.linear(x, self.weight.float()), self.shards).flatten(0, -2)
+        return gather_replicated(F.linear(x, self.weight.float()), self.sequence).flatten(0, -2)
 
 
 def choose(logits: Tensor, options: Moe, training: bool) -> Choice:

@@ -44,17 +44,17 @@ class ColumnAdapter(Adapter):
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
-        self.dropout, self.tensor, self.shards = options.dropout, weights.ranks.tensor, weights.ranks.shards
-        sum_gradients([self.A], self.shards)  # each rank applies it to its shard of the sequence
+        self.dropout, self.tensor, self.sequence = options.dropout, weights.ranks.tensor, weights.ranks.sequence
+        sum_gradients([self.A], self.sequence)  # each rank applies it to its shard of the sequence
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
         if self.training and self.dropout:
-            with different_on_each_rank(self.shards, x.device):
+            with different_on_each_rank(self.sequence, x.device):
                 x = F.dropout(x, self.dropout)
         # Scaled here, where there are only `rank` numbers per token.
         narrow = F.linear(x, self.A) * factor  # (…, rank)
         # As in the column layer itself: see ColumnLinear.forward.
-        return F.linear(enter_region(narrow, self.tensor, self.shards), self.B)
+        return F.linear(enter_region(narrow, self.tensor, self.sequence), self.B)
 
 
 class RowAdapter(Adapter):
@@ -62,10 +62,10 @@ class RowAdapter(Adapter):
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
-        self.dropout, self.tensor, self.shards = options.dropout, weights.ranks.tensor, weights.ranks.shards
+        self.dropout, self.tensor, self.sequence = options.dropout, weights.ranks.tensor, weights.ranks.sequence
         self.partial = partial
         # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
-        sum_gradients([self.B], self.tensor if self.partial else self.shards)
+        sum_gradients([self.B], self.tensor if self.partial else self.sequence)
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
         if self.training and self.dropout:
@@ -74,7 +74,7 @@ class RowAdapter(Adapter):
                 x = F.dropout(x, self.dropout)
         narrow = F.linear(x, self.A)  # (…, rank), one summand of it on each rank
         if not self.partial and self.tensor.size > 1:
-            narrow = leave_region(narrow, self.tensor, self.shards)
+            narrow = leave_region(narrow, self.tensor, self.sequence)
         return F.linear(narrow * factor, self.B)
 
 
