@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from neoxargs.checks.trainer import trainer_problems
+from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.effects.switched_off import SWITCHED_OFF
+from neoxargs.resolve.effects.switched_off import SwitchedOff, table
 from tests.support.configure import configure
 from tests.support.paths import corpus_files, needs_corpus
 from tests.support.snapshots import pinned
@@ -140,16 +142,21 @@ def test_one_reason_is_one_warning_with_all_lines_and_a_hint() -> None:
     assert [place.line for place in (problem.where, *problem.also) if place] == [1, 3]
 
 
-@pytest.mark.parametrize("row", SWITCHED_OFF, ids=lambda row: row.names.split()[0])
-def test_a_row_names_parameters_that_have_an_effect_elsewhere(row) -> None:
+@pytest.mark.parametrize("row", table(), ids=lambda row: row.reason)
+def test_a_row_names_parameters_that_have_an_effect_elsewhere(row: SwitchedOff) -> None:
     assert all(switch in REGISTRY.parameters for switch in row.when)
-    for word in row.names.split():
-        found = [
-            p
-            for name, p in REGISTRY.parameters.items()
-            if name == word or (word[-1] == "*" and name.startswith(word[:-1]))
-        ]
+    for word in row.names:
+        found = [p for name, p in REGISTRY.parameters.items() if fnmatchcase(name, word)]
         assert any(p.effect not in ("none", "not built") for p in found), word
+
+
+def test_rows_name_all_kinds_of_their_sort() -> None:
+    """The table cannot refer to the registry or to the kinds of layers."""
+    (momentum,) = [row for row in table() if row.names == {"momentum"}]
+    types = REGISTRY.parameters["optimizer.params.momentum"].used_by_types
+    assert momentum.when == {"optimizer.type": {"is not": [*types]}}
+    (width,) = [row for row in table() if "num_kv_heads" in row.names]
+    assert width.when == {"attention_config": {"only": [*RECURRENT]}}
 
 
 @needs_corpus
@@ -162,7 +169,7 @@ def test_reasons_found_in_published_configurations() -> None:
         except Problems:
             continue
         found |= {what.what.partition("no effect: ")[2] for what in trainer_problems(config)}
-    whys = {row.reason for row in SWITCHED_OFF}
+    whys = {row.reason for row in table()}
     assert found & whys <= {
         "no checkpoint is saved because save is not set", "no checkpoint is loaded because load is not set",
         "use_wandb is off", "pos_emb is not rotary", "with lr_decay_style constant, the learning rate does not decay",
