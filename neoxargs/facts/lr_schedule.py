@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from neoxargs.base.record import Record
+from neoxargs.config.config import Config
+from neoxargs.facts import deepspeed_schedule
 
 #: Returns the value of a parameter in a run: `Config.get`.
 Get = Callable[[str], Any]
@@ -62,6 +64,11 @@ _DECAYS: dict[str, Callable[[LearningRateCurve, float], float]] = {
     "cosine": _cosine,
     "exponential": lambda curve, progress: curve.lr * math.exp(-0.693 * progress),
 }
+
+
+def rates(config: Config) -> Callable[[int], float]:
+    """Return the learning rate of an iteration, counted from 0, whichever schedule the run has."""
+    return deepspeed_schedule.curve(config) if config.scheduler.type else LearningRateCurve.of(config.get).rate
 
 
 def differing(ours: Get, theirs: Get) -> list[str]:

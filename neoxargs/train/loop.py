@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neoxargs.base.problems import Problems
+from neoxargs.facts.timeline import save_iterations
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
@@ -17,7 +18,7 @@ from neoxargs.train.evaluation.in_training import Evaluations, Results
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import memory
 from neoxargs.train.process.stop_request import StopRequest
-from neoxargs.train.saves import Saves, save_iterations
+from neoxargs.train.saves import Saves
 from neoxargs.train.track.tracker import Outcome, Step
 from neoxargs.train.track.trackers import Trackers
 

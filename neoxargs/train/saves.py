@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,20 +84,3 @@ class Saves:
         if saved:
             self.trackers.tell(lambda tracker: tracker.on_save(saved.position.iteration, saved.folder))
         return True
-
-
-def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
-    """Return the iterations after which a checkpoint is saved, in addition to the last one.
-
-    With a linear scale, every `checkpoint_factor` iterations; with a log scale, iteration 1 and then each previous one
-    times `checkpoint_factor`, rounded up. `extra_save_iters` are added.
-    """
-    factor, chosen = options.checkpoint_factor, set(options.extra_save_iters or ())
-    if factor and options.checkpoint_scale == "linear":
-        chosen |= set(range(int(factor), train_iters, int(factor)))
-    elif factor and factor > 1:
-        iteration = 1
-        while iteration < train_iters:
-            chosen.add(iteration)
-            iteration = math.ceil(iteration * factor)
-    return frozenset(chosen)

@@ -24,7 +24,7 @@ from neoxargs.train.engine.steps import HeldOut, Result
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.loop import Loop
 from neoxargs.train.process.stop_request import StopRequest
-from neoxargs.train.saves import Saves, save_iterations
+from neoxargs.train.saves import Saves
 from neoxargs.train.track import Answers, Evaluation, Outcome, Step, TaskResults, Tracker
 from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.trackers import Trackers
@@ -448,22 +448,6 @@ def test_a_folder_that_vanishes_is_restored_before_trackers_write(
     run.trackers.each.append(Vanishing())
     assert run.run().iteration == 6
     assert capsys.readouterr().err.count("[run-folder-vanished]") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, set()),
-        ({"checkpoint_factor": 30}, {30, 60, 90}),
-        ({"checkpoint_factor": 30.0}, {30, 60, 90}),
-        ({"checkpoint_factor": 30, "extra_save_iters": [0, 7]}, {0, 7, 30, 60, 90}),
-        ({"checkpoint_factor": 2, "checkpoint_scale": "log"}, {1, 2, 4, 8, 16, 32, 64}),
-        ({"checkpoint_factor": 2.5, "checkpoint_scale": "log"}, {1, 3, 8, 20, 50}),
-        ({"extra_save_iters": [5]}, {5}),
-    ],
-)
-def test_save_iterations(options: dict[str, Any], expected: set[int]) -> None:
-    assert save_iterations(Checkpoint(**options), 100) == expected
 
 
 class BackgroundSaver(Saver):

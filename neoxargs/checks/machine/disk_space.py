@@ -12,6 +12,7 @@ from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.optimizer_state import moments
+from neoxargs.facts.timeline import save_iterations
 from neoxargs.facts.trained import trained_parameters
 from neoxargs.hosts.devices import host_memory
 
@@ -81,9 +82,7 @@ def _too_little_space(config: Config) -> Iterator[Problem]:
     if not save or not (size := checkpoint_bytes(config)):
         return
     free = shutil.disk_usage(nearest_existing(Path(save))).free
-    # one more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete
-    most, kept = max(1, count_saves(config)), config.checkpoint.keep_last_n_checkpoints
-    together = min(most, kept + 1) if kept else most
+    together = checkpoints_together(config)
     what = f"save ({save}): the disk has {_size(free)} free, but"
     other = "set save to a folder on a disk with more free space"
     if size > free:
@@ -111,18 +110,12 @@ def checkpoint_bytes(config: Config) -> int:
     return trained_parameters(config, rows) * ((2 if half else 4) + states)
 
 
-def count_saves(config: Config) -> int:
-    """Return the number of checkpoints that a complete run writes."""
-    options, steps = config.checkpoint, config.training.train_iters
-    factor = options.checkpoint_factor or 0
-    if options.checkpoint_scale == "log":
-        count, step = 0, 1.0
-        while factor > 1 and step < steps:
-            count, step = count + 1, step * factor
-    else:
-        count = int((steps - 1) // factor) if factor else 0
-    # One more at the end of the run.
-    return count + len(options.extra_save_iters or ()) + 1
+def checkpoints_together(config: Config) -> int:
+    """Return the largest number of checkpoints that `save` holds at a time."""
+    written = len(save_iterations(config.checkpoint, config.training.train_iters)) + 1  # one more at the end of the run
+    kept = config.checkpoint.keep_last_n_checkpoints
+    # One more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete.
+    return min(written, kept + 1) if kept else written
 
 
 def _size(size: int) -> str:

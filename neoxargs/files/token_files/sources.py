@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -142,6 +142,31 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
             pairs.append((text, weight))
             weight = None
     return pairs
+
+
+def weights(
+    present: Sequence[Source], data: Data, tokens: Callable[[Source], int], documents: Callable[[Source], int]
+) -> list[float]:
+    """Return how often each source is drawn from, relative to the others of its split."""
+    if data.weight_by_num_documents:
+        return _document_weights([documents(source) for source in present], data.weighted_sampler_alpha)
+    return [float(tokens(source)) if source.weight is None else float(source.weight) for source in present]
+
+
+def _document_weights(counts: Sequence[int], alpha: float) -> list[float]:
+    """Return the weights of `weight_by_num_documents`, from the number of documents of each source.
+
+    A source with the share p of all documents gets p^alpha (1 - p); the weights add up to 1.
+    """
+    # The formula would give its only source the weight 0.
+    if len(counts) == 1:
+        return [1.0]
+    shares = [count / sum(counts) for count in counts]
+    powers = [share**alpha for share in shares]
+    total = sum(powers)
+    weights = [power / total * (1 - share) for power, share in zip(powers, shares, strict=True)]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def has_misplaced_weight(data_path: str | Sequence[str | float]) -> bool:

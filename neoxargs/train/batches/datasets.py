@@ -35,6 +35,7 @@ from neoxargs.files.token_files.sources import (
     labelled,
     reward_files,
     sources,
+    weights,
 )
 from neoxargs.registry.data import Data
 from neoxargs.registry.training import Training
@@ -212,14 +213,14 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     if len(present) == 1:
         single: Samples = _gpt_dataset(present[0], part, samples, sampling)
         return single
-    weights = _weights(present, sampling)
-    weights = [weight / sum(weights) for weight in weights]
+    weighted = _weights(present, sampling)
+    shares = [weight / sum(weighted) for weight in weighted]
     surplus = _settings(sampling, present).mid_level_dataset_surplus
     # The blend may draw one sample more from a source than its share, hence + 1.
     # Rounded up twice, as in megatron-core's own builder.
-    sizes = [int(np.ceil(np.ceil(samples * weight) * (1 + surplus))) + 1 for weight in weights]
+    sizes = [int(np.ceil(np.ceil(samples * share) * (1 + surplus))) + 1 for share in shares]
     built = [_gpt_dataset(s, part, size, sampling) for s, size in zip(present, sizes, strict=True)]
-    blended: Samples = megatron_core.blended(built, weights, samples, _settings(sampling, present))
+    blended: Samples = megatron_core.blended(built, shares, samples, _settings(sampling, present))
     return blended
 
 
@@ -294,10 +295,8 @@ def _labels(source: Source, sampling: Sampling) -> Any:
 
 
 def _weights(present: Sequence[Source], sampling: Sampling) -> list[float]:
-    if sampling.data.weight_by_num_documents:
-        counts = [_documents_in(source, sampling) for source in present]
-        return gpt_neox.document_weights(counts, sampling.data.weighted_sampler_alpha)
-    return [float(tokens_in(source, sampling)) if source.weight is None else float(source.weight) for source in present]
+    count = partial(tokens_in, sampling=sampling), partial(_documents_in, sampling=sampling)
+    return weights(present, sampling.data, *count)
 
 
 def tokens_in(source: Source, sampling: Sampling) -> int:

@@ -70,12 +70,17 @@ def test_bytes_of_a_checkpoint(tmp_path):
     assert (half * 12, bare * 12) == (single * 14, single * 4)
 
 
-@pytest.mark.parametrize(("text", "count"), [("", 10), ("checkpoint_scale: log\nsave_interval: 2\n", 5)])
-def test_how_many_are_written(tmp_path, text, count):
-    from neoxargs.train.saves import save_iterations
-
-    made = config(text, tmp_path)
-    assert disk_space.count_saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 10),
+        ("checkpoint_scale: log\nsave_interval: 2\n", 5),
+        ("save_interval: 3\nextra_save_iters: [3, 10]\n", 4),
+        ("keep_last_n_checkpoints: 2\n", 3),
+    ],
+)
+def test_how_many_lie_there_together(tmp_path, text, count):
+    assert disk_space.checkpoints_together(config(text, tmp_path)) == count
 
 
 def test_a_run_that_saves_nothing(tmp_path):

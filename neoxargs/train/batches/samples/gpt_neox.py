@@ -190,22 +190,6 @@ def blend_order(weights: Sequence[float], size: int) -> Arrays:
     return {"source": source, "index": index}
 
 
-def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
-    """Return the weights of `weight_by_num_documents`, from the number of documents of each source.
-
-    A source with the share p of all documents gets p^alpha (1 - p); the weights add up to 1.
-    """
-    # The formula would give its only source the weight 0.
-    if len(counts) == 1:
-        return [1.0]
-    shares = [count / sum(counts) for count in counts]
-    powers = [share**alpha for share in shares]
-    total = sum(powers)
-    weights = [power / total * (1 - share) for power, share in zip(powers, shares, strict=True)]
-    total = sum(weights)
-    return [weight / total for weight in weights]
-
-
 def _helpers() -> Any:
     """Return megatron-core's module of loops in C++, which it has from the same source as GPT-NeoX."""
     with warnings.catch_warnings():

@@ -141,10 +141,6 @@ def test_epochs(tokens: int, samples: int, seq_length: int, count: int) -> None:
     assert gpt_neox.epochs(tokens, samples, seq_length) == count
 
 
-def test_a_single_file_has_all_the_weight() -> None:
-    assert gpt_neox.document_weights([7], 0.3) == [1.0]
-
-
 def test_a_long_wait_for_an_order_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
     gpt_neox.announce(9_999_999)
     gpt_neox.announce(1_000_000_000)
