@@ -28,6 +28,7 @@ python deepy.py generate.py FILE ... [--prompt TEXT]                      sample
 python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                  evaluate a checkpoint
 python deepy.py check FILE ...                                            report every problem
 python deepy.py plan FILE ...                                             estimate memory and speed
+python deepy.py preview FILE ...                                          show what a run will do
 python deepy.py explain KEY [FILE ...]                                    describe a parameter
 python deepy.py explain --all FILE ...                                    list values with sources
 python deepy.py explain PROBLEM_ID                                        describe a problem
@@ -208,6 +209,16 @@ def plan(words: list[str]) -> int:
     return run(parse(parser, words))
 
 
+def preview(words: list[str]) -> int:
+    """`deepy preview FILE ...`: what a run will do over its iterations."""
+    from neoxargs.commands.preview.command import DESCRIPTION, add_arguments, run
+
+    parser = make_parser("preview", DESCRIPTION)
+    add_files(parser)
+    add_arguments(parser)
+    return run(parse(parser, words))
+
+
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: describe a parameter, who receives it, and its value in the files."""
     parser = make_parser(
@@ -317,6 +328,7 @@ def docs(words: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
     "plan": plan,
+    "preview": preview,
     "explain": explain,
     "diff": diff,
     "migrate": migrate,

@@ -17,7 +17,7 @@ Curve = Callable[[int], float]
 def curve(config: Config) -> Curve:
     """Return the learning rate of an iteration, counted from 0, of the first group of weights."""
     assert config.scheduler.type
-    return _CURVES[config.scheduler.type](config.scheduler_params, config.optimizer_params.lr)
+    return _CURVES[config.scheduler.type](config.scheduler_params, config.get("lr"))
 
 
 def _warm_up(options: SchedulerParams, iteration: int) -> float | None:

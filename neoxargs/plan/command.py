@@ -68,12 +68,21 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
     """Return the plan, and changes with which the run would fit or, if it fits, would be faster. Raises Problems."""
     drafted = read_draft(options.files, options.directory, options.overrides)
-    spec = _resolve(drafted, options)
-    plan = make_plan(spec, choose_target(options, spec))
+    plan = _plan(drafted, options)
     suggest = suggest_faster if plan.fits else suggest_changes
     if plan.fits and not plan.has_verdict:
         return plan, []
     return plan, suggest(plan, lambda changes: _resolve(drafted.with_values(changes), options))
+
+
+def plan_of(options: PlanOptions) -> Plan:
+    """Return the plan alone. Raises Problems."""
+    return _plan(read_draft(options.files, options.directory, options.overrides), options)
+
+
+def _plan(drafted: Draft, options: PlanOptions) -> Plan:
+    spec = _resolve(drafted, options)
+    return make_plan(spec, choose_target(options, spec))
 
 
 def _resolve(drafted: Draft, options: PlanOptions) -> RunSpec:

@@ -47,11 +47,11 @@ def samples_per_epoch(partial: Partial | Config) -> int | None:
     if epochs is None or epochs.value is None or "train_epochs" in partial.broken:
         return 0
     try:
-        chosen, cut = sources(partial.group(Data), partial.group(PostTraining))["train"], _cut(partial)
+        chosen, cut = sources(partial.group(Data), partial.group(PostTraining))["train"], cut_of(partial)
     except ValueError:  # lists of files, labels and weights differ in length, which a rule reports
         return None
     try:
-        counts = {source: _counted(source, cut) for source in chosen}
+        counts = {source: samples_in(source, cut) for source in chosen}
     except ImportError:  # a machine that only checks may lack it
         raise _not_countable(epochs, "numpy is not installed", "run pip install numpy") from None
     if unknown := [source.prefix for source, count in counts.items() if count is None]:
@@ -66,13 +66,13 @@ def _not_countable(epochs: Value, reason: str, remedy: str) -> Problems:
     return Problems(Problem(what, epochs.source.where, hint, id="epoch-not-countable", about=("train_epochs",)))
 
 
-def _cut(partial: Partial | Config) -> Cut:
+def cut_of(partial: Partial | Config) -> Cut:
     data, prompt = partial.group(Data), prompt_length(partial.group(SoftPrompt))
     length, seed = partial.group(Shape).seq_length, partial.group(Training).seed
     return Cut(data.pack_impl, length, prompt, data.allow_chopped, seed)
 
 
-def _counted(source: Source, cut: Cut) -> int | None:
+def samples_in(source: Source, cut: Cut) -> int | None:
     """Return the number of samples of a source, or None if one of its files cannot be read."""
     try:
         stamps = [os.stat(f"{prefix}.{ending}") for prefix in source.files for ending in ("idx", "bin")]

@@ -35,6 +35,13 @@ class PlanOptions(Request):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_target_arguments(parser)
+    parser.add_argument("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
+    add_search_arguments(parser.add_argument_group("search").add_argument)
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say for which devices and hosts, and under which assumptions."""
     add = parser.add_argument
     add("--device", metavar="NAME", help=f"plan for this device: {', '.join(DEVICES)}")
     add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory per device, in GiB")
@@ -56,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption (repeatable)")
     listing = "list all assumptions with their sources, and exit"
     add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
-    add("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
-    add_search_arguments(parser.add_argument_group("search").add_argument)
 
 
 def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
@@ -99,6 +104,11 @@ def _network(text: str) -> float:
     if text.lower() in NETWORKS:
         return NETWORKS[text.lower()]
     return _positive(text, f"one of {', '.join(NETWORKS)}, or a rate in Gb/s") * 1e9 / 8
+
+
+def price(text: str) -> float:
+    """Return the price of one device for an hour; raises ArgumentTypeError."""
+    return _positive(text, "a price per device and hour")
 
 
 def _gibibytes(text: str) -> float:

@@ -1,0 +1,1 @@
+"""`deepy preview`: what a run will do over its iterations, computed without starting it."""

@@ -1,0 +1,203 @@
+"""What a run will do: learning rate, data, evaluations, checkpoints, time and money. Closed forms only."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from neoxargs.base.record import Record
+from neoxargs.checks.checkpoint.changes import changes, recorded_config
+from neoxargs.checks.checkpoint.model import loaded_checkpoint
+from neoxargs.checks.machine.disk_space import checkpoint_bytes, checkpoints_together
+from neoxargs.config.config import Config
+from neoxargs.facts.batch import sequences_per_sample
+from neoxargs.facts.lr_schedule import differing, rates
+from neoxargs.facts.timeline import evaluation_iterations, save_iterations
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.files.token_files import index
+from neoxargs.files.token_files.sources import Source, sources, weights
+from neoxargs.launch.start.prepare import with_text
+from neoxargs.plan.estimate import Plan
+from neoxargs.resolve.compare.differences import Difference
+from neoxargs.runs.epochs import cut_of, samples_in
+
+#: Iterations at which curves are computed.
+POINTS = 600
+#: Operations of a forward pass, as a fraction of those of a training step without recomputation.
+FORWARD = 1 / 3
+
+
+class Drawn(Record):
+    """What training reads of a source."""
+
+    source: Source
+    tokens: float
+    """Tokens that training reads from it, repetitions included."""
+    available: float | None
+    """Tokens of one pass; None if the file cannot be read."""
+
+    @property
+    def epochs(self) -> float | None:
+        return self.tokens / self.available if self.available else None
+
+    def repeats_in(self, iterations: int) -> int | None:
+        """Return the iteration in which a document is read a second time, about; None if none is."""
+        return int(iterations / self.epochs) + 1 if self.epochs and self.epochs > 1 else None
+
+
+class Forecast(Record):
+    """A plan, seen along its iterations."""
+
+    plan: Plan
+    price: float | None = None
+    """Of one device for an hour."""
+
+    @property
+    def config(self) -> Config:
+        return self.plan.config
+
+    @property
+    def iterations(self) -> int:
+        return self.config.training.train_iters
+
+    @property
+    def tokens_per_iteration(self) -> int:
+        return self.plan.speed.tokens
+
+    @cached_property
+    def continues(self) -> Path | None:
+        """The checkpoint that the run continues from, with its iteration."""
+        found = None if self.config.checkpoint.finetune else loaded_checkpoint(self.config)
+        return found if found and checkpoint_folder.iteration_of(found) else None
+
+    @cached_property
+    def start(self) -> int:
+        """The iterations that are done already."""
+        return checkpoint_folder.iteration_of(self.continues) or 0 if self.continues else 0
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """What differs from the run that is continued, in the order of how much it matters; then its schedule."""
+        saved = checkpoint_folder.configuration(self.continues) if self.continues else None
+        if saved is None:
+            return []
+        before = recorded_config(saved).get
+        schedule = [
+            Difference((name,), (before(name), self.config.get(name)), True, (True, True))
+            for name in differing(self.config.get, before)
+        ]
+        return [*(each for level in changes(self.config, saved).values() for each in level), *schedule]
+
+    @cached_property
+    def learning_rate(self) -> list[tuple[int, float]]:
+        """Iteration, counted from 1, and its learning rate: evenly spaced, with the first, the highest and the last."""
+        rate = rates(self.config)
+        step = max(1, self.iterations // POINTS)
+        chosen = {*range(1, self.iterations + 1, step), self.iterations}
+        curve = {iteration: rate(iteration - 1) for iteration in chosen}
+        # The peak lies between two points.
+        highest = max(curve, key=curve.__getitem__)
+        near = range(max(1, highest - step), min(self.iterations, highest + step) + 1)
+        peak = max(near, key=lambda iteration: rate(iteration - 1))
+        return sorted({**curve, peak: rate(peak - 1)}.items())
+
+    @cached_property
+    def drawn(self) -> list[Drawn]:
+        """What training reads of each source; empty without token files."""
+        config = with_text(self.config)
+        chosen = [source for source in sources(config.data, config.post_training)["train"] if source.weight != 0]
+        total = self.iterations * self.tokens_per_iteration
+        passes = {source: _one_pass(source, config) for source in chosen}
+        epochs = config.training.train_epochs
+        if epochs:
+            return [Drawn(source, epochs * (passes[source] or 0), passes[source]) for source in chosen]
+        sizes = {source: index.extent(source.prefix) for source in chosen}
+        known = all(sizes.values())
+        if not known and (config.data.weight_by_num_documents or any(source.weight is None for source in chosen)):
+            shares = {source: 1.0 for source in chosen} if len(chosen) == 1 else {}
+        else:
+            each = weights(
+                chosen, config.data,
+                lambda source: int(_of_share(source, "tokens")), lambda source: int(_of_share(source, "sequences")),
+            )  # fmt: skip
+            shares = {source: weight / sum(each) for source, weight in zip(chosen, each, strict=True)}
+        return [Drawn(source, total * share, passes[source]) for source, share in shares.items()]
+
+    @cached_property
+    def evaluations(self) -> list[int]:
+        """The iterations after which the validation loss is computed."""
+        options = self.config.training
+        if not options.eval_iters or options.do_valid is False:
+            return []
+        return [*evaluation_iterations(self.config), *([] if self._ends_with_evaluation else [self.iterations])]
+
+    @property
+    def _ends_with_evaluation(self) -> bool:
+        done = evaluation_iterations(self.config)
+        return bool(done) and done[-1] == self.iterations
+
+    @cached_property
+    def saves(self) -> list[int]:
+        """The iterations after which a checkpoint is saved."""
+        if not self.config.checkpoint.save:
+            return []
+        return [*sorted(save_iterations(self.config.checkpoint, self.iterations)), self.iterations]
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return checkpoint_bytes(self.config)
+
+    @property
+    def disk_bytes(self) -> int:
+        """The most that the checkpoints take on disk at a time."""
+        return checkpoints_together(self.config) * self.checkpoint_bytes if self.saves else 0
+
+    @property
+    def disk(self) -> list[tuple[int, float]]:
+        """Iteration, and bytes of checkpoints on disk after it."""
+        kept, size = self.config.checkpoint.keep_last_n_checkpoints or len(self.saves), self.checkpoint_bytes
+        points = [(0, 0.0)]
+        for number, iteration in enumerate(self.saves, 1):
+            points += [(iteration, points[-1][1]), (iteration, float(min(number, kept) * size))]
+        return points
+
+    @property
+    def training_seconds(self) -> float:
+        """Of the iterations that are left."""
+        return (self.iterations - self.start) * self.plan.speed.step
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """Of those on the validation split, and the one on the test split at the end."""
+        options, speed = self.config.training, self.plan.speed
+        left = sum(iteration > self.start for iteration in self.evaluations) + (options.do_test is not False)
+        return left * options.eval_iters * (speed.step - speed.data - speed.optimizer) * FORWARD
+
+    @property
+    def hours(self) -> float:
+        return (self.training_seconds + self.evaluation_seconds) / 3600
+
+    @property
+    def cost(self) -> float | None:
+        return None if self.price is None else self.price * self.hours * self.plan.layout.ranks
+
+
+def _one_pass(source: Source, config: Config) -> float | None:
+    """Return the tokens of one pass over a source; None if its files cannot be read."""
+    if config.data.pack_impl == "packed":
+        return _of_share(source, "tokens") or None
+    try:
+        samples = samples_in(source, cut_of(config))
+    except ImportError:
+        return None
+    return float(samples * config.shape.seq_length * sequences_per_sample(config)) if samples else None
+
+
+def _of_share(source: Source, what: str) -> float:
+    """Return the number of tokens or sequences in the share of a source; about as many, because documents differ."""
+    size = index.extent(source.prefix)
+    if size is None:
+        return 0.0
+    chosen = source.share.sequences(size.sequences)
+    count: int = getattr(size, what)
+    return float(count * (chosen.stop - chosen.start) / max(size.sequences, 1))

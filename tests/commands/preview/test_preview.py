@@ -1,0 +1,165 @@
+"""What `deepy preview` foretells, compared with what training then does."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.files import metrics
+from neoxargs.files.token_files import writer
+from tests.support import smallest
+from tests.support.processes import rank_arguments, train_on_rank
+from tests.support.ranks import run_ranks
+from tests.support.snapshots import pinned
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with token files of 4,000 and 12,000 tokens, in documents of 100."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    for name, documents in (("code", 40), ("web", 120)):
+        with writer.new_file(Path(name), np.uint16) as file:
+            file.add(np.ones(100 * documents, np.uint16), [100] * documents, [True] * documents)
+    return tmp_path
+
+
+MIXTURE = """
+train_data_paths: [code, web]
+train_data_weights: [0.25, 0.75]
+valid_data_paths: [web]
+test_data_paths: [web]
+tokenizer_type: ByteLevelTokenizer
+lr_decay_style: cosine
+float32_matmul_precision: highest
+"""
+SAVING = "save: ckpt\ncheckpoint_factor: 20\nkeep_last_n_checkpoints: 2\neval_interval: 25\n"
+
+
+def text_of(run: str, *words: str) -> str:
+    Path("my.yml").write_text(smallest.YAML.replace("train_iters: 10", "train_iters: 100") + run)
+    return " ".join(["my.yml", "--device", "CPU", *words])
+
+
+def forecast(run: str, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["preview", *text_of(run, "--json", *words).split()]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize(
+    "run", [MIXTURE + SAVING, MIXTURE, "text_path: python-stdlib\ntokenizer_type: ByteLevelTokenizer\n"]
+)
+def test_the_text(folder: Path, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preview", *text_of(run, "--price", "2").split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pinned([line for line in lines if " as planned" not in line])
+
+
+def test_epochs_of_a_mixture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """100 iterations of 2 samples of 32 tokens: 1,600 tokens of code and 4,800 of web."""
+    found = {each["source"]: each for each in forecast(MIXTURE, capsys, "--set", "train_iters=400")["data"]}
+    assert {name: (each["tokens"], each["tokens_of_one_pass"]) for name, each in found.items()} == {
+        "code": (6400, 4000),
+        "web": (19200, 12000),
+    }
+    assert [each["epochs"] for each in found.values()] == [1.6, 1.6]
+    assert [each["repeats_in"] for each in found.values()] == [251, 251]
+
+
+@pytest.mark.parametrize(
+    ("run", "shares"),
+    [
+        ("data_path: [code, web]\n", [0.25, 0.75]),  # without weights: by tokens
+        ("data_path: [3, code, 1, web]\n", [0.75, 0.25]),
+        ("train_data_paths: [code, web]\nweight_by_num_documents: true\n", None),
+        ("train_data_paths: [code, web]\ntrain_data_weights: [0, 1]\n", [1.0]),
+        ("train_data_paths: [code, web]\npack_impl: unpacked\n", [0.5, 0.5]),
+    ],
+)
+def test_shares(folder: Path, run: str, shares: list[float] | None, capsys: pytest.CaptureFixture[str]) -> None:
+    others = "valid_data_paths: [web]\ntest_data_paths: [web]\n" if "train_data" in run else ""
+    found = forecast(run + others + "tokenizer_type: ByteLevelTokenizer\n", capsys)["data"]
+    total = sum(each["tokens"] for each in found)
+    assert total == pytest.approx(100 * 2 * 32, abs=1)
+    if shares:
+        assert [each["tokens"] / total for each in found] == pytest.approx(shares, abs=5e-3)  # whole documents
+
+
+def test_epochs_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").write_text(
+        smallest.YAML.replace("train_iters: 10\n", "train_epochs: 3\npack_impl: unpacked\n")
+        + MIXTURE.replace("train_data_weights: [0.25, 0.75]\n", "")
+    )
+    assert main(["preview", "my.yml", "--json", "--device", "CPU"]) == 0
+    assert [each["epochs"] for each in json.loads(capsys.readouterr().out)["data"]] == [3, 3]
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "cosine": {"lr_decay_style": "cosine", "min_lr": 1e-4, "warmup": 0.25, "warmup_from_zero": False},
+    "DeepSpeed": {"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 4, "total_num_steps": 12}}},
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_training_does_what_was_foretold(schedule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {
+        "save": str(tmp_path / "ckpt"), "checkpoint_factor": 3, "extra_save_iters": [4], "keep_last_n_checkpoints": 2,
+        "eval_interval": 5, "log_interval": 1, "dialect": "neox-2026", **SCHEDULES[schedule],
+    }  # fmt: skip
+    arguments = rank_arguments(tmp_path, 1, **changes)
+    assert main(["preview", str(tmp_path / "run.yml"), "--json", "--gpus", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    [(code, output, errors)] = run_ranks(train_on_rank, 1, arguments)
+    assert code == 0, errors
+    rows = list(metrics.read(tmp_path / "out" / metrics.FILE))
+    rates = {row["step"]: row["lr"] for row in rows if row["event"] == "step"}
+    assert rates == pytest.approx(dict(found["learning_rate"]))
+    assert [row["step"] for row in rows if row.get("split") == "validation"] == found["evaluations"]
+    saved = found["checkpoints"]["iterations"]
+    assert [iteration for iteration in saved if f"saved iteration {iteration} " in output] == saved == [3, 4, 6, 9, 12]
+    folders = sorted(path for path in (tmp_path / "ckpt").glob("global_step*"))
+    size = sum(file.stat().st_size for path in folders for file in path.rglob("*"))
+    assert math.isclose(size, 2 * found["checkpoints"]["bytes"], rel_tol=0.5)  # a small model: names take as much
+
+
+def test_a_run_that_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"save": str(tmp_path / "ckpt"), "load": str(tmp_path / "ckpt"), "dialect": "neox-2026"}
+    [(code, _, errors)] = run_ranks(train_on_rank, 1, rank_arguments(tmp_path, 1, **changes))
+    assert code == 0, errors
+    more = ["--set", "train_iters=20", "--set", "optimizer.params.lr=0.002", "--set", "seed=7"]
+    assert main(["preview", str(tmp_path / "run.yml"), "--json", "--gpus", "1", *more]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["iterations"] == {"first": 13, "last": 20}
+    assert found["continues"].endswith("global_step12")
+    assert {"lr", "seed"} <= {name.rpartition(".")[2] for name in found["differences"]}
+    assert found["seconds"]["training"] > 0
+
+
+def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preview", *text_of(MIXTURE + SAVING, "--html", "page.html").split()]) == 0
+    page = Path("page.html").read_text()
+    pinned(
+        re.sub(
+            r"<svg.*?</svg>|<style>.*?</style>|<dt>time</dt>.*?</dd>|<div><b>[^<]*</b><span>planned[^/]*/span></div>",
+            "",
+            page,
+            flags=re.DOTALL,
+        )
+    )
+    titles = re.findall(r'aria-label="([^"]*)"', page)
+    assert titles == ["Learning rate"] * 2 + ["Passes over each source", "Tokens", "Checkpoints on disk"]
+
+
+def test_a_price_must_be_positive(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["preview", *text_of(MIXTURE, "--price", "-1").split()])
+    assert stop.value.code == 2
+    assert "a price per device and hour" in capsys.readouterr().err
