@@ -21,7 +21,7 @@ PACKAGE = ROOT / "neoxargs"
 #: The rooms of a run of ours.
 OURSELVES = ("train", "launch", "hosts", "targets", "processes", "runs", "checks", "data", "convert")
 #: Who reads a parameter for it; the tables that only list names are left out.
-READERS = (*OURSELVES, "resolve/rules", "facts")
+READERS = (*OURSELVES, "resolve/rules", "facts", "files/token_files")
 LISTS = ("neox_compat.py", "megatron.py", "megatron_tables.py", "megatron_unsupported.py")
 
 ALIVE = [p for p in REGISTRY.parameters.values() if p.effect not in ("none", "not built") and not p.replaced_by]
