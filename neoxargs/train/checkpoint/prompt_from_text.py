@@ -52,7 +52,7 @@ def starting_from_text(engine: interface.Engine, config: Config, tokenizer: Toke
 
 
 def _embeddings(weight: Tensor, ids: Sequence[int], tensor: Axis) -> Tensor:
-    """Return the embeddings (ids, hidden). weight: this rank's rows."""
+    """Return the embeddings, (ids, D). weight: this rank's rows."""
     rows = len(weight)
     local = torch.tensor(ids, device=weight.device) - tensor.rank * rows
     elsewhere = (local < 0) | (local >= rows)

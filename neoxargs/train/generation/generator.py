@@ -36,20 +36,17 @@ class PlainModel:
         self.module, self.run, self.device = gpt, run, device
         self.documents = gpt.embedding.eod is not None
 
-    def logits(self, tokens: Tensor, last: Tensor) -> Tensor:
-        """Return the logits (batch, vocabulary) at each row's last position.
-
-        tokens: (batch, seq). last: (batch), positions in `tokens`.
-        """
-        positions = last.to(self.device)
+    def logits(self, tokens_BS: Tensor, last_B: Tensor) -> Tensor:
+        """Return logits_BV at each row's last position. last_B: positions in tokens_BS."""
+        positions_B = last_B.to(self.device)
 
         # The output layer is the largest layer, so it is applied to the last position of each row only.
         def pick_last(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (_select_positions(inputs[0], positions), *inputs[1:])
+            return (_select_positions(inputs[0], positions_B), *inputs[1:])
 
         hook = self.module.output.register_forward_pre_hook(pick_last)
         try:
-            return self.run(tokens.to(self.device))[:, 0]
+            return self.run(tokens_BS.to(self.device))[:, 0]
         finally:
             hook.remove()
 
@@ -71,13 +68,13 @@ class PipelinedModel:
         self.hidden_size, self.documents = hidden_size, documents
         self.dtype = next(pipeline.parameters()).dtype
 
-    def logits(self, tokens: Tensor, last: Tensor) -> Tensor | None:
+    def logits(self, tokens_BS: Tensor, last_B: Tensor) -> Tensor | None:
         """Return what `PlainModel.logits` returns on the last stage; None on the others."""
         first, end = self.axis.rank == 0, self.axis.rank == self.axis.size - 1
-        entered = tokens.to(self.device) if first else self._receive(tokens.shape)
+        entered = tokens_BS.to(self.device) if first else self._receive(tokens_BS.shape)
         left = self._stage_output(entered)
         if end:
-            return self.loss.logits(Readout(_select_positions(left.hidden, last.to(self.device)), left.weight))[:, 0]
+            return self.loss.logits(Readout(_select_positions(left.hidden, last_B.to(self.device)), left.weight))[:, 0]
         for tensor in (left,) if isinstance(left, Tensor) else left:
             dist.send(tensor.contiguous(), member(self.axis, self.axis.rank + 1), group=self.axis.group)
         return None
@@ -91,7 +88,7 @@ class PipelinedModel:
             self.module.activation_checkpoint_interval = interval
 
     def _receive(self, shape: torch.Size) -> LayerInput:
-        """Receive the previous stage's output. shape: (batch, seq)."""
+        """Receive the previous stage's output. shape: (B, S)."""
         carried = [torch.empty((*shape, self.hidden_size), dtype=self.dtype, device=self.device)]
         if self.documents:
             carried.append(torch.empty(shape, dtype=torch.int64, device=self.device))
@@ -106,9 +103,9 @@ def member(axis: Axis, rank: int) -> int:
     return dist.get_global_rank(axis.group, rank)
 
 
-def _select_positions(hidden: Tensor, last: Tensor) -> Tensor:
-    """Select one position of each row: (batch, seq, hidden) -> (batch, 1, hidden)."""
-    return hidden[torch.arange(len(last), device=hidden.device), last].unsqueeze(1)
+def _select_positions(hidden_BSD: Tensor, last_B: Tensor) -> Tensor:
+    """Select one position of each row: (B, 1, D)."""
+    return hidden_BSD[torch.arange(len(last_B), device=hidden_BSD.device), last_B].unsqueeze(1)
 
 
 @dataclass
@@ -249,15 +246,15 @@ class Generator:
         self, rows: list[list[int]], samples: Sequence[Sample], cache: Cache | None
     ) -> tuple[list[int], list[float]]:
         """Return the next token of each row, drawn with its sample's generator, and the token's logit."""
-        logits = self.model.logits(*self._pass_inputs(rows, cache))
+        logits_BV = self.model.logits(*self._pass_inputs(rows, cache))
         # fp64 holds token ids and fp32 logits exactly, so that one broadcast sends both.
         chosen = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.model.device)
-        if logits is not None:
-            logits = logits.float().cpu()  # one transfer for all rows
-            pairs = zip(logits, samples, strict=True)
-            tokens = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in pairs])
-            of_tokens = logits.gather(1, tokens.unsqueeze(1))[:, 0]
-            chosen = torch.stack((tokens, of_tokens), 1).double().to(chosen)
+        if logits_BV is not None:
+            logits_BV = logits_BV.float().cpu()  # one transfer for all rows
+            pairs = zip(logits_BV, samples, strict=True)
+            tokens_B = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in pairs])
+            of_tokens_B = logits_BV.gather(1, tokens_B.unsqueeze(1))[:, 0]
+            chosen = torch.stack((tokens_B, of_tokens_B), 1).double().to(chosen)
             # The logits of tensor parallel ranks may differ in the last bit; all ranks must draw the same token.
             _broadcast(chosen, self.mesh.tensor, 0)
         # Ranks of earlier stages have no logits, but the token enters their next pass.
@@ -265,19 +262,19 @@ class Generator:
         return chosen[:, 0].long().tolist(), chosen[:, 1].tolist()
 
     def _pass_inputs(self, rows: list[list[int]], cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Return the tokens (batch, seq) that this pass processes, and each row's last position in them (batch)."""
+        """Return tokens_BS that this pass processes, and each row's last position in them, (B)."""
         if cache is None:
             room = self.seq_length - len(self.prefix)
             # The window slides over the text, and the soft prompt stays in front of it.
             return padded([[*self.prefix, *row[len(self.prefix) :][-room:]] for row in rows])
         if not cache.started:
             cache.started = True
-            tokens, last = padded(rows)
-            cache.lengths = last.to(self.model.device) + 1
-            return tokens, last
-        newest = torch.tensor([len(row) - 1 for row in rows], device=self.model.device)
+            tokens_BS, last_B = padded(rows)
+            cache.lengths = last_B.to(self.model.device) + 1
+            return tokens_BS, last_B
+        newest_B = torch.tensor([len(row) - 1 for row in rows], device=self.model.device)
         # length: the longest row; `Cache.visible` masks what shorter rows do not have.
-        cache.begin(newest.unsqueeze(1), max(map(len, rows)))
+        cache.begin(newest_B.unsqueeze(1), max(map(len, rows)))
         return torch.tensor([row[-1:] for row in rows]), torch.zeros(len(rows), dtype=torch.int64)
 
 
@@ -287,7 +284,7 @@ def _broadcast(tensor: Tensor, axis: Axis, rank: int) -> None:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Pad rows on the right to tokens (batch, longest); return them and each row's last position (batch)."""
+    """Pad rows on the right to tokens_BS; return them and each row's last position, (B)."""
     tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
     for row, ids in zip(tokens, rows, strict=True):
         row[: len(ids)] = torch.tensor(ids)

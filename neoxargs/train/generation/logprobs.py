@@ -31,11 +31,11 @@ class Scored(NamedTuple):
     """The scores of a micro batch's labels."""
 
     labels: Tensor
-    """(batch, seq)"""
+    """(B, S)"""
     logs: Tensor
-    """(batch, seq), log-probabilities in nats; 0 where the label is IGNORED"""
+    """(B, S), log-probabilities in nats; 0 where the label is IGNORED"""
     likeliest: Tensor
-    """(batch, seq), bool: whether the label is the most likely token; True where the label is IGNORED"""
+    """(B, S), bool: whether the label is the most likely token; True where the label is IGNORED"""
 
 
 class ScoringRow(NamedTuple):
@@ -56,22 +56,22 @@ class ScoringLoss:
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         """Return the mean loss over the labels, in nats."""
-        labels = batch.labels
+        labels_BS = batch.labels
         # In slices of the sequence, because the logits of all positions would need too much memory.
-        most = LOGITS_AT_ONCE.get(labels.device.type, 2**27)
-        step = max(1, most // (self.loss.vocabulary.padded * labels.shape[0]))
-        parts = [slice(start, start + step) for start in range(0, labels.shape[1], step)]
-        pairs = [self._score(Readout(readout.hidden[:, part], readout.weight), labels[:, part]) for part in parts]
-        logs, likeliest = (torch.cat(of_parts, dim=1) for of_parts in zip(*pairs, strict=True))
+        most = LOGITS_AT_ONCE.get(labels_BS.device.type, 2**27)
+        step = max(1, most // (self.loss.vocabulary.padded * labels_BS.shape[0]))
+        parts = [slice(start, start + step) for start in range(0, labels_BS.shape[1], step)]
+        pairs = [self._score(Readout(readout.hidden[:, part], readout.weight), labels_BS[:, part]) for part in parts]
+        logs_BS, likeliest_BS = (torch.cat(of_parts, dim=1) for of_parts in zip(*pairs, strict=True))
         # To the host, because the scores of a long task would fill the GPU.
-        self.results.append(Scored(labels.cpu(), logs.cpu(), likeliest.cpu()))
-        return -logs.sum() / (labels != IGNORED).sum().clamp(min=1)
+        self.results.append(Scored(labels_BS.cpu(), logs_BS.cpu(), likeliest_BS.cpu()))
+        return -logs_BS.sum() / (labels_BS != IGNORED).sum().clamp(min=1)
 
-    def _score(self, readout: Readout, labels: Tensor) -> tuple[Tensor, Tensor]:
-        logits, ignored = self.loss.softmax_logits(readout).float(), labels == IGNORED
-        label = labels.masked_fill(ignored, 0).unsqueeze(-1)
-        logs = logits.gather(-1, label).squeeze(-1) - logits.logsumexp(-1)
-        return logs.masked_fill(ignored, 0), (logits.argmax(-1) == labels) | ignored
+    def _score(self, readout: Readout, labels_BS: Tensor) -> tuple[Tensor, Tensor]:
+        logits_BSV, ignored_BS = self.loss.softmax_logits(readout).float(), labels_BS == IGNORED
+        label_BS1 = labels_BS.masked_fill(ignored_BS, 0).unsqueeze(-1)
+        logs_BS = logits_BSV.gather(-1, label_BS1).squeeze(-1) - logits_BSV.logsumexp(-1)
+        return logs_BS.masked_fill(ignored_BS, 0), (logits_BSV.argmax(-1) == labels_BS) | ignored_BS
 
 
 @contextmanager
@@ -147,13 +147,13 @@ class Scorer:
 
 def batch(rows: Sequence[ScoringRow], length: int) -> MicroBatch:
     """Return rows of this length, padded on the right, where causal attention does not see it."""
-    tokens = torch.zeros(len(rows), length, dtype=torch.int64)
-    labels = torch.full_like(tokens, IGNORED)
+    tokens_BS = torch.zeros(len(rows), length, dtype=torch.int64)
+    labels_BS = torch.full_like(tokens_BS, IGNORED)
     for row, (ids, scored) in enumerate(rows):
         if scored:
-            tokens[row, : len(ids) - 1] = torch.tensor(ids[:-1])
-            labels[row, len(ids) - 1 - scored : len(ids) - 1] = torch.tensor(ids[-scored:])
-    return MicroBatch(tokens, labels)
+            tokens_BS[row, : len(ids) - 1] = torch.tensor(ids[:-1])
+            labels_BS[row, len(ids) - 1 - scored : len(ids) - 1] = torch.tensor(ids[-scored:])
+    return MicroBatch(tokens_BS, labels_BS)
 
 
 def windows(ids: Sequence[int], first: int, length: int) -> list[ScoringRow]:

@@ -8,36 +8,35 @@ from torch import Tensor
 from neoxargs.registry.generation import Generation
 
 
-def choose(logits: Tensor, options: Generation, random: torch.Generator) -> Tensor:
-    """Draw one token for each row of logits: (batch, vocabulary) -> (batch).
+def choose(logits_BV: Tensor, options: Generation, random: torch.Generator) -> Tensor:
+    """Draw one token for each row of logits, (B).
 
     Temperature 0 takes the most likely token, the first one of equals. Computed on the CPU and in fp32, so that a seed
     gives the same tokens on every device.
     """
-    logits = logits.float().cpu()
+    logits_BV = logits_BV.float().cpu()
     if options.temperature == 0:
-        return logits.argmax(-1)
-    logits = keep_top_p(keep_top_k(logits / options.temperature, options.top_k), options.top_p)
-    return torch.multinomial(logits.softmax(-1), 1, generator=random).squeeze(-1)
+        return logits_BV.argmax(-1)
+    logits_BV = keep_top_p(keep_top_k(logits_BV / options.temperature, options.top_k), options.top_p)
+    return torch.multinomial(logits_BV.softmax(-1), 1, generator=random).squeeze(-1)
 
 
-def keep_top_k(logits: Tensor, count: int) -> Tensor:
-    """(batch, vocabulary): set all but the `count` largest logits of each row to -inf; 0 keeps all."""
-    if not 0 < count < logits.shape[-1]:
-        return logits
-    keep = logits.topk(count, dim=-1).indices
-    return torch.full_like(logits, -torch.inf).scatter(-1, keep, logits.gather(-1, keep))
+def keep_top_k(logits_BV: Tensor, count: int) -> Tensor:
+    """Set all but the `count` largest logits of each row to -inf; 0 keeps all."""
+    if not 0 < count < logits_BV.shape[-1]:
+        return logits_BV
+    keep = logits_BV.topk(count, dim=-1).indices  # (B, count)
+    return torch.full_like(logits_BV, -torch.inf).scatter(-1, keep, logits_BV.gather(-1, keep))
 
 
-def keep_top_p(logits: Tensor, share: float) -> Tensor:
+def keep_top_p(logits_BV: Tensor, share: float) -> Tensor:
     """Keep the most likely tokens of each row until their probabilities add up to `share`; set the others to -inf.
 
-    logits: (batch, vocabulary). At least one token is kept; a share of 0 or 1 keeps all. Holtzman et al. 2019,
-    arXiv:1904.09751.
+    At least one token is kept; a share of 0 or 1 keeps all. Holtzman et al. 2019, arXiv:1904.09751.
     """
     if not 0 < share < 1:
-        return logits
-    ordered, order = logits.sort(dim=-1, descending=True)
-    probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # sum over the more likely tokens
-    return torch.empty_like(logits).scatter(-1, order, ordered.masked_fill(before >= share, -torch.inf))
+        return logits_BV
+    ordered_BV, order_BV = logits_BV.sort(dim=-1, descending=True)
+    probabilities_BV = ordered_BV.softmax(-1)
+    before_BV = probabilities_BV.cumsum(-1) - probabilities_BV  # sum over the more likely tokens
+    return torch.empty_like(logits_BV).scatter(-1, order_BV, ordered_BV.masked_fill(before_BV >= share, -torch.inf))

@@ -49,7 +49,7 @@ class Readout(NamedTuple):
     """Output of the last layer: the two factors of the logits, which are hidden @ weight.T."""
 
     hidden: Tensor
-    """(batch, seq, hidden)"""
+    """hidden_BSD"""
     weight: Tensor
     """(padded vocabulary / tensor ranks, hidden)"""
 
@@ -96,23 +96,23 @@ class Loss:
         mean = apply(_CrossEntropy, *arguments)
         return mean if batch.factor is None else mean * batch.factor
 
-    def log_probabilities(self, readout: Readout, labels: Tensor) -> Tensor:
-        """Return the log-probability of every label (batch, seq), with gradients; 0 where the label is IGNORED.
+    def log_probabilities(self, readout: Readout, labels_BS: Tensor) -> Tensor:
+        """Return the log-probability of every label, (B, S), with gradients; 0 where the label is IGNORED.
 
         For losses other than the mean cross entropy, such as those of preference training.
         """
-        arguments = (self._hidden(readout), readout.weight, labels.flatten(), replace(self, z=0.0))
-        logs = apply(_LogProbabilities, *arguments)
-        return logs.view(labels.shape)
+        arguments = (self._hidden(readout), readout.weight, labels_BS.flatten(), replace(self, z=0.0))
+        logs_T = apply(_LogProbabilities, *arguments)
+        return logs_T.view(labels_BS.shape)
 
     def _hidden(self, readout: Readout) -> Tensor:
-        """Return the hidden states (T, D) of the full sequence."""
+        """Return hidden_TD of the full sequence."""
         # Each rank multiplies with its rows of the weight, so the gradients are summed over the ranks.
-        whole = enter_region(readout.hidden, self.tensor, self.sequence)
-        return whole.flatten(0, -2)
+        whole_BSD = enter_region(readout.hidden, self.tensor, self.sequence)
+        return whole_BSD.flatten(0, -2)
 
     def logits(self, readout: Readout) -> Tensor:
-        """Return logits (batch, seq, vocabulary), equal on every tensor parallel rank, without gradient."""
+        """Return logits_BSV, equal on every tensor parallel rank, without gradient."""
         return self.softmax_logits(readout)[..., : self.vocabulary.size]
 
     def bounded(self, logits: Tensor) -> Tensor:
@@ -120,13 +120,13 @@ class Loss:
         return logits.div_(self.softcap).tanh_().mul_(self.softcap) if self.softcap else logits
 
     def softmax_logits(self, readout: Readout) -> Tensor:
-        """Return logits (batch, seq, `rows`), like `logits` but of all rows that take part in the softmax."""
+        """Return what `logits` does, but of all rows that take part in the softmax."""
         with torch.no_grad():
-            local = self.bounded(F.linear(gather(readout.hidden, self.sequence), readout.weight))
+            local_BSV = self.bounded(F.linear(gather(readout.hidden, self.sequence), readout.weight))
             if self.tensor.size == 1:
-                return local[..., : self.rows]
-            slices = [torch.empty_like(local) for _ in range(self.tensor.size)]
-            dist.all_gather(slices, local, group=self.tensor.group)
+                return local_BSV[..., : self.rows]
+            slices = [torch.empty_like(local_BSV) for _ in range(self.tensor.size)]
+            dist.all_gather(slices, local_BSV, group=self.tensor.group)
             return torch.cat(slices, dim=-1)[..., : self.rows]
 
 

@@ -32,9 +32,16 @@ class DpoLoss(Loss):
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         if batch.reference is None:
             return super().__call__(readout, batch)
-        reference, policy = batch.reference, self.log_probabilities(readout, batch.labels).sum(1)
-        ratios = self.beta * (policy - reference)
-        chosen, rejected = ratios.chunk(2)
-        values = (*reference.chunk(2), *policy.chunk(2), chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0)
+        reference_B, policy_B = batch.reference, self.log_probabilities(readout, batch.labels).sum(1)
+        chosen_P, rejected_P = (self.beta * (policy_B - reference_B)).chunk(2)
+        margin_P = chosen_P - rejected_P
+        values = (
+            *reference_B.chunk(2),
+            *policy_B.chunk(2),
+            chosen_P,
+            rejected_P,
+            margin_P,
+            (chosen_P > rejected_P) * 1.0,
+        )
         self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
-        return -F.logsigmoid(chosen - rejected).mean()
+        return -F.logsigmoid(margin_P).mean()

@@ -42,29 +42,30 @@ class KtoLoss(Loss):
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         """batch: of an even number of answers."""
-        reference, rewards = batch.reference, batch.rewards
-        if reference is None or rewards is None:
+        reference_B, rewards_B = batch.reference, batch.rewards
+        if reference_B is None or rewards_B is None:
             return super().__call__(readout, batch)
-        policy = self.log_probabilities(readout, batch.labels).sum(1)
-        ratios = policy - reference
-        ours = self.beta * rewards * (ratios - baseline(ratios))
+        policy_B = self.log_probabilities(readout, batch.labels).sum(1)
+        ratios_B = policy_B - reference_B
+        ours_B = self.beta * rewards_B * (ratios_B - baseline(ratios_B))
         desirable, undesirable = self.weights
-        weights = desirable * (rewards > 0) + undesirable * (rewards < 0)
-        self._measure(policy.detach(), reference, rewards, (batch.labels != IGNORED).sum(1))
-        return (weights * torch.sigmoid(-ours)).mean()
+        weights_B = desirable * (rewards_B > 0) + undesirable * (rewards_B < 0)
+        self._measure(policy_B.detach(), reference_B, rewards_B, (batch.labels != IGNORED).sum(1))
+        return (weights_B * torch.sigmoid(-ours_B)).mean()
 
-    def _measure(self, policy: Tensor, reference: Tensor, rewards: Tensor, tokens: Tensor) -> None:
-        """All: (batch). tokens: number of trained tokens of each answer."""
-        ratios, good, bad = policy - reference, rewards > 0, rewards < 0
-        agreement = self.beta * rewards * ratios
+    def _measure(self, policy_B: Tensor, reference_B: Tensor, rewards_B: Tensor, tokens_B: Tensor) -> None:
+        """tokens_B: number of trained tokens of each answer."""
+        ratios_B, good_B, bad_B = policy_B - reference_B, rewards_B > 0, rewards_B < 0
+        agreement_B = self.beta * rewards_B * ratios_B
         values = (
-            (reference, None), (policy, None), (reference, good), (reference, bad), (policy, good), (policy, bad),
-            (ratios / tokens.clamp(min=1), tokens), ((agreement > 0) * 1.0, good | bad), (agreement, None),
+            (reference_B, None), (policy_B, None), (reference_B, good_B), (reference_B, bad_B), (policy_B, good_B),
+            (policy_B, bad_B), (ratios_B / tokens_B.clamp(min=1), tokens_B),
+            ((agreement_B > 0) * 1.0, good_B | bad_B), (agreement_B, None),
         )  # fmt: skip
         self.measures.add_samples(dict(zip(MEASURES, values, strict=True)))
 
 
-def baseline(ratios: Tensor) -> Tensor:
-    """Return for each log-ratio (batch) the mean of the positive ones of the other half of the micro batch."""
-    first, second = ratios.detach().clamp(min=0).chunk(2)
+def baseline(ratios_B: Tensor) -> Tensor:
+    """Return for each log-ratio the mean of the positive ones of the other half of the micro batch."""
+    first, second = ratios_B.detach().clamp(min=0).chunk(2)
     return torch.cat((second.mean().expand_as(first), first.mean().expand_as(second)))

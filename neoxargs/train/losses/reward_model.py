@@ -34,19 +34,20 @@ class RewardLoss(Loss):
     measures: Means = field(default_factory=Means)
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
-        rewards = self.rewards(readout, batch.labels)
+        rewards_B = self.rewards(readout, batch.labels)
         if batch.reference is None:
-            return rewards.mean()
-        chosen, rejected = rewards.chunk(2)
-        values = chosen, rejected, chosen - rejected, (chosen > rejected) * 1.0
+            return rewards_B.mean()
+        chosen_P, rejected_P = rewards_B.chunk(2)
+        margin_P = chosen_P - rejected_P
+        values = chosen_P, rejected_P, margin_P, (chosen_P > rejected_P) * 1.0
         self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
-        penalty = self.z * (chosen.square() + rejected.square()).mean()
-        return penalty - F.logsigmoid(chosen - rejected).mean()
+        penalty = self.z * (chosen_P.square() + rejected_P.square()).mean()
+        return penalty - F.logsigmoid(margin_P).mean()
 
-    def rewards(self, readout: Readout, labels: Tensor) -> Tensor:
-        """Return the reward of each answer (batch), fp32. readout: its weight is (1, hidden)."""
-        hidden = gather_replicated(readout.hidden, self.sequence)
-        positions = torch.arange(labels.shape[1], device=labels.device)
-        last = (positions * (labels != IGNORED)).amax(1)
-        read = hidden[torch.arange(len(last), device=last.device), last]  # (batch, hidden)
-        return F.linear(read.float(), readout.weight.float()).squeeze(-1)
+    def rewards(self, readout: Readout, labels_BS: Tensor) -> Tensor:
+        """Return the reward of each answer, (B), in fp32. readout: its weight is (1, D)."""
+        hidden_BSD = gather_replicated(readout.hidden, self.sequence)
+        positions_S = torch.arange(labels_BS.shape[1], device=labels_BS.device)
+        last_B = (positions_S * (labels_BS != IGNORED)).amax(1)
+        read_BD = hidden_BSD[torch.arange(len(last_B), device=last_B.device), last_B]
+        return F.linear(read_BD.float(), readout.weight.float()).squeeze(-1)

@@ -47,13 +47,13 @@ class RelativeBias(nn.Module):
         self.bias = None
 
     def forward(self, seq: int, rows: Tensor | None = None) -> Tensor:
-        """Return the bias (heads / tensor ranks, seq, seq), with a row for each query.
+        """Return the bias of this rank's heads, (N, S, C), with a row for each query.
 
-        rows: positions of the queries to compute, of any shape: (heads / tensor ranks, *rows.shape, seq).
+        rows: positions of the queries to compute, of any shape: (N, *rows.shape, C).
         """
         device = self.table.device
         buckets = self.tables.square(("rpe", device), seq, lambda size: self._buckets(size, device))
-        # Indexing the transposed table: (heads, buckets) by (seq, seq) gives (heads, seq, seq).
+        # Indexing the transposed table: (N, buckets) by (S, C) gives (N, S, C).
         return (self.table * self.scale).t()[:, buckets if rows is None else buckets[rows]]
 
     def _buckets(self, seq: int, device: torch.device) -> Tensor:
@@ -80,7 +80,7 @@ def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -
 
 
 def _distances_back(seq: int, device: torch.device) -> Tensor:
-    """(seq, seq): the distance from the row's token back to the column's token."""
+    """(S, C): the distance from the row's token back to the column's token."""
     positions = torch.arange(seq, device=device)
     return positions[:, None] - positions
 
@@ -104,5 +104,5 @@ def local_slopes(heads: int, axis: Axis) -> tuple[float, ...]:
 
 
 def alibi(seq: int, slopes: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return ALiBi's bias, (heads, seq, seq) in fp32: 0 at distance 0, then minus slope x distance."""
+    """Return ALiBi's bias, (N, S, C) in fp32: 0 at distance 0, then minus slope x distance."""
     return -torch.tensor(slopes, device=device)[:, None, None] * _distances_back(seq, device).clamp(min=0)

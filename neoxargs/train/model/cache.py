@@ -20,28 +20,28 @@ class Cache:
         self.started = False
         """Whether the first pass has run."""
         self.positions: Tensor | None = None
-        """Positions of this pass's tokens, (batch, seq); None in the first pass, where they are 0, 1, 2, ..."""
+        """Positions of this pass's tokens, (B, S); None in the first pass, where they are 0, 1, 2, ..."""
         self.length = 0
         """Number of cached positions that this pass may attend to, the maximum over all rows."""
         self.lengths: Tensor | None = None
-        """Number of tokens in each row of the first pass, (batch)."""
+        """Number of tokens in each row of the first pass, (B)."""
         self.entries: list[tuple[Tensor, ...]] = []
-        """For each layer, in execution order, keys and values: (batch, key and value heads, capacity, head_dim), or the
-        tensors of a recurrent layer, (batch, ...)."""
+        """For each layer, in execution order, keys and values (B, K, capacity, H), or a recurrence's tensors (B, …).
+        """
         self.next = 0
         """Index in `entries` of the layer that runs next."""
 
     def begin(self, positions: Tensor, length: int) -> None:
         """Start a pass; the first pass needs no call.
 
-        positions: (batch, seq), of this pass's tokens. length: tokens of the longest row, those of this pass included.
+        positions: (B, S), of this pass's tokens. length: tokens of the longest row, those of this pass included.
         """
         self.positions, self.length, self.next = positions, length, 0
 
     def add(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store keys and values of this pass and return those of all tokens up to now.
 
-        (batch, heads, new tokens, head_dim) -> (batch, heads, length, head_dim).
+        (B, K, S, H) -> (B, K, C, H).
         """
         if self.positions is None:
             self.entries.append((self._padded(key), self._padded(value)))
@@ -51,8 +51,7 @@ class Cache:
         keys, values = self.entries[self.next]
         self.next += 1
         rows = torch.arange(len(key), device=key.device).unsqueeze(1)
-        # An index array on both sides of a slice moves the indexed dimensions to the front: (batch, new tokens, heads,
-        # head_dim).
+        # An index array on both sides of a slice moves the indexed dimensions to the front: (B, S, K, H).
         keys[rows, :, self.positions], values[rows, :, self.positions] = key.transpose(1, 2), value.transpose(1, 2)
         # Cut to the longest row, so that attention does not read the whole capacity.
         return keys[:, :, : self.length], values[:, :, : self.length]
@@ -70,7 +69,7 @@ class Cache:
             self.next += 1
 
     def padding(self, seq: int) -> Tensor | None:
-        """(batch, seq): the tokens of this pass that are padding; None after the first pass, which has no padding."""
+        """(B, S): the tokens of this pass that are padding; None after the first pass, which has no padding."""
         if self.positions is not None or self.lengths is None:
             return None
         return torch.arange(seq, device=self.lengths.device) >= self.lengths.unsqueeze(1)
@@ -78,7 +77,7 @@ class Cache:
     def last(self, x: Tensor, count: int) -> Tensor:
         """Select the last `count` tokens of each row that are no padding.
 
-        x: (batch, count + tokens of this pass, ...), the tokens of this pass after `count` others.
+        x: (B, count + S, …), the tokens of this pass after `count` others.
         """
         if self.positions is not None or self.lengths is None:
             return x[:, -count:]
@@ -90,7 +89,7 @@ class Cache:
         self.entries = [tuple(tensor[list(rows)] for tensor in entry) for entry in self.entries]
 
     def visible(self, window: int) -> Tensor:
-        """(batch, 1, new tokens, length): whether a new token attends to a cached one.
+        """(B, 1, S, C): whether a new token attends to a cached one.
 
         It attends to itself and to the `window` tokens before it; 0 means all tokens before it.
         """
@@ -99,7 +98,7 @@ class Cache:
         return (distance >= 0) & (distance <= window) if window else distance >= 0
 
     def select(self, full: Tensor) -> Tensor:
-        """Select this pass's rows of a mask or bias: (heads, seq, seq) -> (batch, heads, new tokens, length)."""
+        """Select this pass's rows of a mask or bias: (N, C, C) -> (B, N, S, C)."""
         return full[:, self.positions, : self.length].transpose(0, 1)
 
     def _padded(self, x: Tensor) -> Tensor:

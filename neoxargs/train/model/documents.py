@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neoxargs.registry.data import Data
 
-#: Input and output of a layer: hidden states (batch, seq, hidden), or the pair of these and `starts` (batch, seq).
+#: Input and output of a layer: hidden_BSD, or the pair of hidden_BSD and starts_BS.
 LayerInput = Tensor | tuple[Tensor, Tensor]
 
 
@@ -21,25 +21,25 @@ def needs_document_starts(data: Data) -> bool:
     return data.reset_position_ids or data.reset_attention_mask
 
 
-def document_starts(tokens: Tensor, eod: int) -> Tensor:
-    """(batch, seq) tokens -> (batch, seq): the position in the sample at which the token's document begins.
+def document_starts(tokens_BS: Tensor, eod: int) -> Tensor:
+    """Return starts_BS: the position in the sample at which the token's document begins.
 
     As in Megatron, the token `eod` is the last one of its document.
     """
-    positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    positions_S = torch.arange(1, tokens_BS.shape[1] + 1, device=tokens_BS.device)
     # An eod at position i starts a document at i + 1; rolling by one makes the eod itself belong to the one it ends.
-    starts = torch.where(tokens == eod, positions, 0).cummax(dim=1).values
-    return starts.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.int64, device=tokens.device), 0)
+    starts_BS = torch.where(tokens_BS == eod, positions_S, 0).cummax(dim=1).values
+    return starts_BS.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.int64, device=tokens_BS.device), 0)
 
 
-def positions_in_document(starts: Tensor) -> Tensor:
-    """(batch, seq) document starts -> (batch, seq): the position of each token within its document."""
-    return torch.arange(starts.shape[1], device=starts.device) - starts
+def positions_in_document(starts_BS: Tensor) -> Tensor:
+    """Return the position of each token within its document, (B, S)."""
+    return torch.arange(starts_BS.shape[1], device=starts_BS.device) - starts_BS
 
 
-def same_document(starts: Tensor) -> Tensor:
-    """(batch, 1, seq, seq): whether the tokens of the row and of the column belong to the same document."""
-    return (starts[:, :, None] == starts[:, None, :]).unsqueeze(1)
+def same_document(starts_BS: Tensor) -> Tensor:
+    """(B, 1, S, C): whether the tokens of the row and of the column belong to the same document."""
+    return (starts_BS[:, :, None] == starts_BS[:, None, :]).unsqueeze(1)
 
 
 def unpack(inputs: LayerInput) -> tuple[Tensor, Tensor | None]:
@@ -47,6 +47,6 @@ def unpack(inputs: LayerInput) -> tuple[Tensor, Tensor | None]:
     return (inputs, None) if isinstance(inputs, Tensor) else inputs
 
 
-def pack(hidden: Tensor, starts: Tensor | None) -> LayerInput:
-    """Combine hidden states, or tokens, and document starts (batch, seq) into the input of the next layer."""
-    return hidden if starts is None else (hidden, starts)
+def pack(hidden: Tensor, starts_BS: Tensor | None) -> LayerInput:
+    """Combine hidden_BSD, or tokens_BS, and document starts into the input of the next layer."""
+    return hidden if starts_BS is None else (hidden, starts_BS)

@@ -43,7 +43,7 @@ class TokenEmbedding(nn.Module):
 
     @property
     def weight(self) -> nn.Parameter:
-        """(padded vocabulary / tensor ranks, hidden); shared with the output layer unless `no_weight_tying`."""
+        """weight_VD, V this rank's rows; shared with the output layer unless `no_weight_tying`."""
         return self.word_embeddings.weight
 
     def forward(self, inputs: LayerInput) -> LayerInput:
@@ -91,18 +91,18 @@ class PositionEmbedding(nn.Module):
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
             hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, self.sequence.rank * hidden_BSD.shape[1])
         hidden_BSD = scale_by(hidden_BSD, self.token_multiplier)
-        positions = None if self.cache is None else self.cache.positions  # (batch, seq)
+        positions_BS = None if self.cache is None else self.cache.positions
         if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
-            positions = positions_in_document(starts_BS).chunk(self.sequence.size, dim=1)[self.sequence.rank]
+            positions_BS = positions_in_document(starts_BS).chunk(self.sequence.size, dim=1)[self.sequence.rank]
         first = self.sequence.rank * hidden_BSD.shape[1]
         rows = slice(self.offset + first, self.offset + first + hidden_BSD.shape[1])
         if self.table is not None:
-            table = self.table[rows] if positions is None else self.table[self.offset + positions]
+            table = self.table[rows] if positions_BS is None else self.table[self.offset + positions_BS]
             hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
         if self.sinusoidal:
             steps = torch.arange(rows.start, rows.stop, device=hidden_BSD.device)
-            steps = steps if positions is None else self.offset + positions
+            steps = steps if positions_BS is None else self.offset + positions_BS
             table = sinusoidal(steps, hidden_BSD.shape[-1]).to(hidden_BSD.dtype)
             hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
         hidden_BSD = scale_by(hidden_BSD, self.multipliers[0])

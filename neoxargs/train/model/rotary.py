@@ -97,7 +97,7 @@ class Rotation:
         return tables.rows(key, seq, lambda size: self._angles(size, is_long, device))
 
     def _angles(self, seq: int, is_long: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine, each (seq, width / 2), in fp32: in 16 bits large positions would become equal."""
+        """Return cosine and sine, each (S, width / 2), in fp32: in 16 bits large positions would become equal."""
         frequency = self.base ** -(torch.arange(0, self.width, 2, device=device, dtype=torch.float32) / self.width)
         if self.scaling is not None:
             frequency = _SCALED[self.scaling.rope_type](frequency, self, is_long)

@@ -18,7 +18,7 @@ from neoxargs.train.autograd import apply
 
 
 class Choice(NamedTuple):
-    """The experts of each token, and the weights of their outputs, both (tokens, top_k)."""
+    """The experts of each token, and the weights of their outputs, both (T, top_k)."""
 
     experts: Tensor
     weights: Tensor
@@ -28,11 +28,11 @@ class Assignments(NamedTuple):
     """The pairs of a token and an expert that process it, sorted by expert."""
 
     tokens: Tensor
-    """(pairs): the index of the token."""
+    """(R): the index of the token."""
     weights: Tensor
-    """(pairs): the weight of the expert's output."""
+    """(R): the weight of the expert's output."""
     counts: Tensor
-    """(experts): the number of pairs of each expert."""
+    """(E): the number of pairs of each expert."""
 
 
 def assign(choice: Choice, count: int, capacity: int | None = None) -> Assignments:
@@ -40,27 +40,27 @@ def assign(choice: Choice, count: int, capacity: int | None = None) -> Assignmen
 
     capacity: pairs that an expert processes; those with the lowest weights are left out. None: all.
     """
-    experts, weights = choice.experts.flatten(), choice.weights.flatten()
-    counts = pairs_of_experts(experts, count)
+    experts_R, weights_R = choice.experts.flatten(), choice.weights.flatten()
+    counts_E = pairs_of_experts(experts_R, count)
     if capacity is None:
         # Stable: the pairs of an expert stay in the order of the tokens, so that results do not depend on the sort.
-        order = experts.argsort(stable=True)
+        order_R = experts_R.argsort(stable=True)
     else:
         # Sorted by weight first and then, stably, by expert: each expert's pairs are in descending order of weight.
-        order = weights.detach().argsort(descending=True, stable=True)
-        order = order[experts[order].argsort(stable=True)]
-        sorted_experts = experts[order]
+        order_R = weights_R.detach().argsort(descending=True, stable=True)
+        order_R = order_R[experts_R[order_R].argsort(stable=True)]
         # The place of each pair within its expert: 0 is the one with the highest weight.
-        place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[sorted_experts]
-        order, counts = order[place < capacity], counts.clamp(max=capacity)
+        first_E = counts_E.cumsum(0) - counts_E
+        place_R = torch.arange(len(order_R), device=order_R.device) - first_E[experts_R[order_R]]
+        order_R, counts_E = order_R[place_R < capacity], counts_E.clamp(max=capacity)
     # Pairs are numbered token by token, `top_k` each.
-    return Assignments(order // choice.experts.shape[1], weights.index_select(0, order), counts)
+    return Assignments(order_R // choice.experts.shape[1], weights_R.index_select(0, order_R), counts_E)
 
 
-def pairs_of_experts(experts: Tensor, count: int) -> Tensor:
-    """Return how often each of `count` experts was chosen: (pairs) -> (experts)."""
+def pairs_of_experts(experts_R: Tensor, count: int) -> Tensor:
+    """Return how often each of `count` experts was chosen, (E)."""
     # Not bincount, for which the host waits for the GPU: it returns as many numbers as the largest value says.
-    return experts.new_zeros(count).index_add_(0, experts, torch.ones_like(experts))
+    return experts_R.new_zeros(count).index_add_(0, experts_R, torch.ones_like(experts_R))
 
 
 def part(assignments: Assignments, experts: range) -> Assignments:
@@ -84,7 +84,7 @@ def capacity(options: Moe, tokens: int, training: bool) -> int | None:
 
 
 def grouped_product(rows_RD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Tensor:
-    """Multiply each expert's rows with its matrix: (pairs, inputs) x (experts, outputs, inputs) -> (pairs, outputs)."""
+    """Multiply each expert's rows with its matrix: rows_RD x weight_EFD -> (R, F)."""
     if _has_grouped_kernel(rows_RD, weight_EFD):
         # The kernel takes where each expert's rows end, as int32 on the device; the host need not know the counts.
         ends = counts_E.cumsum(0, dtype=torch.int32)
@@ -94,7 +94,7 @@ def grouped_product(rows_RD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Te
 
 
 def weighted_sums(outputs_RD: Tensor, assignments: Assignments, tokens: int) -> Tensor:
-    """Return each token's sum of weight x output over its experts: (pairs, hidden) -> (tokens, hidden)."""
+    """Return each token's sum of weight x output over its experts, (T, D)."""
     return apply(_WeightedSums, outputs_RD, assignments.weights, assignments.tokens, tokens)
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from neoxargs.train.autograd import apply
 from neoxargs.train.ops.fused import should_compile
 
-#: Cosines and sines, each (seq, width / 2) if they are the same for all samples, else (batch, seq, width / 2).
+#: Cosines and sines, each (S, width / 2) if they are the same for all samples, else (B, S, width / 2).
 Angles = tuple[Tensor, Tensor]
-#: Writes to the first tensor the second one, rotated by the angles, or back, times a factor. Both tensors are (batch,
-#: seq, groups, heads, head_dim).
+#: Writes to the first tensor the second one, rotated by the angles, or back, times a factor. Both tensors are
+#: (B, S, K, G, H).
 Kernel = Callable[[Tensor, Tensor, Angles, bool, float], object]
 
 
@@ -30,8 +30,8 @@ def rotate_heads(
 ) -> tuple[Tensor, ...]:
     """Split the heads of each group into queries, keys and values, and rotate the first two; or one of them alone.
 
-    Returns (batch, groups x count, seq, head_dim) for each of `counts`, the heads of a group that belong to a part. The
-    first dimensions of a head are rotated, two by each angle. scale: factor on the first part.
+    Returns (B, K x count, S, H) for each of `counts`, the heads of a group that belong to a part. The first dimensions
+    of a head are rotated, two by each angle. scale: factor on the first part.
     """
     if torch.compiler.is_compiling():  # the compiler derives the backward pass, and fuses both with their surroundings
         parts = x_BSKGH.split(list(counts), dim=3)
@@ -113,7 +113,7 @@ def _turned(x_BSKGH: Tensor, angles: Angles, back: bool, factor: float) -> Tenso
 
 
 def _of_heads(angles: Angles, back: bool, factor: float) -> Angles:
-    """Return the angles, or the negative ones, times a factor, for all heads: (..., seq, 1, 1, width / 2)."""
+    """Return the angles, or the negative ones, times a factor, for all heads: (…, S, 1, 1, width / 2)."""
     cosine, sine = (each[..., None, None, :] for each in angles)
     return _times(cosine, factor), _times(sine, -factor if back else factor)
 

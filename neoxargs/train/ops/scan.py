@@ -1,11 +1,11 @@
 """Mamba's selective scan (Gu and Dao 2023, arXiv:2312.00752, section 3), without a CUDA kernel of its own.
 
-Every inner channel has a state of N numbers. A token with input x, step size dt, input vector B and output vector C
+Every inner channel has a state of M numbers. A token with input x, step size dt, input vector B and output vector C
 changes the state h and reads it:
 
     h = exp(dt A) h + dt x B        y = C h + D x
 
-The states of all tokens would be N times as large as the layer's other activations. Only those at the ends of chunks
+The states of all tokens would be M times as large as the layer's other activations. Only those at the ends of chunks
 are stored, and the backward pass computes the states of one chunk at a time again. All of it is in fp32.
 """
 
@@ -29,19 +29,19 @@ class Inputs(NamedTuple):
     """What the scan reads of each token and of the layer; slices of the sequence have the same form."""
 
     x: Tensor
-    """(batch, seq, channels)"""
+    """(B, S, I)"""
     steps: Tensor
-    """(batch, seq, channels): the step sizes before softplus."""
+    """(B, S, I): the step sizes before softplus."""
     B: Tensor
-    """(batch, seq, N)"""
+    """(B, S, M)"""
     C: Tensor
-    """(batch, seq, N)"""
+    """(B, S, M)"""
     A: Tensor
-    """(channels, N), negative."""
+    """(I, M), negative."""
     D: Tensor
-    """(channels)"""
+    """(I)"""
     resets: Tensor | None
-    """(batch, seq), bool: tokens before which the state is set to zero, because a document begins; None for none."""
+    """(B, S), bool: tokens before which the state is set to zero, because a document begins; None for none."""
 
     def chunks(self) -> Iterator[tuple[slice, Inputs]]:
         """Yield the chunks of the sequence, in the precision of the scan."""
@@ -52,95 +52,99 @@ class Inputs(NamedTuple):
             yield where, Inputs(x, steps, into, out, self.A, self.D, resets)
 
 
-def selective_scan(inputs: Inputs, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return y (batch, seq, channels), and the state after the last token (batch, channels, N).
+def selective_scan(inputs: Inputs, state_BIM: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return y_BSI, and the state after the last token, (B, I, M).
 
-    state: before the first token; None for zeros.
+    state_BIM: before the first token; None for zeros.
     """
-    if state is None:
-        state = inputs.A.new_zeros(len(inputs.x), *inputs.A.shape)
-    return apply(_Scan, state, *inputs)
+    if state_BIM is None:
+        state_BIM = inputs.A.new_zeros(len(inputs.x), *inputs.A.shape)
+    return apply(_Scan, state_BIM, *inputs)
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, state: Tensor, *tensors: Any) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, state_BIM: Tensor, *tensors: Any) -> tuple[Tensor, Tensor]:
         inputs, before = Inputs(*tensors), []
-        y = torch.empty_like(inputs.x)
-        with torch.autocast(y.device.type, enabled=False):
+        y_BSI = torch.empty_like(inputs.x)
+        with torch.autocast(y_BSI.device.type, enabled=False):
             for where, chunk in inputs.chunks():
-                before.append(state)
-                states = _states(chunk, _decays(chunk), state)
-                y[:, where] = (states @ chunk.C.unsqueeze(-1)).squeeze(-1) + chunk.D * chunk.x
-                state = states[:, -1].clone()  # a view would keep the states of the whole chunk
+                before.append(state_BIM)
+                states_BSIM = _states(chunk, _decays(chunk), state_BIM)
+                y_BSI[:, where] = (states_BSIM @ chunk.C.unsqueeze(-1)).squeeze(-1) + chunk.D * chunk.x
+                state_BIM = states_BSIM[:, -1].clone()  # a view would keep the states of the whole chunk
         ctx.save_for_backward(torch.stack(before), *inputs)
-        return y, state
+        return y_BSI, state_BIM
 
     @staticmethod
-    def backward(ctx: Any, y_gradient: Tensor, state_gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_BSI: Tensor, gradient_BIM: Tensor) -> tuple[Tensor | None, ...]:
         before, *saved = ctx.saved_tensors
         inputs = Inputs(*saved)
         of_tokens = [torch.empty_like(tensor) for tensor in inputs[:4]]
-        of_a, of_d = torch.zeros_like(inputs.A), torch.zeros_like(inputs.D)
+        of_a_IM, of_d_I = torch.zeros_like(inputs.A), torch.zeros_like(inputs.D)
         for number, (where, chunk) in reversed(list(enumerate(inputs.chunks()))):
-            gradient = y_gradient[:, where].to(chunk.A.dtype)
-            state_gradient, gradients = _chunk_gradients(chunk, before[number], gradient, state_gradient)
+            y_BSI = gradient_BSI[:, where].to(chunk.A.dtype)
+            gradient_BIM, gradients = _chunk_gradients(chunk, before[number], y_BSI, gradient_BIM)
             for whole, part in zip(of_tokens, gradients[:4], strict=True):
                 whole[:, where] = part
-            of_a += gradients.A
-            of_d += gradients.D
-        return state_gradient, *of_tokens, of_a, of_d, None
+            of_a_IM += gradients.A
+            of_d_I += gradients.D
+        return gradient_BIM, *of_tokens, of_a_IM, of_d_I, None
 
 
-def _chunk_gradients(chunk: Inputs, before: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, Inputs]:
+def _chunk_gradients(chunk: Inputs, before_BIM: Tensor, y_BSI: Tensor, state_BIM: Tensor) -> tuple[Tensor, Inputs]:
     """Return the gradients of the state before a chunk, and of its inputs.
 
-    before: that state. y, state: gradients of the chunk's outputs and of the state after it.
+    before_BIM: that state. y_BSI, state_BIM: gradients of the chunk's outputs and of the state after it.
     """
-    decays, dt = _decays(chunk), F.softplus(chunk.steps)
-    states = _states(chunk, decays, before)
-    of_states = y.unsqueeze(-1) * chunk.C.unsqueeze(2)
-    of_states[:, -1] += state
+    decays_BSIM, dt_BSI = _decays(chunk), F.softplus(chunk.steps)
+    states_BSIM = _states(chunk, decays_BSIM, before_BIM)
+    of_states_BSIM = y_BSI.unsqueeze(-1) * chunk.C.unsqueeze(2)
+    of_states_BSIM[:, -1] += state_BIM
     # A state has an effect through its own output and through the next state.
-    of_states = _recurrence(decays.roll(-1, 1).flip(1), of_states.flip(1), torch.zeros_like(before)).flip(1)
-    of_c = (y.unsqueeze(2) @ states).squeeze(2)
-    of_inputs = (of_states @ chunk.B.unsqueeze(-1)).squeeze(-1)  # of dt x
-    of_b = ((dt * chunk.x).unsqueeze(2) @ of_states).squeeze(2)
-    of_before = decays[:, 0] * of_states[:, 0]
-    earlier = torch.cat((before.unsqueeze(1), states[:, :-1]), 1)
-    of_exponents = of_states.mul_(decays).mul_(earlier)  # of dt A
-    of_dt = torch.einsum("blcn,cn->blc", of_exponents, chunk.A) + of_inputs * chunk.x
-    of_a = torch.einsum("blcn,blc->cn", of_exponents, dt)
-    of_x = of_inputs * dt + y * chunk.D
-    of_steps = of_dt * torch.sigmoid(chunk.steps)
-    return of_before, Inputs(of_x, of_steps, of_b, of_c, of_a, (y * chunk.x).sum((0, 1)), None)
+    of_states_BSIM = _recurrence(
+        decays_BSIM.roll(-1, 1).flip(1), of_states_BSIM.flip(1), torch.zeros_like(before_BIM)
+    ).flip(1)
+    of_c_BSM = (y_BSI.unsqueeze(2) @ states_BSIM).squeeze(2)
+    of_inputs_BSI = (of_states_BSIM @ chunk.B.unsqueeze(-1)).squeeze(-1)  # of dt x
+    of_b_BSM = ((dt_BSI * chunk.x).unsqueeze(2) @ of_states_BSIM).squeeze(2)
+    of_before_BIM = decays_BSIM[:, 0] * of_states_BSIM[:, 0]
+    earlier_BSIM = torch.cat((before_BIM.unsqueeze(1), states_BSIM[:, :-1]), 1)
+    of_exponents_BSIM = of_states_BSIM.mul_(decays_BSIM).mul_(earlier_BSIM)  # of dt A
+    of_dt_BSI = torch.einsum("blcn,cn->blc", of_exponents_BSIM, chunk.A) + of_inputs_BSI * chunk.x
+    of_a_IM = torch.einsum("blcn,blc->cn", of_exponents_BSIM, dt_BSI)
+    of_x_BSI = of_inputs_BSI * dt_BSI + y_BSI * chunk.D
+    of_steps_BSI = of_dt_BSI * torch.sigmoid(chunk.steps)
+    return of_before_BIM, Inputs(
+        of_x_BSI, of_steps_BSI, of_b_BSM, of_c_BSM, of_a_IM, (y_BSI * chunk.x).sum((0, 1)), None
+    )
 
 
 def _decays(chunk: Inputs) -> Tensor:
-    """Return the factors on the states: (batch, tokens, channels, N)."""
-    decays = torch.exp(F.softplus(chunk.steps).unsqueeze(-1) * chunk.A)
-    return decays if chunk.resets is None else decays.masked_fill_(chunk.resets[..., None, None], 0)
+    """Return the factors on the states: (B, S, I, M)."""
+    decays_BSIM = torch.exp(F.softplus(chunk.steps).unsqueeze(-1) * chunk.A)
+    return decays_BSIM if chunk.resets is None else decays_BSIM.masked_fill_(chunk.resets[..., None, None], 0)
 
 
-def _states(chunk: Inputs, decays: Tensor, before: Tensor) -> Tensor:
-    """Return the state after each token: (batch, tokens, channels, N)."""
-    inputs = (F.softplus(chunk.steps) * chunk.x).unsqueeze(-1) * chunk.B.unsqueeze(2)
-    return _recurrence(decays, inputs, before)
+def _states(chunk: Inputs, decays_BSIM: Tensor, before_BIM: Tensor) -> Tensor:
+    """Return the state after each token: (B, S, I, M)."""
+    inputs_BSIM = (F.softplus(chunk.steps) * chunk.x).unsqueeze(-1) * chunk.B.unsqueeze(2)
+    return _recurrence(decays_BSIM, inputs_BSIM, before_BIM)
 
 
-def _recurrence(decays: Tensor, inputs: Tensor, before: Tensor) -> Tensor:
-    """Return h of all tokens, written over `inputs`: h = decay x h of the token before + input.
+def _recurrence(decays_BSIM: Tensor, inputs_BSIM: Tensor, before_BIM: Tensor) -> Tensor:
+    """Return h of all tokens, written over `inputs_BSIM`: h = decay x h of the token before + input.
 
     All parts of the chunk start from zero, side by side. Then the state before each part is added, decayed.
     """
-    size = next(size for size in range(PART, 0, -1) if decays.shape[1] % size == 0)
-    parts = inputs.unflatten(1, (-1, size))
+    size = next(size for size in range(PART, 0, -1) if decays_BSIM.shape[1] % size == 0)
+    parts = inputs_BSIM.unflatten(1, (-1, size))
     # The decay since the start of the part.
-    since = decays.unflatten(1, (-1, size)).clone()
+    since = decays_BSIM.unflatten(1, (-1, size)).clone()
     for token in range(1, size):
         parts[:, :, token].addcmul_(since[:, :, token], parts[:, :, token - 1])
         since[:, :, token].mul_(since[:, :, token - 1])
     for part in range(parts.shape[1]):
-        parts[:, part].addcmul_(since[:, part], before.unsqueeze(1))
-        before = parts[:, part, -1]
-    return inputs
+        parts[:, part].addcmul_(since[:, part], before_BIM.unsqueeze(1))
+        before_BIM = parts[:, part, -1]
+    return inputs_BSIM

@@ -95,7 +95,7 @@ def local_layout(pattern: Pattern, axis: Axis) -> Tensor:
 
 
 def window_mask(seq: int, width: int, device: torch.device) -> Tensor:
-    """(seq, seq): the row's token attends to itself and to the `width` tokens before it."""
+    """(S, C): the row's token attends to itself and to the `width` tokens before it."""
     return causal_mask(seq, device).triu(-width)
 
 

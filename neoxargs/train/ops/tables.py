@@ -52,7 +52,7 @@ class Tables:
         return kept
 
     def square(self, key: Hashable, seq: int, build: Callable[[int], Tensor]) -> Tensor:
-        """Return `build(seq)`, (…, seq, seq), of which the upper left part is what a shorter sequence has.
+        """Return `build(seq)`, (…, S, C), of which the upper left part is what a shorter sequence has.
 
         Only the largest is kept, so that text which grows token by token does not leave one behind for every length.
         """

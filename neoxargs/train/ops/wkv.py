@@ -27,23 +27,29 @@ LARGEST_W = 3.0
 
 
 def wkv(
-    r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor, starts: Tensor | None = None
+    r_BSNH: Tensor,
+    k_BSNH: Tensor,
+    v_BSNH: Tensor,
+    w_BSNH: Tensor,
+    u_NH: Tensor,
+    state_BNHH: Tensor,
+    starts_BS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return y (batch, seq, heads, width) and the state after the last token, both in fp32.
+    """Return y_BSNH and the state after the last token, both in fp32.
 
-    r, k, v, w: (batch, seq, heads, width). u: (heads, width). state: (batch, heads, width, width), before the first
-    token. starts: (batch, seq), where each token's document begins, if no token may read those of another document.
+    state_BNHH: before the first token. starts_BS: where each token's document begins, if no token may read those of
+    another document.
     """
-    if starts is None:
-        starts = torch.full(r.shape[:2], -1, device=r.device)  # one document, which began before the first token
-    sizes = _segments(r.shape[1])
+    if starts_BS is None:  # one document, which began before the first token
+        starts_BS = torch.full(r_BSNH.shape[:2], -1, device=r_BSNH.device)
+    sizes, tensors = _segments(r_BSNH.shape[1]), (r_BSNH, k_BSNH, v_BSNH, w_BSNH, starts_BS)
     outputs = []
     # Split, not sliced: the backward pass of each slice would fill a tensor as long as the sequence.
-    for number, parts in enumerate(zip(*(torch.split(x, sizes, dim=1) for x in (r, k, v, w, starts)), strict=True)):
+    for number, parts in enumerate(zip(*(torch.split(x, sizes, dim=1) for x in tensors), strict=True)):
         segment = partial(_segment, parts[-1] - sum(sizes[:number]))
-        y, state = from_inputs(segment, *parts[:-1], u, state)
-        outputs.append(y)
-    return torch.cat(outputs, dim=1), state
+        y_BSNH, state_BNHH = from_inputs(segment, *parts[:-1], u_NH, state_BNHH)
+        outputs.append(y_BSNH)
+    return torch.cat(outputs, dim=1), state_BNHH
 
 
 def _segments(seq: int) -> list[int]:
@@ -66,7 +72,7 @@ class _Visible(NamedTuple):
 
 
 def _visible(starts: Tensor) -> _Visible:
-    """Compare the starts of documents, (batch, 1, chunks, size, 1), which are positions in the segment."""
+    """Compare the starts of documents, (B, 1, chunks, size, 1), which are positions in the segment."""
     chunks, size = starts.shape[2:4]
     earlier = torch.ones(size, size, dtype=torch.bool, device=starts.device).tril(-1)
     first = torch.arange(chunks, device=starts.device)[:, None, None] * size
@@ -77,7 +83,7 @@ def _visible(starts: Tensor) -> _Visible:
 def _segment(
     starts: Tensor, r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`wkv` of one segment: all chunks at once, except for the states between them."""
+    """`wkv` of one segment: all chunks at once, (B, N, chunks, size, H), except for the states between them."""
     visible = _visible(_chunks(starts[..., None, None]))
     with torch.autocast(r.device.type, enabled=False):
         r, k, v, w = (_chunks(x.float()) for x in (r, k, v, w))
@@ -102,5 +108,5 @@ def _decay(exponent: Tensor, visible: Tensor) -> Tensor:
 
 
 def _chunks(x: Tensor) -> Tensor:
-    """(batch, seq, heads, width) -> (batch, heads, chunks, size, width)."""
+    """x_BSNH -> (B, N, chunks, size, H)."""
     return x.view(len(x), -1, min(CHUNK, x.shape[1]), *x.shape[2:]).permute(0, 3, 1, 2, 4)

@@ -1,7 +1,7 @@
 """Communication at the borders of a tensor parallel region, with gradients.
 
 A region's input is the same on every rank, its output is a sum over the ranks. With `sequence_parallel` each rank holds
-a shard of the sequence between regions, (batch, seq / ranks, …): the input is gathered, the output is reduced and
+a shard of the sequence between regions, (B, S / ranks, …): the input is gathered, the output is reduced and
 scattered (Korthikanti et al. 2022, arXiv:2205.05198).
 
 megatron-core's `mappings` has the same functions, but its all-reduce silently does nothing on a tensor that is not
@@ -35,7 +35,7 @@ def sum_over_ranks(x: Tensor, axis: Axis) -> Tensor:
 
 
 def gather(x: Tensor, axis: Axis) -> Tensor:
-    """Gather the sequence: (batch, seq / ranks, …) -> (batch, seq, …). Gradients are summed and scattered."""
+    """Gather the sequence: (B, S / ranks, …) -> (B, S, …). Gradients are summed and scattered."""
     return x if axis.size == 1 else apply(_Gather, x, axis)
 
 
@@ -45,7 +45,7 @@ def gather_replicated(x: Tensor, axis: Axis) -> Tensor:
 
 
 def sum_and_scatter(x: Tensor, axis: Axis) -> Tensor:
-    """Return this rank's shard of the sum of x over the ranks: (batch, seq, …) -> (batch, seq / ranks, …)."""
+    """Return this rank's shard of the sum of x over the ranks: (B, S, …) -> (B, S / ranks, …)."""
     return apply(_Scatter, x, axis)
 
 
@@ -131,7 +131,7 @@ def _parameter_gradients(ctx: Any, gradient: Tensor, x: Tensor | None) -> tuple[
     """
     gradient = gradient.flatten(0, -2)
     of_weight = None if x is None else gradient.t() @ x.flatten(0, -2)
-    # Flat, (tokens, outputs): the sums over batch and sequence are one matrix product.
+    # Flat, (T, outputs): the sums over batch and sequence are one matrix product.
     return of_weight, gradient.sum(0) if ctx.needs_input_grad[2] else None
 
 
@@ -187,7 +187,7 @@ class _Scatter(torch.autograd.Function):
 
 
 def _gathered(shard: Tensor, axis: Axis) -> Tensor:
-    # (ranks, batch, seq / ranks, ...): collectives concatenate along the first dimension only.
+    # (ranks, B, S / ranks, …): collectives concatenate along the first dimension only.
     shards = shard.new_empty((axis.size, *shard.shape))
     if has_flat_collectives(axis.group):
         dist.all_gather_into_tensor(shards, shard.contiguous(), group=axis.group)
@@ -198,7 +198,7 @@ def _gathered(shard: Tensor, axis: Axis) -> Tensor:
 
 def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
     """Start a reduce-scatter; return this rank's shard and the handle to wait for before reading it."""
-    # (ranks, batch, seq / ranks, ...)
+    # (ranks, B, S / ranks, …)
     shards = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
     local = torch.empty_like(shards[0])
     if has_flat_collectives(axis.group):

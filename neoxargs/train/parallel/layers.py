@@ -184,7 +184,7 @@ class ColumnLinear(nn.Module):
     """Linear layer whose outputs are partitioned: (…, inputs), equal on every rank -> (…, outputs / ranks).
 
     The output has an equal share of each of `parts`. With sequence parallelism the input is a shard:
-    (batch, seq / ranks, inputs) -> (batch, seq, outputs / ranks).
+    (B, S / ranks, inputs) -> (B, S, outputs / ranks).
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class ColumnLinear(nn.Module):
 class RowLinear(nn.Module):
     """Linear layer whose inputs are partitioned: (…, inputs / ranks) -> (…, outputs), equal on every rank.
 
-    With sequence parallelism the output is a shard, (batch, seq / ranks, outputs). If `partial` it is one summand,
+    With sequence parallelism the output is a shard, (B, S / ranks, outputs). If `partial` it is one summand,
     that of this rank.
     """
 
@@ -247,7 +247,7 @@ def _bias_summand(bias: Tensor, ranks: int) -> Tensor:
 
 
 class VocabEmbedding(nn.Module):
-    """Embedding whose rows are partitioned: tokens (…) -> (…, hidden), or a shard with sequence parallelism.
+    """Embedding whose rows are partitioned: tokens_BS -> hidden_BSD, or a shard with sequence parallelism.
 
     Each rank looks up the tokens whose rows it holds; the sum over the ranks is the result.
     """
@@ -260,16 +260,16 @@ class VocabEmbedding(nn.Module):
         #: before all micro batches of a step have been added.
         self.adds_rows = False
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens_BS: Tensor) -> Tensor:
         if self.tensor.size == 1:
-            return self._look_up(tokens)
+            return self._look_up(tokens_BS)
         rows = self.weight.shape[0]
         # Tokens as row numbers of this rank's slice.
-        local = tokens - self.tensor.rank * rows
-        elsewhere = (local < 0) | (local >= rows)
+        local_BS = tokens_BS - self.tensor.rank * rows
+        elsewhere_BS = (local_BS < 0) | (local_BS >= rows)
         # Row 0 stands for tokens of other ranks; its vectors are set to 0 below, and so are their gradients.
-        vectors = self._look_up(local.masked_fill(elsewhere, 0))
-        return leave_region(vectors.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.sequence)
+        vectors_BSD = self._look_up(local_BS.masked_fill(elsewhere_BS, 0))
+        return leave_region(vectors_BSD.masked_fill(elsewhere_BS.unsqueeze(-1), 0), self.tensor, self.sequence)
 
     def _look_up(self, tokens: Tensor) -> Tensor:
         if self.adds_rows and self.weight.grad is not None and torch.is_grad_enabled():

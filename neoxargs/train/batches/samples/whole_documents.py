@@ -49,7 +49,7 @@ class Packing:
 class DocumentSamples:
     """The samples of one pass over a token file. Padding has no labels.
 
-    With `best_fit`, a sample also has `starts` (seq): where the document of each position begins. No document then
+    With `best_fit`, a sample also has `starts` (S): where the document of each position begins. No document then
     predicts the first token of the next one.
     """
 

@@ -34,7 +34,7 @@ STEPS = (1e-3, 1e-1)
 
 
 class MambaTransformerBlock(nn.Module):
-    """The mixer with a residual connection: (batch, seq, hidden) -> (batch, seq, hidden)."""
+    """The mixer with a residual connection: hidden_BSD -> hidden_BSD."""
 
     def __init__(
         self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: RelativeBias | None = None
@@ -58,9 +58,9 @@ class MambaTransformerBlock(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Projection, convolution, selective scan, gate and projection: (batch, seq, hidden) -> (batch, seq, hidden).
+    """Projection, convolution, selective scan, gate and projection: hidden_BSD -> update_BSD.
 
-    With sequence parallelism both are (batch, seq / ranks, hidden).
+    With sequence parallelism S is a shard in both. I are this rank's channels.
     """
 
     def __init__(self, config: Config, weights: Weights, shared: Shared) -> None:
@@ -86,27 +86,28 @@ class Mixer(nn.Module):
         #: Set during text generation only.
         self.cache: Cache | None = None
 
-    def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
-        """starts: (batch, seq), the position where each token's document begins; None if no layer needs it."""
-        x, gate = self.in_proj(hidden).chunk(2, dim=-1)
-        starts = starts if self.resets else None
-        window, state = (None, None) if self.cache is None else self.cache.state() or (None, None)
-        x, window = self.conv1d(x, starts, window)
-        y, state = selective_scan(self._scan_inputs(self.recompute(F.silu, x), starts), state)
+    def forward(self, hidden_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
+        """starts_BS: the position where each token's document begins; None if no layer needs it."""
+        x_BSI, gate_BSI = self.in_proj(hidden_BSD).chunk(2, dim=-1)
+        starts_BS = starts_BS if self.resets else None
+        window_BSI, state_BIM = (None, None) if self.cache is None else self.cache.state() or (None, None)
+        x_BSI, window_BSI = self.conv1d(x_BSI, starts_BS, window_BSI)
+        y_BSI, state_BIM = selective_scan(self._scan_inputs(self.recompute(F.silu, x_BSI), starts_BS), state_BIM)
         if self.cache is not None:
-            self.cache.keep((self.cache.last(window, TAPS - 1), state))
-        return self.out_proj(y * self.recompute(F.silu, gate))  # type: ignore[no-any-return]
+            self.cache.keep((self.cache.last(window_BSI, TAPS - 1), state_BIM))
+        update_BSD: Tensor = self.out_proj(y_BSI * self.recompute(F.silu, gate_BSI))
+        return update_BSD
 
-    def _scan_inputs(self, x: Tensor, starts: Tensor | None) -> Inputs:
+    def _scan_inputs(self, x_BSI: Tensor, starts_BS: Tensor | None) -> Inputs:
         # Every rank uses all of it for its own channels, so the gradients are summed.
-        packed = copy_to_ranks(self.x_proj(x), self.tensor)
-        narrow, into, out = packed.split(self.widths, dim=-1)
-        steps = self.dt_proj(narrow)
-        padding = None if self.cache is None else self.cache.padding(steps.shape[1])
-        if padding is not None:
-            steps = steps.masked_fill(padding.unsqueeze(-1), -torch.inf)  # a step of size 0 leaves the state as it is
-        resets = None if starts is None else starts == torch.arange(x.shape[1], device=x.device)
-        return Inputs(x, steps, into, out, -torch.exp(self.A_log.float()), self.D.float(), resets)
+        packed = copy_to_ranks(self.x_proj(x_BSI), self.tensor)
+        narrow_BSL, into_BSM, out_BSM = packed.split(self.widths, dim=-1)
+        steps_BSI = self.dt_proj(narrow_BSL)
+        padding_BS = None if self.cache is None else self.cache.padding(steps_BSI.shape[1])
+        if padding_BS is not None:  # a step of size 0 leaves the state as it is
+            steps_BSI = steps_BSI.masked_fill(padding_BS.unsqueeze(-1), -torch.inf)
+        resets_BS = None if starts_BS is None else starts_BS == torch.arange(x_BSI.shape[1], device=x_BSI.device)
+        return Inputs(x_BSI, steps_BSI, into_BSM, out_BSM, -torch.exp(self.A_log.float()), self.D.float(), resets_BS)
 
 
 class Convolution(nn.Module):
@@ -119,22 +120,24 @@ class Convolution(nn.Module):
         biased = config.mamba.mamba_use_bias_in_conv
         self.bias = weights.parameter("bias", (inner,), method, split=0) if biased else None
 
-    def forward(self, x: Tensor, starts: Tensor | None = None, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the output (batch, seq, channels), and the inputs with those of the tokens before.
+    def forward(
+        self, x_BSI: Tensor, starts_BS: Tensor | None = None, before_BSI: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output (B, S, I), and the inputs with those of the tokens before.
 
-        before: inputs of the TAPS - 1 tokens before; None for zeros. Documents see only their own tokens.
+        before_BSI: inputs of the TAPS - 1 tokens before; None for zeros. Documents see only their own tokens.
         """
-        padded = F.pad(x, (0, 0, TAPS - 1, 0)) if before is None else torch.cat((before, x), 1)
-        weight, length = self.weight[:, 0], x.shape[1]
-        y = x * weight[:, -1] if self.bias is None else torch.addcmul(self.bias, x, weight[:, -1])
+        padded_BSI = F.pad(x_BSI, (0, 0, TAPS - 1, 0)) if before_BSI is None else torch.cat((before_BSI, x_BSI), 1)
+        taps, length = self.weight[:, 0], x_BSI.shape[1]  # (I, TAPS)
+        y_BSI = x_BSI * taps[:, -1] if self.bias is None else torch.addcmul(self.bias, x_BSI, taps[:, -1])
         for back in range(1, TAPS):
             first = TAPS - 1 - back
-            earlier = padded[:, first : first + length]
-            if starts is not None:
-                other = torch.arange(length, device=x.device) - back < starts
-                earlier = earlier.masked_fill(other.unsqueeze(-1), 0)
-            y = torch.addcmul(y, earlier, weight[:, first])
-        return y, padded
+            earlier_BSI = padded_BSI[:, first : first + length]
+            if starts_BS is not None:
+                other_BS = torch.arange(length, device=x_BSI.device) - back < starts_BS
+                earlier_BSI = earlier_BSI.masked_fill(other_BS.unsqueeze(-1), 0)
+            y_BSI = torch.addcmul(y_BSI, earlier_BSI, taps[:, first])
+        return y_BSI, padded_BSI
 
 
 class StepSizes(nn.Module):
@@ -146,8 +149,8 @@ class StepSizes(nn.Module):
         self.weight = weights.parameter("weight", (inner, rank), uniform(rank**-0.5), split=0)
         self.bias = weights.parameter("bias", (inner,), _step_sizes, split=0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight).float() + self.bias.float()
+    def forward(self, narrow_BSL: Tensor) -> Tensor:
+        return F.linear(narrow_BSL, self.weight).float() + self.bias.float()
 
 
 def _one_to_n(tensor: Tensor, _: torch.Generator) -> Tensor:

@@ -30,7 +30,7 @@ HEAD_EPSILON = 64e-5
 
 
 class RwkvTransformerBlock(nn.Module):
-    """Time mixing and channel mixing, each with a residual connection: (batch, seq, hidden), the same shape."""
+    """Time mixing and channel mixing, each with a residual connection: hidden_BSD -> hidden_BSD."""
 
     def __init__(
         self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: object = None
@@ -45,16 +45,17 @@ class RwkvTransformerBlock(nn.Module):
         self.dropout = nn.Dropout(config.regularization.hidden_dropout)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
-        hidden, starts = unpack(inputs)
-        within = starts if self.masks_documents else None
+        hidden_BSD, starts_BS = unpack(inputs)
+        within_BS = starts_BS if self.masks_documents else None
         if self.is_first:
-            hidden = self.ln1(hidden)
-        hidden = hidden + self.dropout(self.att(self.ln1(hidden), within))
-        return pack(hidden + self.dropout(self.ffn(self.ln2(hidden), within)), starts)
+            hidden_BSD = self.ln1(hidden_BSD)
+        hidden_BSD = hidden_BSD + self.dropout(self.att(self.ln1(hidden_BSD), within_BS))
+        hidden_BSD = hidden_BSD + self.dropout(self.ffn(self.ln2(hidden_BSD), within_BS))
+        return pack(hidden_BSD, starts_BS)
 
 
 class TimeMixing(nn.Module):
-    """Linear attention whose decays depend on the token: (batch, seq, hidden) -> (batch, seq, hidden)."""
+    """Linear attention whose decays depend on the token: x_BSD -> update_BSD, with the paper's r, k, v, w, g."""
 
     def __init__(self, config: Config, weights: Weights, layer: int) -> None:
         super().__init__()
@@ -80,45 +81,51 @@ class TimeMixing(nn.Module):
         #: Set during text generation only.
         self.cache: Cache | None = None
 
-    def forward(self, x: Tensor, starts: Tensor | None = None) -> Tensor:
-        """starts: (batch, seq), where each token's document begins, if documents must not read each other."""
-        last, state = _recalled(self.cache, 2)
+    def forward(self, x_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
+        """starts_BS: where each token's document begins, if documents must not read each other."""
+        last_BSD, state_BNHH = _recalled(self.cache, 2)
         factors = self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g
         matrices = self.time_maa_w1, self.time_maa_w2
-        mixed = from_inputs(_mixed, x, shifted(x, last, starts), self.time_maa_x, *matrices, *factors)
-        xw, xk, xv, xr, xg = mixed.unbind()
-        w = self.time_decay + torch.tanh(xw @ self.time_decay_w1) @ self.time_decay_w2
-        y, after = self._wkv(self.receptance(xr), self.key(xk), self.value(xv), w, state, starts)
+        mixed = from_inputs(_mixed, x_BSD, shifted(x_BSD, last_BSD, starts_BS), self.time_maa_x, *matrices, *factors)
+        xw_BSD, xk_BSD, xv_BSD, xr_BSD, xg_BSD = mixed.unbind()
+        w = self.time_decay + torch.tanh(xw_BSD @ self.time_decay_w1) @ self.time_decay_w2
+        r, k, v = self.receptance(xr_BSD), self.key(xk_BSD), self.value(xv_BSD)
+        y_BSNH, state_BNHH = self._wkv(r, k, v, w, state_BNHH, starts_BS)
         if self.cache is not None:
-            self.cache.keep((self.cache.last(F.pad(x, (0, 0, 1, 0)), 1), after))
-        normed = self.ln_x(y.to(x.dtype).flatten(0, 1).flatten(1)).view(*x.shape[:2], -1)
-        return self.output(normed * F.silu(self.gate(xg)))  # type: ignore[no-any-return]
+            self.cache.keep((self.cache.last(F.pad(x_BSD, (0, 0, 1, 0)), 1), state_BNHH))
+        # The norm of each head takes (T, N x H).
+        normed = self.ln_x(y_BSNH.to(x_BSD.dtype).flatten(0, 1).flatten(1)).view(*x_BSD.shape[:2], -1)
+        update_BSD: Tensor = self.output(normed * F.silu(self.gate(xg_BSD)))
+        return update_BSD
 
     def _wkv(
-        self, r: Tensor, k: Tensor, v: Tensor, w: Tensor, state: Tensor | None, starts: Tensor | None
+        self, r: Tensor, k: Tensor, v: Tensor, w: Tensor, state_BNHH: Tensor | None, starts_BS: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Call `wkv` for vectors of all heads, (batch, seq, width)."""
-        r, k, v, w = (x.view(*x.shape[:2], self.heads, -1) for x in (r, k, v, w))
-        if state is None:
-            state = r.new_zeros(len(r), self.heads, r.shape[-1], r.shape[-1], dtype=torch.float32)
-        padding = None if self.cache is None else self.cache.padding(r.shape[1])
-        if padding is not None:  # it neither adds to the state nor decays it
-            k, w = k.masked_fill(padding[..., None, None], 0), w.masked_fill(padding[..., None, None], -torch.inf)
-        return wkv(r, k, v, w, self.time_faaaa, state, starts)
+        """Call `wkv` for vectors of all heads, (B, S, N x H) each."""
+        r_BSNH, k_BSNH, v_BSNH, w_BSNH = (x.view(*x.shape[:2], self.heads, -1) for x in (r, k, v, w))
+        if state_BNHH is None:
+            width = r_BSNH.shape[-1]
+            state_BNHH = r.new_zeros(len(r), self.heads, width, width, dtype=torch.float32)
+        padding_BS = None if self.cache is None else self.cache.padding(r.shape[1])
+        if padding_BS is not None:  # it neither adds to the state nor decays it
+            padding_BS11 = padding_BS[..., None, None]
+            k_BSNH, w_BSNH = k_BSNH.masked_fill(padding_BS11, 0), w_BSNH.masked_fill(padding_BS11, -torch.inf)
+        return wkv(r_BSNH, k_BSNH, v_BSNH, w_BSNH, self.time_faaaa, state_BNHH, starts_BS)
 
 
-def _mixed(x: Tensor, previous: Tensor, first: Tensor, w1: Tensor, w2: Tensor, *factors: Tensor) -> Tensor:
-    """Interpolate between each token and the one before it: (batch, seq, hidden) -> (5, batch, seq, hidden).
+def _mixed(x_BSD: Tensor, previous_BSD: Tensor, first: Tensor, w1: Tensor, w2: Tensor, *factors: Tensor) -> Tensor:
+    """Interpolate between each token and the one before it, in five ways: (5, B, S, D).
 
     How far depends on the token: two matrices of low rank add to each of the five learned factors.
     """
-    change = previous - x
-    low = torch.tanh((x + change * first) @ w1).view(*x.shape[:2], 5, -1).movedim(-2, 0)  # (5, batch, seq, rank)
-    return x + change * (torch.stack(factors) + low @ w2.unsqueeze(1))
+    change_BSD = previous_BSD - x_BSD
+    low_BSL = torch.tanh((x_BSD + change_BSD * first) @ w1)
+    low_5BSL = low_BSL.view(*x_BSD.shape[:2], 5, -1).movedim(-2, 0)
+    return x_BSD + change_BSD * (torch.stack(factors) + low_5BSL @ w2.unsqueeze(1))
 
 
 class ChannelMixing(nn.Module):
-    """Feed-forward layer that also reads the previous token: (batch, seq, hidden) -> (batch, seq, hidden)."""
+    """Feed-forward layer that also reads the previous token: x_BSD -> update_BSD."""
 
     def __init__(self, config: Config, weights: Weights, layer: int) -> None:
         super().__init__()
@@ -133,14 +140,15 @@ class ChannelMixing(nn.Module):
         #: Set during text generation only.
         self.cache: Cache | None = None
 
-    def forward(self, x: Tensor, starts: Tensor | None = None) -> Tensor:
-        """starts: as for `TimeMixing`."""
-        (last,) = _recalled(self.cache, 1)
-        change = shifted(x, last, starts) - x
+    def forward(self, x_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
+        """starts_BS: as for `TimeMixing`."""
+        (last_BSD,) = _recalled(self.cache, 1)
+        change_BSD = shifted(x_BSD, last_BSD, starts_BS) - x_BSD
         if self.cache is not None:
-            self.cache.keep((self.cache.last(F.pad(x, (0, 0, 1, 0)), 1),))
-        key = F.relu(self.key(x + change * self.time_maa_k)).square()
-        return torch.sigmoid(self.receptance(x + change * self.time_maa_r)) * self.value(key)  # type: ignore[no-any-return]
+            self.cache.keep((self.cache.last(F.pad(x_BSD, (0, 0, 1, 0)), 1),))
+        key_BSF = F.relu(self.key(x_BSD + change_BSD * self.time_maa_k)).square()
+        update_BSD: Tensor = self.value(key_BSF)
+        return torch.sigmoid(self.receptance(x_BSD + change_BSD * self.time_maa_r)) * update_BSD
 
 
 def _recalled(cache: Cache | None, count: int) -> tuple[Tensor | None, ...]:
@@ -149,16 +157,16 @@ def _recalled(cache: Cache | None, count: int) -> tuple[Tensor | None, ...]:
     return past or (None,) * count
 
 
-def shifted(x: Tensor, last: Tensor | None, starts: Tensor | None) -> Tensor:
-    """Return for each token the one before it in its document, or zeros: (batch, seq, hidden), the same shape.
+def shifted(x_BSD: Tensor, last_BSD: Tensor | None, starts_BS: Tensor | None) -> Tensor:
+    """Return for each token the one before it in its document, or zeros.
 
-    last: (batch, 1, hidden), what is before the first token of this pass; None for zeros.
+    last_BSD: one token, what is before the first token of this pass; None for zeros.
     """
-    previous = F.pad(x, (0, 0, 1, -1)) if last is None else torch.cat((last, x[:, :-1]), dim=1)
-    if starts is None:
-        return previous
-    begins = starts == torch.arange(x.shape[1], device=x.device)
-    return previous.masked_fill(begins.unsqueeze(-1), 0)
+    previous_BSD = F.pad(x_BSD, (0, 0, 1, -1)) if last_BSD is None else torch.cat((last_BSD, x_BSD[:, :-1]), dim=1)
+    if starts_BS is None:
+        return previous_BSD
+    begins_BS = starts_BS == torch.arange(x_BSD.shape[1], device=x_BSD.device)
+    return previous_BSD.masked_fill(begins_BS.unsqueeze(-1), 0)
 
 
 class Depth(NamedTuple):

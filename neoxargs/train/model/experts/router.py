@@ -25,9 +25,9 @@ ROUNDS = 10
 
 
 class Router(nn.Module):
-    """Scores of the experts for each token: (batch, seq, hidden) -> fp32 logits (tokens, experts).
+    """Scores of the experts for each token: hidden_BSD -> logits_TE, in fp32.
 
-    With sequence parallelism the input is a shard, and the logits are those of all tokens.
+    With sequence parallelism S is a shard, and T are all tokens.
     """
 
     def __init__(self, options: Moe, hidden: int, method: Initializer, weights: Weights) -> None:
@@ -36,17 +36,18 @@ class Router(nn.Module):
         self.weight = weights.parameter("weight", (options.moe_num_experts, hidden), method)
         sum_gradients([self.weight], self.sequence)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, hidden_BSD: Tensor) -> Tensor:
         # As in Switch Transformers (section 2.4): the softmax over experts is sensitive to rounding.
-        x = x.float()
+        hidden_BSD = hidden_BSD.float()
         if self.training and self.jitter:
-            with different_on_each_rank(self.sequence, x.device):
-                x = x * torch.empty_like(x).uniform_(1 - self.jitter, 1 + self.jitter)
-        return gather_replicated(F.linear(x, self.weight.float()), self.sequence).flatten(0, -2)
+            with different_on_each_rank(self.sequence, hidden_BSD.device):
+                hidden_BSD = hidden_BSD * torch.empty_like(hidden_BSD).uniform_(1 - self.jitter, 1 + self.jitter)
+        logits_BSE = gather_replicated(F.linear(hidden_BSD, self.weight.float()), self.sequence)
+        return logits_BSE.flatten(0, -2)
 
 
-def choose(logits: Tensor, options: Moe, training: bool) -> Choice:
-    """Choose each token's experts from the logits (tokens, experts).
+def choose(logits_TE: Tensor, options: Moe, training: bool) -> Choice:
+    """Choose each token's experts.
 
     topk: the experts with the highest probabilities, which are the weights. sinkhorn: the same, but in training the
     experts are those of the balanced assignment that is closest to the logits; with one expert per token its weight is
@@ -54,31 +55,31 @@ def choose(logits: Tensor, options: Moe, training: bool) -> Choice:
     """
     count = options.moe_top_k
     balanced = options.moe_router_type == "sinkhorn"
-    scores = torch.sigmoid(logits) if balanced and count == 1 else logits.softmax(-1)
-    # No gradient: the balanced assignment only chooses the experts; the weights are taken from `scores`.
-    ranked = sinkhorn(logits.detach()) if balanced and training else scores
-    experts = ranked.topk(count, dim=-1).indices
-    weights = scores.gather(-1, experts)
+    scores_TE = torch.sigmoid(logits_TE) if balanced and count == 1 else logits_TE.softmax(-1)
+    # No gradient: the balanced assignment only chooses the experts; the weights are taken from `scores_TE`.
+    ranked_TE = sinkhorn(logits_TE.detach()) if balanced and training else scores_TE
+    experts = ranked_TE.topk(count, dim=-1).indices
+    weights = scores_TE.gather(-1, experts)
     if options.moe_normalize_expert_weights:
         weights = weights / weights.sum(-1, keepdim=True)
     return Choice(experts, weights)
 
 
-def sinkhorn(logits: Tensor, rounds: int = ROUNDS) -> Tensor:
-    """Scale the rows and columns of exp(logits) (tokens, experts) until rows have equal sums and columns, too.
+def sinkhorn(logits_TE: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """Scale the rows and columns of exp(logits) until rows have equal sums and columns, too.
 
     Sinkhorn & Knopp 1967; for routing, Clark et al. 2022 (arXiv:2202.01169, appendix B). All entries sum to 1.
     """
-    tokens, experts = logits.shape
-    costs = (logits - logits.amax(-1, keepdim=True)).exp()  # a factor on a row does not change the result
-    columns = costs.new_ones(experts)
+    tokens, experts = logits_TE.shape
+    costs_TE = (logits_TE - logits_TE.amax(-1, keepdim=True)).exp()  # a factor on a row does not change the result
+    columns_E = costs_TE.new_ones(experts)
     for _ in range(rounds):
-        rows = 1 / (tokens * (costs @ columns)).clamp(min=1e-30)
-        columns = 1 / (experts * (rows @ costs)).clamp(min=1e-30)
-    return rows[:, None] * costs * columns
+        rows_T = 1 / (tokens * (costs_TE @ columns_E)).clamp(min=1e-30)
+        columns_E = 1 / (experts * (rows_T @ costs_TE)).clamp(min=1e-30)
+    return rows_T[:, None] * costs_TE * columns_E
 
 
-def added_losses(logits: Tensor, experts: Tensor, options: Moe) -> dict[str, Term]:
+def added_losses(logits_TE: Tensor, experts: Tensor, options: Moe) -> dict[str, Term]:
     """Return the terms of the loss: load balance and z, and for the log the load of the fullest expert.
 
     load balance: experts x sum over experts of (share of the assignments x mean probability), 1 if balanced (Fedus et
@@ -87,10 +88,10 @@ def added_losses(logits: Tensor, experts: Tensor, options: Moe) -> dict[str, Ter
     """
     count = options.moe_num_experts
     # Counts have no gradient; that of `balance` flows through the mean probabilities.
-    shares = pairs_of_experts(experts.flatten(), count) / experts.numel()
-    balance = count * (shares * logits.softmax(-1).mean(0)).sum()
+    shares_E = pairs_of_experts(experts.flatten(), count) / experts.numel()
+    balance = count * (shares_E * logits_TE.softmax(-1).mean(0)).sum()
     return {
         BALANCE: Term(balance, options.moe_aux_loss_coeff),
-        Z: Term(logits.logsumexp(-1).square().mean(), options.moe_z_loss_coeff),
-        LOAD: Term(shares.max() * count, 0.0),
+        Z: Term(logits_TE.logsumexp(-1).square().mean(), options.moe_z_loss_coeff),
+        LOAD: Term(shares_E.max() * count, 0.0),
     }

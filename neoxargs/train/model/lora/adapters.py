@@ -29,7 +29,7 @@ MODULE = "lora"
 
 
 class Adapter(nn.Module):
-    """One pair of matrices: A (rank, inputs) and B (rows, rank)."""
+    """One pair of matrices: A (L, inputs) and B (outputs, L)."""
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__()
@@ -40,25 +40,25 @@ class Adapter(nn.Module):
 
 
 class ColumnAdapter(Adapter):
-    """An adapter beside a column layer: (…, inputs) -> (…, rows / ranks)."""
+    """An adapter beside a column layer: x_BSD -> (B, S, outputs / ranks)."""
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
         self.dropout, self.tensor, self.sequence = options.dropout, weights.ranks.tensor, weights.ranks.sequence
         sum_gradients([self.A], self.sequence)  # each rank applies it to its shard of the sequence
 
-    def forward(self, x: Tensor, factor: float) -> Tensor:
+    def forward(self, x_BSD: Tensor, factor: float) -> Tensor:
         if self.training and self.dropout:
-            with different_on_each_rank(self.sequence, x.device):
-                x = F.dropout(x, self.dropout)
-        # Scaled here, where there are only `rank` numbers per token.
-        narrow = F.linear(x, self.A) * factor  # (…, rank)
+            with different_on_each_rank(self.sequence, x_BSD.device):
+                x_BSD = F.dropout(x_BSD, self.dropout)
+        # Scaled here, where there are only L numbers per token.
+        narrow_BSL = F.linear(x_BSD, self.A) * factor
         # As in the column layer itself: see ColumnLinear.forward.
-        return F.linear(enter_region(narrow, self.tensor, self.sequence), self.B)
+        return F.linear(enter_region(narrow_BSL, self.tensor, self.sequence), self.B)
 
 
 class RowAdapter(Adapter):
-    """An adapter beside a row layer: (…, inputs / ranks) -> (…, rows), or this rank's summand if `partial`."""
+    """An adapter beside a row layer: x_BSF, this rank's inputs -> (B, S, D), or this rank's summand if `partial`."""
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
@@ -67,15 +67,15 @@ class RowAdapter(Adapter):
         # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
         sum_gradients([self.B], self.tensor if self.partial else self.sequence)
 
-    def forward(self, x: Tensor, factor: float) -> Tensor:
+    def forward(self, x_BSF: Tensor, factor: float) -> Tensor:
         if self.training and self.dropout:
-            # x is a slice of the inputs, other elements on each rank.
-            with different_on_each_rank(self.tensor, x.device):
-                x = F.dropout(x, self.dropout)
-        narrow = F.linear(x, self.A)  # (…, rank), one summand of it on each rank
+            # x_BSF is a slice of the inputs, other elements on each rank.
+            with different_on_each_rank(self.tensor, x_BSF.device):
+                x_BSF = F.dropout(x_BSF, self.dropout)
+        narrow_BSL = F.linear(x_BSF, self.A)  # one summand on each rank
         if not self.partial and self.tensor.size > 1:
-            narrow = leave_region(narrow, self.tensor, self.sequence)
-        return F.linear(narrow * factor, self.B)
+            narrow_BSL = leave_region(narrow_BSL, self.tensor, self.sequence)
+        return F.linear(narrow_BSL * factor, self.B)
 
 
 class Adapters(nn.Module):

@@ -25,7 +25,7 @@ PLACEHOLDER = 0
 
 
 def prompt(options: SoftPrompt, hidden_size: int, weights: Weights) -> nn.Parameter | None:
-    """Return the prompt (num_tokens, hidden) with random initial values; None without a prompt."""
+    """Return the prompt (num_tokens, D) with random initial values; None without a prompt."""
     if not options.enabled:
         return None
 
@@ -35,23 +35,21 @@ def prompt(options: SoftPrompt, hidden_size: int, weights: Weights) -> nn.Parame
     return weights.parameter(WEIGHT, (options.num_tokens, hidden_size), uniform)
 
 
-def insert(prompt: Tensor, hidden: Tensor, first: int) -> Tensor:
-    """Replace the embeddings at the positions of the prompt.
-
-    prompt: (num_tokens, hidden). hidden: (batch, seq, hidden), of the positions from `first` on.
-    """
-    own = prompt[first : first + hidden.shape[1]].to(hidden.dtype)
+def insert(prompt_SD: Tensor, hidden_BSD: Tensor, first: int) -> Tensor:
+    """Replace the embeddings at the positions of the prompt. hidden_BSD: of the positions from `first` on."""
+    own_SD = prompt_SD[first : first + hidden_BSD.shape[1]].to(hidden_BSD.dtype)
     # Also if none of the positions is the prompt's: every sequence parallel rank takes part in the backward pass.
-    return torch.cat((own.expand(len(hidden), -1, -1), hidden[:, len(own) :]), dim=1)
+    return torch.cat((own_SD.expand(len(hidden_BSD), -1, -1), hidden_BSD[:, len(own_SD) :]), dim=1)
 
 
 def make_room(batch: MicroBatch, count: int) -> MicroBatch:
     """Move tokens and labels to the right by the length of the prompt, and cut off as many at the end."""
     if not count:
         return batch
-    front = batch.tokens.new_zeros(len(batch.tokens), count)
-    tokens = torch.cat((front + PLACEHOLDER, batch.tokens[:, :-count]), dim=1)
-    return replace(batch, tokens=tokens, labels=torch.cat((front + IGNORED, batch.labels[:, :-count]), dim=1))
+    front_BS = batch.tokens.new_zeros(len(batch.tokens), count)
+    tokens_BS = torch.cat((front_BS + PLACEHOLDER, batch.tokens[:, :-count]), dim=1)
+    labels_BS = torch.cat((front_BS + IGNORED, batch.labels[:, :-count]), dim=1)
+    return replace(batch, tokens=tokens_BS, labels=labels_BS)
 
 
 def is_prompt(name: str) -> bool:
