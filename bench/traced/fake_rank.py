@@ -31,9 +31,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from neoxargs.plan.memory.attention import FLEX_WIDTHS
+from neoxargs.facts.attention import fits_flex
 from neoxargs.registry.parallel import Parallel
 from neoxargs.train.model import attention, embedding
+from neoxargs.train.model.scores import Scores
 from neoxargs.train.ops import flex, fused, rotary, sdpa
 from neoxargs.train.parallel import layers
 from neoxargs.train.process import setup
@@ -92,8 +93,8 @@ def _stand_ins() -> Iterator[Any]:
     yield patch.object(rotary, "should_compile", lambda device: True)
     yield patch.object(rotary, "_compiled", lambda: one_kernel)
     yield patch.object(F, "dropout", dropout)
-    yield patch.object(flex, "attend", lambda query, key, value, *_: fused_attention(query, key, value))
-    yield patch.object(flex, "is_supported", lambda query, dropout: query.shape[-1] in FLEX_WIDTHS and not dropout)
+    yield patch.object(Scores, "in_flex", lambda scores, query, key, value, *_: fused_attention(query, key, value))
+    yield patch.object(flex, "is_supported", lambda query, dropout: fits_flex(query.shape[-1], dropout))
     yield patch.object(sdpa, "has_gqa_kernel", lambda query, masked: not masked and query.dtype != torch.float32)
     for module in (fused, attention, embedding):
         yield patch.object(module, "different_on_each_rank", lambda axis, device: nullcontext())

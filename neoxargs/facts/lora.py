@@ -12,15 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import (
-    GATED,
-    attention_width,
-    head_dim,
-    mlp_rows,
-    mlp_width,
-    qkv_rows,
-    weights_of_layers,
-)
+from neoxargs.facts.attention import attention_width, head_dim, qkv_rows
+from neoxargs.facts.model import GATED, mlp_rows, mlp_width, weights_of_layers
 
 #: Name of an adapter for all rows of a matrix.
 ALL = "all"

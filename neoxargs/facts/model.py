@@ -6,12 +6,13 @@ A test compares the counts with the modules that `train/model` builds.
 from __future__ import annotations
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import attention_weights, attention_width, head_dim, qkv_rows
 from neoxargs.facts.layer_kinds import attention_layers, has_attention, layer_kind
 from neoxargs.facts.mamba import MAMBA
 from neoxargs.facts.recurrent import Recurrence
 from neoxargs.facts.rwkv import RWKV
 from neoxargs.facts.vocab import given_rows, padded_vocab_size, vocabulary_size
-from neoxargs.registry.model import Attention, Mlp, Norm, Shape
+from neoxargs.registry.model import Mlp, Norm, Shape
 
 #: Activations that multiply two projections, gate and value.
 GATED = ("geglu", "geglu_tanh", "reglu", "swiglu", "bilinear", "glu")
@@ -75,16 +76,6 @@ def layers_with_experts(config: Config) -> list[int]:
     if config.moe.moe_num_experts <= 1:  # a search of layouts calls this very often
         return []
     return [layer for layer in range(config.shape.num_layers) if has_experts(config, layer)]
-
-
-def head_dim(shape: Shape) -> int:
-    """Return the width of a head's query, key and value."""
-    return shape.head_dim or shape.hidden_size // shape.num_attention_heads
-
-
-def attention_width(shape: Shape) -> int:
-    """Return the width of the queries of all heads, and of what they read: as wide as the residual stream or not."""
-    return shape.num_attention_heads * head_dim(shape)
 
 
 def vocabulary_rows(config: Config) -> int | None:
@@ -172,8 +163,7 @@ def _vectors_of_layer(config: Config, layer: int) -> int:
 
 def _biases(config: Config, layer: int) -> int:
     hidden = config.shape.hidden_size
-    attention = qkv_rows(config) if has_qkv_bias(config.attention) else 0
-    attention += hidden if config.attention.use_bias_in_attn_linear else 0
+    attention = sum(weight.numel for weight in attention_weights(config) if not weight.multiplies)
     mlp = mlp_rows(config) + hidden if config.mlp.use_bias_in_mlp else 0
     if has_experts(config, layer):
         return attention + (mlp + 2 if has_dense_network(config) else 0)
@@ -186,27 +176,9 @@ def compiles_cross_entropy(config: Config) -> bool:
     return config.fusion.compile_layers and one_rank and not config.precision.fp16_lm_cross_entropy
 
 
-def has_qkv_bias(attention: Attention) -> bool:
-    """Return whether the projection to queries, keys and values has a bias."""
-    return attention.use_bias_in_attn_linear or attention.add_qkv_bias
-
-
-def layer_window(attention: Attention, layer: int) -> int:
-    """Return how many tokens before itself a token sees in this layer, counted from 0; 0 if it sees all of them."""
-    full = attention.window_attn_skip_freq
-    has_window = full[layer] if isinstance(full, list) else full is None or (layer + 1) % full
-    return (attention.sliding_window_width or 0) if has_window else 0
-
-
 def mlp_rows(config: Config) -> int:
     """Return the rows of the MLP's first matrix."""
     return mlp_width(config.shape, config.mlp) * (2 if config.mlp.activation in GATED else 1)
-
-
-def qkv_rows(config: Config) -> int:
-    """Return the rows of the fused projection to queries, keys and values."""
-    shape = config.shape
-    return head_dim(shape) * (shape.num_attention_heads + 2 * shape.num_kv_heads)
 
 
 def norm_size(config: Config, width: int | None = None) -> int:

@@ -9,7 +9,7 @@ from neoxargs.config.config import Config
 
 
 class Tensor(NamedTuple):
-    """A weight tensor of a recurrent layer."""
+    """A weight tensor of a recurrent layer, or of attention."""
 
     name: str
     """Name within the layer, such as `mixer.in_proj.weight`."""

@@ -43,7 +43,7 @@ CASES = cases()
 def test_the_same_configuration(name: str, to: str) -> None:
     texts = read_files(CASES[name])
     once = migrate(texts, to).texts
-    drafted = draft(texts)
+    drafted = draft([File(*text) for text in texts])
     is_part = "dialect" not in draft([File(*text) for text in once]).values
     fixed = [f"dialect={drafted.dialect.name}"] if is_part else []  # a partial configuration gets no dialect
     before, after = (resolved(draft([File(*text) for text in each], fixed), 8) for each in (texts, once))

@@ -88,7 +88,7 @@ def test_a_setting_as_flags(parser: argparse.ArgumentParser, text: str, expected
 def test_datasets_with_weights(parser: argparse.ArgumentParser) -> None:
     text = "{train_data_paths: [a, b], train_data_weights: [1, 2], valid_data_paths: 'c', test_data_paths: [d]}"
     texts = [File("shape.yml", SHAPE.replace("data_path: my_text_document", "")), File("my.yml", text)]
-    read = vars(parser.parse_args(megatron_flags(complete(draft(texts), 8))))
+    read = vars(parser.parse_args(megatron_flags(complete(draft([File(*text) for text in texts]), 8))))
     assert read["train_data_path"] == ["1.0", "a", "2.0", "b"]
     assert read["valid_data_path"] == ["1.0", "c"]
     assert read["split"] is None

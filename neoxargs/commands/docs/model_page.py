@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import has_qkv_bias, mechanisms
 from neoxargs.facts.layer_kinds import block_name
-from neoxargs.facts.model import has_qkv_bias, layer_window, layers_with_experts
+from neoxargs.facts.model import layers_with_experts
 from neoxargs.resolve import resolve
 
 TABLE = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- end of families -->)", re.S)
@@ -51,17 +52,13 @@ def _attention(config: Config) -> str:
     shape, attention, norm = config.shape, config.attention, config.norm
     scope = "all heads" if norm.qk_layernorm_scope == "all_heads" else "each head"
     biases = "biases" if attention.use_bias_in_attn_linear else "query, key and value biases"
-    windows = {layer_window(attention, layer) > 0 for layer in range(shape.num_layers)}
     grouped = shape.num_kv_heads < shape.num_attention_heads
-    mechanisms = {
+    named = {
         "grouped-query" if grouped else "multi-head": True,
         biases: has_qkv_bias(attention),
         f"query and key norms of {scope}": norm.use_qk_layernorm,
-        "windows": windows == {True},
-        "windows in some layers": len(windows) > 1,
-        "bounded scores": attention.attn_logit_softcapping is not None,
     }
-    return ", ".join(name for name, is_there in mechanisms.items() if is_there)
+    return ", ".join([*(name for name, is_there in named.items() if is_there), *mechanisms(config)])
 
 
 def _feed_forward(config: Config) -> str:

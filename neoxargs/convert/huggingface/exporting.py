@@ -26,8 +26,9 @@ from neoxargs.convert.huggingface.safetensors import Spec, Writer
 from neoxargs.convert.neox import exporting as gpt_neox
 from neoxargs.data.meter import Meter
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.facts.attention import qkv_rows
 from neoxargs.facts.layer_kinds import has_attention
-from neoxargs.facts.model import has_experts, mlp_rows, qkv_rows, weights_of_layers
+from neoxargs.facts.model import has_experts, mlp_rows, weights_of_layers
 from neoxargs.files import tokenizer_folder
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.launch.stages import State, run_until, unchanged

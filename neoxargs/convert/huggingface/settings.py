@@ -7,7 +7,8 @@ from typing import Any
 from neoxargs.base.problems import listed
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface.family import OMIT, Demand, Fixed, Setting, Values
-from neoxargs.facts.model import GATED, attention_width, head_dim, mlp_norm_options, mlp_width
+from neoxargs.facts.attention import attention_width, head_dim
+from neoxargs.facts.model import GATED, mlp_norm_options, mlp_width
 from neoxargs.resolve.rules.synonyms import yaml_form
 
 

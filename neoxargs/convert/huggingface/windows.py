@@ -10,7 +10,7 @@ from typing import Any
 
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface.family import OMIT, Setting, Values
-from neoxargs.facts.model import layer_window
+from neoxargs.facts.attention import layer_window
 
 #: The names of layers with and without a window in `layer_types`.
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import BIASED, attention_width, fits_flex, head_dim, is_masked, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.data import masks_documents
-from neoxargs.facts.model import attention_width, head_dim, layer_window
+from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.norms import inside_head_norms
-
-#: Position embeddings that are added to the attention scores.
-BIASED = ("alibi", "rpe")
-#: Kinds of attention whose mask is purely causal.
-CAUSAL = ("global", "flash")
-#: Head dimensions for which `train/ops/flex.py` runs on a GPU.
-FLEX_WIDTHS = (16, 32, 64, 128, 256)
 
 
 def alibi_number(sizes: ActivationSizes) -> int:
     """Bytes per number of ALiBi's bias on a GPU: none if flex_attention computes it from the positions."""
     config = sizes.config
-    if sizes.number_size == HALF and unfused_softmax(config):
+    in_steps = sizes.number_size == HALF and attention_layers(config) and share_in_steps(config)
+    if in_steps:
         return SINGLE
-    return 0 if fits_flex(config) else sizes.number_size
+    return 0 if _fits_flex(config) else sizes.number_size
 
 
 def attention(sizes: ActivationSizes, selective: bool) -> int:
@@ -54,7 +51,7 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
 
     On a CPU, torch's attention is unfused with dropout, when it stores probabilities, mask and their product, and with
     any mask but the causal one, when it stores the probabilities. On a GPU it stores the bias of `rpe`, one for all
-    samples. Bounded scores (`attn_logit_softcapping`) are stored in fp32, and so are the probabilities.
+    samples. Scores that the fused kernels cannot compute are stored in fp32, and so are the probabilities.
     """
     config = sizes.config
     square = heads * config.shape.seq_length**2
@@ -67,56 +64,37 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     if sizes.kind == "cpu" and dropout:
         return batch * square * (3 * sizes.number_size)
     unfused = batch * square * (SINGLE + HALF + (1 if dropout else 0))
-    if _stores_bounded_scores(sizes):
+    # On a CPU, and on a GPU if flex_attention cannot do it either.
+    if not score_rule(config, 0).fused and (sizes.kind == "cpu" or not _fits_flex(config)):
         cast = HALF if sizes.number_size == HALF else 0
         return batch * square * (2 * SINGLE + cast + (1 if dropout else 0)) - heads * sizes.tokens * SINGLE
     if sizes.kind == "cpu":
-        fused = _masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
+        fused = _share_masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
     else:
         fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else _converted_masks(sizes)
-    share = unfused_softmax(config) if sizes.number_size == HALF else 0.0
+    share = share_in_steps(config) if sizes.number_size == HALF else 0.0
     return round(share * unfused + (1 - share) * fused) + mask
 
 
 def _converted_masks(sizes: ActivationSizes) -> float:
     """Bytes of masks on a GPU where flex_attention does not fit: each layer converts its mask to a bias."""
     config = sizes.config
-    if config.embedding.pos_emb in BIASED or fits_flex(config):
+    if config.embedding.pos_emb in BIASED or _fits_flex(config):
         return 0.0
     samples = sequences_per_micro_batch(config) if masks_documents(config.data) else 1
-    return _masked(config) * samples * config.shape.seq_length**2 * sizes.number_size
+    return _share_masked(config) * samples * config.shape.seq_length**2 * sizes.number_size
 
 
-def _stores_bounded_scores(sizes: ActivationSizes) -> bool:
-    """Whether scores are bounded by separate operations: on a CPU, and on a GPU if flex_attention cannot do it."""
-    config = sizes.config
-    if config.attention.attn_logit_softcapping is None:
-        return False
-    return sizes.kind == "cpu" or not fits_flex(config)
+def _fits_flex(config: Config) -> bool:
+    return fits_flex(head_dim(config.shape), config.regularization.attention_dropout)
 
 
-def fits_flex(config: Config) -> bool:
-    """Whether flex_attention computes masks and biases from positions on a GPU."""
-    return head_dim(config.shape) in FLEX_WIDTHS and not config.regularization.attention_dropout
-
-
-def _masked(config: Config) -> float:
+def _share_masked(config: Config) -> float:
     """Share of the layers whose attention mask is not purely causal."""
-    attention = config.attention
-    if config.embedding.pos_emb in BIASED or masks_documents(config.data):
-        return 1.0
-    layers = config.shape.num_layers
-    kinds = attention.__dict__.get("attention_config") or ["global"] * layers
-    masked = [kind not in CAUSAL or layer_window(attention, layer) > 0 for layer, kind in enumerate(kinds)]
-    return sum(masked) / len(masked)
+    return fmean(is_masked(config, layer) for layer in attention_layers(config))
 
 
-def unfused_softmax(config: Config) -> float:
-    """Share of the layers with softmax in fp32 and without its fused kernel, which `flash` layers always have."""
-    wanted = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling
-    fusion, biased = config.fusion, config.embedding.pos_emb in BIASED
-    kept = fusion.scaled_masked_softmax_fusion if biased else fusion.scaled_upper_triang_masked_softmax_fusion
-    if not wanted or kept:
-        return 0.0
-    kinds: list[str] = config.attention.__dict__.get("attention_config") or ["global"]
-    return sum(kind != "flash" for kind in kinds) / len(kinds)
+def share_in_steps(config: Config) -> float:
+    """Share of the layers that half precision computes in steps."""
+    rules = ((score_rule(config, layer), is_masked(config, layer)) for layer in attention_layers(config))
+    return fmean(rule.asks_for_steps(True, masked) for rule, masked in rules)

@@ -7,7 +7,8 @@ as `train/model` computes, and compared with a trace of its operators by bench/t
 from __future__ import annotations
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import GATED, attention_width, has_qkv_bias, mlp_width, norms_of_block
+from neoxargs.facts.attention import attention_width, has_qkv_bias
+from neoxargs.facts.model import GATED, mlp_width, norms_of_block
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.activation_sizes import ActivationSizes

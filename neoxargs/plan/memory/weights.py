@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import attention_weights
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.lora import Target, targets
 from neoxargs.facts.model import (
     RECURRENCES,
-    attention_width,
     has_dense_network,
     has_experts,
-    has_qkv_bias,
     head_norms_size,
     is_reward_model,
     mlp_rows,
@@ -26,7 +25,6 @@ from neoxargs.facts.model import (
     norm_size,
     norms_of_block,
     output_rows,
-    qkv_rows,
     weights_of_layers,
 )
 
@@ -124,14 +122,12 @@ def _adapters(target: Target, rank: int) -> Iterator[Weight]:
 
 
 def _attention(config: Config) -> Iterator[Weight]:
-    biased = (has_qkv_bias(config.attention), config.attention.use_bias_in_attn_linear)
-    return _pair("attention", qkv_rows(config), attention_width(config.shape), config.shape.hidden_size, biased)
+    return (Weight("attention", weight.numel, weight.sharded) for weight in attention_weights(config))
 
 
 def _mlp(config: Config) -> Iterator[Weight]:
     width = mlp_width(config.shape, config.mlp)
-    biased = config.mlp.use_bias_in_mlp
-    return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, (biased, biased))
+    return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, config.mlp.use_bias_in_mlp)
 
 
 def _experts(config: Config) -> Iterator[Weight]:
@@ -142,23 +138,22 @@ def _experts(config: Config) -> Iterator[Weight]:
     yield Weight(EXPERTS, moe.moe_num_experts * hidden * width)
     if moe.moe_num_shared_experts:
         shared = moe.moe_num_shared_experts
-        yield from _pair("feed-forward", shared * mlp_rows(config), shared * width, hidden, biased=(False, False))
+        yield from _pair("feed-forward", shared * mlp_rows(config), shared * width, hidden, biased=False)
     if has_dense_network(config):
         yield from _mlp(config)
         yield Weight("router", 2 * hidden, sharded=False)
         yield Weight("router", 2, sharded=False)
 
 
-def _pair(part: str, rows: int, inner: int, hidden: int, biased: tuple[bool, bool]) -> Iterator[Weight]:
+def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterator[Weight]:
     """Yield two linear layers: hidden -> rows, sharded by outputs, and inner -> hidden, sharded by inputs.
 
-    biased: whether each of them has a bias.
+    biased: whether they have biases.
     """
     yield Weight(part, rows * hidden)
     yield Weight(part, hidden * inner)
-    if biased[0]:
+    if biased:
         yield Weight(part, rows)
-    if biased[1]:
         yield Weight(part, hidden, sharded=False)
 
 

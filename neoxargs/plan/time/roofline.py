@@ -12,18 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import attention_width, head_dim, layer_window, qkv_rows
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.layer_kinds import attention_layers
-from neoxargs.facts.model import (
-    attention_width,
-    compiles_cross_entropy,
-    head_dim,
-    layer_window,
-    matrices_of_layer,
-    mlp_rows,
-    mlp_width,
-    qkv_rows,
-)
+from neoxargs.facts.model import compiles_cross_entropy, matrices_of_layer, mlp_rows, mlp_width
 from neoxargs.facts.trained import is_frozen
 from neoxargs.plan.given.assumptions import SINGLE, Assumptions
 from neoxargs.plan.given.devices import Device

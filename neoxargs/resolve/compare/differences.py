@@ -12,7 +12,8 @@ from typing import Any
 
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
-from neoxargs.facts.model import head_dim, mlp_width
+from neoxargs.facts.attention import head_dim
+from neoxargs.facts.model import mlp_width
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules.synonyms import names_of_setting

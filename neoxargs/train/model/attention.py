@@ -8,25 +8,26 @@ tensor parallel size that divides `num_kv_heads`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import ScoreRule, attention_width, has_qkv_bias, head_dim, layer_window, score_rule
 from neoxargs.facts.data import masks_documents, resets_positions
-from neoxargs.facts.layer_kinds import layer_kind
-from neoxargs.facts.model import attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions_in_document, same_document
 from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation
+from neoxargs.train.model.scores import Scores
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import flex
 from neoxargs.train.ops.rotary import Angles, rotate_heads
-from neoxargs.train.ops.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
+from neoxargs.train.ops.sdpa import attend, shared_causal_mask
 from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import initializer
@@ -63,15 +64,14 @@ class SelfAttention(nn.Module):
         self.rope_fusion = config.fusion.rope_fusion
         self.relative = relative
         self.seq_length = shape.seq_length
-        self.unfused = unfused_cases(attention, config.fusion, layer, layer_kind(config, layer))
+        self.scores = Scores(score_rule(config, layer))
         rule = flex.Rule(
             layer_pattern(config, layer, weights.seed),
             layer_window(attention, layer),
             local_slopes(shape.num_attention_heads, weights.ranks.tensor) if embedding.pos_emb == "alibi" else (),
             weights.ranks.tensor,
-            self.unfused.softcap,
         )
-        self.masks = Masks(rule, relative, self.unfused, shared.tables)
+        self.masks = Masks(rule, relative, self.scores.rule, shared.tables)
         self.reset_positions, self.reset_mask = resets_positions(config.data), masks_documents(config.data)
         bias = attention.use_bias_in_attn_linear
         init_in = initializer(init.init_method, init, shape)
@@ -101,8 +101,8 @@ class SelfAttention(nn.Module):
         if self.cache is not None:
             key_BKCH, value_BKCH = self.cache.add(key_BKCH, value_BKCH)
         dropout = self.dropout if self.training else 0.0
-        attend = self.attend_outside or self._attend
-        context_BNSH = attend(query_BNSH, key_BKCH, value_BKCH, starts_BS if self.reset_mask else None, dropout)
+        kernel = self.attend_outside or self._attend
+        context_BNSH = kernel(query_BNSH, key_BKCH, value_BKCH, starts_BS if self.reset_mask else None, dropout)
         return self.dense(self.recompute(_by_token, context_BNSH))  # type: ignore[no-any-return]
 
     def _heads(self, mixed: Tensor, starts_BS: Tensor | None) -> tuple[Tensor, ...]:
@@ -117,10 +117,12 @@ class SelfAttention(nn.Module):
             return rotate_heads(mixed_BSKGH, angles, counts, self.scale, self._fuses_rotation)
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
         query_BSKGH, key_BSKGH, value_BSKGH = mixed_BSKGH.split(counts, dim=3)
-        if self.norms is not None and self.over_all_heads:  # they communicate, which is not done again
-            query_BSKGH, key_BSKGH = self.norms[0](query_BSKGH), self.norms[1](key_BSKGH)
-        query_BNSH = self.recompute(lambda x: self._prepared(x, 0, angles), query_BSKGH)
-        key_BKSH = self.recompute(lambda x: self._prepared(x, 1, angles), key_BSKGH)
+        query_norm, key_norm = self.norms if self.norms is not None else (None, None)
+        if query_norm and key_norm and self.over_all_heads:  # they communicate, which is not done again
+            query_BSKGH, key_BSKGH = query_norm(query_BSKGH), key_norm(key_BSKGH)
+            query_norm = key_norm = None
+        query_BNSH = self.recompute(lambda x: self._prepared(x, query_norm, self.scale, angles), query_BSKGH)
+        key_BKSH = self.recompute(lambda x: self._prepared(x, key_norm, 1.0, angles), key_BSKGH)
         return query_BNSH, key_BKSH, _by_head(value_BSKGH)
 
     def _angles(self, rotation: Rotation, starts_BS: Tensor | None, seq: int, device: torch.device) -> Angles:
@@ -138,15 +140,14 @@ class SelfAttention(nn.Module):
         """Whether `rope_fusion` applies: not to prompts, for each of whose lengths there would be another kernel."""
         return self.rope_fusion and self.training
 
-    def _prepared(self, x_BSKGH: Tensor, number: int, angles: Angles | None) -> Tensor:
-        """Return queries (number 0) or keys (1) as attention takes them: normalised, scaled, rotated.
+    def _prepared(self, x_BSKGH: Tensor, norm: nn.Module | None, scale: float, angles: Angles | None) -> Tensor:
+        """Return queries or keys as attention takes them: normalised, scaled, rotated.
 
         x_BSKGH -> (B, heads, S, H). angles: None if not rotated.
         """
-        if self.norms is not None and not self.over_all_heads:
+        if norm is not None:
             # Before heads move, for which grouped queries are copied: the norm stores its input.
-            x_BSKGH = self.norms[number](x_BSKGH)
-        scale = self.scale if number == 0 else 1.0
+            x_BSKGH = norm(x_BSKGH)
         if angles is None:
             return mup.scale_by(_by_head(x_BSKGH), scale)
         return rotate_heads(x_BSKGH, angles, x_BSKGH.shape[3:4], scale, self._fuses_rotation)[0]
@@ -157,12 +158,17 @@ class SelfAttention(nn.Module):
         """Run the kernel that fits the mask, and return context_BNSH."""
         later_pass = self.cache if self.cache is not None and self.cache.positions is not None else None
         if later_pass is None and self._fits_flex(query_BNSH, starts_BS, dropout):
-            return flex.attend(query_BNSH, key_BKCH, value_BKCH, self.masks.rule, starts_BS, self.masks.tables)
+            masks, tables = self.masks.rule, self.masks.tables
+            return self.scores.in_flex(query_BNSH, key_BKCH, value_BKCH, masks, starts_BS, tables)
         mask = self.masks.mask(query_BNSH, key_BKCH.shape[2], starts_BS, later_pass)
-        if not dropout:
-            return attend(query_BNSH, key_BKCH, value_BKCH, mask, 0.0, self.unfused, self.masks.tables)
-        with different_on_each_rank(self.tensor, query_BNSH.device):
-            return attend(query_BNSH, key_BKCH, value_BKCH, mask, dropout, self.unfused, self.masks.tables)
+        random = different_on_each_rank(self.tensor, query_BNSH.device) if dropout else nullcontext()
+        with random:
+            rule = self.scores.rule
+            if rule.fused and not rule.asks_for_steps(is_half(query_BNSH), masked=mask is not None):
+                return attend(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
+            if mask is None:
+                mask = shared_causal_mask(query_BNSH.shape[2], query_BNSH.device, self.masks.tables)
+            return self.scores.in_steps(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
 
     def prepare_for_compilation(self, device: torch.device) -> None:
         """Keep what layers share out of their compiled graphs.
@@ -172,7 +178,7 @@ class SelfAttention(nn.Module):
         """
         if self.rotation:
             self.rotation.angles(self.seq_length, self.seq_length, device, self.masks.tables)
-        if self.reset_mask or self.masks.rule.softcap or not self.masks.is_causal(self.seq_length):
+        if self.reset_mask or not self.scores.rule.fused or not self.masks.is_causal(self.seq_length):
             self.attend_outside = torch.compiler.disable(self._attend)
 
     def _fits_flex(self, query_BNSH: Tensor, starts_BS: Tensor | None, dropout: float) -> bool:
@@ -183,12 +189,16 @@ class SelfAttention(nn.Module):
         seq = query_BNSH.shape[2]
         if seq != self.seq_length or self.relative is not None:
             return False
-        if starts_BS is None and self.masks.is_causal(seq) and not self.masks.rule.softcap:
+        if starts_BS is None and self.masks.is_causal(seq) and self.scores.rule.fused:
             return False
-        # Block-sparse layers are for skipping blocks, which the unfused operations cannot.
-        if self.masks.rule.pattern is None and self.unfused.include(query_BNSH.dtype, masked=True):
+        # Block-sparse layers are for skipping blocks, which separate steps cannot.
+        if self.masks.rule.pattern is None and self.scores.rule.asks_for_steps(is_half(query_BNSH), masked=True):
             return False
         return flex.is_supported(query_BNSH, dropout)
+
+
+def is_half(x: Tensor) -> bool:
+    return x.dtype != torch.float32
 
 
 def _by_head(x_BSKGH: Tensor) -> Tensor:
@@ -211,7 +221,7 @@ class Masks:
 
     rule: flex.Rule
     relative: RelativeBias | None
-    unfused: UnfusedCases
+    scores: ScoreRule
     tables: Tables
 
     def mask(self, query_BNSH: Tensor, seq: int, starts_BS: Tensor | None, later_pass: Cache | None) -> Tensor | None:
@@ -224,8 +234,9 @@ class Masks:
         if later_pass is not None:
             return self._later_mask(seq, device, later_pass)
         if self.rule.slopes:
-            # Only the unfused operations add the bias to scores in fp32.
-            dtype = torch.float32 if self.unfused.include(query_BNSH.dtype, masked=True) else query_BNSH.dtype
+            # Only separate steps add the bias to scores in fp32.
+            steps = self.scores.asks_for_steps(is_half(query_BNSH), masked=True)
+            dtype = torch.float32 if steps else query_BNSH.dtype
             return self._alibi(seq, starts_BS, dtype, device)
         allowed = self.allowed(seq, starts_BS, device)
         if self.relative is None:

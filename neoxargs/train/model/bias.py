@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import head_dim
+from neoxargs.facts.attention import head_dim
 from neoxargs.train.model.mup import multipliers
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import METHODS

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import head_dim
+from neoxargs.facts.attention import head_dim
 from neoxargs.files.base_shapes import read_base_shapes
 from neoxargs.train.parallel.layers import unsharded_shape
 from neoxargs.train.parallel.widths import Widths

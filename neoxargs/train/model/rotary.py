@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import head_dim, layer_window
+from neoxargs.facts.attention import head_dim, layer_window
 from neoxargs.train.ops.tables import Tables
 
 

@@ -1,4 +1,4 @@
-"""Masked attention on GPUs with torch's flex_attention: sparsity patterns, windows, documents, ALiBi, bounded scores.
+"""Masks and biases for torch's flex_attention on GPUs: sparsity patterns, windows, documents, ALiBi.
 
 It compiles one kernel, which computes mask and bias from the positions, never stores them or the scores, and skips
 blocks of tokens that do not attend to each other. It has no dropout, and needs a head dimension that is a power of two.
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neoxargs.facts.attention import fits_flex
 from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.ops.sdpa import has_flash_kernel
 from neoxargs.train.ops.sparsity import Pattern, local_layout
@@ -23,6 +24,8 @@ from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Batch element, head, row and column -> whether the row's token attends to the column's.
 Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+#: A score, and where it stands: batch element, head, row and column -> the score that enters the softmax.
+Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,61 +39,26 @@ class Rule:
     """ALiBi's slope of each head of this rank: a score is lowered by slope x distance."""
     axis: Axis = ALONE
     """The tensor parallel ranks, among which the pattern's heads are divided."""
-    softcap: float = 0.0
-    """The bound on scores, as of `UnfusedCases`; 0 means none."""
 
 
 def is_supported(query_BNSH: Tensor, dropout: float) -> bool:
     """Whether flex_attention can compute this; otherwise a mask is made for torch's ordinary attention."""
-    width = query_BNSH.shape[-1]
-    # Narrower and wider heads, and GPUs before the A100, have no tested block sizes.
-    tested = 16 <= width <= 256 and width & (width - 1) == 0
-    return (
-        query_BNSH.is_cuda and tested and not dropout and should_compile("cuda") and has_flash_kernel(query_BNSH.device)
-    )
-
-
-def attend(
-    query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, rule: Rule, starts_BS: Tensor | None, tables: Tables
-) -> Tensor:
-    """Attend as the rule says: (batch, heads / tensor ranks, seq, head_dim) of each -> the query's shape.
-
-    starts: (batch, seq), the position where each token's document begins; None if attention crosses documents.
-    """
-    context_BNSH: Tensor = _kernel(query_BNSH.is_cuda)(
-        query_BNSH,
-        key_BKCH,
-        value_BKCH,
-        score_mod=_score_change(rule, query_BNSH.device, tables),
-        block_mask=_block_mask(rule, query_BNSH.shape[2], query_BNSH.device, starts_BS, tables),
-        enable_gqa=key_BKCH.shape[1] < query_BNSH.shape[1],
-    )
-    return context_BNSH
+    fits = query_BNSH.is_cuda and fits_flex(query_BNSH.shape[-1], dropout)
+    return fits and should_compile("cuda") and has_flash_kernel(query_BNSH.device)  # not before the A100
 
 
 @cache
-def _kernel(compiled: bool) -> Any:
+def kernel(compiled: bool) -> Any:
+    """Return flex_attention, compiled on GPUs only: uncompiled, as in tests on a CPU, it stores all scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Compiled on GPUs only: uncompiled, as in tests on a CPU, it stores all scores.
     return torch.compile(flex_attention) if compiled else flex_attention
 
 
-def _score_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
-    """Return the function of scores that bounds them or adds ALiBi's bias; None if they stay as they are."""
-    lower = _alibi_change(rule, device, tables) if rule.slopes else None
-    if not rule.softcap:
-        return lower
-    bound = rule.softcap
-
-    def change(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        score = bound * torch.tanh(score / bound)
-        return lower(score, batch, head, row, column) if lower else score
-
-    return change
-
-
-def _alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
+def alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Change | None:
+    """Return the function that adds ALiBi's bias to scores; None without it."""
+    if not rule.slopes:
+        return None
     slopes = tables.get(("slopes", device), lambda: torch.tensor(rule.slopes, device=device))
 
     def lower(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -99,7 +67,7 @@ def _alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
     return lower
 
 
-def _block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
+def block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
     """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
     key = ("block mask", rule, seq, device)
     if starts_BS is None:

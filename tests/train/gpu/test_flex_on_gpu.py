@@ -45,17 +45,18 @@ def train_with_flex() -> tuple[dict[str, Measured], Called]:
     """What each trial gives, and what flex_attention was called with."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    from neoxargs.train.model.scores import Scores
     from neoxargs.train.ops import flex
 
-    compute = flex.attend
+    compute = Scores.in_flex
     called: Called = set()
 
-    def attend(query: Any, key: Any, value: Any, rule: flex.Rule, starts: Any, tables: Any) -> Any:
+    def attend(scores: Scores, query: Any, key: Any, value: Any, rule: flex.Rule, starts: Any, tables: Any) -> Any:
         called.add((rule.pattern is not None, rule.window, bool(rule.slopes), starts is not None))
-        return compute(query, key, value, rule, starts, tables)
+        return compute(scores, query, key, value, rule, starts, tables)
 
-    uncompiled = patch.object(flex, "_kernel", lambda compiled: flex_attention)
-    with uncompiled, patch.object(flex, "should_compile", lambda device: True), patch.object(flex, "attend", attend):
+    uncompiled = patch.object(flex, "kernel", lambda compiled: flex_attention)
+    with uncompiled, patch.object(flex, "should_compile", lambda device: True), patch.object(Scores, "in_flex", attend):
         return measure(TRIALS), called
 
 

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import ScoreRule
 from neoxargs.resolve import File, complete, draft
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.scores import Scores
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import sdpa
 from neoxargs.train.ops.sparsity import Pattern, layer_pattern, layout, window_mask
-from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, randomised, small
 
@@ -198,7 +199,7 @@ def test_a_window_as_wide_as_the_sequence_needs_no_mask() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_queries_that_share_keys_where_no_kernel_lets_them(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value = torch.randn(2, 4, SEQ, 8), torch.randn(2, 2, SEQ, 8), torch.randn(2, 2, SEQ, 8)
-    arguments = (query, key, value, window_mask(SEQ, 3, CPU) if masked else None, 0.0, sdpa.UnfusedCases(), Tables())
+    arguments = (query, key, value, window_mask(SEQ, 3, CPU) if masked else None, 0.0)
     shared = sdpa.attend(*arguments)
     monkeypatch.setattr(sdpa, "has_gqa_kernel", lambda *_: False)
     torch.testing.assert_close(sdpa.attend(*arguments), shared)
@@ -313,9 +314,8 @@ def test_layer_scaling_keeps_fp16_from_overflowing() -> None:
 def test_steps_and_kernel_agree_where_queries_share_keys(groups: int) -> None:
     query, key, value = torch.randn(3, 2, 4, SEQ, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     key, value = key[:, :groups], value[:, :groups]
-    cases = [sdpa.UnfusedCases(causal=step) for step in (True, False)]
-    both = [sdpa.attend(query, key, value, None, 0.0, case, Tables()) for case in cases]
-    torch.testing.assert_close(*both, rtol=0.05, atol=0.05)
+    steps = Scores(ScoreRule()).in_steps(query, key, value, sdpa.causal_mask(SEQ, CPU), 0.0)
+    torch.testing.assert_close(steps, sdpa.attend(query, key, value, None, 0.0), rtol=0.05, atol=0.05)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_masks_are_built_once_however_many_layers_there_are(monkeypatch: pytest.
 
     # The same for the blocks of flex_attention.
     rules = [layer.attention.masks.rule for layer in gpt.layers]
-    first, second = ([flex._block_mask(rule, SEQ, CPU, None, gpt_tables(gpt)) for rule in rules] for _ in range(2))
+    first, second = ([flex.block_mask(rule, SEQ, CPU, None, gpt_tables(gpt)) for rule in rules] for _ in range(2))
     assert all(one is other for one, other in zip(first, second, strict=True))
     assert len(drawn) == 24 and len({id(mask) for mask in first}) == 12
 

@@ -70,8 +70,8 @@ def test_flex_attention_agrees_with_masks(
     starts = document_starts(tokens, EOD) if documents else None
     masked = layer._attend(query, key, value, starts, 0.0)
     monkeypatch.setattr(flex, "is_supported", lambda *_: True)
-    calls, compute = [], flex.attend
-    monkeypatch.setattr(flex, "attend", lambda *given: calls.append(given) or compute(*given))
+    calls, compute = [], layer.scores.in_flex
+    monkeypatch.setattr(layer.scores, "in_flex", lambda *given: calls.append(given) or compute(*given))
     torch.testing.assert_close(layer._attend(query, key, value, starts, 0.0), masked)
     causal_only = not documents and list(changes) == ["num_kv_heads"]
     assert len(calls) == (not causal_only)
@@ -113,7 +113,7 @@ def test_layers_with_random_blocks_share_one_kernel(monkeypatch: pytest.MonkeyPa
 
     graphs: list[Any] = []
     kernel = torch.compile(flex_attention, backend=lambda graph, _: graphs.append(graph) or graph)
-    monkeypatch.setattr(flex, "_kernel", lambda compiled: kernel)
+    monkeypatch.setattr(flex, "kernel", lambda compiled: kernel)
     monkeypatch.setattr(flex, "is_supported", lambda *_: True)
     many = BIGBIRD | {"num_layers": 12, "attention_config": ["bigbird"] * 12}
     config, shared, rules = small(**many), Shared(), set()

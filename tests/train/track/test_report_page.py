@@ -77,7 +77,7 @@ def test_the_page_says_how_the_run_was_launched(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(plugins, "LOADED", ["mine"])
     texts = [File("b/z.yml", f"run_dir: {tmp_path}\n"), File("b/a b.yml", smallest.BILLION)]
     overrides = ["lr=0.5", "wandb_host=https://me:hunter2@x.org", "eval_prompts=['a \"b\"']"]
-    config = complete(draft(texts, overrides), 1)
+    config = complete(draft([File(*text) for text in texts], overrides), 1)
     assert launch_command(config) == ""
     write_record(config)
     values = with_launch(config, "train.py", texts, "v1-2-gabc").values

@@ -34,7 +34,7 @@ from neoxargs.convert.huggingface.settings import (
     weight_tying,
 )
 from neoxargs.convert.huggingface.windows import FULL, LAYER_WINDOWS, SLIDING, windows
-from neoxargs.facts.model import head_dim
+from neoxargs.facts.attention import head_dim
 
 
 def _windows(default: int) -> Any:

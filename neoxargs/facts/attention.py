@@ -1,0 +1,128 @@
+"""The attention of a layer: its sizes, how its scores are computed, and which kernels can do that.
+
+Trainer, plan and pages read these functions; a mechanism that changes scores is a field of `ScoreRule`.
+"""
+
+from __future__ import annotations
+
+from neoxargs.base.record import Record
+from neoxargs.config.config import Config
+from neoxargs.facts.data import masks_documents
+from neoxargs.facts.layer_kinds import layer_kind
+from neoxargs.facts.recurrent import Tensor
+from neoxargs.registry.model import Attention, Shape
+
+#: Position embeddings that are added to the attention scores.
+BIASED = ("alibi", "rpe")
+#: Kinds of attention whose mask is purely causal.
+CAUSAL = ("global", "flash")
+#: Head dimensions for which flex_attention has tested block sizes.
+FLEX_WIDTHS = (16, 32, 64, 128, 256)
+
+
+def head_dim(shape: Shape) -> int:
+    """Return the width of a head's query, key and value."""
+    return shape.head_dim or shape.hidden_size // shape.num_attention_heads
+
+
+def attention_width(shape: Shape) -> int:
+    """Return the width of the queries of all heads, and of what they read: as wide as the residual stream or not."""
+    return shape.num_attention_heads * head_dim(shape)
+
+
+def qkv_rows(config: Config) -> int:
+    """Return the rows of the fused projection to queries, keys and values."""
+    shape = config.shape
+    return head_dim(shape) * (shape.num_attention_heads + 2 * shape.num_kv_heads)
+
+
+def has_qkv_bias(attention: Attention) -> bool:
+    """Return whether the projection to queries, keys and values has a bias."""
+    return attention.use_bias_in_attn_linear or attention.add_qkv_bias
+
+
+def attention_weights(config: Config) -> list[Tensor]:
+    """Return the weights of a layer's attention, except norms."""
+    hidden, rows = config.shape.hidden_size, qkv_rows(config)
+    weights = [
+        Tensor("query_key_value.weight", rows * hidden, multiplies=True),
+        Tensor("dense.weight", hidden * attention_width(config.shape), multiplies=True),
+    ]
+    if has_qkv_bias(config.attention):
+        weights.append(Tensor("query_key_value.bias", rows))
+    if config.attention.use_bias_in_attn_linear:
+        weights.append(Tensor("dense.bias", hidden, sharded=False))
+    return weights
+
+
+def layer_window(attention: Attention, layer: int) -> int:
+    """Return how many tokens before itself a token sees in this layer, counted from 0; 0 if it sees all of them."""
+    full = attention.window_attn_skip_freq
+    has_window = full[layer] if isinstance(full, list) else full is None or (layer + 1) % full
+    return (attention.sliding_window_width or 0) if has_window else 0
+
+
+class ScoreRule(Record):
+    """What becomes of the scores of a layer before and in the softmax."""
+
+    softcap: float = 0.0
+    """The bound on scores (`attn_logit_softcapping`); 0 means none."""
+    divisor: int = 1
+    """Scores in half precision are divided by this number to prevent overflow: the layer's number, counted from 1."""
+    causal_in_steps: bool = False
+    """Whether half precision is computed in steps, with the softmax in fp32, if the only mask is the causal one."""
+    masked_in_steps: bool = False
+    """The same with any other mask, or with a bias."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch's fused kernels can compute the scores; flex_attention, and separate steps, always can."""
+        return not self.softcap
+
+    def asks_for_steps(self, half: bool, masked: bool) -> bool:
+        """Whether the configuration asks for separate steps. masked: with another mask than the causal one, or a bias.
+
+        half: whether activations are in fp16 or bf16.
+        """
+        return half and (self.masked_in_steps if masked else self.causal_in_steps)
+
+
+def score_rule(config: Config, layer: int) -> ScoreRule:
+    """Return the rule of a layer, counted from 0.
+
+    As in Megatron, the first layer divides by 1. `flash` layers ask for a kernel that does not store the scores.
+    """
+    attention, fusion = config.attention, config.fusion
+    softcap = attention.attn_logit_softcapping or 0.0
+    scaled = attention.apply_query_key_layer_scaling
+    if layer_kind(config, layer) == "flash" or not (scaled or attention.attention_softmax_in_fp32):
+        return ScoreRule(softcap)
+    return ScoreRule(
+        softcap,
+        layer + 1 if scaled else 1,
+        causal_in_steps=not fusion.scaled_upper_triang_masked_softmax_fusion,
+        masked_in_steps=not fusion.scaled_masked_softmax_fusion,
+    )
+
+
+def is_masked(config: Config, layer: int) -> bool:
+    """Whether the layer has another mask than the causal one, or a bias on its scores."""
+    if config.embedding.pos_emb in BIASED or masks_documents(config.data):
+        return True
+    return layer_kind(config, layer) not in CAUSAL or layer_window(config.attention, layer) > 0
+
+
+def fits_flex(width: int, dropout: float) -> bool:
+    """Whether flex_attention can compute masks and biases from positions on a GPU. width: of a head."""
+    return width in FLEX_WIDTHS and not dropout
+
+
+def mechanisms(config: Config) -> list[str]:
+    """Return the names of the mechanisms that a model's attention has besides grouped queries, biases and norms."""
+    windows = {layer_window(config.attention, layer) > 0 for layer in range(config.shape.num_layers)}
+    named = {
+        "windows": windows == {True},
+        "windows in some layers": len(windows) > 1,
+        "bounded scores": score_rule(config, 0).softcap > 0,
+    }
+    return [name for name, is_there in named.items() if is_there]

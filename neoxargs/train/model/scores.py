@@ -1,0 +1,75 @@
+"""Attention whose scores torch's fused kernels do not compute: in flex_attention, or in separate steps.
+
+Both compute the same: products of queries and keys, the bound, bias and mask, softmax, sum of values. A mechanism that
+changes scores or probabilities stands here, once for each of the two, and in `facts.attention.ScoreRule`. The steps are
+Megatron's: scores in the model's precision, softmax in fp32.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.facts.attention import ScoreRule
+from neoxargs.train.ops import flex
+from neoxargs.train.ops.sdpa import repeat_heads
+from neoxargs.train.ops.tables import Tables
+
+
+class Scores(nn.Module):
+    """From the queries, keys and values of one layer, (batch, heads, seq, head_dim) each, to the query's shape."""
+
+    def __init__(self, rule: ScoreRule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def in_steps(
+        self, query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, mask: Tensor, dropout: float
+    ) -> Tensor:
+        """Store the scores. mask: as of `sdpa.attend`."""
+        # Plain products have no notion of shared heads.
+        key_BKCH, value_BKCH = repeat_heads(key_BKCH, value_BKCH, query_BNSH.shape[1])
+        # Divide before the product, because the product overflows in fp16.
+        scores_BNSC = (query_BNSH / (query_BNSH.shape[-1] ** 0.5 * self.rule.divisor)) @ key_BKCH.transpose(-1, -2)
+        # In fp32 from here on, so the layer's divisor can be undone without overflow.
+        scores_BNSC = scores_BNSC.float() * self.rule.divisor
+        if bound := self.rule.softcap:
+            scores_BNSC = (scores_BNSC / bound).tanh() * bound
+        scores_BNSC = scores_BNSC.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores_BNSC + mask
+        return F.dropout(scores_BNSC.softmax(-1).to(value_BKCH.dtype), dropout) @ value_BKCH
+
+    def in_flex(
+        self,
+        query_BNSH: Tensor,
+        key_BKCH: Tensor,
+        value_BKCH: Tensor,
+        masks: flex.Rule,
+        starts_BS: Tensor | None,
+        tables: Tables,
+    ) -> Tensor:
+        """Let flex_attention compute scores, mask and bias block by block.
+
+        starts_BS: the position where each token's document begins; None if attention crosses documents.
+        """
+        context_BNSH: Tensor = flex.kernel(query_BNSH.is_cuda)(
+            query_BNSH,
+            key_BKCH,
+            value_BKCH,
+            score_mod=self._change(flex.alibi_change(masks, query_BNSH.device, tables)),
+            block_mask=flex.block_mask(masks, query_BNSH.shape[2], query_BNSH.device, starts_BS, tables),
+            enable_gqa=key_BKCH.shape[1] < query_BNSH.shape[1],
+        )
+        return context_BNSH
+
+    def _change(self, lower: flex.Change | None) -> flex.Change | None:
+        """Return the function of scores that bounds them and adds a bias; None if they stay as they are."""
+        bound = self.rule.softcap
+        if not bound:
+            return lower
+
+        def change(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+            score = bound * torch.tanh(score / bound)
+            return lower(score, batch, head, row, column) if lower else score
+
+        return change
