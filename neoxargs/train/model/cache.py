@@ -26,8 +26,7 @@ class Cache:
         self.lengths: Tensor | None = None
         """Number of tokens in each row of the first pass, (B)."""
         self.entries: list[tuple[Tensor, ...]] = []
-        """For each layer, in execution order, keys and values (B, K, capacity, H), or a recurrence's tensors (B, …).
-        """
+        """For each layer, in execution order, keys and values (B, K, capacity, H), or a recurrence's tensors."""
         self.next = 0
         """Index in `entries` of the layer that runs next."""
 

@@ -23,6 +23,7 @@ from neoxargs.train.parallel.communicate import enter_region, leave_region, sum_
 from neoxargs.train.parallel.init import Initializer, zeros
 from neoxargs.train.parallel.layers import ColumnLinear, RowLinear, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
+from neoxargs.train.process.mesh import Axis
 
 #: Name of the module with a layer's adapters.
 MODULE = "lora"
@@ -37,6 +38,15 @@ class Adapter(nn.Module):
         self.A = weights.parameter("A", (options.rank, target.inputs), _initializer(options, target), split=down)
         size, slices = (target.rows(name), options.rank), target.slices(name)
         self.B = weights.parameter("B", size, zeros, split=up, parts=slices)
+        self.dropout, self.partial = options.dropout, partial
+        self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
+
+    def _narrowed(self, x: Tensor, axis: Axis) -> Tensor:
+        """Return x after dropout, times A: (B, S, L). axis: the ranks that have other elements of x."""
+        if self.training and self.dropout:
+            with different_on_each_rank(axis, x.device):
+                x = F.dropout(x, self.dropout)
+        return F.linear(x, self.A)
 
 
 class ColumnAdapter(Adapter):
@@ -44,15 +54,11 @@ class ColumnAdapter(Adapter):
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
-        self.dropout, self.tensor, self.sequence = options.dropout, weights.ranks.tensor, weights.ranks.sequence
         sum_gradients([self.A], self.sequence)  # each rank applies it to its shard of the sequence
 
     def forward(self, x_BSD: Tensor, factor: float) -> Tensor:
-        if self.training and self.dropout:
-            with different_on_each_rank(self.sequence, x_BSD.device):
-                x_BSD = F.dropout(x_BSD, self.dropout)
         # Scaled here, where there are only L numbers per token.
-        narrow_BSL = F.linear(x_BSD, self.A) * factor
+        narrow_BSL = self._narrowed(x_BSD, self.sequence) * factor
         # As in the column layer itself: see ColumnLinear.forward.
         return F.linear(enter_region(narrow_BSL, self.tensor, self.sequence), self.B)
 
@@ -62,17 +68,11 @@ class RowAdapter(Adapter):
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
-        self.dropout, self.tensor, self.sequence = options.dropout, weights.ranks.tensor, weights.ranks.sequence
-        self.partial = partial
         # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
         sum_gradients([self.B], self.tensor if self.partial else self.sequence)
 
     def forward(self, x_BSF: Tensor, factor: float) -> Tensor:
-        if self.training and self.dropout:
-            # x_BSF is a slice of the inputs, other elements on each rank.
-            with different_on_each_rank(self.tensor, x_BSF.device):
-                x_BSF = F.dropout(x_BSF, self.dropout)
-        narrow_BSL = F.linear(x_BSF, self.A)  # one summand on each rank
+        narrow_BSL = self._narrowed(x_BSF, self.tensor)  # one summand on each rank
         if not self.partial and self.tensor.size > 1:
             narrow_BSL = leave_region(narrow_BSL, self.tensor, self.sequence)
         return F.linear(narrow_BSL * factor, self.B)
