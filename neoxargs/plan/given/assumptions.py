@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean
 from neoxargs.base.text import GIB
@@ -51,54 +50,15 @@ ROWS = {name: Row(*row) for name, row in json.loads(_TEXT).items()}
 NAMES = tuple(ROWS)
 
 
-@dataclass(frozen=True)
 class Assumptions:
-    """All assumptions. The defaults describe train.py with torch 2.13 on Linux."""
+    """The value of each row, as an attribute of its name. The defaults describe train.py with torch 2.13 on Linux."""
 
-    usable: float = ROWS["usable"].default
-    context: float = ROWS["context"].default
-    workspace: float = ROWS["workspace"].default
-    group_buffers: float = ROWS["group_buffers"].default
-    process: float = ROWS["process"].default
-    fragmentation: float = ROWS["fragmentation"].default
-    cached_blocks: float = ROWS["cached_blocks"].default
-    logits_at_once: float = ROWS["logits_at_once"].default
-    logit_bytes: float = ROWS["logit_bytes"].default
-    unfused_attention: float = ROWS["unfused_attention"].default
-    score_memory: float = ROWS["score_memory"].default
-    unfused_norms: float = ROWS["unfused_norms"].default
-    projection_kept: float = ROWS["projection_kept"].default
-    activation_memory: float = ROWS["activation_memory"].default
-    expert_imbalance: float = ROWS["expert_imbalance"].default
-    partitioned: float = ROWS["partitioned"].default
-    weight_bytes: float = ROWS["weight_bytes"].default
-    gradient_bytes: float = ROWS["gradient_bytes"].default
-    optimizer_bytes: float = ROWS["optimizer_bytes"].default
-    step_bytes: float = ROWS["step_bytes"].default
-    bucket: float = ROWS["bucket"].default
-    host_memory: float = ROWS["host_memory"].default
-    host_usable: float = ROWS["host_usable"].default
-    matmul: float = ROWS["matmul"].default
-    matmul_hopper: float = ROWS["matmul_hopper"].default
-    matmul_single: float = ROWS["matmul_single"].default
-    matmul_volta: float = ROWS["matmul_volta"].default
-    attention: float = ROWS["attention"].default
-    attention_hopper: float = ROWS["attention_hopper"].default
-    attention_tokens: float = ROWS["attention_tokens"].default
-    score_bytes: float = ROWS["score_bytes"].default
-    bandwidth: float = ROWS["bandwidth"].default
-    kernel: float = ROWS["kernel"].default
-    eager: float = ROWS["eager"].default
-    compiled: float = ROWS["compiled"].default
-    link: float = ROWS["link"].default
-    latency: float = ROWS["latency"].default
-    overlap: float = ROWS["overlap"].default
-    host_link: float = ROWS["host_link"].default
-    disk_link: float = ROWS["disk_link"].default
-    cpu_adam: float = ROWS["cpu_adam"].default
-    logit_traffic: float = ROWS["logit_traffic"].default
-    compiled_logit_traffic: float = ROWS["compiled_logit_traffic"].default
-    step_traffic: float = ROWS["step_traffic"].default
+    def __init__(self, **changes: float) -> None:
+        vars(self).update({name: row.default for name, row in ROWS.items()} | changes)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float: ...
 
     def bytes_of(self, name: str) -> int:
         """Return an assumption in GiB as bytes."""
@@ -113,7 +73,7 @@ class Assumptions:
 DEFAULT = Assumptions()
 
 
-def with_changes(changes: list[str], assumed: Assumptions = DEFAULT) -> Assumptions:
+def with_changes(changes: list[str]) -> Assumptions:
     """Return assumptions with `KEY=VALUE` changes. Raises Problems that name unknown keys and values out of range."""
     problems: list[Problem] = []
     values: dict[str, float] = {}
@@ -129,7 +89,7 @@ def with_changes(changes: list[str], assumed: Assumptions = DEFAULT) -> Assumpti
             problems.append(_outside(key, text))
     if problems:
         raise Problems(problems)
-    return replace(assumed, **values)
+    return Assumptions(**values)
 
 
 def _number(text: str) -> float:
@@ -172,11 +132,10 @@ def _unit(unit: str) -> str:
     return f" ({unit})" if is_relative else f" {unit}"
 
 
-def list_assumptions(assumed: Assumptions = DEFAULT) -> str:
+def list_assumptions() -> str:
     """Return all assumptions with their meaning and source, for `--assumptions`."""
     blocks = []
     for name, row in ROWS.items():
-        value = getattr(assumed, name)
-        shown = "derived from the configuration" if value == CONFIGURED else f"{value:g}{_unit(row.unit)}"
+        shown = "derived from the configuration" if row.default == CONFIGURED else f"{row.default:g}{_unit(row.unit)}"
         blocks.append(f"{name}: {shown}\n    {row.meaning}\n    allowed: {_range(row)}\n    source: {row.source}")
     return "\n".join(blocks)

@@ -36,7 +36,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
             {"set": dict(each.changes), "peak": each.plan.fullest.peak, "cost": each.cost} for each in suggestions
         ],
         "assumptions": assumption_notes(plan),
-        "assumed": asdict(plan.target.assumed),
+        "assumed": vars(plan.target.assumed),
         "placements": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
     }
 
