@@ -35,7 +35,7 @@ class CertainConfig(Config):
         self.values = _Values(known, self.ask)
         affected = self.unknown.keys() | self.disputed
         for group in REGISTRY.groups:
-            if not group.in_data_file and any(p.name in affected for p in group.parameters.values()):
+            if group.has_attribute and any(p.name in affected for p in group.parameters.values()):
                 setattr(self, group.key(), watched(getattr(self, group.key()), self.ask))
 
     def ask(self, name: str) -> None:

@@ -49,7 +49,7 @@ class Config(Groups):
         """Parameters set to `auto`, for `deepy explain`."""
         # `values` includes the defaults of the dialect; a parameter that is not in it has the registry's.
         for group in REGISTRY.groups:
-            if not group.in_data_file:
+            if group.has_attribute:
                 members = {
                     p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values
                 }

@@ -175,7 +175,8 @@ class Group:
     aliases: retired names of the section.
     always_sent: attributes that the receiver requires in the section; they are sent with it even if they are not set.
     effect, no_effect_reason: the defaults of the group's parameters.
-    in_data_file: declared by `data_file`. `Config` has no attribute for such a group.
+    in_data_file: declared by `data_file`.
+    has_attribute: whether `Config` has an attribute for the group; otherwise, values are read by name only.
     """
 
     parameters: ClassVar[dict[str, Parameter]]
@@ -184,6 +185,7 @@ class Group:
     aliases: ClassVar[tuple[str, ...]]
     always_sent: ClassVar[tuple[str, ...]]
     in_data_file: ClassVar[bool]
+    has_attribute: ClassVar[bool]
 
     def __init_subclass__(
         cls,
@@ -195,8 +197,10 @@ class Group:
         aliases: str | tuple[str, ...] = (),
         always_sent: tuple[str, ...] = (),
         in_data_file: bool = False,
+        has_attribute: bool = True,
     ) -> None:
-        cls.origin, cls.section, cls.always_sent, cls.in_data_file = origin, section, always_sent, in_data_file
+        cls.origin, cls.section, cls.always_sent = origin, section, always_sent
+        cls.in_data_file, cls.has_attribute = in_data_file, has_attribute
         cls.aliases = _as_tuple(aliases)
         cls.parameters = {}
         prefix = section + "." if section else ""
@@ -274,7 +278,7 @@ class Registry:
 
 
 def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else names
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def normal(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple  # noqa: F401 - Any is for the types of data files
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple  # noqa: F401 - Any is for types of data files
 
 
 class Bound(NamedTuple):
@@ -44,6 +44,14 @@ Dtype = Literal[
     "bf16", "bfloat16", "torch.bfloat16",
     "fp32", "float32", "float", "torch.float32",
 ]  # fmt: skip
+
+#: Where ZeRO keeps weights or the optimizer's state that are not in use.
+Device = Literal["none", "cpu", "nvme"]
+
+if TYPE_CHECKING:
+    Stage = int
+else:  # a list is a search space: the autotuner runs each experiment with one of them, so code that runs sees an int
+    Stage = Literal[0, 1, 2, 3] | list[int]
 
 #: Several files: a YAML list, or one string with commas between them.
 Paths = list[str] | str

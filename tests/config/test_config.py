@@ -9,7 +9,7 @@ from neoxargs.registry import REGISTRY
 
 
 def test_no_two_groups_share_an_attribute() -> None:
-    keys = [group.key() for group in REGISTRY.groups if not group.in_data_file]
+    keys = [group.key() for group in REGISTRY.groups if group.has_attribute]
     assert len(keys) == len(set(keys))
     assert not set(keys) & {name for name in dir(Config) if not name.startswith("__")}
 

@@ -12,8 +12,8 @@ from neoxargs.checks.machine.disk_space import checkpoint_bytes
 from neoxargs.facts.optimizer_state import AMSGRAD, MOMENTS, OPTIONAL_MOMENTUM, moments
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.memory.states import ModelStates, optimizer_state
-from neoxargs.registry.deepspeed_optimizer import TORCH, TYPES
 from neoxargs.train.optim import build
+from tests.support.deepspeed_optimizers import TORCH, TYPES
 from tests.support.small_gpt import small
 
 MOMENTUM, LARGEST = {"optimizer.params.momentum": 0.9}, {"optimizer.params.amsgrad": True}

@@ -55,6 +55,20 @@ def test_types_and_defaults_are_the_programs() -> None:
     }
 
 
+def test_what_the_program_does_not_state_is_added() -> None:
+    ours = {
+        "about": "A tank.", "keys": KEYS, "types": TYPES, "attribute": "Tank", "effects": {"memory": ["size"]},
+        "old_names": {"unit": ["measure"]}, "replaced_by": {"lid": {True: {"cover": 1}}}, "defaults": {"size": 4.0},
+    }  # fmt: skip
+    tank = merged({"tank": FACTS["tank"] | {"measure": {}}}, {"tank": ours})["tank"]
+    assert tank["options"] == {"attribute": "Tank"}
+    assert tank["keys"] == {
+        "size": {"type": "int", "default": 4.0, "text": "Size.", "effect": "memory"},
+        "unit": {"type": "str", "default": "litre", "text": "Unit.", "aliases": ["measure"]},
+        "lid": {"type": "bool | None", "default": None, "text": "Lid.", "replaced_by": [(True, {"cover": 1})]},
+    }
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -65,6 +79,7 @@ def test_types_and_defaults_are_the_programs() -> None:
         ({"refused": {"colour": "it is lost"}}, "tank.colour has no description"),
         ({"elsewhere": {"a table": ["size"]}}, "tank.size is a key of the program, not of elsewhere"),
         ({"left_out": {"an object": ["colour"]}}, "tank.colour is left out, but no key of the program"),
+        ({"effects": {"memory": ["colour"]}}, "tank.colour has no description"),
         ({"types": {}}, "tank.lid: add its type to types"),
     ],
 )

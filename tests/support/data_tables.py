@@ -12,10 +12,14 @@ repeats a fact, that lacks a key of the program, or that has a key which the pro
 In the overlay, a section has, besides the options of a `Group` (`effect`, by default `none`, `no_effect_reason`,
 `always_sent`, `aliases`):
     about: its description
+    attribute: the name of its class, if code reads it as an attribute of `Config`
     keys: key -> description, in the order of the tables
     types: type -> the keys that have it
     defaults, refused, instead: key -> the argument of `param`; a key of which all values are refused has the effect
         `not built`
+    replaced_by: key -> value -> {parameter: value} of the current equivalent
+    old_names: key -> the retired names of it that the program does not state
+    effects: effect -> the keys with another one than the section
     no_effect_reasons: reason -> the keys without an effect for another reason than the section's
     not_sent: the keys that are never sent
     left_out: why a file cannot have a key -> the keys of the program that are not declared
@@ -163,7 +167,8 @@ def merged(facts: Facts, overlay: dict[str, Any]) -> dict[str, Any]:
 def _faults(section: str, ours: dict[str, Any], facts: dict[str, dict[str, Any]]) -> Iterator[str]:
     keys, left_out, elsewhere = ours["keys"], _inverted(ours, "left_out"), _inverted(ours, "elsewhere")
     types, reasons = _inverted(ours, "types"), _inverted(ours, "no_effect_reasons")
-    for key in facts.keys() - keys.keys() - left_out.keys():
+    old_names = {name for names in ours.get("old_names", {}).values() for name in names}
+    for key in facts.keys() - keys.keys() - left_out.keys() - old_names:
         if "optional" not in facts[key]:
             yield f"{section}.{key} is a key of the program: describe it, or add it to left_out"
     for key in keys.keys() - facts.keys() - elsewhere.keys():
@@ -172,11 +177,13 @@ def _faults(section: str, ours: dict[str, Any], facts: dict[str, dict[str, Any]]
     yield from (f"{section}.{key} is left out, but no key of the program" for key in left_out.keys() - facts.keys())
     for stated, values in (("type", types), ("default", ours.get("defaults", {}))):
         for key, value in values.items():
-            if stated in facts.get(key, {}) and facts[key][stated] == value:
+            # 0.0 for 0 states more than the program: a type.
+            if stated in facts.get(key, {}) and repr(facts[key][stated]) == repr(value):
                 yield f"{section}.{key}: the program itself states the {stated} {value}"
     yield from (f"{section}.{key}: add its type to types" for key in keys if not _type(key, ours, facts.get(key, {})))
-    named = {*types, *reasons, *elsewhere, *ours.get("not_sent", ())}
-    named.update(key for name in ("defaults", "refused", "instead") for key in ours.get(name, ()))
+    named = {*types, *reasons, *elsewhere, *_inverted(ours, "effects"), *ours.get("not_sent", ())}
+    tables = ("defaults", "refused", "instead", "replaced_by", "old_names")
+    named.update(key for name in tables for key in ours.get(name, ()))
     yield from (f"{section}.{key} has no description" for key in named - keys.keys())
 
 
@@ -184,8 +191,12 @@ def _inverted(ours: dict[str, Any], name: str) -> dict[str, str]:
     return {key: value for value, keys in ours.get(name, {}).items() for key in keys}
 
 
+#: What of a section is passed to `Group`; `attribute` is the name of the class.
+GROUP_OPTIONS = ("attribute", "effect", "no_effect_reason", "always_sent", "aliases")
+
+
 def _section(ours: dict[str, Any], facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    options = {name: ours[name] for name in ("effect", "no_effect_reason", "always_sent", "aliases") if name in ours}
+    options = {name: ours[name] for name in GROUP_OPTIONS if name in ours}
     keys = {key: _parameter(key, ours, facts.get(key, {})) for key in ours["keys"]}
     return {"about": ours["about"], "options": options, "keys": keys}
 
@@ -197,6 +208,12 @@ def _parameter(key: str, ours: dict[str, Any], fact: dict[str, Any]) -> dict[str
     if fact.get("default", default) != default:
         parameter["receiver_default"] = fact["default"]
     parameter |= {name: fact[name] for name in ("aliases", "used_by_types") if name in fact}
+    if old := ours.get("old_names", {}).get(key):
+        parameter["aliases"] = [*([fact["aliases"]] if "aliases" in fact else ()), *old]
+    if key in ours.get("replaced_by", {}):
+        parameter["replaced_by"] = [*ours["replaced_by"][key].items()]  # JSON's objects have strings as keys
+    if effect := _inverted(ours, "effects").get(key):
+        parameter["effect"] = effect
     if isinstance(ours.get("refused", {}).get(key), str):
         parameter["effect"] = "not built"
     parameter |= {name: ours[name][key] for name in ("refused", "instead") if key in ours.get(name, {})}

@@ -18,7 +18,7 @@ from deepspeed.compression import constants as compression
 from deepspeed.elasticity.config import ElasticityConfig
 from deepspeed.inference.config import WeightQuantConfig
 from deepspeed.monitor.config import CometConfig, CSVConfig, TensorBoardConfig, WandbConfig
-from deepspeed.runtime import constants, lr_schedules
+from deepspeed.runtime import constants
 from deepspeed.runtime.config import DeepSpeedConfig, HybridEngineConfig
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 from deepspeed.runtime.data_pipeline import constants as data_pipeline
@@ -32,7 +32,7 @@ from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleCon
 from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig
 from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
 
-from tests.support.deepspeed_optimizers import arguments
+from tests.support.deepspeed_optimizers import of_optimizers, of_schedules
 
 #: The version whose keys and defaults the registry records.
 TESTED = "0.19.6"
@@ -177,7 +177,7 @@ def facts() -> dict[str, dict[str, Any]]:
     signature = inspect.signature(ProgressiveLayerDrop).parameters
     found["progressive_layer_drop"] |= {key: {"default": row.default} for key, row in signature.items()}
     found |= {section: _of_model(model) for section, model in MODELS.items()}
-    found["scheduler.params"] = _of_schedules()
+    found |= {"optimizer.params": _of_types(of_optimizers()), "scheduler.params": _of_types(of_schedules())}
     for section in found:
         above, _, key = section.rpartition(".")
         found.get(above, {}).pop(key, None)
@@ -192,31 +192,32 @@ def _of_constants(module: ModuleType, prefix: str) -> dict[str, Any]:
     return {key: {"optional": True, **defaults.get(key, {})} for key in keys.values()}
 
 
-def _of_schedules() -> dict[str, Any]:
-    """The arguments of the schedules' constructors. If defaults differ, that of the first schedule counts."""
+def _of_types(read: dict[str, dict[str, list[Any]]]) -> dict[str, Any]:
+    """The keys that types of optimizers or schedules read; a default, where all agree."""
     found: dict[str, Any] = {}
-    for name in lr_schedules.VALID_LR_SCHEDULES:
-        for key, default in arguments(getattr(lr_schedules, name)).items():
-            row = found.setdefault(key, {"default": plain(default), "used_by_types": []})
-            row["used_by_types"].append(name.lower())
-    for row in found.values():
-        if row["default"] is inspect.Parameter.empty:
-            del row["default"]
-        if len(row["used_by_types"]) == len(lr_schedules.VALID_LR_SCHEDULES):
-            del row["used_by_types"]
+    for key in dict.fromkeys(key for keys in read.values() for key in keys):
+        kinds = [kind for kind, keys in read.items() if key in keys]
+        defaults = [plain(default) for kind in kinds for default in read[kind][key]]
+        agreed = all(read[kind][key] for kind in kinds) and all(default == defaults[0] for default in defaults)
+        found[key] = {"default": defaults[0]} if agreed and defaults[0] is not inspect.Parameter.empty else {}
+        if len(kinds) < len(read):
+            found[key]["used_by_types"] = kinds
     return found
 
 
 def _of_model(model: type[DeepSpeedConfigModel]) -> dict[str, Any]:
-    return {
-        name: {
-            "default": plain(field.get_default(call_default_factory=True)),
-            **({"type": kind} if (kind := _type_text(field.annotation)) else {}),
-            **({"aliases": field.alias} if field.alias else {}),
-        }
-        for name, field in model.model_fields.items()
-        if not (isinstance(field.annotation, type) and issubclass(field.annotation, DeepSpeedConfigModel))
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, DeepSpeedConfigModel):
+            continue
+        row = found.setdefault(name, {"default": plain(field.get_default(call_default_factory=True))})
+        if kind := _type_text(field.annotation):
+            row["type"] = kind
+        if field.alias:
+            row["aliases"] = field.alias
+        if (field.alias or "").startswith("stage3_"):  # the name in DeepSpeed's documentation
+            found[field.alias] = {**found.pop(name), "aliases": name}
+    return found
 
 
 def _type_text(kind: Any) -> str:

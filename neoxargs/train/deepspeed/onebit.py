@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -24,9 +24,12 @@ from deepspeed.runtime.fp16.onebit.zoadam import ZeroOneAdam
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
-from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.registry import REGISTRY
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.process.mesh import Axis
+
+if TYPE_CHECKING:
+    from neoxargs.config.groups import OptimizerParams
 
 _KINDS: dict[str, type[torch.optim.Optimizer]] = {
     "onebitadam": OnebitAdam, "onebitlamb": OnebitLamb, "zerooneadam": ZeroOneAdam,
@@ -42,7 +45,9 @@ def build(kind: str, groups: list[dict[str, Any]], params: OptimizerParams, data
     data: the data parallel ranks over which it averages.
     """
     base = _KINDS[kind]
-    names = [name for name, p in OptimizerParams.parameters.items() if kind in p.used_by_types or name == "lr"]
+    group = REGISTRY.sections["optimizer.params"]
+    assert group is not None
+    names = [name for name, p in group.parameters.items() if kind in p.used_by_types or name == "lr"]
     values = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
     values |= {"comm_backend_name": "gloo"}  # a name for which DeepSpeed 0.19 loads no backend of its own
     # A class with the base's name: DeepSpeed names an optimizer that it is given by its class.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,12 +14,14 @@ from torch import nn
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.optimizer_state import is_onebit
-from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.train.optim import lion_sm3_madgrad
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.muon import Orthogonal
 from neoxargs.train.parallel.layers import is_expert, shape_of
 from neoxargs.train.process.mesh import ALONE, Axis
+
+if TYPE_CHECKING:
+    from neoxargs.config.groups import OptimizerParams
 
 ParameterGroups = list[dict[str, Any]]
 

@@ -6,13 +6,14 @@ They follow torch's conventions: state per parameter, saved and restored through
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+if TYPE_CHECKING:
+    from neoxargs.config.groups import OptimizerParams
 
 
 class _PerTensor(Optimizer):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,12 +21,14 @@ from torch.optim import Optimizer
 from neoxargs.config.config import Config
 from neoxargs.facts.lora import target
 from neoxargs.facts.model import GATED
-from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.layers import shape_of
 from neoxargs.train.process.mesh import Mesh
+
+if TYPE_CHECKING:
+    from neoxargs.config.groups import OptimizerParams
 
 #: Coefficients of the iteration, and its steps, of the author's implementation (kellerjordan.github.io/posts/muon).
 COEFFICIENTS, STEPS = (3.4445, -4.7750, 2.0315), 5

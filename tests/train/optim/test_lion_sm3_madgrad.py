@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from neoxargs.files.neox_checkpoint.optimizer import COUNTS_STEPS, STATES
-from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.registry import REGISTRY
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.lion_sm3_madgrad import BUILDERS, SM3, Lion, Madgrad
@@ -143,7 +143,7 @@ def test_gpt_neox_s_state_continues_as_in_gpt_neox(kind: str) -> None:
     facts = reference.read("neox_optimizers.json")[kind]
     weight = torch.nn.Parameter(torch.tensor(facts["weight"]))
     groups = [{"params": [weight], "weight_decay": 0.1}]
-    params = OptimizerParams(lr=0.01, betas=[0.9, 0.95] if kind == "lion" else None, momentum=0.9)
+    params = REGISTRY.sections["optimizer.params"](lr=0.01, betas=[0.9, 0.95] if kind == "lion" else None, momentum=0.9)
     built = BUILDERS[kind](groups, params)
     state = {ours: torch.tensor(facts["state"][theirs]) for theirs, ours in STATES[kind].items()}
     built.state[weight].update(state | ({"step": facts["steps"]} if kind in COUNTS_STEPS else {}))
