@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import ScoreRule, attention_width, has_qkv_bias, head_dim, layer_window, score_rule
 from neoxargs.facts.data import masks_documents, resets_positions
-from neoxargs.train.model import mup
+from neoxargs.train.model import scales
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions_in_document, same_document
@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
         self.queries_per_group = shape.num_attention_heads // shape.num_kv_heads
         self.local_groups = shape.num_kv_heads // weights.ranks.tensor.size
         self.dropout = config.regularization.attention_dropout
-        self.scale = mup.attention_scale(config)
+        self.scale = scales.attention_scale(config)
         self.rotation = Rotation.of(config, layer)
         self.rope_fusion = config.fusion.rope_fusion
         self.relative = relative
@@ -149,7 +149,7 @@ class SelfAttention(nn.Module):
             # Before heads move, for which grouped queries are copied: the norm stores its input.
             x_BSKGH = norm(x_BSKGH)
         if angles is None:
-            return mup.scale_by(_by_head(x_BSKGH), scale)
+            return scales.scale_by(_by_head(x_BSKGH), scale)
         return rotate_heads(x_BSKGH, angles, x_BSKGH.shape[3:4], scale, self._fuses_rotation)[0]
 
     def _attend(

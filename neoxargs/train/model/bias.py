@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import head_dim
-from neoxargs.train.model.mup import multipliers
+from neoxargs.train.model.scales import multipliers
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import METHODS
 from neoxargs.train.parallel.layers import Weights

@@ -20,7 +20,7 @@ from neoxargs.train.model.documents import (
     positions_in_document,
     unpack,
 )
-from neoxargs.train.model.mup import multipliers, scale_by
+from neoxargs.train.model.scales import multipliers, scale_by
 from neoxargs.train.model.soft_prompt import prompt as soft_prompt
 from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.init import first_rows, initializer

@@ -3,8 +3,8 @@
 With muP, hyperparameters tuned on a narrow base model also suit a wider one. Each weight's shape is compared with its
 shape in the base model. For a matrix that has grown in both dimensions, by a factor m in its inputs, the standard
 deviation of the initial values is divided by sqrt(m) and Adam's learning rate by m (table 8 of the paper, the variant
-with a multiplier on the output layer). The output layer's input is divided by the growth of the hidden size. Attention
-scores are divided by the head dimension instead of its square root.
+with a multiplier on the output layer). scales.py has the factors of the forward pass: the output layer's input is
+divided by the growth of the hidden size, and attention scores by the head dimension instead of its square root.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import head_dim
 from neoxargs.files.base_shapes import read_base_shapes
 from neoxargs.train.parallel.layers import unsharded_shape
 from neoxargs.train.parallel.widths import Widths
-
-#: The weight that gives the growth of the hidden size: its rows do not grow, its columns are the hidden size.
-EMBEDDING = "embedding.word_embeddings.weight"
 
 
 def widths(config: Config) -> Widths | None:
@@ -60,31 +56,3 @@ def divide_groups(
 def normalizes_gradients(config: Config) -> bool:
     """Whether the optimizer normalises gradients, as Adam does and SGD does not."""
     return "sgd" not in (config.optimizer.type or "adam").lower()
-
-
-def output_scale(config: Config, widths: Widths | None) -> float:
-    """Return the factor on the output layer's input."""
-    if not config.mup.use_mup:
-        return 1.0
-    # 1 stands for the vocabulary, which does not grow: its size in the base shapes is None and is skipped.
-    growth = widths.growth(EMBEDDING, (1, config.shape.hidden_size)) if widths else []
-    return 1 / (config.mup.mup_output_temp * (growth[-1] if growth else 1.0))
-
-
-def attention_scale(config: Config) -> float:
-    """Return the factor on queries, in addition to the usual 1 / sqrt(head dimension); it applies `softmax_scale`."""
-    width, scale = head_dim(config.shape), config.attention.softmax_scale
-    # Attention divides by sqrt(head_dim) anyway, so the factor takes that back.
-    factor = 1.0 if scale is None else float(scale * width**0.5)
-    return factor * float(width**-0.5 / config.mup.mup_attn_temp) if config.mup.use_mup else factor
-
-
-def multipliers(config: Config) -> tuple[float, float]:
-    """Return the factors on the output of the embedding, and on the embedding of positions."""
-    options = config.mup
-    return (options.mup_embedding_mult, options.mup_rp_embedding_mult) if options.use_mup else (1.0, 1.0)
-
-
-def scale_by(x: Tensor, factor: float) -> Tensor:
-    """Multiply x by `factor`, without an operation if it is 1."""
-    return x if factor == 1 else x * factor

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.train.losses.cross_entropy import Readout, Vocabulary
 from neoxargs.train.model.embedding import TokenEmbedding
-from neoxargs.train.model.mup import output_scale, scale_by
+from neoxargs.train.model.scales import output_scale, scale_by
 from neoxargs.train.parallel.init import first_rows, initializer
 from neoxargs.train.parallel.layers import Weights
 
