@@ -112,6 +112,8 @@ def test_killed_before_the_rename_or_before_latest(
         write(tmp_path, 200)
     assert checkpoint_folder.newest(tmp_path) == first
     assert owner is commit or checkpoint_folder.checkpoints(tmp_path) == [first]
+    # NeoX and DeepSpeed load what `latest` names, and look for no other.
+    assert (tmp_path / "latest").read_text() == "global_step100"
     assert write(tmp_path, 200) == checkpoint_folder.newest(tmp_path)
 
 
