@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +14,9 @@ from tests.support import selection, shows, snapshots
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As for an installed package: otherwise every process compiles the sources, which takes longer than `deepy check`.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Under nohup, all child processes would ignore the SIGHUP that some tests send.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -30,6 +36,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return selection.processes(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import all tests, and so torch and DeepSpeed, without visiting their objects in every collection of garbage."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

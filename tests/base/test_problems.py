@@ -186,7 +186,7 @@ def test_problems_are_rendered_when_they_are_printed(monkeypatch: pytest.MonkeyP
 
 
 def test_the_middle_of_a_sentence_with_a_very_long_value_is_cut() -> None:
-    value = "/data/" + "x" * 9_000_000
+    value = "/data/" + "x" * 900_000
     problem = Problem(f"vocab_file ({value}) does not exist", Place("my.yml", 1, 1, f"vocab_file: {value}"), id="id")
     head, *others = render([replace(problem, hint=f"remove {value}, or create it")]).split("\n")
     assert head.startswith("my.yml:1:1: error: vocab_file (/data/xxx") and head.endswith("xxx) does not exist [id]")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from neoxargs.files.token_files import writer
 from neoxargs.runs.lockfile import write_lock
 from neoxargs.train.batches.samples import gpt_neox
 from tests.support.configure import configure
-from tests.support.paths import ROOT
 
 
 def _token_file(folder: Path, number: int) -> None:
@@ -93,14 +90,14 @@ def test_after_ctrl_c_everything_is_as_it_was(tmp_path: Path, name: str, monkeyp
 def test_killed_it_leaves_no_visible_part(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path, 1)
     before = visible(contents(tmp_path))
-    program = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from tests.base.test_replacing import WRITERS, interrupt_renames\n"
-        "interrupt_renames(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
-        "WRITERS[sys.argv[1]](Path(sys.argv[2]), 2)"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, name, str(tmp_path)], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL
+    if not (child := os.fork()):
+        try:
+            interrupt_renames(lambda: os.kill(os.getpid(), signal.SIGKILL))
+            WRITERS[name](tmp_path, 2)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     after = visible(contents(tmp_path))
     assert after and after.items() <= before.items()
 

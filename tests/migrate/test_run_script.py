@@ -105,7 +105,9 @@ def running(word: str) -> bool:
     return any(word.encode() in line for line in found)
 
 
-@pytest.mark.parametrize("loop", ["while true; do :; done", "/bin/sleep 4321.5 & setsid /bin/sleep 4321.5 & wait"])
+@pytest.mark.parametrize(
+    "loop", ["while true; do sleep 0.1; done", "/bin/sleep 4321.5 & setsid /bin/sleep 4321.5 & wait"]
+)
 def test_a_script_without_end_is_stopped_with_all_its_processes(loop: str) -> None:
     with pytest.raises(Problems, match="was stopped after 1 s without reaching a launcher"):
         run(loop, time_limit=1)

@@ -6,6 +6,7 @@ import gc
 import warnings
 from importlib import import_module
 
+gc.disable()
 #: DeepSpeed, megatron-core and neoxargs import all but the first late, in every rank.
 for name in (
     "neoxargs.train.run",
@@ -24,3 +25,4 @@ for name in (
 # ZeRO-3 collects garbage in every forward pass; without this each collection visits, and so copies, all these modules.
 gc.collect()
 gc.freeze()
+gc.enable()

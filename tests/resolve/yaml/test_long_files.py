@@ -18,9 +18,9 @@ from neoxargs.resolve.yaml import compose as reader
 from neoxargs.resolve.yaml.compose import MAX_KEYS, MAX_VALUES
 from tests.support.snapshots import pinned
 
-LONG = 3 * MAX_VALUES
+LONG = MAX_VALUES + MAX_VALUES // 2
 KEYS, VALUES, LINES = f"{MAX_KEYS:,} keys", f"{MAX_VALUES:,} values", f"{MAX_VALUES:,} lines"
-JSON = "{" + ", ".join(f'"k{number}": 1' for number in range(LONG)) + "}"
+JSON = "{" + ", ".join(f'"k{number}": 1' for number in range(4 * MAX_KEYS)) + "}"
 
 
 @pytest.mark.parametrize(
