@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 import zstandard
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import Problems, render
 from neoxargs.data import command, encode, parallel, text_files
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.token_files import writer as indexed
+from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
 BYTES = Recipe("ByteLevelTokenizer")
@@ -300,9 +301,8 @@ class TestWholeOrNotAtAll:
 
 class TestProblems:
     def what(self, *texts, recipe=BYTES, workers=None) -> str:
-        with pytest.raises(Problems) as caught:
-            command.build([str(t) for t in texts], recipe, Path(self.folder, "data"), workers)
-        return str(caught.value)
+        problems = refused(command.build, [str(t) for t in texts], recipe, Path(self.folder, "data"), workers)
+        return render(problems)
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path):
@@ -323,16 +323,14 @@ class TestProblems:
     def test_a_folder_that_cannot_be_created(self) -> None:
         (self.folder / "file").write_text("x")
         (self.folder / "x.txt").write_text("text")
-        with pytest.raises(Problems) as caught:
-            command.build([str(self.folder / "x.txt")], BYTES, self.folder / "file" / "data")
-        pinned(str(caught.value))
+        problems = refused(command.build, [str(self.folder / "x.txt")], BYTES, self.folder / "file" / "data")
+        pinned(render(problems))
 
     def test_a_full_disk_leaves_no_file(self, monkeypatch) -> None:
         (self.folder / "x.txt").write_text("text")
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         monkeypatch.setattr("os.replace", Mock(side_effect=full))
-        with pytest.raises(Problems, match="cannot be written: No space left on device"):
-            command.build([str(self.folder / "x.txt")], BYTES, self.folder / "out" / "data")
+        pinned(refused(command.build, [str(self.folder / "x.txt")], BYTES, self.folder / "out" / "data"))
         assert list((self.folder / "out").iterdir()) == []
 
     def test_a_prefix_that_ends_in_a_slash(self, capsys) -> None:

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from neoxargs.base.problems import Problems
 from neoxargs.data import command, mask_before
 from neoxargs.files.token_files.index import IGNORED
 from tests.support.chat import read_tokens
+from tests.support.refused import refused
+from tests.support.snapshots import pinned
 
 #: "A:" in bytes.
 DELIMITER = "65,58"
@@ -79,8 +79,7 @@ def test_labels_are_written_again_if_anything_changed(tmp_path, monkeypatch) -> 
 
 
 def test_what_is_refused(tmp_path, capsys) -> None:
-    with pytest.raises(Problems, match=r"--mask-before-token \(A:\) must be the token ids of a delimiter"):
-        mask_before.parse("A:")
+    pinned(refused(mask_before.parse, "A:"))
     assert command.main(["x.txt", "--output-prefix", str(tmp_path / "x"), "--ftfy"]) == 1
     assert capsys.readouterr().err.startswith("error: --ftfy is not supported")
     assert not list(tmp_path.iterdir())

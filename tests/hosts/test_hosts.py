@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.problems import Place, Problems
+from neoxargs.base.problems import Place, Problems, render
 from neoxargs.hosts import rank_env, slurm
 from neoxargs.hosts.hostfile import parse_hostfile, read_hostfile, select
 from neoxargs.hosts.hosts import Resources, resources
 from neoxargs.registry.runner import Runner
 from tests.support.configure import configure
+from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
 HOSTFILES = [
@@ -96,16 +97,12 @@ def test_a_bad_hostfile_is_refused_with_its_place_where_deepspeed_refuses_it(run
     path = hostfile(tmp_path, text)
     with pytest.raises(ValueError, match="Hostfile"):
         runner.fetch_hostfile(path)
-    with pytest.raises(Problems) as caught:
-        read_hostfile(path)
-    where = caught.value.problems[0].where
+    where = refused(read_hostfile, path)[0].where
     assert (where.file, where.line, where.column) == (path, *place)
 
 
 def test_every_invalid_line_is_reported_at_once():
-    with pytest.raises(Problems) as caught:
-        parse_hostfile("a\nb slots=2\nb slots=3\nc slots\n", "hosts")
-    pinned(str(caught.value))
+    pinned(render(refused(parse_hostfile, "a\nb slots=2\nb slots=3\nc slots\n", "hosts")))
 
 
 @pytest.mark.parametrize(("include", "exclude"), FILTERS)
@@ -134,22 +131,16 @@ def test_an_included_host_without_slots_is_the_whole_host(runner, tmp_path):
     ("elsewhere", ""), ("node@0,1", ""), ("", "big-node:4"), ("", "node:1"),
 ])  # fmt: skip
 def test_the_problem_of_an_unknown_host_or_slot_lists_the_known_ones(include, exclude):
-    with pytest.raises(Problems) as stop:
-        select({"node": 1, "big-node": 4}, include, exclude)
-    pinned(stop.value.problems)
+    pinned(refused(select, {"node": 1, "big-node": 4}, include, exclude))
 
 
 def test_the_problem_of_a_host_that_needs_a_hostfile():
-    with pytest.raises(Problems) as stop:
-        select({"localhost": 8}, "192.0.2.7:0,1", "")
-    pinned(stop.value.problems[0])
+    pinned(refused(select, {"localhost": 8}, "192.0.2.7:0,1", "")[0])
 
 
 def test_a_filter_that_leaves_nothing_is_a_problem_at_its_place():
     place = Place("my.yml", 7, 10)
-    with pytest.raises(Problems) as caught:
-        select(POOL, "", "w0@w1@w2", lambda key: place if key == "exclude" else None)
-    assert caught.value.problems[0].where == place
+    assert refused(select, POOL, "", "w0@w1@w2", lambda key: place if key == "exclude" else None)[0].where == place
 
 
 @pytest.mark.parametrize(
@@ -214,9 +205,7 @@ def test_num_gpus_together_with_include_has_no_effect_on_arithmetic_or_launch(tm
 )
 def test_more_ranks_than_can_be_counted_are_refused(tmp_path, given, replica, text, name):
     path = hostfile(tmp_path, text) if text else "None"
-    with pytest.raises(Problems) as caught:
-        resources(Runner(hostfile=path, **given), replica, {"DS_ACCELERATOR": "cpu"})
-    [problem] = caught.value.problems
+    [problem] = refused(resources, Runner(hostfile=path, **given), replica, {"DS_ACCELERATOR": "cpu"})
     assert (problem.id, problem.about[0]) == ("too-many-ranks", name)
     assert re.match(
         r"the run would have (more than 10\^18|1,000,001|[\d,]{11,}) ranks; the maximum is 1,000,000", problem.what
@@ -250,14 +239,11 @@ def test_a_missing_hostfile_of_the_environment_is_called_that(gpus, tmp_path):
     "w0 slots=8 w1 slots=8", "w0 slots=0", "w0 8",
 ])  # fmt: skip
 def test_what_is_wrong_with_a_line_of_a_hostfile(line):
-    with pytest.raises(Problems) as stop:
-        parse_hostfile(line, "hosts")
-    pinned(stop.value.problems)
+    pinned(refused(parse_hostfile, line, "hosts"))
 
 
 def test_a_name_in_capitals_is_the_same_host():
-    with pytest.raises(Problems, match=r"hosts:2:1: error: host Node1 is listed twice"):
-        parse_hostfile("node1 slots=8\nNode1 slots=8\n", "hosts")
+    pinned(refused(parse_hostfile, "node1 slots=8\nNode1 slots=8\n", "hosts"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -269,16 +255,14 @@ def test_a_byte_order_mark_is_named(tmp_path, encoding):
 
 
 def test_a_filter_with_commas_between_hosts_says_what_to_write():
-    with pytest.raises(Problems, match="= separate hosts with @: w0@w2"):
-        select(POOL, "w0,w2", "")
+    pinned(refused(select, POOL, "w0,w2", ""))
 
 
 def test_a_file_that_is_no_hostfile_is_not_shown():
     """A configuration of a stranger may name any file."""
-    with pytest.raises(Problems) as stop:
-        parse_hostfile("machine host.example\n  login me\n  password hunter2\n\nroot:x:0[1]\n", "hosts")
-    assert [problem.where.line for problem in stop.value.problems] == [1, 2, 3, 5]
-    assert not re.search("hunter|login|example|root", str(stop.value))
+    problems = refused(parse_hostfile, "machine host.example\n  login me\n  password hunter2\n\nroot:x:0[1]\n", "hosts")
+    assert [problem.where.line for problem in problems] == [1, 2, 3, 5]
+    assert not re.search("hunter|login|example|root", render(problems))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
@@ -332,9 +316,7 @@ def test_no_gpu_is_used_that_is_not_visible(gpus, given):
     """On a shared machine, these are other people's."""
     if "hostfile" in given:
         given = {**given, "hostfile": hostfile(gpus, given["hostfile"])}
-    with pytest.raises(Problems) as stop:
-        resources(Runner(**given), 1, {"CUDA_VISIBLE_DEVICES": "2,3"}, dev=gpus)
-    pinned(stop.value.problems)
+    pinned(refused(resources, Runner(**given), 1, {"CUDA_VISIBLE_DEVICES": "2,3"}, dev=gpus))
 
 
 def test_a_visible_gpu_of_a_hostfile_is_used(gpus):
@@ -347,12 +329,11 @@ def test_visible_devices_have_no_effect_on_several_hosts_which_is_a_warning(gpus
     runner = Runner(hostfile=hostfile(gpus, "localhost slots=4\nw1 slots=4\n"))
     found = resources(runner, 1, {"CUDA_VISIBLE_DEVICES": visible}, dev=gpus)
     assert found.gpus == 8
-    assert [problem.id for problem in found.warnings] == ["devices-not-visible"] * warns
+    assert ids(found.warnings) == ["devices-not-visible"] * warns
 
 
 def test_no_gpus_at_all_is_refused():
-    with pytest.raises(Problems, match=r"num_gpus \(0\) must be -1, or a whole number, at least 1"):
-        configure("num_gpus: 0")
+    pinned(refused(configure, "num_gpus: 0"))
 
 
 def test_visible_devices_that_are_not_numbers_are_a_problem(gpus):
@@ -363,16 +344,15 @@ def test_visible_devices_that_are_not_numbers_are_a_problem(gpus):
 
 def test_a_gpu_that_is_visible_twice_is_a_problem(gpus):
     """NCCL refuses two ranks on the same GPU, after the start."""
-    with pytest.raises(Problems, match=r"CUDA_VISIBLE_DEVICES \(1,0,1\) names GPU 1 more than once"):
-        resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": "1,0,1"}, dev=gpus)
+    pinned(refused(resources, Runner(), 1, {"CUDA_VISIBLE_DEVICES": "1,0,1"}, dev=gpus))
 
 
 @pytest.mark.parametrize("visible", ["7", "0,7,1", "4"])
 def test_a_visible_gpu_that_does_not_exist_is_a_problem(gpus: Path, visible: str) -> None:
     """CUDA would use the GPUs before it, or none, so that the run would train with fewer ranks or on the CPU."""
-    with pytest.raises(Problems) as refused:
-        resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": visible}, dev=gpus)
-    assert [problem.id for problem in refused.value.problems] == ["visible-devices-absent"]
+    assert ids(refused(resources, Runner(), 1, {"CUDA_VISIBLE_DEVICES": visible}, dev=gpus)) == [
+        "visible-devices-absent"
+    ]
     on_cpu = resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": visible, "DS_ACCELERATOR": "cpu"}, dev=gpus)
     assert on_cpu.device == "cpu"
 
@@ -405,8 +385,7 @@ def test_a_hostfile_of_this_machine_alone_needs_no_ssh_on_a_cpu(tmp_path):
 
 
 def test_several_nodes_need_a_hostfile(tmp_path):
-    with pytest.raises(Problems, match="no hostfile to list the other machines"):
-        resources(Runner(num_nodes=2), 1, {}, dev=tmp_path)
+    pinned(refused(resources, Runner(num_nodes=2), 1, {}, dev=tmp_path))
 
 
 def test_mpirun_starts_ranks_on_this_machine_too(tmp_path):
@@ -450,14 +429,13 @@ def test_srun_takes_its_nodes_from_the_job_or_requests_num_nodes(given, environ,
 
 
 def test_srun_gets_no_more_nodes_than_its_job_has():
-    with pytest.raises(Problems, match=r"num_nodes \(3\) is more than the number of nodes in this Slurm job \(2\)"):
-        resources(Runner(launcher="srun", num_nodes=3, num_gpus=1), 1, {"SLURM_JOB_NODELIST": "a,b"})
+    pinned(refused(resources, Runner(launcher="srun", num_nodes=3, num_gpus=1), 1, {"SLURM_JOB_NODELIST": "a,b"}))
 
 
 def test_a_machine_without_slots_is_a_problem(tmp_path):
     """DeepSpeed's launcher would number it among the others."""
-    with pytest.raises(Problems, match=r"(?s)host w0 has slots=0.*host w2 has slots=0"):
-        resources(Runner(hostfile=hostfile(tmp_path, "w0 slots=0\nw1 slots=2\nw2 slots=0\n")), 1, {})
+    runner = Runner(hostfile=hostfile(tmp_path, "w0 slots=0\nw1 slots=2\nw2 slots=0\n"))
+    assert ids(refused(resources, runner, 1, {})) == ["hostfile-host-without-slots"] * 2
 
 
 def test_a_single_remote_host_is_not_used_which_is_a_warning(tmp_path):
@@ -470,15 +448,13 @@ def test_a_single_remote_host_is_not_used_which_is_a_warning(tmp_path):
 
 
 def test_srun_without_a_job_or_numbers_is_a_problem():
-    with pytest.raises(Problems, match=r"launcher srun needs num_nodes and num_gpus, which neither"):
-        resources(Runner(launcher="srun"), 1, {})
+    pinned(refused(resources, Runner(launcher="srun"), 1, {}))
 
 
 def test_srun_takes_a_hostfile_too(tmp_path):
     found = resources(Runner(launcher="srun", hostfile=hostfile(tmp_path, "w0 slots=2\nw1 slots=2\n")), 1, {})
     assert (found.hosts, found.scheduler_picks_hosts) == ({"w0": [0, 1], "w1": [0, 1]}, False)
-    with pytest.raises(Problems, match="starts a rank on every slot"):
-        resources(Runner(launcher="srun", hostfile=hostfile(tmp_path), include="w0"), 1, {})
+    pinned(refused(lambda: resources(Runner(launcher="srun", hostfile=hostfile(tmp_path), include="w0"), 1, {})))
 
 
 @pytest.mark.parametrize(

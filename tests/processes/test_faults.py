@@ -26,6 +26,7 @@ from neoxargs.processes.run_lock import lock_run
 from neoxargs.train.process import setup
 from tests.support import cluster
 from tests.support.configure import configure
+from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
 #: A run of two ranks that goes on until something happens to it.
@@ -98,9 +99,7 @@ def test_no_run_takes_the_folder_of_one_whose_deepy_and_guard_were_killed(tmp_pa
             cluster.kill(guard)
         cluster.kill(run.pid)
         run.wait(20)
-        with pytest.raises(Problems) as refused:
-            lock_run(run_again, os.environ, print)
-        [problem] = refused.value.problems
+        [problem] = refused(lock_run, run_again, os.environ, print)
         assert f"the run of process {run.pid} on {os.uname().nodename} has ended, but its processes " in problem.what
         named = {int(word) for word in problem.what.partition("its processes ")[2].split() if word.isdigit()}
         assert named <= set(left) and len(named) >= 4, (named, left)  # two ranks and their supervisors

@@ -21,6 +21,7 @@ from neoxargs.processes import run_lock
 from neoxargs.processes.run_lock import Holder, RunLock, lock_run, read
 from tests.support.configure import configure
 from tests.support.paths import ROOT
+from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
 #: Holds the lock of `sys.argv[1]` until its standard input ends.
@@ -68,12 +69,11 @@ def test_a_second_run_is_refused_before_it_writes_anything(tmp_path, other, said
     """Whether its run_dir or its save is in use; the problem names host, process and what to do."""
     run = tmp_path / "run"
     for settings in (config(run), config(run, tmp_path / "new"), config(tmp_path / "logs", run)):
-        with pytest.raises(Problems) as refused:
-            lock_run(settings, os.environ, said.append)
-        text = render(refused.value.problems)
+        problems = refused(lock_run, settings, os.environ, said.append)
+        text = render(problems)
         assert f"({run}) is in use: the run of process {other.pid} on {os.uname().nodename} has been writing" in text
         assert f"kill {other.pid} on" in text and "--break-lock" in text
-        assert refused.value.problems[0].id == "run-folder-in-use"
+        assert problems[0].id == "run-folder-in-use"
     assert files(run) == [HOLDER_FILE]
     assert files(tmp_path) == ["run"]
     assert not said

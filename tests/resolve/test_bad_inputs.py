@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.problems import Problem, Problems, render
+from neoxargs.base.problems import Problem, render
 from neoxargs.resolve import resolve
 from tests.support.bad_inputs import BAD, Bad
+from tests.support.refused import refused
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "bad_inputs.txt"
 
@@ -24,9 +25,7 @@ def problems_of(bad: Bad, folder: Path) -> list[Problem]:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(Problems) as raised:
-        resolve(bad.paths, bad.sets, bad.directory, gpus=bad.gpus)
-    return raised.value.problems
+    return refused(resolve, bad.paths, bad.sets, bad.directory, gpus=bad.gpus)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.training import Training
@@ -19,6 +19,7 @@ from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule, refuse, warn
 from neoxargs.resolve.values.coerce import coerce
 from tests.support.paths import ROOT
+from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
 SIZES = "num_layers: 2\nhidden_size: 8\nnum_attention_heads: 2\nseq_length: 16\nmax_position_embeddings: 16\n"
@@ -35,9 +36,7 @@ def run(text: str = SIZES, rules: tuple[Rule, ...] = (), checks: tuple[Any, ...]
 
 
 def wrong(*arguments: Any, **more: Any) -> list[Problem]:
-    with pytest.raises(Problems) as bad:
-        run(*arguments, **more)
-    return bad.value.problems
+    return refused(run, *arguments, **more)
 
 
 # -- derivations -------------------------------------------------------------------------------------------------------
@@ -333,6 +332,5 @@ def test_problems_are_in_the_order_of_the_rules_and_after_those_of_finding_the_r
 
     rules = (rule(seed, "seed"), rule(train_iters, "train_iters"))
     partial = before_ranks(draft([File("my.yml", SIZES)]), rules)
-    with pytest.raises(Problems) as bad:
-        partial.complete(1, checks=(), found=[Problem("no hosts", id="no-hosts")])
-    assert [problem.id for problem in bad.value.problems] == ["no-hosts", "seed", "train-iters"]
+    problems = refused(lambda: partial.complete(1, checks=(), found=[Problem("no hosts", id="no-hosts")]))
+    assert ids(problems) == ["no-hosts", "seed", "train-iters"]

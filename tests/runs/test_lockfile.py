@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.files.run_record import recorded_values
 from neoxargs.runs.lockfile import lock_text, read_lock, replaced_record, write_lock
 from tests.support import smallest
 from tests.support.configure import configure
+from tests.support.refused import ids, refused
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,4 @@ def test_a_warning_before_the_record_of_another_script_is_replaced() -> None:
 @pytest.mark.parametrize("text", ["num_layers: 2\n", "format: 2\n", "format: 1\nvalues:\n  lr: 3\n"])
 def test_another_file_of_this_name(text: str) -> None:
     Path("run.lock.yml").write_text(text)
-    with pytest.raises(Problems) as stop:
-        read_lock("run.lock.yml")
-    assert [problem.id for problem in stop.value.problems] == ["lock-unreadable"]
+    assert ids(refused(read_lock, "run.lock.yml")) == ["lock-unreadable"]

@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import render
 from neoxargs.checks.data.files import missing_files
 from neoxargs.hosts.hosts import resources
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve import File, complete, draft
 from neoxargs.targets.deepspeed import deepspeed_json
 from tests.support.paths import DOCS
+from tests.support.refused import refused
 from tests.support.targets import SHAPE, configured
 
 MIGRATING = DOCS / "from-gpt-neox.md"
 
 
-def refused(*texts: str) -> str:
+def problems_of(*texts: str) -> str:
     """Every problem's sentence, and the hints."""
-    with pytest.raises(Problems) as caught:
-        complete(draft([File(f"{index}.yml", text) for index, text in enumerate(texts)]), 8)
-    return str(caught.value)
+    files = [File(f"{index}.yml", text) for index, text in enumerate(texts)]
+    return render(refused(lambda: complete(draft(files), 8)))
 
 
 def varied(text: str) -> str:
-    return refused(SHAPE, text)
+    return problems_of(SHAPE, text)
 
 
 def clips(_: Path) -> bool:
@@ -69,7 +69,7 @@ def solved(_: Path) -> bool:
 
 
 def twice(_: Path) -> bool:
-    said = refused("num-layers: 2", "num_layers: 4\nnum_layers: 5")
+    said = problems_of("num-layers: 2", "num_layers: 4\nnum_layers: 5")
     return said.count("num_layers is set twice") == 2
 
 

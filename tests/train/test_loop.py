@@ -28,6 +28,7 @@ from neoxargs.train.saves import Saves
 from neoxargs.train.track import Answers, Evaluation, Outcome, Step, TaskResults, Tracker
 from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.trackers import Trackers
+from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
 
@@ -315,8 +316,7 @@ def test_a_file_ends_the_run_with_a_checkpoint(tmp_path: Path, interval: int, la
 
 def test_a_loss_that_is_no_number_stops_without_saving() -> None:
     run = loop({5: (math.nan, False)}, save="x", checkpoint_factor=4)
-    with pytest.raises(Problems, match=r"the loss is nan at iteration 5; .* the latest checkpoint is at4"):
-        run.run()
+    pinned(refused(run.run))
     assert happened(run, "save") == [("save", 4)]
 
 
@@ -330,8 +330,7 @@ def test_damaged_data_ends_the_run_before_the_next_step_or_checkpoint() -> None:
             raise Problems(problem)
 
     run.data.comparison.check = check
-    with pytest.raises(Problems, match=r"text\.bin has changed"):
-        run.run()
+    pinned(refused(run.run))
     # Before steps 1, 2, 3 and 4, and the two checkpoints after 2 and 4.
     assert happened(run, "save", "step") == [("step", 1), ("step", 2), ("save", 2), ("step", 3), ("step", 4)]
 
@@ -348,15 +347,13 @@ def test_steps_that_diverge_are_skipped_up_to_a_number_in_a_row() -> None:
     run = loop({2: nan, 3: nan, 4: overflow, 5: nan}, on_divergence="skip", max_skipped_steps=3)
     assert run.run().iteration == 6
     run = loop({2: nan, 3: (1.0, True), 4: nan}, on_divergence="skip", max_skipped_steps=3, save="x")
-    with pytest.raises(Problems, match=r"max_skipped_steps \(3\) was reached at iteration 4, .* no checkpoint"):
-        run.run()
+    pinned(refused(run.run))
     assert not happened(run, "save")
 
 
 def test_a_nan_stops_by_default_also_where_deepspeed_has_skipped_the_step() -> None:
     """In bf16 under ZeRO it skips steps with infinite gradients; only fp16 recovers by skipping."""
-    with pytest.raises(Problems, match="the loss is nan at iteration 2"):
-        loop({2: (math.nan, True)}).run()
+    pinned(refused(lambda: loop({2: (math.nan, True)}).run()))
 
 
 def test_overflows_of_a_fixed_loss_scale_stop_after_a_number_in_a_row() -> None:
@@ -365,8 +362,7 @@ def test_overflows_of_a_fixed_loss_scale_stop_after_a_number_in_a_row() -> None:
     lowered = Result(1.0, None, True, overflowed=True)
     assert loop({2: fixed, 3: fixed, 4: (1.0, False), 5: fixed}, max_skipped_steps=3).run().iteration == 6
     assert loop({2: lowered, 3: lowered, 4: lowered, 5: lowered}, max_skipped_steps=3).run().iteration == 6
-    with pytest.raises(Problems, match=r"(?s)at iteration 4, .* remove fp16.loss_scale"):
-        loop({2: fixed, 3: fixed, 4: fixed}, max_skipped_steps=3).run()
+    pinned(refused(lambda: loop({2: fixed, 3: fixed, 4: fixed}, max_skipped_steps=3).run()))
 
 
 class FullDisk(Saver):
@@ -398,8 +394,7 @@ def test_a_checkpoint_that_cannot_be_written(reaction: str, capsys: pytest.Captu
 def test_the_last_checkpoint_must_be_written() -> None:
     run = loop(save="x", checkpoint_factor=3, on_save_error="continue")
     run.saves.saver = FullDisk()
-    with pytest.raises(Problems, match="no space"):
-        run.run()
+    pinned(refused(run.run))
 
 
 class Unwritable(Tracker):
@@ -494,13 +489,10 @@ def test_a_run_that_diverges_while_a_checkpoint_cannot_be_written_tells_both() -
 
     run = loop({3: (math.nan, False)}, save="x", extra_save_iters=[2], on_save_error="stop")
     run.saves.saver = Fails()
-    with pytest.raises(Problems) as raised:
-        run.run()
-    assert [problem.id for problem in raised.value.problems] == ["loss-not-finite", "checkpoint-not-saved"]
+    assert ids(refused(run.run)) == ["loss-not-finite", "checkpoint-not-saved"]
 
 
 def test_a_run_that_diverges_finishes_the_checkpoint_that_is_being_written() -> None:
     run = loop({3: (math.nan, False)}, save="x", extra_save_iters=[2])
     run.saves.saver = BackgroundSaver()
-    with pytest.raises(Problems, match="the latest checkpoint is at2"):
-        run.run()
+    pinned(refused(run.run))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.commands.docs import command as docs
 from neoxargs.commands.docs import parameters
 from neoxargs.commands.docs.command import FILES, ROOT, Generated, write_docs
+from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
 
@@ -58,14 +58,12 @@ def test_one_command_checks_and_writes_all_files(repository: Path, capsys: pytes
 def test_an_installed_deepy_requires_an_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     monkeypatch.setattr(docs, "IS_CHECKOUT", False)
-    with pytest.raises(Problems) as raised:
-        write_docs()
-    assert [problem.id for problem in raised.value.problems] == ["docs-need-output-folder"]
+    assert [problem.id for problem in refused(write_docs)] == ["docs-need-output-folder"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Problems) as raised:
-        write_docs(directory=str(tmp_path / "file"))
-    assert [problem.id for problem in raised.value.problems] == ["output-folder-unwritable"]
+    assert [problem.id for problem in refused(write_docs, directory=str(tmp_path / "file"))] == [
+        "output-folder-unwritable"
+    ]

@@ -16,6 +16,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import File, complete, draft, provenance, resolve
 from tests.support.paths import NEOX_2021, NEOX_HEAD, ROOT, needs_corpus
 from tests.support.reference import read
+from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
 QUICKSTART = "configs/quickstart.yml"
@@ -146,9 +147,7 @@ def test_without_files(key: str, expected: str) -> None:
     ],
 )
 def test_an_unknown_key_has_the_hint_of_check(key: str, hint: str) -> None:
-    with pytest.raises(Problems) as stop:
-        explain(key, Request([]))
-    assert stop.value.problems[0].hint.startswith(hint)
+    assert refused(explain, key, Request([]))[0].hint.startswith(hint)
 
 
 def resolves_to_the_same(config: Config, gpus: int) -> None:
@@ -258,17 +257,12 @@ def test_a_word_in_no_name_is_searched_in_descriptions() -> None:
     (QUICKSTART, []), ("my.json", ["seed"]), ("zzzz", []), ("num_layer", []), ("rotary-dims-evn", []),
 ])  # fmt: skip
 def test_an_unknown_name_is_a_problem_with_a_hint(key: str, files: list[str]) -> None:
-    with pytest.raises(Problems) as raised:
-        explain(key, Request(files))
-    pinned(raised.value.problems)
+    pinned(refused(explain, key, Request(files)))
 
 
 def test_the_words_of_a_name_are_suggested_as_one_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Problems) as raised:
-        explain("learning", Request(["rate"]))
-    (problem,) = raised.value.problems
+    (problem,) = refused(explain, "learning", Request(["rate"]))
     pinned(problem)
     assert "lr" in explain("learning_rate", Request([])).split()
     assert explain("learning rate", Request([])) == explain("learning_rate", Request([]))
-    with pytest.raises(Problems, match="there is no such file"):
-        explain("lr", Request(["nowhere"]))
+    assert ids(refused(explain, "lr", Request(["nowhere"]))) == ["file-missing"]

@@ -11,7 +11,6 @@ import torch
 import yaml
 from torch import Tensor
 
-from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface import exporting as command
 from neoxargs.convert.huggingface import importing
@@ -28,6 +27,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from tests.support.neox_files import Run, run_of, write
+from tests.support.refused import refused
 from tests.support.small_gpt import randomised
 from tests.support.snapshots import pinned
 
@@ -224,16 +224,14 @@ def test_a_weight_that_gpt_neox_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / "my.yml").write_text(BASE + MODELS["gpt2"] + "use_qk_layernorm: true\n")
     config = resolve([tmp_path / "my.yml"], gpus=1)
     gpt = GPT(config, Vocabulary(257, 320), Weights(), Shared())
-    with pytest.raises(Problems, match=r"no tensor for layers\.0\.attention\.norms"):
-        exporting.write(config, Plain(dict(gpt.named_parameters())), tmp_path / "back")
+    pinned(refused(lambda: exporting.write(config, Plain(dict(gpt.named_parameters())), tmp_path / "back")))
 
 
 def test_a_parameter_that_gpt_neox_lacks_is_named(tmp_path: Path) -> None:
     """Without it, GPT-NeoX would not compute what the model computes."""
     (tmp_path / "my.yml").write_text(BASE + MODELS["gpt2"] + "head_dim: 10\n")
     config = resolve([tmp_path / "my.yml"], gpus=1)
-    with pytest.raises(Problems, match=r"head_dim \(10\) cannot be exported to GPT-NeoX"):
-        exporting.write(config, Plain({}), tmp_path / "back")
+    pinned(refused(lambda: exporting.write(config, Plain({}), tmp_path / "back")))
 
 
 class Plain:

@@ -8,6 +8,8 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from neoxargs.files.neox_checkpoint.files import find
+from tests.support.refused import refused
+from tests.support.snapshots import pinned
 
 
 def checkpoint(folder: Path, layers: int = 2, tensor: int = 1, pipe: int = 1, data: int = 0) -> Path:
@@ -62,8 +64,7 @@ def test_latest_chooses(tmp_path: Path) -> None:
 def test_a_wrong_latest_is_refused(tmp_path: Path) -> None:
     checkpoint(tmp_path / "global_step3")
     (tmp_path / "latest").write_text("global_step4")
-    with pytest.raises(Problems, match="`latest` names 'global_step4', but the folder contains no such checkpoint"):
-        find(tmp_path)
+    pinned(refused(find, tmp_path))
     assert find(tmp_path, 3) is not None
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
 from neoxargs.checks.machine import launcher as startable
 from neoxargs.checks.machine import secrets
@@ -20,6 +19,7 @@ from neoxargs.launch.output import dry_run
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec, resolve_run
 from tests.support import smallest
+from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
 SHELL = {"OMP_NUM_THREADS": "4", "WANDB_API_KEY": "hunter2", "MLFLOW_TRACKING_TOKEN": "hunter3", "NCCL_DEBUG": "INFO"}
@@ -47,9 +47,7 @@ def test_the_command_is_the_launchers(launcher: Launcher, spec: RunSpec) -> None
         assert words[words.index("--launcher") + 1] == launcher.name
         return
     assert "deepspeed.launcher.runner" not in words
-    with pytest.raises(Problems) as caught:
-        runner_flags(spec.config, spec.resources)
-    assert [problem.id for problem in caught.value.problems] == ["launcher-without-flags"]
+    assert ids(refused(runner_flags, spec.config, spec.resources)) == ["launcher-without-flags"]
 
 
 def test_a_program_that_is_not_installed_is_named(launcher: Launcher, spec: RunSpec) -> None:
@@ -59,7 +57,7 @@ def test_a_program_that_is_not_installed_is_named(launcher: Launcher, spec: RunS
         list(startable.problems(spec.config, spec.resources, "/s.py", ["x"], {"PATH": str(Path(folder).absolute())}))
         for folder in ("bin", "home")
     )
-    assert [problem.id for problem in there] == []
+    assert ids(there) == []
     assert [(problem.id, problem.about) for problem in nowhere] == [("launcher-program-missing", ("launcher",))]
     assert f"launcher {launcher.name} needs {launcher.program}" in str(nowhere[0])
     assert nowhere[0].where and nowhere[0].where.line == 9
@@ -79,7 +77,7 @@ def test_the_variables_that_reach_the_ranks_follow_from_the_record(launcher: Lau
 
 def test_a_secret_is_refused_only_if_it_would_reach_a_command_line(launcher: Launcher, spec: RunSpec) -> None:
     problems = list(secrets.on_command_lines(spec.config, spec.resources, SHELL))
-    assert [problem.id for problem in problems] == ["secret-on-command-line"] * launcher.argv_visible
+    assert ids(problems) == ["secret-on-command-line"] * launcher.argv_visible
     assert launcher.argv_visible == launcher.through_deepspeed
     told = json.dumps([problem.to_json() for problem in problems])
     assert "hunter" not in f"{told}{command(spec.config, spec.resources, '/s.py', SHELL)}"
@@ -99,8 +97,7 @@ def test_summary_and_dry_run_for_every_launcher(launcher: Launcher, spec: RunSpe
 def test_hosts_that_a_scheduler_will_choose(launcher: Launcher, spec: RunSpec) -> None:
     changes = ["hostfile=/nowhere", "num_nodes=3", "num_gpus=2"]
     if not launcher.allocates_hosts:
-        with pytest.raises(Problems, match="no hostfile to list the other machines"):
-            resolve_run(Request(["my.yml"], changes), {})
+        assert ids(refused(resolve_run, Request(["my.yml"], changes), {})) == ["num-nodes-without-hostfile"]
         return
     asked = resolve_run(Request(["my.yml"], changes), {})
     assert (asked.resources.gpus, asked.resources.scheduler_picks_hosts, asked.resources.warnings) == (6, True, ())

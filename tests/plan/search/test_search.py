@@ -24,6 +24,7 @@ from neoxargs.plan.search.command import SearchOptions, run_search
 from neoxargs.plan.search.search import device_counts
 from neoxargs.plan.search.space import RECOMPUTE, Layout, divisions, micro_batches
 from neoxargs.resolve import draft, read_files
+from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
 #: A device of 24 GiB, on which some layouts of the model of 1.2 billion parameters fit.
@@ -194,8 +195,7 @@ def test_the_page_has_a_point_for_each_layout(middle: str, tmp_path: Path, capsy
 
 
 def test_a_search_needs_the_memory_of_a_device(middle: str) -> None:
-    with pytest.raises(Problems, match="--search needs the memory size of the GPUs, which is unknown"):
-        run_search(PlanOptions([middle], gpus=4), SearchOptions())
+    pinned(refused(run_search, PlanOptions([middle], gpus=4), SearchOptions()))
 
 
 def test_a_search_needs_a_gpu(middle: str) -> None:
@@ -237,12 +237,12 @@ def test_the_layout_in_the_file_need_not_divide_the_gpus(middle: str, capsys: py
     divided = [*INDIVISIBLE, "train_batch_size=24"]
     result = found_by(options(middle, 6, overrides=divided, gpu_memory=80.0), capsys)
     assert result["layouts"] and result["samples"] == 24
-    with pytest.raises(Problems, match=r"train_batch_size is not set, .*: 6 GPUs cannot be divided into replicas of 4"):
-        run_search(options(middle, 6, overrides=INDIVISIBLE), SearchOptions())
-    with pytest.raises(Problems, match="hidden_size"):
-        run_search(options(middle, 6, overrides=[*divided, "hidden_size=2047"]), SearchOptions())
-    with pytest.raises(Problems, match=r"zero_optimization\.stage"):
-        run_search(options(middle, 8, overrides=[*INDIVISIBLE, "zero_optimization.stage=2"]), SearchOptions())
+    for gpus, overrides, found in (
+        (6, INDIVISIBLE, "search-needs-a-batch"),
+        (6, [*divided, "hidden_size=2047"], "heads-divide-hidden-size"),
+        (8, [*INDIVISIBLE, "zero_optimization.stage=2"], "pipeline-excludes-zero-2"),
+    ):
+        assert ids(refused(run_search, options(middle, gpus, overrides=overrides), SearchOptions()))[0] == found
 
 
 def test_the_batch_on_the_fewest_gpus_does_not_depend_on_the_most(
@@ -314,10 +314,8 @@ def test_the_front_leaves_out_what_saves_nothing_or_takes_far_longer(
 def test_no_file_is_overwritten(middle: str, tmp_path: Path) -> None:
     before = Path(middle).read_text()
     for search in (SearchOptions(write=middle), SearchOptions(page=middle)):
-        with pytest.raises(Problems, match="this file already exists"):
-            run_search(options(middle), search)
-    with pytest.raises(Problems, match="this file already exists"):
-        print_plan(options(middle), middle)
+        assert ids(refused(run_search, options(middle), search)) == ["output-file-exists"]
+    assert ids(refused(print_plan, options(middle), middle)) == ["output-file-exists"]
     assert Path(middle).read_text() == before
 
 

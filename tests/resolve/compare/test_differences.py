@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.problems import Place, Problems, report
+from neoxargs.base.problems import Place, report
 from neoxargs.cli import main
 from neoxargs.config.config import Config
 from neoxargs.migrate.neox.verify import verify
@@ -19,6 +19,7 @@ from neoxargs.runs.lockfile import lock_text
 from neoxargs.targets.ranks import train_values
 from tests.support import smallest
 from tests.support.configure import configure
+from tests.support.refused import refused
 
 DIALECT = "dialect: neox-2026"
 #: Settings with a secret, written %s. Masking the text of a message would hide only the first word of a list.
@@ -126,10 +127,9 @@ def test_a_check_of_a_run_that_continues_shows_no_secret(
 
 def test_migrate_s_verification_shows_no_secret(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     before, after = (draft([File(name, Path(name).read_text())]) for name in files)
-    with pytest.raises(Problems) as stop:
-        verify(before, after, 1, Place("a.yml", 0, 0))
-    report(stop.value.problems)
-    for text in (capsys.readouterr().err, json.dumps([problem.to_json() for problem in stop.value.problems])):
+    problems = refused(verify, before, after, 1, Place("a.yml", 0, 0))
+    report(problems)
+    for text in (capsys.readouterr().err, json.dumps([problem.to_json() for problem in problems])):
         _hidden(text, "deepspeed_extra_args would change from", "data_path would change", "comet.api_key would change")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from tests.support.configure import configure
+from tests.support.refused import refused
 
 #: Top-level name, nested name, a value, another value.
 PAIRS = [
@@ -48,9 +49,11 @@ def test_both_names_get_the_value(top: str, nested: str, value: object, other: o
         config = configure(text)
         assert config.get(top) == value
         assert config.get(nested) == value
-    with pytest.raises(Problems) as caught:
-        configure(f"{line(top, value)}\n{line(nested, other)}")
-    sentences = [p.what for p in caught.value.problems if "are the same setting and must be equal" in p.what]
+    sentences = [
+        p.what
+        for p in refused(lambda: configure(f"{line(top, value)}\n{line(nested, other)}"))
+        if "are the same setting and must be equal" in p.what
+    ]
     assert len(sentences) == 1
     assert top in sentences[0]
     assert nested in sentences[0]
@@ -122,7 +125,5 @@ def test_old_switches_choose_the_optimizer(text: str, kind: str) -> None:
 
 @pytest.mark.parametrize("text", ["onebitadam: true, optimizer: {type: Adam}", "sm3: true, optimizer_type: lion"])
 def test_old_switches_contradict_another_optimizer(text: str) -> None:
-    with pytest.raises(Problems) as caught:
-        configure(f"{{{text}}}")
-    (problem,) = caught.value.problems
+    (problem,) = refused(configure, f"{{{text}}}")
     assert "contradicts" in problem.what or "must be equal" in problem.what

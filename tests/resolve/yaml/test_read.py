@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from neoxargs.base.problems import Problems
 from neoxargs.base.shipped import CONFIGS
 from neoxargs.resolve.yaml import compose as composing
 from neoxargs.resolve.yaml.nodes import Mapping, Scalar
 from neoxargs.resolve.yaml.read import File, read_files
+from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
 
@@ -22,15 +22,11 @@ def load(text: str) -> Any:
 
 
 def what(text: str) -> str:
-    with pytest.raises(Problems) as bad:
-        File("my.yml", text).mapping()
-    return "\n".join(problem.what for problem in bad.value.problems)
+    return "\n".join(problem.what for problem in refused(lambda: File("my.yml", text).mapping()))
 
 
 def place(text: str) -> str:
-    with pytest.raises(Problems) as bad:
-        File("my.yml", text).mapping()
-    return str(bad.value.problems[0].where).partition(":")[2]
+    return str(refused(lambda: File("my.yml", text).mapping())[0].where).partition(":")[2]
 
 
 @pytest.fixture
@@ -66,9 +62,7 @@ def test_names_are_looked_up(here: Path, path: str, directory: str | None, found
 
 
 def test_every_missing_file_is_reported_at_once(here: Path) -> None:
-    with pytest.raises(Problems) as bad:
-        read_files(["one", "my.yml", "two"])
-    assert [str(problem.where) for problem in bad.value.problems] == ["one", "two"]
+    assert [str(problem.where) for problem in refused(read_files, ["one", "my.yml", "two"])] == ["one", "two"]
 
 
 @pytest.mark.parametrize("text", ["\ufeffseed: 1\n", "seed: 1\r\nlr: 2\r\n", "---\nseed: 1\n...\n", "{seed: 1,}"])
@@ -180,9 +174,7 @@ def test_pyyaml_without_its_c_part(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_byte_that_is_not_utf8_has_its_place(data: bytes, place: str, byte: str, tmp_path: Path) -> None:
     (tmp_path / "my.yml").write_bytes(data)
-    with pytest.raises(Problems) as bad:
-        read_files([str(tmp_path / "my.yml")])
-    (problem,) = bad.value.problems
+    (problem,) = refused(read_files, [str(tmp_path / "my.yml")])
     assert problem.where and f"{problem.where.line}:{problem.where.column}" == place
     assert problem.what == f"byte {byte} is not valid UTF-8"
 
@@ -206,8 +198,7 @@ def test_a_users_file_has_priority_over_a_shipped_one(tmp_path: Path, monkeypatc
 
 def test_with_a_directory_shipped_files_are_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Problems, match="no such file"):
-        read_files(["quickstart"], tmp_path)
+    assert ids(refused(read_files, ["quickstart"], tmp_path)) == ["file-missing"]
 
 
 @pytest.mark.parametrize("name", ["small", "small.yml"])
@@ -216,9 +207,7 @@ def test_a_file_of_a_subfolder_is_suggested_by_its_name(tmp_path: Path, name: st
         (tmp_path / folder).mkdir()
         (tmp_path / folder / ("small.yml" if folder != "other" else "tall.yml")).write_text("num_layers: 1")
     (tmp_path / "smell.yml").write_text("num_layers: 1")
-    with pytest.raises(Problems) as stop:
-        read_files([name], tmp_path)
-    assert [problem.hint for problem in stop.value.problems] == ["did you mean models/small.yml?"]
+    assert [problem.hint for problem in refused(read_files, [name], tmp_path)] == ["did you mean models/small.yml?"]
 
 
 @pytest.mark.parametrize(
@@ -230,6 +219,4 @@ def test_json_with_surrogate_pairs_is_read_as_json_reads_it(written: str) -> Non
 
 
 def test_a_missing_folder_is_said_once_for_several_files(here: Path) -> None:
-    with pytest.raises(Problems) as bad:
-        read_files(["125M", "local"], "config")
-    assert [problem.id for problem in bad.value.problems] == ["directory-missing"]
+    assert ids(refused(read_files, ["125M", "local"], "config")) == ["directory-missing"]

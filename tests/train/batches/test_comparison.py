@@ -21,6 +21,8 @@ from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.process.mesh import Mesh
 from tests.support.finetuning import IGNORED, TOKENIZER, data_config, token_file
 from tests.support.ranks import run_ranks
+from tests.support.refused import refused
+from tests.support.snapshots import pinned
 
 DOCUMENTS = [[number] * 20 for number in range(40)]
 LABELS = [[IGNORED] * 5 + document[5:] for document in DOCUMENTS]
@@ -122,8 +124,7 @@ def test_labels_without_a_row_are_named(tmp_path: Path, monkeypatch: pytest.Monk
 def test_rewards_are_no_token_ids(tmp_path: Path) -> None:
     rewards = token_file(tmp_path / "reward", [[999], [-1]] * 20, np.int32)
     Comparison([rewards], reward_files={rewards}, rows=10).start()
-    with pytest.raises(Problems, match="contains token id 999"):
-        Comparison([rewards], rows=10).start()
+    pinned(refused(lambda: Comparison([rewards], rows=10).start()))
 
 
 def test_labels_of_other_tokens_are_found_where_no_launcher_has_compared_them(tmp_path: Path) -> None:
@@ -157,8 +158,7 @@ def test_a_long_comparison_delays_no_start_and_ends_the_run_later(
     go_on.set()
     while not data.comparison.ended:
         pass
-    with pytest.raises(Problems, match=r"text\.bin has changed"):
-        data.comparison.check()
+    pinned(refused(data.comparison.check))
 
 
 def test_a_file_that_vanishes_is_a_problem(tmp_path: Path) -> None:
@@ -166,8 +166,7 @@ def test_a_file_that_vanishes_is_a_problem(tmp_path: Path) -> None:
     slow = Comparison([file])
     (tmp_path / "text.idx").unlink()
     slow._run()
-    with pytest.raises(Problems, match=r"text\.idx cannot be read: no such file"):
-        slow.check()
+    pinned(refused(slow.check))
 
 
 def compared_on(folder: str) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import render
 from neoxargs.data.command import build
 from neoxargs.data.encode import Recipe
 from neoxargs.files.token_files import sources
@@ -26,6 +26,7 @@ from neoxargs.train.process.mesh import Axis, Mesh
 from tests.support import finetuning
 from tests.support.finetuning import TOKENIZER, data_config
 from tests.support.ranks import run_ranks
+from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
 SEQ, ALONE = 8, Mesh()
@@ -309,9 +310,7 @@ class TestSamples:
 
 class TestProblems:
     def what(self, run_dir, **changes) -> str:
-        with pytest.raises(Problems) as caught:
-            loaded(run_dir, **changes)
-        return str(caught.value)
+        return render(refused(loaded, run_dir, **changes))
 
     def test_every_missing_file(self, tmp_path) -> None:
         numbered(tmp_path / "half", 3)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs.base.problems import Problems
 from neoxargs.convert.huggingface import FAMILIES, exporting
 from neoxargs.convert.huggingface.configuration import ImportedModel, read
 from tests.support.huggingface import MODELS, Case, batch, imported, loaded, made
+from tests.support.refused import refused
 from tests.support.small_gpt import small
 from tests.support.snapshots import pinned
 
@@ -71,16 +71,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_model_that_ours_cannot_compute_is_refused(tmp_path: Path, key: str) -> None:
     value, what = REFUSED[key]
-    with pytest.raises(Problems) as caught:
-        configuration(tmp_path, **{key: value})
-    assert [problem.what for problem in caught.value.problems] == [what.format(file=tmp_path / "config.json")]
+    assert [problem.what for problem in refused(configuration, tmp_path, **{key: value})] == [
+        what.format(file=tmp_path / "config.json")
+    ]
 
 
 @pytest.mark.parametrize("kinds", [["mamba", "global"], ["rwkv", "mamba"], ["rwkv", "rwkv"]])
 def test_other_layers_are_refused(kinds: list[str]) -> None:
-    with pytest.raises(Problems) as caught:
-        exporting.choose_family(small(**OURS | {"attention_config": kinds, "dim_att": 32}))
-    first, last = caught.value.problems
+    problems = refused(exporting.choose_family, small(**OURS | {"attention_config": kinds, "dim_att": 32}))
+    first, last = problems
     pinned(first)
     assert last.id == "huggingface-no-architecture"
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
 from neoxargs.files.token_files import packing
 from neoxargs.files.token_files.sources import Source
@@ -23,6 +22,7 @@ from neoxargs.train.batches.loader import Loader, batches
 from neoxargs.train.batches.samples.passes import in_passes
 from neoxargs.train.process.mesh import Axis, Mesh
 from tests.support.finetuning import IGNORED, TOKENIZER, data_config, drawn, labelled, pair, token_file
+from tests.support.refused import refused
 from tests.support.smallest import YAML
 from tests.support.snapshots import pinned
 
@@ -207,16 +207,14 @@ def test_what_is_left_out_is_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_nothing_to_train_on_is_an_error(tmp_path: Path) -> None:
     documents = drawn(9, 12)
     labels = [[IGNORED] * len(document) for document in documents]
-    with pytest.raises(Problems) as stop:
-        loaded(tmp_path, documents, labels, pack_impl="unpacked")
-    pinned(stop.value.problems[0])
+    pinned(refused(loaded, tmp_path, documents, labels, pack_impl="unpacked")[0])
 
 
 def test_ranks_refuse_labels_of_other_documents(tmp_path: Path) -> None:
     documents = drawn(9, 12)
-    with pytest.raises(Problems) as stop:
-        loaded(tmp_path, documents, labelled(documents)[:-1])
-    assert [p.what for p in stop.value.problems] == [f"{tmp_path}/labels has 8 documents, but {tmp_path}/text has 9"]
+    assert [p.what for p in refused(lambda: loaded(tmp_path, documents, labelled(documents)[:-1]))] == [
+        f"{tmp_path}/labels has 8 documents, but {tmp_path}/text has 9"
+    ]
 
 
 class Few:
