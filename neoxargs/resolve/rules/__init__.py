@@ -15,6 +15,7 @@ from neoxargs.resolve.rules import (
     deepspeed,
     finetuning,
     frozen_model,
+    learning_rate,
     lora,
     mlp,
     model,
@@ -28,6 +29,7 @@ from neoxargs.resolve.rules import (
     recurrent,
     rewards,
     rotary,
+    run_length,
     runtime,
     rwkv,
     schedule,
@@ -40,8 +42,9 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
     parallel, batch, model, mlp, moe, attention, recurrent, rwkv, norms, rotary, precision, zero, optimizer, schedule,
+    learning_rate,
     mup, activations, data, finetuning, preference, rewards, checkpoint,
-    runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model, usual,
+    run_length, runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model, usual,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

@@ -142,3 +142,42 @@ def split_is_proportions(split: str | Sequence[float]) -> Finding | None:
             "set the first number, the share of training data, to a value above 0",
         )
     return None
+
+
+@check
+def restarting_positions_have_the_mask(
+    reset_position_ids: bool, reset_attention_mask: bool, pack_impl: str
+) -> Finding | None:
+    """Positions that restart with every document do not separate documents: a token still attends to earlier documents
+    in its sample, and sees several tokens at the same position
+    (https://github.com/DeepOpt-com/WrinkleFree-Monorepo/issues/53).
+
+        reset_position_ids: true
+    """
+    if not reset_position_ids or reset_attention_mask or pack_impl in ("best_fit", "unpacked"):
+        return None
+    what = "reset_position_ids (true) without reset_attention_mask: tokens attend to other documents at equal positions"
+    return warn(what, "set reset_attention_mask to true", ["reset_position_ids", "reset_attention_mask"])
+
+
+@check
+def validation_data_is_not_training_data(
+    train_data_paths: Paths, valid_data_paths: Paths, pos_train_data_paths: Paths, pos_valid_data_paths: Paths
+) -> Finding | None:
+    """A validation loss on training data says nothing about new text: it falls even if the model only memorises
+    (https://github.com/Alexander-H-Liu/End-to-end-ASR-Pytorch/issues/31).
+
+        train_data_paths: [web, books]
+        valid_data_paths: [web]
+        test_data_paths: [wiki]
+    """
+    for prefix, train, valid in (
+        ("", train_data_paths, valid_data_paths),
+        ("pos_", pos_train_data_paths, pos_valid_data_paths),
+    ):
+        both = [path for path in path_list(valid) if path in path_list(train)]
+        if both:
+            about = [f"{prefix}valid_data_paths", f"{prefix}train_data_paths"]
+            what = f"{about[0]} contains training data: {listed(both, 'and')}"
+            return warn(what, "use other documents for validation, or data_path with split", about)
+    return None

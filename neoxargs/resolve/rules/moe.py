@@ -11,7 +11,7 @@ from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
+from neoxargs.resolve.rules.rule import Finding, check, derive, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by
 
 #: The day on which GPT-NeoX replaced DeepSpeed's and MegaBlocks' experts.
@@ -232,3 +232,22 @@ def moe_interval_repeats_with_shared_layers(
         "set moe_expert_interval to 1, or remove num_unique_layers",
         about=["moe_expert_interval", "num_unique_layers"],
     )
+
+
+@check
+def router_balances_the_load(
+    moe_num_experts: int, moe_top_k: int, moe_router_type: str, moe_aux_loss_coeff: float
+) -> Finding | None:
+    """Without a load-balancing loss, a router that takes the highest probabilities soon sends most tokens to a few
+    experts: the others do not learn, and the ranks of the chosen ones slow the run down
+    (https://github.com/pytorch/torchtitan/issues/1246, https://github.com/verl-project/verl/pull/4103).
+
+        moe_num_experts: 4
+        moe_router_type: topk
+    """
+    chosen = moe_num_experts > max(1, moe_top_k) and moe_router_type == "topk"
+    if not chosen or moe_aux_loss_coeff:
+        return None
+    what = "with moe_router_type (topk) and moe_aux_loss_coeff (0), nothing balances the load of "
+    what += f"{moe_num_experts} experts"
+    return warn(what, "set moe_aux_loss_coeff to 0.01", ["moe_router_type", "moe_aux_loss_coeff"])

@@ -244,3 +244,26 @@ def tensor_parallel_divides_seq_length(
     if not sequence_parallel:
         return None
     return multiple_of("seq_length", seq_length, "model_parallel_size", model_parallel_size)
+
+
+@check
+def pipeline_stages_are_mostly_busy(pipe_parallel_size: int, gradient_accumulation_steps: int) -> Finding | None:
+    """A step of a pipeline with p stages and m micro batches takes as long as m + p - 1 micro batches, and every stage
+    waits in p - 1 of them. gradient_accumulation_steps is the number of micro batches of a step: with few of them, most
+    of the time is lost (https://github.com/icloud-ecnu/Espresso/issues/3,
+    https://github.com/ISEEKYAN/verl_megatron_practice/issues/9).
+
+        num_layers: 8
+        pipe_parallel_size: 8
+        gradient_accumulation_steps: 2
+    """
+    stages, micro_batches = pipe_parallel_size, gradient_accumulation_steps
+    idle = (stages - 1) / (micro_batches + stages - 1) if stages > 1 else 0
+    if idle <= 0.5:
+        return None
+    about = ["pipe_parallel_size", "gradient_accumulation_steps"]
+    return warn(
+        f"the pipeline stages wait {idle:.0%} of the time: pipe_parallel_size ({stages}) with "
+        f"gradient_accumulation_steps ({micro_batches})",
+        f"set gradient_accumulation_steps to {4 * stages} or more, or use fewer stages", about,
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.synonyms import Default, agreed_value, synonyms
 
 #: GPT-NeoX's name of a precision -> the section of DeepSpeed's JSON that enables it.
@@ -172,4 +172,34 @@ def sixteen_bit_master_weights_need_zero(
         what = "bf16.bf16_optimizer_states needs bf16.bf16_master_weights_and_grads"
         about = ["bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"]
         return refuse(what, "set bf16.bf16_master_weights_and_grads to true", about)
+    return None
+
+
+#: Bits after the binary point of a weight's significand.
+_SIGNIFICANT_BITS = {"fp16.fp16_master_weights_and_grads": 10, "bf16.bf16_master_weights_and_grads": 7}
+
+
+@check
+def steps_move_the_weights(
+    fp16__fp16_master_weights_and_grads: bool,
+    bf16__bf16_master_weights_and_grads: bool,
+    lr: float,
+    init_method_std: float,
+    optimizer__type: str,
+) -> Finding | None:
+    """A step of Adam changes a weight by about the learning rate. If the weights are kept in 16 bits, a change below
+    half of the distance to the next number is rounded away, and the weight never moves
+    (https://github.com/meta-pytorch/torchtune/issues/2254, https://github.com/pytorch/ao/pull/1124).
+
+        bf16: {enabled: true, bf16_master_weights_and_grads: true}
+        zero_optimization: {stage: 1}
+        lr: 1.0e-5
+    """
+    in_16_bits = (fp16__fp16_master_weights_and_grads, bf16__bf16_master_weights_and_grads)
+    for (name, bits), on in zip(_SIGNIFICANT_BITS.items(), in_16_bits, strict=True):
+        least = init_method_std / 2 ** (bits + 2)
+        if on and "adam" in optimizer__type.lower() and 0 < lr < least:
+            what = f"lr ({lr:g}) is too small for weights in 16 bits ({name}): at the usual size of a weight, "
+            what += f"init_method_std ({init_method_std:g}), changes below {least:.1g} are rounded away"
+            return warn(what, f"set {name} to false", [name, "lr"])
     return None

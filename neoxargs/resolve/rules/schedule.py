@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
+from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 
@@ -12,6 +13,12 @@ from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, d
 WITH_MAX_LR = ("WarmupLR", "WarmupDecayLR")
 WITH_TOTAL_STEPS = ("WarmupDecayLR", "WarmupCosineLR")
 WITH_WARMUP_STEPS = (*WITH_MAX_LR, "WarmupCosineLR")
+#: DeepSpeed's schedules that keep the rate at its maximum after the warm-up.
+CONSTANT = ("WarmupLR",)
+#: The part of its maximum below which a learning rate is as good as 0; the default of cos_min_ratio is 0.0001.
+NO_RATE = 0.001
+#: The part of its maximum to which a decay should have brought the rate when the run ends; usual are 0 to 0.1.
+CUT_OFF = 0.25
 #: The parameters that set the length of the run.
 LENGTH = ("train_iters", "train_epochs")
 
@@ -179,15 +186,33 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
 
 @check
 def lr_stays_above_zero(
-    lr_decay_iters: int, train_iters: int, lr_decay_style: str, min_lr: float, scheduler__type: str | None
+    lr_decay_iters: int,
+    train_iters: int,
+    lr_decay_style: str,
+    min_lr: float,
+    scheduler__type: str | None,
+    scheduler__params__total_num_steps: int | None,
+    scheduler__params__cos_min_ratio: float | None,
 ) -> Finding | None:
-    """After lr_decay_iters, the learning rate stays at min_lr. If it is 0, the remaining iterations take time, but do
-    not change the weights.
+    """After lr_decay_iters, the learning rate stays at min_lr, and after total_num_steps of a DeepSpeed schedule, at
+    its minimum. If it is 0, the remaining iterations take time, but do not change the weights
+    (https://github.com/deepspeedai/DeepSpeed/issues/633).
 
         train_iters: 1000
         lr_decay_iters: 10
         lr_decay_style: cosine
     """
+    if scheduler__type in WITH_TOTAL_STEPS:
+        end = scheduler__params__total_num_steps or train_iters
+        floor = scheduler__params__cos_min_ratio if scheduler__type == "WarmupCosineLR" else 0
+        if end >= train_iters or (floor or 0) > NO_RATE:
+            return None
+        return warn(
+            f"the learning rate is {'0' if not floor else f'lr x {floor:g}'} in the last {train_iters - end} of "
+            f"{train_iters} iterations, because scheduler.params.total_num_steps is {end}",
+            f"set scheduler.params.total_num_steps to {train_iters}",
+            about=["scheduler.params.total_num_steps", "train_iters"],
+        )
     reaches_zero = lr_decay_style in ("linear", "cosine") and min_lr <= 0
     if scheduler__type or not reaches_zero or lr_decay_iters >= train_iters:
         return None
@@ -196,6 +221,127 @@ def lr_stays_above_zero(
         f"lr_decay_iters is {lr_decay_iters} and min_lr is 0",
         f"set lr_decay_iters to {train_iters}, or set min_lr",
         about=["lr_decay_iters", "train_iters", "min_lr"],
+    )
+
+
+@check
+def warm_up_ends_before_the_run(
+    warmup: float,
+    lr_decay_iters: int,
+    train_iters: int,
+    scheduler__type: str | None,
+    scheduler__params__warmup_num_steps: int | None,
+) -> Finding | None:
+    """A warm-up that is as long as the run, or longer, never reaches the learning rate that is set: the run trains with
+    a fraction of it. That happens to a shortened run and to small datasets, because DeepSpeed's schedules warm up for
+    1000 steps by default, and because warmup is a share of lr_decay_iters. Both count optimizer steps, not micro
+    batches (https://github.com/Morizeyao/GPT2-Chinese/issues/60, https://github.com/pytorch/torchtitan/pull/938).
+
+        train_iters: 100
+        scheduler: {type: WarmupLR}
+    """
+    of_deepspeed = scheduler__type in WITH_WARMUP_STEPS
+    steps = (scheduler__params__warmup_num_steps or 0) if of_deepspeed else int(warmup * lr_decay_iters)
+    if not train_iters or steps < train_iters or (scheduler__type and not of_deepspeed):
+        return None
+    name = "scheduler.params.warmup_num_steps" if of_deepspeed else "warmup"
+    given = (
+        f"{name} ({steps})" if of_deepspeed else f"warmup ({warmup:g}) x lr_decay_iters ({lr_decay_iters}) = {steps}"
+    )
+    return warn(
+        f"the learning rate is still rising when the run ends: {given} is not less than train_iters ({train_iters})",
+        f"set {name} to {max(1, train_iters // 100) if of_deepspeed else 0.01}"
+        + ("" if of_deepspeed or lr_decay_iters <= train_iters else ", and remove lr_decay_iters"),
+        about=[name, "train_iters"] if of_deepspeed else [name, "lr_decay_iters", "train_iters"],
+    )
+
+
+@check
+def decay_ends_with_the_run(
+    lr: float,
+    min_lr: float,
+    warmup: float,
+    lr_decay_style: str,
+    lr_decay_iters: int,
+    train_iters: int,
+    scheduler__type: str | None,
+) -> Finding | None:
+    """Most of what a decay gains comes from its end, where the learning rate is low. In a run that was shortened while
+    its decay was not, the rate is still high at the end, and the loss is worse than that of a run of this length could
+    be (https://github.com/openai/parameter-golf/pull/48). For the first part of a longer run, this is right.
+
+        train_iters: 100
+        lr_decay_iters: 1000
+        lr_decay_style: cosine
+    """
+    if scheduler__type or lr_decay_style not in ("linear", "cosine") or lr <= min_lr:
+        return None
+    curve = LearningRateCurve(lr_decay_style, lr, min_lr, warmup * lr_decay_iters, lr_decay_iters)
+    return _cut_off(curve, train_iters, "lr_decay_iters")
+
+
+@check
+def total_steps_end_with_the_run(
+    lr: float,
+    train_iters: int,
+    gradient_accumulation_steps: int,
+    scheduler__type: str | None,
+    scheduler__params__total_num_steps: int | None,
+    scheduler__params__warmup_num_steps: int | None,
+) -> Finding | None:
+    """DeepSpeed's schedules count optimizer steps until total_num_steps. A number that counts micro batches, or that
+    was kept when the run was shortened, ends the run while the learning rate is still high
+    (https://github.com/deepspeedai/DeepSpeed/issues/633, https://github.com/huggingface/diffusers/issues/4387).
+
+        train_iters: 100
+        gradient_accumulation_steps: 8
+        scheduler: {type: WarmupDecayLR, params: {warmup_num_steps: 10, total_num_steps: 800}}
+    """
+    if scheduler__type not in WITH_TOTAL_STEPS or not lr:
+        return None
+    end, style = scheduler__params__total_num_steps or 0, "cosine" if scheduler__type == "WarmupCosineLR" else "linear"
+    curve = LearningRateCurve(style, lr, 0, scheduler__params__warmup_num_steps or 0, end)
+    in_micro_batches = gradient_accumulation_steps > 1 and end == train_iters * gradient_accumulation_steps
+    counted = f" (train_iters x gradient_accumulation_steps, {gradient_accumulation_steps})" if in_micro_batches else ""
+    return _cut_off(curve, train_iters, "scheduler.params.total_num_steps", counted)
+
+
+def _cut_off(curve: LearningRateCurve, train_iters: int, name: str, counted: str = "") -> Finding | None:
+    """Return the finding about a decay of which the run sees only the beginning."""
+    if not curve.warmup_iters < train_iters < curve.decay_iters:
+        return None
+    share = (curve.rate(train_iters) - curve.min_lr) / (curve.lr - curve.min_lr)
+    if share <= CUT_OFF:
+        return None
+    what = f"the learning rate has decayed only to {share:.0%} when the run ends after {train_iters} iterations"
+    hint = f"set {name} to {train_iters}, unless this run is the first part of a longer one"
+    return warn(f"{what}, because {name} is {curve.decay_iters}{counted}", hint, about=[name, "train_iters"])
+
+
+@check
+def rate_decays(
+    scheduler__type: str | None,
+    scheduler__params__warmup_num_steps: int | None,
+    train_iters: int,
+    written: Collection[str],
+) -> Finding | None:
+    """WarmupLR only warms up: afterwards the learning rate stays at its maximum until the end, where a decay would
+    lower the loss. Configurations for Hugging Face's Trainer often have such a section beside a cosine schedule, which
+    then has no effect (https://github.com/hiyouga/LlamaFactory/issues/1515,
+    https://github.com/modelscope/ms-swift/issues/491).
+
+        train_iters: 10000
+        scheduler: {type: WarmupLR}
+    """
+    constant = train_iters - (scheduler__params__warmup_num_steps or 0)
+    if scheduler__type not in CONSTANT or "scheduler.type" not in written or 2 * constant <= train_iters:
+        return None
+    return warn(
+        f"with scheduler.type ({scheduler__type}), the learning rate does not decay: it is constant in the last "
+        f"{constant} of {train_iters} iterations",
+        "set scheduler.type to WarmupDecayLR or WarmupCosineLR; for a constant rate, replace the section with "
+        "lr_decay_style: constant",
+        about=["scheduler.type"],
     )
 
 

@@ -1,0 +1,100 @@
+"""Learning rates of Adam that are usual for the kind of training and the size of the model.
+
+Pretraining: Brown et al. 2020 (https://arxiv.org/abs/2005.14165), table 2.1, 125 million to 175 billion parameters.
+Models that were published later have up to ten times these rates (Cerebras-GPT 111M 6e-3, SmolLM 135M 3e-3).
+Adapters: Hu et al. 2021 and Dettmers et al. 2023, 1e-4 to 2e-3. DPO: Rafailov et al. 2023, 5e-7 to 1e-6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neoxargs.resolve.rules.optimizer import is_adam
+from neoxargs.resolve.rules.rule import Finding, check, warn
+
+#: Billions of parameters and the learning rate of GPT-3's models.
+GPT_3: Sequence[tuple[float, float]] = (
+    (0.125, 6e-4), (0.35, 3e-4), (0.76, 2.5e-4), (1.3, 2e-4), (2.7, 1.6e-4), (6.7, 1.2e-4), (13, 1e-4), (175, 6e-5)
+)  # fmt: skip
+#: How many times the rate of GPT-3 is still usual.
+PRETRAINING_FACTOR = 10
+#: Kind of training -> the largest usual rate, and the range that the warning names.
+FINETUNING = {
+    "DPO": (5e-5, "5e-7 to 5e-6"),
+    "DPO with adapters": (1e-3, "5e-6 to 1e-4"),
+    "finetuning with adapters": (2e-3, "1e-4 to 1e-3"),
+    "finetuning": (3e-4, "5e-6 to 1e-4"),
+}
+#: Narrower models, of tests and tutorials, learn at any rate.
+NARROWEST = 512
+
+
+def largest_usual(size: float) -> float:
+    """Return ten times the rate of GPT-3's next smaller model."""
+    rates = [rate for billions, rate in GPT_3 if billions * 1e9 <= 1.2 * size]
+    return PRETRAINING_FACTOR * (rates[-1] if rates else GPT_3[0][1])
+
+
+@check
+def learning_rate_suits_the_size(
+    lr: float,
+    num_layers: int,
+    hidden_size: int,
+    optimizer__type: str,
+    lora__rank: int,
+    train_impl: str,
+    finetune: bool,
+    use_mup: bool,
+) -> Finding | None:
+    """Larger models need smaller steps. With a rate far above that of published models of this size, the loss rises
+    after the warm-up or becomes NaN. Without lr, GPT-NeoX trains every model at 0.001
+    (https://github.com/mosaicml/llm-foundry/issues/232, https://github.com/deepspeedai/DeepSpeed/issues/7303).
+
+        num_layers: 40
+        num_attention_heads: 40
+        hidden_size: 5120
+        lr: 0.006
+    """
+    size = 12 * num_layers * hidden_size**2
+    continues = finetune or lora__rank or train_impl != "normal" or use_mup
+    if continues or not is_adam(optimizer__type) or hidden_size < NARROWEST or lr <= (most := largest_usual(size)):
+        return None
+    usual = f"{most / 50:.1g} to {most / 2:.1g}"
+    what = f"lr ({lr:g}) is far above the usual range for pretraining {size / 1e9:.2g} billion parameters, {usual}"
+    return warn(what, "set lr to a value in this range", ["lr"])
+
+
+@check
+def learning_rate_suits_the_finetuning(
+    lr: float,
+    hidden_size: int,
+    optimizer__type: str,
+    lora__rank: int,
+    lora__alpha: float,
+    lora__rank_stabilized: bool,
+    train_impl: str,
+    finetune: bool,
+) -> Finding | None:
+    """A pretrained model needs smaller steps than a new one. With a rate far above the usual one, it forgets what it
+    has learned, or the loss becomes NaN. The output of adapters is multiplied by alpha / rank, so the limit holds for the
+    product (https://github.com/tloen/alpaca-lora/issues/391, https://github.com/haotian-liu/LLaVA/issues/1301).
+
+        hidden_size: 512
+        lora: {rank: 8, alpha: 32}
+        lr: 0.003
+    """
+    adapters, preference = bool(lora__rank), train_impl in ("dpo", "kto")
+    if not (adapters or preference or finetune) or not is_adam(optimizer__type) or hidden_size < NARROWEST:
+        return None
+    kind = ("DPO" if preference else "finetuning") + " with adapters" * adapters
+    most, usual = FINETUNING[kind]
+    scale = lora__alpha / (lora__rank**0.5 if lora__rank_stabilized else lora__rank) if adapters else 1.0
+    if lr * max(scale, 1) <= most:
+        return None
+    product = f"lr ({lr:g})" if scale <= 1 else f"lr ({lr:g}) x the scale of the adapters ({scale:g}) = {lr * scale:g}"
+    about = ["lr", "lora.alpha", "lora.rank"] if scale > 1 else ["lr"]
+    return warn(
+        f"{product} is far above the usual range for {kind.replace('DPO', train_impl.upper())}, {usual}",
+        "decrease lr" + " or lora.alpha" * (scale > 1),
+        about,
+    )
