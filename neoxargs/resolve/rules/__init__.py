@@ -15,7 +15,6 @@ from neoxargs.resolve.rules import (
     deepspeed,
     finetuning,
     frozen_model,
-    learning_rate,
     lora,
     mlp,
     model,
@@ -36,15 +35,15 @@ from neoxargs.resolve.rules import (
     soft_prompt,
     transformer_engine,
     usual,
+    usual_rates,
     zero,
 )
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
     parallel, batch, model, mlp, moe, attention, recurrent, rwkv, norms, rotary, precision, zero, optimizer, schedule,
-    learning_rate,
     mup, activations, data, finetuning, preference, rewards, checkpoint,
-    run_length, runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model, usual,
+    run_length, runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model, usual, usual_rates,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

@@ -34,7 +34,7 @@ def folders_are_full_paths(
     would be written to a folder named `~` in the current directory.
 
         save: ~/checkpoints
-        checkpoint_factor: 1000
+        checkpoint_factor: 10
     """
     folders = {"save": save, "load": load, "log_dir": log_dir, "tensorboard_dir": tensorboard_dir}
     for name, folder in folders.items():

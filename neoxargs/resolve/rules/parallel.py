@@ -154,6 +154,7 @@ def pipeline_stages_at_most_num_layers(
     output that is tied to it, are layers if pipe_partition_method counts them (type:transformer|embedding).
 
         pipe_parallel_size: 8
+        gradient_accumulation_steps: 32
     """
     layers = num_layers
     if is_counted(ATTENTION_BLOCK, pipe_partition_method) and is_counted(BEFORE[0], pipe_partition_method):

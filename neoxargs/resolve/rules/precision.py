@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from neoxargs.facts.model import GATED
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.synonyms import Default, agreed_value, synonyms
 
@@ -203,3 +204,22 @@ def steps_move_the_weights(
             what += f"init_method_std ({init_method_std:g}), changes below {least:.1g} are rounded away"
             return warn(what, f"set {name} to false", [name, "lr"])
     return None
+
+
+@check
+def fp16_suits_the_model(precision: str, finetune: bool, lora__rank: int, norm: str, activation: str) -> Finding | None:
+    """Models with RMSNorm and a gated MLP (LLaMA, Mistral, Qwen, Gemma) were trained in bf16. Their activations can be
+    larger than 65504, the largest number of fp16: finetuned in fp16, the loss becomes NaN or 0
+    (https://github.com/declare-lab/flan-alpaca/issues/19, https://github.com/openvla/openvla/issues/30).
+
+        precision: fp16
+        load: checkpoints
+        finetune: true
+        norm: rmsnorm
+        activation: swiglu
+    """
+    pretrained = finetune or lora__rank
+    if precision != "fp16" or not pretrained or norm != "rmsnorm" or activation not in GATED:
+        return None
+    what = f"precision (fp16) with a pretrained model of {norm} and {activation}, which was probably trained in bf16: "
+    return warn(what + "its activations can exceed fp16", "set precision to bfloat16", ["precision"])

@@ -17,8 +17,12 @@ from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from tests.support.paths import ROOT
 
 SHOWN = [name for name, entry in catalogue().items() if entry.example]
-#: What an example may have beside: an unfinished or idle feature, or a missing file, is not the point.
-BESIDE = {"not-built", "no-effect", "frozen-model-has-weights", "data-file-missing", "checkpoint-missing"}
+#: What an example may have beside: an unfinished or idle feature, a missing file, or one file for every split, is not
+#: the point.
+BESIDE = {"not-built", "no-effect", "frozen-model-has-weights", "data-file-missing", "checkpoint-missing",
+          "validation-data-is-not-training-data"}  # fmt: skip
+#: What a DeepSpeed schedule with its default warm-up has in a short run.
+DEFAULT_WARM_UP = {"warm-up-ends-before-the-run"}
 #: What follows from the one as well.
 IMPLIED = {
     "tensor-parallel-divides-hidden-size": {"heads-divide-hidden-size"},
@@ -26,6 +30,9 @@ IMPLIED = {
     "mup-needs-normal-init": {"base-shapes-unreadable"},
     "valid-labels-match-paths": {"no-training-data"},
     "test-labels-match-paths": {"no-training-data"},
+    "scheduler-params-belong-to-type": DEFAULT_WARM_UP,
+    "scheduler-excludes-lr-decay-style": DEFAULT_WARM_UP,
+    "scheduler-params-agree-with-lr": DEFAULT_WARM_UP,
 }
 
 

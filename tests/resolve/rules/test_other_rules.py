@@ -108,7 +108,7 @@ def test_weights_that_are_removed_are_not_told() -> None:
         "{autotuning: {enabled: true}, zero_optimization: {stage: [0, 1]}}",
         "deepspeed_extra_args: {zero_allow_untested_optimizer: true, comms_logger: {enabled: true}}",
         "{save: out, extra_save_iters: [5]}",
-        "{train_data_paths: [a, b], train_data_weights: [0, 1], valid_data_paths: a, test_data_paths: a}",
+        "{train_data_paths: [a, b], train_data_weights: [0, 1], valid_data_paths: c, test_data_paths: d}",
         "{save: out, checkpoint_factor: 1.5, checkpoint_scale: log}",
     ],
 )

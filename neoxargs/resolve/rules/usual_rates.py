@@ -76,8 +76,8 @@ def learning_rate_suits_the_finetuning(
     finetune: bool,
 ) -> Finding | None:
     """A pretrained model needs smaller steps than a new one. With a rate far above the usual one, it forgets what it
-    has learned, or the loss becomes NaN. The output of adapters is multiplied by alpha / rank, so the limit holds for the
-    product (https://github.com/tloen/alpaca-lora/issues/391, https://github.com/haotian-liu/LLaVA/issues/1301).
+    has learned, or the loss becomes NaN. The output of adapters is multiplied by alpha / rank, so the limit holds for
+    the product (https://github.com/tloen/alpaca-lora/issues/391, https://github.com/haotian-liu/LLaVA/issues/1301).
 
         hidden_size: 512
         lora: {rank: 8, alpha: 32}
