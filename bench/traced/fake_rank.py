@@ -33,8 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neoxargs.facts.attention import fits_flex
 from neoxargs.registry.parallel import Parallel
-from neoxargs.train.model import attention, embedding
-from neoxargs.train.model.scores import Scores
+from neoxargs.train.model import embedding, scores
 from neoxargs.train.ops import flex, fused, rotary, sdpa
 from neoxargs.train.parallel import layers
 from neoxargs.train.process import setup
@@ -93,10 +92,12 @@ def _stand_ins() -> Iterator[Any]:
     yield patch.object(rotary, "should_compile", lambda device: True)
     yield patch.object(rotary, "_compiled", lambda: one_kernel)
     yield patch.object(F, "dropout", dropout)
-    yield patch.object(Scores, "in_flex", lambda scores, query, key, value, *_: fused_attention(query, key, value))
+    yield patch.object(
+        scores.Scores, "in_flex", lambda _self, query, key, value, *_: fused_attention(query, key, value)
+    )
     yield patch.object(flex, "is_supported", lambda query, dropout: fits_flex(query.shape[-1], dropout))
     yield patch.object(sdpa, "has_gqa_kernel", lambda query, masked: not masked and query.dtype != torch.float32)
-    for module in (fused, attention, embedding):
+    for module in (fused, scores, embedding):
         yield patch.object(module, "different_on_each_rank", lambda axis, device: nullcontext())
     yield patch.object(layers, "initial_values", lambda shape, *_, **__: torch.empty(shape, dtype=torch.float32))
     yield patch.object(torch, "is_autocast_enabled", lambda *_: False)

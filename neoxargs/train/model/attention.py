@@ -8,14 +8,13 @@ tensor parallel size that divides `num_kv_heads`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import ScoreRule, attention_width, has_qkv_bias, head_dim, layer_window, score_rule
+from neoxargs.facts.attention import ScoreRule, attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.facts.data import masks_documents, resets_positions
 from neoxargs.train.model import scales
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
@@ -27,12 +26,11 @@ from neoxargs.train.model.scores import Scores
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import flex
 from neoxargs.train.ops.rotary import Angles, rotate_heads
-from neoxargs.train.ops.sdpa import attend, shared_causal_mask
+from neoxargs.train.ops.sdpa import shared_causal_mask
 from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import initializer
 from neoxargs.train.parallel.layers import Weights
-from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 class SelfAttention(nn.Module):
@@ -54,7 +52,7 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         shape, embedding, attention, init = config.shape, config.embedding, config.attention, config.init
-        self.tensor, self.recompute = weights.ranks.tensor, shared.recompute
+        self.recompute = shared.recompute
         self.head_dim = head_dim(shape)
         self.queries_per_group = shape.num_attention_heads // shape.num_kv_heads
         self.local_groups = shape.num_kv_heads // weights.ranks.tensor.size
@@ -64,7 +62,7 @@ class SelfAttention(nn.Module):
         self.rope_fusion = config.fusion.rope_fusion
         self.relative = relative
         self.seq_length = shape.seq_length
-        self.scores = Scores(score_rule(config, layer))
+        self.scores = Scores(config, weights.at("scores"), layer)
         rule = flex.Rule(
             layer_pattern(config, layer, weights.seed),
             layer_window(attention, layer),
@@ -161,14 +159,7 @@ class SelfAttention(nn.Module):
             masks, tables = self.masks.rule, self.masks.tables
             return self.scores.in_flex(query_BNSH, key_BKCH, value_BKCH, masks, starts_BS, tables)
         mask = self.masks.mask(query_BNSH, key_BKCH.shape[2], starts_BS, later_pass)
-        random = different_on_each_rank(self.tensor, query_BNSH.device) if dropout else nullcontext()
-        with random:
-            rule = self.scores.rule
-            if rule.fused and not rule.asks_for_steps(is_half(query_BNSH), masked=mask is not None):
-                return attend(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
-            if mask is None:
-                mask = shared_causal_mask(query_BNSH.shape[2], query_BNSH.device, self.masks.tables)
-            return self.scores.in_steps(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
+        return self.scores(query_BNSH, key_BKCH, value_BKCH, mask, dropout, self.masks.tables)  # type: ignore[no-any-return]
 
     def prepare_for_compilation(self, device: torch.device) -> None:
         """Keep what layers share out of their compiled graphs.

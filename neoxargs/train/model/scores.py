@@ -1,33 +1,61 @@
-"""Attention whose scores torch's fused kernels do not compute: in flex_attention, or in separate steps.
+"""From queries, keys and values to what each token gathers: in torch's fused kernels, flex_attention or separate steps.
 
-Both compute the same: products of queries and keys, the bound, bias and mask, softmax, sum of values. A mechanism that
-changes scores or probabilities stands here, once for each of the two, and in `facts.attention.ScoreRule`. The steps are
-Megatron's: scores in the model's precision, softmax in fp32.
+The latter two compute the same: products of queries and keys, the bound, bias and mask, softmax, sum of values. A
+mechanism that changes scores or probabilities is here, once for each of the two, and in `facts.attention.ScoreRule`.
+The steps are Megatron's: scores in the model's precision, softmax in fp32.
 """
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.facts.attention import ScoreRule
+from neoxargs.config.config import Config
+from neoxargs.facts.attention import score_rule
 from neoxargs.train.ops import flex
-from neoxargs.train.ops.sdpa import repeat_heads
+from neoxargs.train.ops.sdpa import attend, repeat_heads, shared_causal_mask
 from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.layers import Weights
+from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 class Scores(nn.Module):
     """From the queries, keys and values of one layer, (batch, heads, seq, head_dim) each, to the query's shape."""
 
-    def __init__(self, rule: ScoreRule) -> None:
+    def __init__(self, config: Config, weights: Weights, layer: int) -> None:
         super().__init__()
-        self.rule = rule
+        self.rule = score_rule(config, layer)
+        self.tensor = weights.ranks.tensor
+
+    def forward(
+        self,
+        query_BNSH: Tensor,
+        key_BKCH: Tensor,
+        value_BKCH: Tensor,
+        mask: Tensor | None,
+        dropout: float,
+        tables: Tables,
+    ) -> Tensor:
+        """Use the fused kernels if they can compute the scores. mask: as of `sdpa.attend`.
+
+        tables: where the causal mask of separate steps is kept.
+        """
+        half = query_BNSH.dtype != torch.float32
+        random = different_on_each_rank(self.tensor, query_BNSH.device) if dropout else nullcontext()
+        with random:
+            if self.rule.fused and not self.rule.asks_for_steps(half, masked=mask is not None):
+                return attend(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
+            if mask is None:
+                mask = shared_causal_mask(query_BNSH.shape[2], query_BNSH.device, tables)
+            return self.in_steps(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
 
     def in_steps(
         self, query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, mask: Tensor, dropout: float
     ) -> Tensor:
-        """Store the scores. mask: as of `sdpa.attend`."""
+        """Store the scores."""
         # Plain products have no notion of shared heads.
         key_BKCH, value_BKCH = repeat_heads(key_BKCH, value_BKCH, query_BNSH.shape[1])
         # Divide before the product, because the product overflows in fp16.
@@ -37,7 +65,8 @@ class Scores(nn.Module):
         if bound := self.rule.softcap:
             scores_BNSC = (scores_BNSC / bound).tanh() * bound
         scores_BNSC = scores_BNSC.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores_BNSC + mask
-        return F.dropout(scores_BNSC.softmax(-1).to(value_BKCH.dtype), dropout) @ value_BKCH
+        context_BNSH = F.dropout(scores_BNSC.softmax(-1).to(value_BKCH.dtype), dropout) @ value_BKCH
+        return context_BNSH
 
     def in_flex(
         self,

@@ -57,18 +57,24 @@ def build_mesh(parallel: Parallel) -> Mesh:
 
     The data parallel size is world size / (tensor parallel size x pipeline stages).
     """
-    pipe, tensor = stages(parallel.pipe_parallel_size), parallel.model_parallel_size
-    ranks = torch.arange(dist.get_world_size()).view(pipe, -1, tensor)  # (pipe, data, tensor)
-    # Each row lists the ranks of one group, in the order of the fields of `Mesh`: tensor, data, pipe.
-    rows = [ranks.flatten(0, 1), ranks.mT.flatten(0, 1), ranks.flatten(1).t()]
-    if (expert := parallel.moe_expert_parallel_size) > 1:
-        by_group = ranks.mT.reshape(pipe, tensor, -1, expert)  # (pipe, tensor, expert group, expert)
-        rows += [by_group.flatten(0, 2), by_group.mT.flatten(0, 2)]
-    axes = [_axis(of_axis) for of_axis in rows]
+    axes = {name: _axis(rows) for name, rows in groups_of_axes(parallel, dist.get_world_size()).items()}
     # None: all ranks of the run, for collectives without a group.
-    open_channels([*(axis.group for axis in axes), None], timeout=60 * TIMEOUT)
-    mesh = Mesh(*axes)
-    return mesh if expert > 1 else replace(mesh, expert_data=mesh.data)
+    open_channels([*(axis.group for axis in axes.values()), None], timeout=60 * TIMEOUT)
+    mesh = Mesh(**axes)
+    return mesh if "expert_data" in axes else replace(mesh, expert_data=mesh.data)
+
+
+def groups_of_axes(parallel: Parallel, world: int) -> dict[str, Tensor]:
+    """Return the axes in the order in which their groups are made: name -> the ranks of each group, one group a row."""
+    pipe, tensor = stages(parallel.pipe_parallel_size), parallel.model_parallel_size
+    ranks = torch.arange(world).view(pipe, -1, tensor)  # (pipe, data, tensor)
+    axes = {"tensor": ranks, "data": ranks.mT, "pipe": ranks.movedim(0, -1)}  # the last dimension runs over a group
+    # Axes that divide the data axis in two: consecutive ranks, and those with the same place among them.
+    for name, size in {"expert": parallel.moe_expert_parallel_size}.items():
+        if size > 1:
+            consecutive = ranks.mT.reshape(pipe, tensor, -1, size)
+            axes |= {name: consecutive, f"{name}_data": consecutive.mT}
+    return {name: ranks.flatten(0, -2) for name, ranks in axes.items()}
 
 
 def destroy_groups() -> None:

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import ScoreRule
 from neoxargs.resolve import File, complete, draft
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.scores import Scores
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import sdpa
 from neoxargs.train.ops.sparsity import Pattern, layer_pattern, layout, window_mask
@@ -314,7 +312,7 @@ def test_layer_scaling_keeps_fp16_from_overflowing() -> None:
 def test_steps_and_kernel_agree_where_queries_share_keys(groups: int) -> None:
     query, key, value = torch.randn(3, 2, 4, SEQ, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     key, value = key[:, :groups], value[:, :groups]
-    steps = Scores(ScoreRule()).in_steps(query, key, value, sdpa.causal_mask(SEQ, CPU), 0.0)
+    steps = attention(torch.bfloat16).scores.in_steps(query, key, value, sdpa.causal_mask(SEQ, CPU), 0.0)
     torch.testing.assert_close(steps, sdpa.attend(query, key, value, None, 0.0), rtol=0.05, atol=0.05)
 
 
