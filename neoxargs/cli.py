@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
-from neoxargs.base.options import add_files, add_json
+from neoxargs.base.options import add_files, add_json, add_versions
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request, is_lock
@@ -158,7 +158,7 @@ def launch(words: list[str]) -> int:
         return launch_main.show(request, options.emit)
     if options.check_hosts:
         return launch_main.check_hosts(request)
-    for flag in ("gpus", "json"):
+    for flag in ("gpus", "json", "deepspeed", "torch"):
         if getattr(options, flag):
             parser.error(f"--{flag} requires --dry-run or --emit")
     from neoxargs.hosts.rank_env import names
@@ -185,6 +185,7 @@ def check(words: list[str]) -> int:
     parser = make_parser("check", "Report every problem in a configuration, or print ok. Starts nothing.")
     add_files(parser)
     add_json(parser)
+    add_versions(parser)
     add_neox_options(parser, "train.py", with_help=not {"-h", "--help"}.isdisjoint(words))
     options = parse(parser, words)
     request = Request.of(options, neox_overrides(options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 
@@ -23,6 +24,18 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_versions(parser: argparse.ArgumentParser) -> None:
+    for package, example in (("deepspeed", "0.19.8"), ("torch", "2.15")):
+        text = f"assume this version of {package} instead of the installed one, for example {example}"
+        parser.add_argument(f"--{package}", metavar="VERSION", type=version_number, help=text)
+
+
+def version_number(text: str) -> str:
+    if not re.fullmatch(r"\d+(\.\d+)+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version; write numbers with dots, such as 0.19.8")
+    return text
 
 
 def gpu_count(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from neoxargs.base.record import Record
 
@@ -13,6 +13,8 @@ from neoxargs.base.record import Record
 LOCK_FILE = "run.lock.yml"
 #: The file in a run's folders that says who holds them, until the run ends; `processes/run_lock.py` writes it.
 HOLDER_FILE = "run.lock"
+#: Packages of which another version than the installed one can be assumed.
+ASSUMED = ("deepspeed", "torch")
 LOCK_START = re.compile(r"(#.*\n)*format: \d+\nscript: ")
 
 
@@ -26,6 +28,8 @@ class Request(Record):
     """Folder to look for the files in first (`--conf_dir`)."""
     gpus: int | None = None
     """Number of GPUs to assume (`--gpus`); None: those of this machine or of the hostfile."""
+    assumed: Mapping[str, str] = {}
+    """Package -> the version to assume instead of the installed one (`--deepspeed`, `--torch`)."""
     as_json: bool = False
     """Print JSON (`--json`)."""
     script: str = ""
@@ -43,6 +47,7 @@ class Request(Record):
             [*overrides, *options.set],
             options.conf_dir,
             options.gpus,
+            {name: version for name in ASSUMED if (version := getattr(options, name, ""))},
             getattr(options, "json", False),
             script,
             getattr(options, "plugin", ()),  # deepy export has no --plugin

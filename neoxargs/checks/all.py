@@ -77,6 +77,7 @@ from neoxargs.checks.machine.packages import (
     missing_trainer,
     untested_packages,
 )
+from neoxargs.checks.receivers import receiver_problems
 from neoxargs.config.config import Config
 from neoxargs.facts.vocab import too_few_rows
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
@@ -217,7 +218,7 @@ def _precision(spec: RunSpec) -> list[Problem]:
 def _installed(spec: RunSpec) -> list[Problem]:
     config = spec.config
     if spec.resources.remote or not can_train_here():
-        return []
+        return [*untested_packages(spec.assumed)] if spec.assumed else []
     absent = config.found(lambda: missing_packages(config))
     absent = absent or config.found(lambda: secrets.missing_wandb_key(config, os.environ))
     found = config.found(lambda: missing_backend(config), lambda: missing_harness(config, training=True))
@@ -225,7 +226,7 @@ def _installed(spec: RunSpec) -> list[Problem]:
         ops_that_cannot_compile, layers_that_cannot_compile, unwritable_nvme, gds_without_gpus, gpu_only_kernels
     )  # fmt: skip
     found += config.found(*(partial(_on_device, check, spec) for check in checks))
-    return [*untested_packages(), *absent, *found]
+    return [*untested_packages(spec.assumed), *absent, *found]
 
 
 def _on_device(check: Callable[[Config, Device], Iterable[Problem]], spec: RunSpec) -> Iterable[Problem]:
@@ -274,6 +275,7 @@ CHECKS: tuple[Check, ...] = (
     Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config, training=False), ("generate", "eval")),
+    Check("values", receiver_problems),
     Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),
     Check("values", lambda spec: secrets.in_configuration(spec.config), ALL),
     Check("command", lambda spec, _: secrets.on_command_lines(spec.config, spec.resources, os.environ), ALL),

@@ -15,7 +15,6 @@ from neoxargs.base.problems import Problem, close_matches, listed
 from neoxargs.config.config import Config
 from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.layout import NOT_COUNTED, is_counted, layer_pattern, pipeline_layers
-from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.effects.no_effect import no_effect_warnings
@@ -28,8 +27,6 @@ OPTIMIZERS = (
     "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
     "MuAdam", "MuAdamW", "MuSGD",
 )  # fmt: skip
-#: The last release of DeepSpeed that has the 1-bit optimizers.
-LAST_WITH_ONEBIT = "0.19.6"
 #: Subjects of the registry that generate.py reads like train.py.
 MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
 #: Parameter that only training reads -> supported values.
@@ -58,7 +55,7 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     refused = [name for problem in problems for name in problem.about]
     checks: list[Callable[[Config], Iterable[Problem]]] = [_other_layers]
     if training:
-        checks += [_onebit_without_deepspeed, _tuned_without_tuner, _muon_on_shards, _counts_no_layer]
+        checks += [_tuned_without_tuner, _muon_on_shards, _counts_no_layer]
         refused += [name for name in rows if not config.knows(name)]  # it may be
         checks.append(partial(no_effect_warnings, refused=refused))
     return problems + config.found(*(partial(check, config) for check in checks))
@@ -91,24 +88,6 @@ def _writes_unreadable_names(config: Config) -> bool:
     section = "checkpoint.writer"
     is_on = section in config.sections or any(name.startswith(f"{section}.") for name in config.values)
     return is_on and config.zero_optimization.stage != 3
-
-
-def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
-    """Yield an error for a 1-bit optimizer if the installed DeepSpeed has removed them."""
-    kind = config.optimizer.type or ""
-    if not is_onebit(kind):
-        return
-    from importlib.metadata import PackageNotFoundError, version  # slow to import
-
-    try:
-        installed = version("deepspeed")
-    except PackageNotFoundError:
-        return
-    if _numbers(installed) > _numbers(LAST_WITH_ONEBIT):
-        what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, but {installed} is installed"
-        hint = f'run pip install "deepspeed<={LAST_WITH_ONEBIT}"'
-        place = config.place("optimizer.type")
-        yield Problem(what, place, hint, id="onebit-optimizer-needs-older-deepspeed", about=("optimizer.type",))
 
 
 def _muon_on_shards(config: Config) -> Iterator[Problem]:
@@ -148,11 +127,6 @@ def _counts_no_layer(config: Config) -> Iterator[Problem]:
     if not any(is_counted(layer, method) for layer in names):
         what = f"{name} ({method}) matches no layer of the pipeline: {listed(list(names), 'and')}"
         yield Problem(what, config.place(name), f"set {name} to type:transformer", id="no-layer-counted", about=(name,))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """`0.19.6+cpu` as (0, 19, 6)."""
-    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 
 def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from neoxargs.base.options import add_files, add_json
+from neoxargs.base.options import add_files, add_json, add_versions
 from neoxargs.registry import REGISTRY
 
 #: GPT-NeoX's options, `--prompt` and `--restarts`; each is short for a `--set` of the parameter `key` (default: the
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, script: str) -> None:
 
     add_files(parser)
     add_json(parser)
+    add_versions(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="print all values and the abbreviated command, then exit"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.base.record import Record
+from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
 from neoxargs.config.config import Config, Uncertain
 from neoxargs.facts.layout import ranks_of_replica
@@ -26,6 +26,12 @@ class RunSpec(Record):
     resources: Resources
     draft: Draft | None = None
     """What the configuration was completed from."""
+    assumed: Mapping[str, str] = {}
+    """As of Request."""
+
+    def with_assumed(self, versions: Mapping[str, str]) -> RunSpec:
+        """Return the run for these versions of packages."""
+        return replace(self, assumed=versions)
 
     @property
     def texts(self) -> Sequence[Text]:
@@ -40,7 +46,8 @@ class RunSpec(Record):
 
 def resolve_run(request: Request, environ: Mapping[str, str]) -> RunSpec:
     """Read the files, resolve them and count the ranks; raises Problems."""
-    return complete_run(read_draft(request.files, request.directory, request.overrides), environ, request.gpus)
+    drafted = read_draft(request.files, request.directory, request.overrides)
+    return complete_run(drafted, environ, request.gpus).with_assumed(request.assumed)
 
 
 def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = None) -> RunSpec:

@@ -7,10 +7,11 @@ All values have been derived and checked before. As in GPT-NeoX, `deepspeed_extr
 from __future__ import annotations
 
 import shlex
+from itertools import accumulate
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.registry import ABSENT, REGISTRY
+from neoxargs.registry import ABSENT, REGISTRY, receivers
 from neoxargs.targets.nesting import nested
 
 #: Parameters that are always sent, because DeepSpeed's default changed between releases.
@@ -25,6 +26,13 @@ SECTIONS_WITH_EFFECT = ("zero_optimization.zenflow",)
 
 def deepspeed_json(config: Config) -> dict[str, Any]:
     """Return the configuration for `deepspeed.initialize`."""
+    sections = [name for name in SECTIONS_WITH_EFFECT if name in config.sections]
+    return nested(sent_values(config), sections) | (config.engine.deepspeed_extra_args or {})
+
+
+def sent_values(config: Config) -> dict[str, Any]:
+    """Return what is sent, by the dotted names of the registry, apart from `deepspeed_extra_args`."""
+    off = {name for name in receivers.refused() if _is_off(name, config)}
     sent = {
         p.name: value.value
         for p, value in config.items()
@@ -32,6 +40,7 @@ def deepspeed_json(config: Config) -> dict[str, Any]:
         and not _is_left_out(p.name, config)
         and value.value not in (None, ABSENT)
         and (value.source.set_by_user or p.name in ALWAYS_SENT or value.value != p.receiver_default)
+        and off.isdisjoint(accumulate(p.name.split("."), "{}.{}".format))
     }
     for name in tuple(sent):
         # The keys that DeepSpeed requires in a section as soon as it has any key.
@@ -39,8 +48,15 @@ def deepspeed_json(config: Config) -> dict[str, Any]:
             group = REGISTRY.sections.get(name)
             for key in group.always_sent if group else ():
                 sent.setdefault(f"{name}.{key}", config.get(f"{name}.{key}"))
-    sections = [name for name in SECTIONS_WITH_EFFECT if name in config.sections]
-    return nested(sent, sections) | (config.engine.deepspeed_extra_args or {})
+    return sent
+
+
+def _is_off(name: str, config: Config) -> bool:
+    """Return whether a key or section switches nothing on. Newer versions of DeepSpeed refuse some even then."""
+    if parameter := REGISTRY.parameters.get(name):
+        return bool(config.get(name) == parameter.receiver_default)
+    switches = [p for p in REGISTRY.parameters if p.startswith(f"{name}.") and p.endswith(".enabled")]
+    return bool(switches) and not any(map(config.get, switches))
 
 
 def runner_flags(config: Config) -> list[str]:

@@ -172,15 +172,6 @@ def test_a_layer_that_does_not_exist_is_one_problem() -> None:
     pinned([*stop.value.problems, *trainer_problems(stop.value.certain)])
 
 
-def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = configure("{onebitadam: true, lr: 0.001}")
-    assert trainer_problems(config) == []
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
-    (problem,) = trainer_problems(config)
-    pinned(problem)
-    assert trainer_problems(configure("optimizer: {type: Adam}")) == []
-
-
 def test_generate_checks_only_the_model() -> None:
     config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, te_fp8_mha: true}")
     pinned(trainer_problems(config, training=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import logging
 import re
@@ -12,52 +13,61 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import deepspeed
-from deepspeed.comm.config import CommsLoggerConfig
-from deepspeed.compile.config import CompileConfig
-from deepspeed.compression import constants as compression
-from deepspeed.elasticity.config import ElasticityConfig
-from deepspeed.inference.config import WeightQuantConfig
-from deepspeed.monitor.config import CometConfig, CSVConfig, TensorBoardConfig, WandbConfig
+from deepspeed.runtime import config as runtime_config
 from deepspeed.runtime import constants
-from deepspeed.runtime.config import DeepSpeedConfig, HybridEngineConfig
+from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel
-from deepspeed.runtime.data_pipeline import constants as data_pipeline
-from deepspeed.runtime.data_pipeline.curriculum_scheduler import CurriculumScheduler
-from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
-from deepspeed.runtime.progressive_layer_drop import ProgressiveLayerDrop
-from deepspeed.runtime.tensor_parallel.config import TPConfig, TPTrainingConfig
-from deepspeed.runtime.zenflow.zenflow_config import ZenFlowConfig
-from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
-from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig
-from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
 
 from tests.support.deepspeed_optimizers import of_optimizers, of_schedules
 
 #: The version whose keys and defaults the registry records.
 TESTED = "0.19.6"
 
-MODELS: dict[str, type[DeepSpeedConfigModel]] = {
-    "fp16": DeepSpeedFP16Config, "bf16": DeepSpeedBF16Config, "zero_optimization": DeepSpeedZeroConfig,
-    "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
-    "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
-    "zero_optimization.zenflow": ZenFlowConfig, "zero_optimization.leaf_module": DeepSpeedZeroLeafModuleConfig,
-    "tensorboard": TensorBoardConfig, "wandb": WandbConfig, "csv_monitor": CSVConfig, "comet": CometConfig,
-    "comms_logger": CommsLoggerConfig, "hybrid_engine": HybridEngineConfig, "compile": CompileConfig,
-    "timers.throughput": DeepSpeedThroughputTimerConfig, "weight_quantization": WeightQuantConfig,
-    "tensor_parallel": TPTrainingConfig, "tensor_parallel.tp": TPConfig,
-}  # fmt: skip
 
+def _there(path: str) -> Any:
+    """Return an object of DeepSpeed by module:name, or a module; None in a version that does not have it."""
+    module, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(f"deepspeed.{module}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(found, name, None) if name else found
+
+
+_MODELS = {
+    "fp16": "runtime.precision_config:DeepSpeedFP16Config", "bf16": "runtime.precision_config:DeepSpeedBF16Config",
+    "zero_optimization": "runtime.zero.config:DeepSpeedZeroConfig",
+    "zero_optimization.offload_param": "runtime.zero.offload_config:DeepSpeedZeroOffloadParamConfig",
+    "zero_optimization.offload_optimizer": "runtime.zero.offload_config:DeepSpeedZeroOffloadOptimizerConfig",
+    "zero_optimization.zenflow": "runtime.zenflow.zenflow_config:ZenFlowConfig",
+    "zero_optimization.leaf_module": "runtime.zero.leaf_module_config:DeepSpeedZeroLeafModuleConfig",
+    "tensorboard": "monitor.config:TensorBoardConfig", "wandb": "monitor.config:WandbConfig",
+    "csv_monitor": "monitor.config:CSVConfig", "comet": "monitor.config:CometConfig",
+    "comms_logger": "comm.config:CommsLoggerConfig", "hybrid_engine": "runtime.config:HybridEngineConfig",
+    "compile": "compile.config:CompileConfig", "timers.throughput": "utils.config:DeepSpeedThroughputTimerConfig",
+    "weight_quantization": "inference.config:WeightQuantConfig",
+    "tensor_parallel": "runtime.tensor_parallel.config:TPTrainingConfig",
+    "tensor_parallel.tp": "runtime.tensor_parallel.config:TPConfig",
+}  # fmt: skip
+MODELS: dict[str, type[DeepSpeedConfigModel]] = {
+    section: model for section, path in _MODELS.items() if (model := _there(path))
+}
+
+_CONSTANTS = {
+    "compression_training.layer_reduction": ("compression.constants", ""),
+    "data_efficiency.data_sampling.curriculum_learning": ("runtime.data_pipeline.constants", "CURRICULUM_LEARNING_"),
+    "data_efficiency.data_sampling.dynamic_batching": ("runtime.data_pipeline.constants", "DYNAMIC_BATCHING_"),
+    "data_efficiency.data_routing.random_ltd": ("runtime.data_pipeline.constants", "RANDOM_LTD_"),
+    "data_efficiency.data_routing.random_ltd.random_ltd_schedule": ("runtime.data_pipeline.constants", "RANDOM_LTD_"),
+    "data_efficiency.data_routing.random_ltd.layer_token_lr_schedule": (
+        "runtime.data_pipeline.constants", "RANDOM_LTD_",
+    ),
+    "quantize_training.eigenvalue": ("runtime.constants", "EIGENVALUE_"),
+}  # fmt: skip
 #: Sections whose keys DeepSpeed looks up with constants, long after it has read its configuration: the module of the
 #: constants, and how their names begin.
 CONSTANTS: dict[str, tuple[ModuleType, str]] = {
-    "compression_training.layer_reduction": (compression, ""),
-    "data_efficiency.data_sampling.curriculum_learning": (data_pipeline, "CURRICULUM_LEARNING_"),
-    "data_efficiency.data_sampling.dynamic_batching": (data_pipeline, "DYNAMIC_BATCHING_"),
-    "data_efficiency.data_routing.random_ltd": (data_pipeline, "RANDOM_LTD_"),
-    "data_efficiency.data_routing.random_ltd.random_ltd_schedule": (data_pipeline, "RANDOM_LTD_"),
-    "data_efficiency.data_routing.random_ltd.layer_token_lr_schedule": (data_pipeline, "RANDOM_LTD_"),
-    "quantize_training.eigenvalue": (constants, "EIGENVALUE_"),
+    section: (module, prefix) for section, (path, prefix) in _CONSTANTS.items() if (module := _there(path))
 }
 
 #: The only key that DeepSpeed requires.
@@ -139,20 +149,33 @@ def spied() -> Spy:
         "data_sampling": {"curriculum_learning": {}, "dynamic_batching": {}},
         "data_routing": {"random_ltd": {}},
     }
+    compression = {**shared, "head_pruning": head, "layer_reduction": {}}
     trees: list[dict[str, Any]] = [
-        {name: {} for name in empty},
-        {"checkpoint": {"writer": {}, "parallel_write": {}}, "autotuning": {"model_info": {}}},
-        {"expert_parallel": {"enabled": False}, "torch_autocast": {"enabled": False}, "amp": {"enabled": False}},
+        *({name: {}} for name in empty),
+        {"checkpoint": {"writer": {}, "parallel_write": {}}},
+        {"autotuning": {"model_info": {}}},
+        *({name: {"enabled": False}} for name in ("expert_parallel", "torch_autocast", "amp")),
+        *({name: {"enabled": False}} for name in ("curriculum_learning", "progressive_layer_drop")),
         {"optimizer": {"type": "Adam", "params": {}}, "scheduler": {"type": "WarmupLR", "params": {}}},
-        {"curriculum_learning": {"enabled": False}, "progressive_layer_drop": {"enabled": False}},
-        {"data_efficiency": data, "compression_training": {**shared, "head_pruning": head, "layer_reduction": {}}},
+        {"data_efficiency": data},
+        {"compression_training": compression},
         {"compression_training": {"sparse_pruning": snip}},
         *({"sparse_attention": {"mode": mode}} for mode in MODES),
     ]
     for tree in trees:
-        read(Spy({**REQUIRED, **tree}, notes=notes))
-    ElasticityConfig(Spy({}, "elasticity.", notes))
+        if not refused().intersection(tree):
+            read(Spy({**REQUIRED, **tree}, notes=notes))
+    if elasticity := _there("elasticity.config:ElasticityConfig"):
+        elasticity(Spy({}, "elasticity.", notes))
+    notes.asked -= refused()
     return notes
+
+
+def refused() -> set[str]:
+    """The keys that DeepSpeed refuses by name because it has removed what they set."""
+    top = getattr(runtime_config, "_REMOVED_TOP_LEVEL_CONFIG_KEYS", {})
+    zero = getattr(runtime_config, "_REMOVED_ZERO_CONFIG_KEYS", {})
+    return {*top, *(f"zero_optimization.{key}" for key in zero)}
 
 
 def plain(value: Any) -> Any:
@@ -168,14 +191,17 @@ def facts() -> dict[str, dict[str, Any]]:
     `{}` is a key of which DeepSpeed says neither a type nor a default. Keys that are sections are left out.
     """
     notes = spied()
-    limits = {"min_difficulty": 1, "max_difficulty": 2, "schedule_type": "custom"}
-    CurriculumScheduler(Spy(limits, "curriculum_learning.", notes))
+    if "curriculum_learning" not in refused():
+        limits = {"min_difficulty": 1, "max_difficulty": 2, "schedule_type": "custom"}
+        scheduler = _there("runtime.data_pipeline.curriculum_scheduler:CurriculumScheduler")
+        scheduler(Spy(limits, "curriculum_learning.", notes))
     found = {section: _of_constants(module, prefix) for section, (module, prefix) in CONSTANTS.items()}
     for name in sorted(notes.asked):
         section, _, key = name.rpartition(".")
         found.setdefault(section, {})[key] = {"default": notes.defaults[name]} if name in notes.defaults else {}
-    signature = inspect.signature(ProgressiveLayerDrop).parameters
-    found["progressive_layer_drop"] |= {key: {"default": row.default} for key, row in signature.items()}
+    if layer_drop := _there("runtime.progressive_layer_drop:ProgressiveLayerDrop"):
+        signature = inspect.signature(layer_drop).parameters
+        found["progressive_layer_drop"] |= {key: {"default": row.default} for key, row in signature.items()}
     found |= {section: _of_model(model) for section, model in MODELS.items()}
     found |= {"optimizer.params": _of_types(of_optimizers()), "scheduler.params": _of_types(of_schedules())}
     for section in found:

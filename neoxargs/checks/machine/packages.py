@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from neoxargs.base.problems import Problem, listed
@@ -42,13 +42,14 @@ def missing_for(what_needs: str, packages: Sequence[str]) -> Iterator[Problem]:
         yield Problem(what, hint=f"run {installation('train')}", id="trainer-missing")
 
 
-def untested_packages() -> Iterator[Problem]:
-    """Installed versions that the trainer was not tested with; it relies on internals of DeepSpeed."""
-    versions = installed_versions()
+def untested_packages(assumed: Mapping[str, str]) -> Iterator[Problem]:
+    """Installed or assumed versions that the trainer was not tested with; it relies on internals of DeepSpeed."""
+    versions = {**installed_versions(), **assumed}
     for package, tested in TESTED.items():
         version = versions.get(package.replace("-", "_"))
         if version and ".".join(version.split(".")[:2]) != tested:
-            what = f"{package} {version} is installed, but train.py has been tested only with {package} {tested}"
+            how = "assumed" if package in assumed else "installed"
+            what = f"{package} {version} is {how}, but train.py has been tested only with {package} {tested}"
             hint = f"run pip install '{package}=={tested}.*'"
             yield Problem(what, hint=hint, severity="warning", id="package-untested")
 

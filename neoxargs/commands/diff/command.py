@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from neoxargs.base.charts.html_page import BEGINNING
 from neoxargs.base.files import Text
-from neoxargs.base.options import gpu_count
+from neoxargs.base.options import gpu_count, version_number
 from neoxargs.base.problems import Problem, Problems, listed, report
+from neoxargs.base.request import Request
 from neoxargs.base.write_files import require_replaceable, write_all
-from neoxargs.commands.diff import at_step, text
+from neoxargs.commands.diff import at_step, text, upgrade
 from neoxargs.commands.diff.differences import RankedDifference, ranked
 from neoxargs.commands.diff.losses import read_losses
 from neoxargs.commands.diff.operands import read_sides
@@ -32,17 +33,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `deepy diff`, except --json."""
     add = parser.add_argument
     add("a", metavar="A", help="a YAML file (or several, joined with +), a run folder, a run.lock.yml or a checkpoint")
-    add("b", metavar="B", help="the run to compare with A, as a file or folder of any of these kinds")
+    add("b", metavar="B", nargs="?", help="the run to compare with A, as a file or folder of any of these kinds")
     add("more", nargs="*", default=[], help=SUPPRESS)  # so that the message can say how files are merged
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
     add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs for a run that is given as YAML files")
     add("--at", metavar="STEP", type=_step, help="also show learning rate, tokens, batch and data mixture at STEP")
     add("--html", metavar="FILE", help="also write an HTML page, with the losses if A and B are run folders")
+    add("--deepspeed", metavar="A..B", type=_versions, help="show what another version of DeepSpeed changes for file A")
     add("--allow-rounding", action="store_true", help="exit with code 0 if the differences can change only rounding")
 
 
 def run(options: Namespace) -> int:
     """Print the comparison and return the exit code; raises Problems if A or B cannot be read."""
+    if options.deepspeed:
+        names = [name for name in (options.a, options.b, *options.more) if name]
+        request = Request(names[0].split("+"), (), options.conf_dir, options.gpus, as_json=options.json)
+        return upgrade.run(request, upgrade.versions_of(options.deepspeed, names))
+    if not options.b:
+        raise Problems(_too_many([options.a]))
     if options.more:
         raise Problems(_too_many([options.a, options.b, *options.more]))
     require_replaceable(options.html, BEGINNING)
@@ -74,10 +82,20 @@ def run(options: Namespace) -> int:
 
 
 def _too_many(names: Sequence[str]) -> Problem:
-    what = f"deepy diff compares two runs, but {len(names)} were given: {listed(names, 'and')}"
+    were = "was" if len(names) == 1 else "were"
+    what = f"deepy diff compares two runs, but {len(names)} {were} given: {listed(names, 'and')}"
+    if len(names) == 1:
+        return Problem(what, hint="name the other run too, or add --deepspeed A..B", id="diff-of-two-runs")
     half = len(names) // 2
     hint = f"join the YAML files of each run with +, for example {'+'.join(names[:half])} {'+'.join(names[half:])}"
     return Problem(what, hint=hint, id="diff-of-two-runs")
+
+
+def _versions(word: str) -> str:
+    a, dots, b = word.partition("..")
+    if not dots:
+        raise ArgumentTypeError(f"{word!r} is not a pair of versions; write for example 0.19.6..0.19.8")
+    return f"{version_number(a)}..{version_number(b)}"
 
 
 def _step(word: str) -> int:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from neoxargs.base.problems import listed
-from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
+from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins, receivers
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.targets.neox_compat import DEEPSPEED, is_known
@@ -37,7 +37,8 @@ configuration; `Meg`, argument of Megatron-LM; `NeoX`, added by GPT-NeoX; `deepy
   given. `none`: nothing, for the reason given; `check` warns if the value is not the default. A reason after any other
   effect says why `train.py` refuses some values.
 - **Sent to**: the programs that receive the value. `train.py` receives it on every rank; `--emit megatron` writes the
-  flags of Megatron-LM. If the cell is empty, only deepy uses the value.
+  flags of Megatron-LM. If the cell is empty, only deepy uses the value. Versions in brackets: which versions of
+  DeepSpeed have the key, and since when it has another default there, where versions from {oldest} to {latest} differ.
 - **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if it never had the name. deepy
   reads every name in every dialect.
 
@@ -57,7 +58,10 @@ TableRow = tuple[str, str, str, str, str, str, str, str]
 
 def page() -> str:
     """Return the page: a table for each module, with each section before its keys."""
-    head = HEAD.format(count=len(REGISTRY.parameters), seed=SEED, newest=NEWEST)
+    versions = receivers.versions("deepspeed")
+    head = HEAD.format(
+        count=len(REGISTRY.parameters), seed=SEED, newest=NEWEST, oldest=versions[0], latest=versions[-1]
+    )
     return head + "".join(_table(module) for module in (*SUBJECTS, *plugins.subjects()))
 
 
@@ -166,14 +170,24 @@ def refusal_words(parameter: Parameter) -> str:
     return "; ".join(f"{listed(names)}: {why}" for why, names in values.items())
 
 
+def receiver_versions(name: str) -> str:
+    """Return which versions of DeepSpeed have a key and how its default changed, in brackets; empty without changes."""
+    came, went = receivers.added_in(name), receivers.removed_in(name)
+    said = [f"{word} {version}" for word, version in (("since", came), ("until before", went)) if version]
+    changes = receivers.default_changes().get(name, [])[1:]
+    said += [f"default {_default(value)} since {version}" for version, value in changes]
+    return f" ({', '.join(said)})" if said else ""
+
+
 def destination_words(parameter: Parameter) -> str:
     """Return the receivers of a value and its name there; empty if only deepy uses it."""
     if parameter.replaced_by:
         return ""
     flag = f" `--{parameter.name}`" if "DSL" in parameter.origins else ""
-    names = {"runner": f"launcher{flag}", "deepspeed": f"DeepSpeed JSON `{parameter.name}`"}
-    receivers = [names.get(to, "train.py") for to in parameter.to]
+    versions = receiver_versions(parameter.name)
+    names = {"runner": f"launcher{flag}", "deepspeed": f"DeepSpeed JSON `{parameter.name}`{versions}"}
+    sent_to = [names.get(to, "train.py") for to in parameter.to]
     if parameter.megatron:
         when = " when false" if parameter.megatron.startswith("!") else ""
-        receivers.append(f"Megatron-LM `--{parameter.megatron.removeprefix('!')}`{when}")
-    return ", ".join(receivers)
+        sent_to.append(f"Megatron-LM `--{parameter.megatron.removeprefix('!')}`{when}")
+    return ", ".join(sent_to)

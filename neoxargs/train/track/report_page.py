@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ class Page(Tracker):
 
 
 def _now() -> str:
-    return f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder: Path) -> str:

@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 import socket
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -69,8 +69,8 @@ def test_the_page_says_when_and_where_the_run_was(start: int, began: str, tmp_pa
     facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", (tmp_path / "report.html").read_text()))
     assert facts["host of rank 0"] == socket.gethostname()
     for label in (began, "written"):
-        then = datetime.strptime(facts[label], "%Y-%m-%d %H:%M UTC").replace(tzinfo=timezone.utc)
-        assert abs(datetime.now(timezone.utc) - then) < timedelta(hours=1)
+        then = datetime.strptime(facts[label], "%Y-%m-%d %H:%M UTC").replace(tzinfo=UTC)
+        assert abs(datetime.now(UTC) - then) < timedelta(hours=1)
 
 
 def test_the_page_says_how_the_run_was_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

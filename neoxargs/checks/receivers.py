@@ -1,0 +1,54 @@
+"""Checks against the version of DeepSpeed that will read the configuration: the installed or the assumed one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neoxargs.base.problems import Problem
+from neoxargs.config.config import Config
+from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.hosts.packages import installed_versions
+from neoxargs.registry import REGISTRY, receivers
+from neoxargs.registry.receivers import numbers
+from neoxargs.runs.run_spec import RunSpec
+from neoxargs.targets.deepspeed import sent_values
+
+#: The last release of DeepSpeed that has the 1-bit optimizers.
+LAST_WITH_ONEBIT = "0.19.6"
+
+
+def receiver_problems(spec: RunSpec) -> list[Problem]:
+    """Return what the version of DeepSpeed does not have; nothing if none is known."""
+    installed = installed_versions().get("deepspeed", "")
+    version = spec.assumed.get("deepspeed", installed)
+    if not version:
+        return []
+    config, how = spec.config, "assumed" if "deepspeed" in spec.assumed else "installed"
+    return config.found(lambda: missing_keys(config, version), lambda: _missing_onebit(config, version, how))
+
+
+def missing_keys(config: Config, version: str) -> Iterator[Problem]:
+    """Yield an error for each key that is sent and that a version of DeepSpeed has dropped or does not have yet."""
+    sent = [name for name in sent_values(config) if "runner" not in REGISTRY.parameters[name].to]
+    for name in (*sent, *(config.engine.deepspeed_extra_args or {})):
+        came, went = receivers.added_in(name), receivers.removed_in(name)
+        if went and numbers(version) >= numbers(went):
+            what = f"{name} is not a key of DeepSpeed {version}: version {went} removed it"
+            hint = f"remove {name}, or run pip install 'deepspeed<{went}'"
+        elif came and numbers(version) < numbers(came):
+            what = f"{name} is not a key of DeepSpeed {version}: version {came} introduced it"
+            hint = f"remove {name}, or run pip install 'deepspeed>={came}'"
+        else:
+            continue
+        about = name if name in sent else "deepspeed_extra_args"
+        yield Problem(what, config.place(about), hint, id="deepspeed-key-missing", about=(about,))
+
+
+def _missing_onebit(config: Config, version: str, how: str) -> Iterator[Problem]:
+    """Yield an error for a 1-bit optimizer if DeepSpeed has removed them."""
+    kind = config.optimizer.type or ""
+    if is_onebit(kind) and numbers(version) > numbers(LAST_WITH_ONEBIT):
+        what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, but {version} is {how}"
+        hint = f'run pip install "deepspeed<={LAST_WITH_ONEBIT}"'
+        place = config.place("optimizer.type")
+        yield Problem(what, place, hint, id="onebit-optimizer-needs-older-deepspeed", about=("optimizer.type",))
