@@ -36,7 +36,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(f"{module}.{name}", counting)
 
     count("neoxargs.resolve.yaml.read", "_decode")
-    count("neoxargs.runs.run_spec", "draft")
+    count("neoxargs.runs.run_spec", "read_draft")
     count("neoxargs.runs.run_spec", "before_ranks")
     count("neoxargs.runs.run_spec", "resources")
     monkeypatch.setattr("neoxargs.launch.start.prepare.compile_ops", lambda *_: 0)
@@ -50,7 +50,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-ONCE = {"_decode": 2, "draft": 1, "before_ranks": 1, "resources": 1}
+ONCE = {"_decode": 2, "read_draft": 1, "before_ranks": 1, "resources": 1}
 
 
 @pytest.mark.parametrize("more", [[], ["--device", "H200"], ["--force"]])

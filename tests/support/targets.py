@@ -64,7 +64,7 @@ COMPANIONS = {
     "activation_checkpointing.contiguous_memory_optimization": "partition_activations: true",
     "bf16.bf16_optimizer_states": "{precision: bf16, zero_stage: 1, bf16: {bf16_master_weights_and_grads: true}}",
     "bf16.": "{precision: bf16, zero_stage: 1}",
-    "compression_training.head_pruning.shared_parameters.enabled": (
+    "compression_training.head_pruning.shared_parameters.": (
         "compression_training: {head_pruning: {shared_parameters: {num_heads: 2}}}"
     ),
     "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import accumulate
 from typing import Any
 
 import pytest
 from deepspeed.launcher.runner import parse_args
 
-from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
+from neoxargs.registry import ABSENT, REGISTRY, Parameter, history, receivers
 from neoxargs.resolve import resolve
 from neoxargs.targets.deepspeed import deepspeed_json, runner_flags
 from neoxargs.targets.nesting import nested
@@ -45,7 +46,7 @@ from tests.support.targets import COMPANIONS, configured, other_value, read_by_d
             "zero_optimization: {stage: 2, zenflow: {}}",
             {"zero_optimization": {"stage": 2, "zenflow": {}}},
         ),
-        ("amp: {opt_level: O2}", {"amp": {"opt_level": "O2", "enabled": False}}),
+        ("amp: {enabled: true}", {"amp": {"enabled": True}}),
         ("deepspeed_extra_args: {comms_logger: {enabled: true}}", {"comms_logger": {"enabled": True}}),
         (
             "optimizer: {type: SGD, params: {momentum: 0.9, max_grad_norm: 0.5}}",
@@ -77,6 +78,10 @@ def test_deepspeed_is_told(text: str, expected: dict[str, Any]) -> None:
         ("deepspeed_extra_args: {x: 1}", "deepspeed_extra_args"),
         ("fp32_allreduce: true", "fp32_allreduce"),
         ("", "num_layers"),
+        # newer versions of DeepSpeed refuse these, even if they are off
+        ("amp: {opt_level: O2}", "amp"),
+        ("elasticity: {enabled: false}", "elasticity"),
+        ("sparse_gradients: false", "sparse_gradients"),
     ],
 )
 def test_deepspeed_is_not_told(text: str, name: str) -> None:
@@ -84,7 +89,11 @@ def test_deepspeed_is_not_told(text: str, name: str) -> None:
 
 
 #: Keys that this machine's DeepSpeed cannot try.
-NOT_HERE = {"aio.use_gds": "needs a CUDA device"}
+NOT_HERE = {
+    "aio.use_gds": "needs a CUDA device",
+    "elasticity.version": "a version that DeepSpeed has is the default",
+    "elasticity.model_parallel_size": "must divide the number of GPUs of a machine",
+}
 
 
 def _company(parameter: Parameter) -> str:
@@ -109,7 +118,11 @@ TYPES = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR
 )  # fmt: skip
 def test_deepspeed_accepts_every_key_that_it_is_sent(parameter: Parameter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a value that is not its default, and with what we send beside it."""
-    config = configured(json.dumps(nested({parameter.name: other_value(parameter)})), _company(parameter))
+    values = {parameter.name: other_value(parameter)}
+    if parameter.name.partition(".")[0] in receivers.refused():  # nothing of it is sent while it is off
+        switches = [f"{section}.enabled" for section in accumulate(parameter.name.split("."), "{}.{}".format)]
+        values |= {name: True for name in switches[:-1] if name in REGISTRY.parameters}
+    config = configured(json.dumps(nested(values)), _company(parameter))
     sent: Any = deepspeed_json(config)
     for part in parameter.name.split("."):
         sent = sent[part]
