@@ -15,7 +15,7 @@ from neoxargs.facts.lr_schedule import differing, rates
 from neoxargs.facts.timeline import evaluation_iterations, save_iterations
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.token_files import index
-from neoxargs.files.token_files.sources import Source, sources, weights
+from neoxargs.files.token_files.sources import Part, Source, sources, weights
 from neoxargs.launch.start.prepare import with_text
 from neoxargs.plan.estimate import Plan
 from neoxargs.resolve.compare.differences import Difference
@@ -102,10 +102,14 @@ class Forecast(Record):
         return sorted({**curve, peak: rate(peak - 1)}.items())
 
     @cached_property
+    def _sources(self) -> dict[Part, list[Source]]:
+        config = with_text(self.config)
+        return sources(config.data, config.post_training)
+
+    @cached_property
     def drawn(self) -> list[Drawn]:
         """What training reads of each source; empty without token files."""
-        config = with_text(self.config)
-        chosen = [source for source in sources(config.data, config.post_training)["train"] if source.weight != 0]
+        config, chosen = self.config, [source for source in self._sources["train"] if source.weight != 0]
         total = self.iterations * self.tokens_per_iteration
         passes = {source: _one_pass(source, config) for source in chosen}
         epochs = config.training.train_epochs
@@ -127,21 +131,18 @@ class Forecast(Record):
     def evaluations(self) -> list[int]:
         """The iterations after which the validation loss is computed."""
         options = self.config.training
-        if not options.eval_iters or options.do_valid is False:
+        if not options.eval_iters or options.do_valid is False or not self._sources["validation"]:
             return []
-        return [*evaluation_iterations(self.config), *([] if self._ends_with_evaluation else [self.iterations])]
-
-    @property
-    def _ends_with_evaluation(self) -> bool:
-        done = evaluation_iterations(self.config)
-        return bool(done) and done[-1] == self.iterations
+        chosen = {*evaluation_iterations(self.config), self.iterations}
+        return [iteration for iteration in sorted(chosen) if iteration > self.start]
 
     @cached_property
     def saves(self) -> list[int]:
         """The iterations after which a checkpoint is saved."""
         if not self.config.checkpoint.save:
             return []
-        return [*sorted(save_iterations(self.config.checkpoint, self.iterations)), self.iterations]
+        chosen = {*save_iterations(self.config.checkpoint, self.iterations), self.iterations}
+        return [iteration for iteration in sorted(chosen) if iteration > self.start]
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -170,8 +171,13 @@ class Forecast(Record):
     def evaluation_seconds(self) -> float:
         """Of those on the validation split, and the one on the test split at the end."""
         options, speed = self.config.training, self.plan.speed
-        left = sum(iteration > self.start for iteration in self.evaluations) + (options.do_test is not False)
-        return left * options.eval_iters * (speed.step - speed.data - speed.optimizer) * FORWARD
+        tested = options.do_test is not False and bool(self._sources["test"])
+        return (
+            (len(self.evaluations) + tested)
+            * options.eval_iters
+            * (speed.step - speed.data - speed.optimizer)
+            * FORWARD
+        )
 
     @property
     def hours(self) -> float:
