@@ -36,7 +36,7 @@ from neoxargs.base.problems import Problems  # noqa: E402
 from neoxargs.base.text import GIB  # noqa: E402
 from neoxargs.hosts.hosts import assumed_resources  # noqa: E402
 from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
-from neoxargs.plan.given.assumptions import DEFAULT  # noqa: E402
+from neoxargs.plan.given.assumptions import Assumptions  # noqa: E402
 from neoxargs.plan.given.devices import DEVICES  # noqa: E402
 from neoxargs.plan.given.placement import group_into_hosts  # noqa: E402
 from neoxargs.plan.given.target import Target  # noqa: E402
@@ -124,7 +124,7 @@ def plan_of(case: Case) -> Plan:
     if case.network:
         device = replace(device, network=case.network)
     resources = group_into_hosts(record.replace(assumed_resources(case.gpus), device="cuda"), case.per_host)
-    return make_plan(RunSpec(config, resources), Target(device, assumed=replace(DEFAULT, **case.assume)))
+    return make_plan(RunSpec(config, resources), Target(device, assumed=Assumptions(**case.assume)))
 
 
 def compare(rows: Iterable[Row]) -> Score:

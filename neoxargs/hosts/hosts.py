@@ -154,7 +154,9 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
         try:
             local = _on_this_machine(filters, replica, environ, dev)
         except Problems as stop:
-            raise Problems([*stop.problems, *only_this_machine(runner, None, path, environ, where)]) from None
+            told = only_this_machine(runner, None, path, environ, where)
+            absent = [problem for problem in told if problem.about == ("hostfile",)]
+            raise Problems([*stop.problems, *absent]) from None
         warnings = only_this_machine(runner, (local.gpus, local.device), path, environ, where)
         return replace(local, warnings=(*warnings, *local.warnings))
     if launcher.allocates_hosts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os.path
+import sys
 from functools import cache
 from typing import Any
 
@@ -26,7 +27,9 @@ def declare(subject: str, *sections: str) -> None:
         body = {"__module__": subject, "__doc__": row["about"], "__annotations__": annotations, **parameters}
         options = {"effect": "none", "has_attribute": "attribute" in row["options"], **row["options"]}
         name = options.pop("attribute", section)
-        type(name, (Group,), body, origin="DSC", section=section, in_data_file=True, **options)
+        made = type(name, (Group,), body, origin="DSC", section=section, in_data_file=True, **options)
+        if options["has_attribute"]:  # pickle looks for the class in its module
+            setattr(sys.modules[subject], name, made)
 
 
 @cache

@@ -20,8 +20,8 @@ def run(request: Request, versions: tuple[str, str]) -> int:
     """Print what changes between two versions; return 1 if the newer one refuses the file. Raises Problems."""
     spec = resolve_run(request, os.environ)
     before, after = (_problems(spec, version) for version in versions)
-    new = [problem for problem in after if problem.what not in {each.what for each in before}]
-    gone = [problem for problem in before if not any(each.about == problem.about for each in after)]
+    new = [problem for problem in after if not any(_same(problem, each) for each in before)]
+    gone = [problem for problem in before if not any(_same(problem, each) for each in after)]
     defaults = list(changed_defaults(spec, *versions))
     if request.as_json:
         answer: dict[str, Any] = {"ok": not after, "a": versions[0], "b": versions[1]}
@@ -32,6 +32,10 @@ def run(request: Request, versions: tuple[str, str]) -> int:
     report(after)
     print("\n".join(_lines(versions, new, gone, defaults)))
     return int(bool(after))
+
+
+def _same(one: Problem, other: Problem) -> bool:
+    return (one.id, one.about) == (other.id, other.about)
 
 
 def _problems(spec: RunSpec, version: str) -> list[Problem]:

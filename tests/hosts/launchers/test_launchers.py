@@ -95,7 +95,7 @@ def test_summary_and_dry_run_for_every_launcher(launcher: Launcher, spec: RunSpe
 
 
 def test_hosts_that_a_scheduler_will_choose(launcher: Launcher, spec: RunSpec) -> None:
-    changes = ["hostfile=/nowhere", "num_nodes=3", "num_gpus=2"]
+    changes = ["hostfile=None", "num_nodes=3", "num_gpus=2"]
     if not launcher.allocates_hosts:
         assert ids(refused(resolve_run, Request(["my.yml"], changes), {})) == ["num-nodes-without-hostfile"]
         return

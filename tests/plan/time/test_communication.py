@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from neoxargs.config.config import Config
-from neoxargs.plan.given.assumptions import DEFAULT
+from neoxargs.plan.given.assumptions import Assumptions
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.time.communication import (
@@ -83,7 +82,7 @@ def test_one_tensor_parallel_rank_is_silent_and_sends_all() -> None:
 
 def test_the_loss_has_two_sums_for_each_slice_of_its_tokens() -> None:
     config = configuration()
-    sizes = ActivationSizes(config, assumed=replace(DEFAULT, logits_at_once=12 * ROWS // 2))
+    sizes = ActivationSizes(config, assumed=Assumptions(logits_at_once=12 * ROWS // 2))
     [messages] = (tensor_messages(sizes, stage, ROWS) for stage in pipeline_stages(config, ROWS))
     slices = {(operator, size): count for (operator, size), count in messages.items() if size < HIDDEN}
     assert slices == {("all_reduce", 12 * 4): 2, ("all_reduce", 12 * 8): 2, ("all_reduce", 8 * 4): 1,
@@ -91,7 +90,7 @@ def test_the_loss_has_two_sums_for_each_slice_of_its_tokens() -> None:
 
 
 def of_experts(config: Config, imbalance: float = 1.0) -> list[Messages]:
-    sizes = ActivationSizes(config, assumed=replace(DEFAULT, expert_imbalance=imbalance))
+    sizes = ActivationSizes(config, assumed=Assumptions(expert_imbalance=imbalance))
     return [expert_messages(sizes, stage) for stage in pipeline_stages(config, ROWS)]
 
 

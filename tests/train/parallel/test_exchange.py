@@ -6,14 +6,13 @@ Every token is sent to all experts, so that the ranks have equal loads.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch.distributed as dist
 
-from neoxargs.plan.given.assumptions import DEFAULT
+from neoxargs.plan.given.assumptions import Assumptions
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.time.communication import expert_messages
@@ -41,7 +40,7 @@ def sent(trials: dict[str, Trial]) -> dict[str, tuple[Sizes, Sizes]]:
 
         with patch.object(dist, "all_to_all_single", counted):
             training.step()
-        plan = ActivationSizes(training.config, "cpu", replace(DEFAULT, expert_imbalance=1.0))
+        plan = ActivationSizes(training.config, "cpu", Assumptions(expert_imbalance=1.0))
         [stage] = pipeline_stages(training.config, 64)
         micro_batches = SAMPLES // MICRO_BATCH // 2
         messages = expert_messages(plan, stage).items()
