@@ -24,7 +24,19 @@ def receiver_problems(spec: RunSpec) -> list[Problem]:
     if not version:
         return []
     config, how = spec.config, "assumed" if "deepspeed" in spec.assumed else "installed"
-    return config.found(lambda: missing_keys(config, version), lambda: _missing_onebit(config, version, how))
+    return [
+        *_unknown_version(version),
+        *config.found(lambda: missing_keys(config, version), lambda: _missing_onebit(config, version, how)),
+    ]
+
+
+def _unknown_version(version: str) -> Iterator[Problem]:
+    """Yield a warning for a version whose keys are not known."""
+    first, *_, last = receivers.versions("deepspeed")
+    if not numbers(first) <= numbers(version) <= numbers(last):
+        nearest = last if numbers(version) > numbers(last) else first
+        what = f"DeepSpeed {version} is judged as if it were {nearest}: deepy knows the keys of {first} to {last}"
+        yield Problem(what, severity="warning", id="deepspeed-version-unknown")
 
 
 def missing_keys(config: Config, version: str) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.problems import Problem, Problems, has_errors, report
 from neoxargs.base.request import Request
 from neoxargs.checks.receivers import receiver_problems
 from neoxargs.commands.diff.side import short_json
@@ -20,18 +20,18 @@ def run(request: Request, versions: tuple[str, str]) -> int:
     """Print what changes between two versions; return 1 if the newer one refuses the file. Raises Problems."""
     spec = resolve_run(request, os.environ)
     before, after = (_problems(spec, version) for version in versions)
-    new = [problem for problem in after if not any(_same(problem, each) for each in before)]
+    new = [each for each in after if each.severity == "error" and not any(_same(each, other) for other in before)]
     gone = [problem for problem in before if not any(_same(problem, each) for each in after)]
     defaults = list(changed_defaults(spec, *versions))
     if request.as_json:
-        answer: dict[str, Any] = {"ok": not after, "a": versions[0], "b": versions[1]}
+        answer: dict[str, Any] = {"ok": not has_errors(after), "a": versions[0], "b": versions[1]}
         answer["problems"] = [problem.to_json() for problem in after]
         answer["solved"] = [problem.to_json() for problem in gone]
         print(json.dumps(answer | {"defaults": defaults}, indent=2))
-        return int(bool(after))
+        return int(has_errors(after))
     report(after)
     print("\n".join(_lines(versions, new, gone, defaults)))
-    return int(bool(after))
+    return int(has_errors(after))
 
 
 def _same(one: Problem, other: Problem) -> bool:

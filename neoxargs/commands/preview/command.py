@@ -9,7 +9,7 @@ from typing import Any
 from neoxargs.base.charts.html_page import BEGINNING
 from neoxargs.base.files import Text
 from neoxargs.base.options import add_json
-from neoxargs.base.problems import report
+from neoxargs.base.problems import has_errors, report
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.plan.command import plan_of
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command and return its exit code. Raises Problems."""
+    """Run the command and return its exit code: 1 if a launch would refuse the checkpoint. Raises Problems."""
     require_replaceable(arguments.html, BEGINNING)
     forecast = Forecast(plan_of(plan_options.options_of(arguments)), arguments.price)
     if arguments.html:
@@ -39,19 +39,20 @@ def run(arguments: argparse.Namespace) -> int:
         write_all([Text(arguments.html, to_html(forecast, arguments.files))])
     if arguments.json:
         print(json.dumps(to_json(forecast), indent=1))
-        return 0
+        return int(has_errors(forecast.problems))
     from neoxargs.commands.preview.text import to_text
 
-    report(forecast.plan.warnings, end="\n\n")
+    report(forecast.problems, end="\n\n")
     print(to_text(forecast))
-    return 0
+    return int(has_errors(forecast.problems))
 
 
 def to_json(forecast: Forecast) -> dict[str, Any]:
     """Return the forecast for a program."""
     return {
-        "ok": True,
-        "problems": [problem.to_json() for problem in forecast.plan.warnings],
+        "ok": not has_errors(forecast.problems),
+        "fits": forecast.plan.fits,
+        "problems": [problem.to_json() for problem in forecast.problems],
         "iterations": {"first": forecast.start + 1, "last": forecast.iterations},
         "tokens_per_iteration": forecast.tokens_per_iteration,
         "learning_rate": forecast.learning_rate,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from neoxargs.base.problems import Problem
 from neoxargs.base.record import Record
+from neoxargs.checks.all import problems
 from neoxargs.checks.checkpoint.changes import changes, recorded_config
 from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.checks.machine.disk_space import checkpoint_bytes, checkpoints_together
 from neoxargs.config.config import Config
-from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.lr_schedule import differing, rates
 from neoxargs.facts.timeline import evaluation_iterations, save_iterations
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -22,7 +23,7 @@ from neoxargs.resolve.compare.differences import Difference
 from neoxargs.runs.epochs import cut_of, samples_in
 
 #: Iterations at which curves are computed.
-POINTS = 600
+POINTS = 290
 #: Operations of a forward pass, as a fraction of those of a training step without recomputation.
 FORWARD = 1 / 3
 
@@ -55,6 +56,12 @@ class Forecast(Record):
     @property
     def config(self) -> Config:
         return self.plan.config
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """Warnings of the plan, and what a launch would say of the checkpoint that it loads."""
+        found = problems(self.plan.spec, "train", ["files"])
+        return [*self.plan.warnings, *(problem for problem in found if "load" in problem.about)]
 
     @property
     def iterations(self) -> int:
@@ -93,11 +100,11 @@ class Forecast(Record):
         """Iteration, counted from 1, and its learning rate: evenly spaced, with the first, the highest and the last."""
         rate = rates(self.config)
         step = max(1, self.iterations // POINTS)
-        chosen = {*range(1, self.iterations + 1, step), self.iterations}
+        chosen = {*range(self.start + 1, self.iterations + 1, step), self.iterations}
         curve = {iteration: rate(iteration - 1) for iteration in chosen}
         # The peak lies between two points.
         highest = max(curve, key=curve.__getitem__)
-        near = range(max(1, highest - step), min(self.iterations, highest + step) + 1)
+        near = range(max(self.start + 1, highest - step), min(self.iterations, highest + step) + 1)
         peak = max(near, key=lambda iteration: rate(iteration - 1))
         return sorted({**curve, peak: rate(peak - 1)}.items())
 
@@ -110,14 +117,16 @@ class Forecast(Record):
     def drawn(self) -> list[Drawn]:
         """What training reads of each source; empty without token files."""
         config, chosen = self.config, [source for source in self._sources["train"] if source.weight != 0]
-        total = self.iterations * self.tokens_per_iteration
+        total = self.iterations * config.batch.train_batch_size * config.shape.seq_length
         passes = {source: _one_pass(source, config) for source in chosen}
-        epochs = config.training.train_epochs
-        if epochs:
-            return [Drawn(source, epochs * (passes[source] or 0), passes[source]) for source in chosen]
         sizes = {source: index.extent(source.prefix) for source in chosen}
         known = all(sizes.values())
-        if not known and (config.data.weight_by_num_documents or any(source.weight is None for source in chosen)):
+        if config.training.train_epochs:
+            shares = {
+                source: (passes[source] or 0) / (sum(map(float, filter(None, passes.values()))) or 1)
+                for source in chosen
+            }
+        elif not known and (config.data.weight_by_num_documents or any(source.weight is None for source in chosen)):
             shares = {source: 1.0 for source in chosen} if len(chosen) == 1 else {}
         else:
             each = weights(
@@ -125,7 +134,11 @@ class Forecast(Record):
                 lambda source: int(_of_share(source, "tokens")), lambda source: int(_of_share(source, "sequences")),
             )  # fmt: skip
             shares = {source: weight / sum(each) for source, weight in zip(chosen, each, strict=True)}
-        return [Drawn(source, total * share, passes[source]) for source, share in shares.items()]
+        return [
+            Drawn(answers, total * share, passes[source])
+            for source, share in shares.items()
+            for answers in ([source, source.rejected] if source.rejected else [source])
+        ]
 
     @cached_property
     def evaluations(self) -> list[int]:
@@ -135,6 +148,13 @@ class Forecast(Record):
             return []
         chosen = {*evaluation_iterations(self.config), self.iterations}
         return [iteration for iteration in sorted(chosen) if iteration > self.start]
+
+    @property
+    def tests(self) -> bool:
+        """Whether the test split is evaluated at the end."""
+        options = self.config.training
+        wanted = options.eval_iters and options.do_test is not False and self._sources["test"]
+        return bool(wanted) and self.iterations > self.start
 
     @cached_property
     def saves(self) -> list[int]:
@@ -170,14 +190,8 @@ class Forecast(Record):
     @property
     def evaluation_seconds(self) -> float:
         """Of those on the validation split, and the one on the test split at the end."""
-        options, speed = self.config.training, self.plan.speed
-        tested = options.do_test is not False and bool(self._sources["test"])
-        return (
-            (len(self.evaluations) + tested)
-            * options.eval_iters
-            * (speed.step - speed.data - speed.optimizer)
-            * FORWARD
-        )
+        speed, batches = self.plan.speed, (len(self.evaluations) + self.tests) * self.config.training.eval_iters
+        return batches * (speed.step - speed.data - speed.optimizer) * FORWARD
 
     @property
     def hours(self) -> float:
@@ -196,7 +210,7 @@ def _one_pass(source: Source, config: Config) -> float | None:
         samples = samples_in(source, cut_of(config))
     except ImportError:
         return None
-    return float(samples * config.shape.seq_length * sequences_per_sample(config)) if samples else None
+    return float(samples * config.shape.seq_length) if samples else None
 
 
 def _of_share(source: Source, what: str) -> float:

@@ -7,9 +7,11 @@ from html import escape
 
 from neoxargs.base.charts.html_page import html_page
 from neoxargs.base.charts.line_chart import PHONE, STYLE, Chart, Series, draw, figure
+from neoxargs.base.problems import render
 from neoxargs.base.text import format_bytes, format_count, format_duration, format_number, format_percent
 from neoxargs.commands.preview import text
 from neoxargs.commands.preview.forecast import Forecast
+from neoxargs.plan.output.wording import verdict
 
 #: Colours of the curves of sources, legible on a light and a dark ground.
 SOURCE_COLOURS = ("#2563eb", "#d97706", "#0f9d58", "#a855f7", "#e2605f", "#0ea5b7", "#c9a227", "#9a9aa6")
@@ -19,7 +21,9 @@ def to_html(forecast: Forecast, files: Sequence[str]) -> str:
     """Return the whole document. files: the configuration files, which its header names."""
     rows = {
         "run": [text.run(forecast)],
-        "time": [text.time(forecast)],
+        "time": [text.time(forecast)] if forecast.iterations > forecast.start else [],
+        "memory": [verdict(forecast.plan)],
+        "warnings": [render([problem]).splitlines()[0] for problem in forecast.problems],
         "learning rate": [text.learning_rate(forecast)],
         "evaluation": [text.evaluation(forecast)],
         "checkpoints": [text.saves(forecast)],
@@ -57,7 +61,7 @@ def _tiles(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def _charts(forecast: Forecast) -> Iterator[Chart]:
-    steps = (1.0, float(forecast.iterations))
+    steps = (float(forecast.start + 1), float(forecast.iterations))
     rates = [(float(iteration), rate) for iteration, rate in forecast.learning_rate]
     yield Chart("Learning rate", "", [Series("learning rate", "train", rates)], steps=steps)
     begin = forecast.start / forecast.iterations
@@ -76,7 +80,10 @@ def _charts(forecast: Forecast) -> Iterator[Chart]:
     yield Chart("Tokens", "", [Series("tokens", "train", line)], level=done[0], steps=steps)
     if forecast.disk_bytes:
         disk = [(float(iteration), size) for iteration, size in forecast.disk]
-        yield Chart("Checkpoints on disk", "bytes", [Series("checkpoints", "validation", disk)], steps=steps)
+        most = ("at most, while one is written", float(forecast.disk_bytes))
+        yield Chart(
+            "Checkpoints on disk", "bytes", [Series("checkpoints", "validation", disk)], level=most, steps=steps
+        )
 
 
 def _sources(forecast: Forecast) -> str:

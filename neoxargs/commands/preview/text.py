@@ -18,12 +18,15 @@ from neoxargs.base.text import (
 from neoxargs.commands.preview.forecast import Drawn, Forecast
 from neoxargs.facts.description import batch_equation, counted
 from neoxargs.facts.lr_schedule import rates
+from neoxargs.plan.output.wording import verdict
 from neoxargs.runs.summary import LABEL, WIDTH
 
 #: Shares of the run at which the learning rate is listed.
 SHARES = (0.25, 0.5, 0.75)
 #: Differences that are listed at most.
 MAX_DIFFERENCES = 8
+#: Checkpoints that are listed at most.
+MAX_SAVES = 4
 #: Sources that are listed at most; the page shows as many.
 MAX_SOURCES = 12
 
@@ -32,7 +35,8 @@ def to_text(forecast: Forecast) -> str:
     """Return the forecast as lines of at most 100 columns."""
     rows = [
         ("run", [run(forecast)]),
-        ("", [time(forecast)]),
+        ("", [time(forecast)] if forecast.iterations > forecast.start else []),
+        ("memory", [verdict(forecast.plan)]),
         ("lr", [learning_rate(forecast)]),
         ("batch", [batch_equation(forecast.config)]),
         ("data", list(_data(forecast))),
@@ -78,9 +82,9 @@ def time(forecast: Forecast) -> str:
 
 def learning_rate(forecast: Forecast) -> str:
     """Return the learning rate at the beginning, its peak, in between and at the end."""
-    rate, last = rates(forecast.config), forecast.iterations
+    rate, first, last = rates(forecast.config), forecast.start, forecast.iterations
     peak, _ = max(forecast.learning_rate, key=lambda point: point[1])
-    chosen = {1, peak, *(max(1, round(share * last)) for share in SHARES), last}
+    chosen = {min(first + 1, last), peak, *(max(1, round(first + share * (last - first))) for share in SHARES), last}
     return ", ".join(f"{rate(iteration - 1):.3g} in iteration {iteration:,}" for iteration in sorted(chosen))
 
 
@@ -114,27 +118,30 @@ def columns(drawn: Drawn, forecast: Forecast) -> tuple[str, str, str]:
 def evaluation(forecast: Forecast) -> str:
     """Return how often the run is evaluated."""
     done = forecast.evaluations
+    tested = " and once on the test data" * forecast.tests
     if not done:
-        return "none"
+        return "none" if not tested else f"none but{tested.removeprefix(' and')}, at the end"
     batches = f"on {forecast.config.training.eval_iters:,} x {forecast.config.batch.train_batch_size:,} samples"
     if len(done) == 1:
-        return f"once, at the end, {batches}"
-    return f"{len(done):,} times, every {forecast.config.training.eval_interval:,} iterations, {batches}"
+        return f"once{tested}, at the end, {batches}"
+    return f"{len(done):,} times, every {forecast.config.training.eval_interval:,} iterations{tested}, {batches}"
 
 
 def saves(forecast: Forecast) -> str:
     """Return when checkpoints are saved, and the disk space that they take."""
     done, size = forecast.saves, forecast.checkpoint_bytes
     if not done:
-        return "none: save is not set"
-    first = listed([f"{iteration:,}" for iteration in done[:3]], "and") if len(done) <= 3 else (
-        f"{', '.join(f'{iteration:,}' for iteration in done[:3])}, ... {done[-1]:,}"
-    )  # fmt: skip
+        return "none is left" if forecast.config.checkpoint.save else "none: save is not set"
+    listed_all = len(done) <= MAX_SAVES
+    some = [f"{iteration:,}" for iteration in (done if listed_all else done[: MAX_SAVES - 1])]
+    first = listed(some, "and") if listed_all else f"{', '.join(some)}, ... {done[-1]:,}"
     text = f"{counted(len(done), 'checkpoint')} in {forecast.config.checkpoint.save}, after iteration {first}"
     if not size:
-        return text + "; their size is not known without the vocabulary"
+        return text + "; a size is not known without the vocabulary"
     kept = forecast.config.checkpoint.keep_last_n_checkpoints
     removed = f", of which the last {kept} are kept" if kept and kept < len(done) else ""
+    if len(done) == 1:
+        return f"{text}: {format_bytes(size)}"
     return f"{text}{removed}: {format_bytes(size)} each, at most {format_bytes(forecast.disk_bytes)} on disk"
 
 

@@ -179,5 +179,5 @@ def validation_data_is_not_training_data(
         if both:
             about = [f"{prefix}valid_data_paths", f"{prefix}train_data_paths"]
             what = f"{about[0]} contains training data: {listed(both, 'and')}"
-            return warn(what, "use other documents for validation, or data_path with split", about)
+            return warn(what, "use other documents for validation" + ", or data_path with split" * (not prefix), about)
     return None

@@ -63,6 +63,6 @@ def evaluation_costs_less_than_training(
     what = f"about {share:.0%} of the time is spent on evaluation: eval_iters ({eval_iters}) batches every "
     return warn(
         f"{what}eval_interval ({eval_interval}) iterations",
-        f"set eval_interval to {10 * eval_iters}, or decrease eval_iters",
+        f"set eval_interval to {min(10 * eval_iters, train_iters)}, or decrease eval_iters",
         about=["eval_interval", "eval_iters"],
     )

@@ -313,7 +313,8 @@ def _cut_off(curve: LearningRateCurve, train_iters: int, name: str, counted: str
     share = (curve.rate(train_iters) - curve.min_lr) / (curve.lr - curve.min_lr)
     if share <= CUT_OFF:
         return None
-    what = f"the learning rate has decayed only to {share:.0%} when the run ends after {train_iters} iterations"
+    decayed = f"decayed only to {share:.0%}" if share < 0.995 else "hardly decayed"
+    what = f"the learning rate has {decayed} when the run ends after {train_iters} iterations"
     hint = f"set {name} to {train_iters}, unless this run is the first part of a longer one"
     return warn(f"{what}, because {name} is {curve.decay_iters}{counted}", hint, about=[name, "train_iters"])
 

@@ -60,7 +60,7 @@ def learning_rate_suits_the_size(
     if continues or not is_adam(optimizer__type) or hidden_size < NARROWEST or lr <= (most := largest_usual(size)):
         return None
     usual = f"{most / 50:.1g} to {most / 2:.1g}"
-    what = f"lr ({lr:g}) is far above the usual range for pretraining {size / 1e9:.2g} billion parameters, {usual}"
+    what = f"lr ({lr:g}) is far above the usual range for a model of this width and depth, {usual}"
     return warn(what, "set lr to a value in this range", ["lr"])
 
 

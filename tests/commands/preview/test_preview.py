@@ -135,8 +135,11 @@ def test_a_run_that_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [(code, _, errors)] = run_ranks(train_on_rank, 1, rank_arguments(tmp_path, 1, **changes))
     assert code == 0, errors
     more = ["--set", "train_iters=20", "--set", "optimizer.params.lr=0.002", "--set", "seed=7"]
-    assert main(["preview", str(tmp_path / "run.yml"), "--json", "--gpus", "1", *more]) == 0
+    assert main(["preview", str(tmp_path / "run.yml"), "--json", "--gpus", "1", *more]) == 1
     found = json.loads(capsys.readouterr().out)
+    told = {problem["id"] for problem in found["problems"]}
+    assert {"checkpoint-other-lr-schedule", "checkpoint-training-changed"} <= told, told
+    assert found["learning_rate"][0][0] == 13
     assert found["iterations"] == {"first": 13, "last": 20}
     assert found["continues"].endswith("global_step12")
     assert {"lr", "seed"} <= {name.rpartition(".")[2] for name in found["differences"]}
