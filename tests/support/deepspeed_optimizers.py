@@ -6,6 +6,7 @@ Types of optimizers are in lower case, because DeepSpeed compares them without r
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,9 +15,14 @@ from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.ops.lamb import FusedLamb
 from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
 from deepspeed.runtime import lr_schedules
-from deepspeed.runtime.fp16.onebit.adam import OnebitAdam
-from deepspeed.runtime.fp16.onebit.lamb import OnebitLamb
-from deepspeed.runtime.fp16.onebit.zoadam import ZeroOneAdam
+
+ONEBIT_CLASSES: dict[str, tuple[Any, ...]] = {}
+with suppress(ImportError):  # DeepSpeed 0.19.7 has removed them
+    from deepspeed.runtime.fp16.onebit.adam import OnebitAdam
+    from deepspeed.runtime.fp16.onebit.lamb import OnebitLamb
+    from deepspeed.runtime.fp16.onebit.zoadam import ZeroOneAdam
+
+    ONEBIT_CLASSES = {"onebitadam": (OnebitAdam,), "zerooneadam": (ZeroOneAdam,), "onebitlamb": (OnebitLamb,)}
 
 # Types DeepSpeed builds itself, types GPT-NeoX adds, and the optimizers of torch that DeepSpeed finds by name.
 ADAM = ("adam", "adamw")
@@ -33,9 +39,7 @@ CLASSES: dict[str, tuple[Any, ...]] = {
     "adam": (FusedAdam, DeepSpeedCPUAdam, torch.optim.Adam),
     "adamw": (FusedAdam, DeepSpeedCPUAdam, torch.optim.AdamW),
     "lamb": (FusedLamb,),
-    "onebitadam": (OnebitAdam,),
-    "zerooneadam": (ZeroOneAdam,),
-    "onebitlamb": (OnebitLamb,),
+    **ONEBIT_CLASSES,
     "lion": (FusedLion, DeepSpeedCPULion),
     "adagrad": (torch.optim.Adagrad, DeepSpeedCPUAdagrad),
     "cpu_adam": (DeepSpeedCPUAdam,),
