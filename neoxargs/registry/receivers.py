@@ -36,12 +36,6 @@ def removed_in(name: str, receiver: Receiver = "deepspeed") -> str:
     return _event(receiver, "removed", name)
 
 
-def is_refused(name: str, version: str) -> bool:
-    """Return whether DeepSpeed stops if the key is there, whatever its value."""
-    since = refused().get(name)
-    return bool(since) and numbers(version) >= numbers(since or "")
-
-
 @cache
 def refused() -> dict[str, str]:
     """Return key or section -> the version of DeepSpeed from which it is refused, whatever its value."""

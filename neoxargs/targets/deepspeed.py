@@ -7,6 +7,7 @@ All values have been derived and checked before. As in GPT-NeoX, `deepspeed_extr
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -32,7 +33,6 @@ def deepspeed_json(config: Config) -> dict[str, Any]:
 
 def sent_values(config: Config) -> dict[str, Any]:
     """Return what is sent, by the dotted names of the registry, apart from `deepspeed_extra_args`."""
-    off = {name for name in receivers.refused() if _is_off(name, config)}
     sent = {
         p.name: value.value
         for p, value in config.items()
@@ -40,7 +40,6 @@ def sent_values(config: Config) -> dict[str, Any]:
         and not _is_left_out(p.name, config)
         and value.value not in (None, ABSENT)
         and (value.source.set_by_user or p.name in ALWAYS_SENT or value.value != p.receiver_default)
-        and off.isdisjoint(accumulate(p.name.split("."), "{}.{}".format))
     }
     for name in tuple(sent):
         # The keys that DeepSpeed requires in a section as soon as it has any key.
@@ -48,11 +47,17 @@ def sent_values(config: Config) -> dict[str, Any]:
             group = REGISTRY.sections.get(name)
             for key in group.always_sent if group else ():
                 sent.setdefault(f"{name}.{key}", config.get(f"{name}.{key}"))
-    return sent
+    # Newer versions of DeepSpeed refuse some keys and sections even if they are off.
+    off = {name for name in receivers.refused() if _holds(sent, name) and _is_off(name, config)}
+    return {name: value for name, value in sent.items() if off.isdisjoint(accumulate(name.split("."), "{}.{}".format))}
+
+
+def _holds(sent: Iterable[str], name: str) -> bool:
+    return any(f"{key}.".startswith(f"{name}.") for key in sent)
 
 
 def _is_off(name: str, config: Config) -> bool:
-    """Return whether a key or section switches nothing on. Newer versions of DeepSpeed refuse some even then."""
+    """Return whether a key or section switches nothing on."""
     if parameter := REGISTRY.parameters.get(name):
         return bool(config.get(name) == parameter.receiver_default)
     switches = [p for p in REGISTRY.parameters if p.startswith(f"{name}.") and p.endswith(".enabled")]

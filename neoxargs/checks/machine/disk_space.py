@@ -112,7 +112,12 @@ def checkpoint_bytes(config: Config) -> int:
 
 def checkpoints_together(config: Config) -> int:
     """Return the largest number of checkpoints that `save` holds at a time."""
-    written = len(save_iterations(config.checkpoint, config.training.train_iters)) + 1  # one more at the end of the run
+    # One more at the end of the run.
+    return most_at_once(len(save_iterations(config.checkpoint, config.training.train_iters)) + 1, config)
+
+
+def most_at_once(written: int, config: Config) -> int:
+    """Return the largest number of checkpoints that `save` holds at a time, of so many that are written."""
     kept = config.checkpoint.keep_last_n_checkpoints
     # One more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete.
     return min(written, kept + 1) if kept else written

@@ -25,8 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     plan_options.add_target_arguments(parser)
     price = "the price of one device for an hour, in any currency; prints the cost of the run"
-    parser.add_argument("--price", metavar="PRICE", type=plan_options.price, help=price)
+    parser.add_argument("--price", metavar="PRICE", type=_price, help=price)
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page with charts")
+
+
+def _price(text: str) -> float:
+    return plan_options.positive(text, "a price per device and hour")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,7 +76,10 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
             "bytes": forecast.checkpoint_bytes,
             "bytes_on_disk": forecast.disk_bytes,
         },
-        "seconds": {"training": forecast.training_seconds, "evaluation": forecast.evaluation_seconds},
+        "seconds": {
+            "training": forecast.seconds - forecast.evaluation_seconds,
+            "evaluation": forecast.evaluation_seconds,
+        },
         "cost": forecast.cost,
         "continues": str(forecast.continues) if forecast.continues else None,
         "differences": {each.name: list(each.values) for each in forecast.differences},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 
 from neoxargs.base.problems import Problem
@@ -10,7 +11,7 @@ from neoxargs.base.record import Record
 from neoxargs.checks.all import problems
 from neoxargs.checks.checkpoint.changes import changes, recorded_config
 from neoxargs.checks.checkpoint.model import loaded_checkpoint
-from neoxargs.checks.machine.disk_space import checkpoint_bytes, checkpoints_together
+from neoxargs.checks.machine.disk_space import checkpoint_bytes, most_at_once
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import differing, rates
 from neoxargs.facts.timeline import evaluation_iterations, save_iterations
@@ -82,6 +83,11 @@ class Forecast(Record):
         """The iterations that are done already."""
         return checkpoint_folder.iteration_of(self.continues) or 0 if self.continues else 0
 
+    @property
+    def left(self) -> int:
+        """The iterations that are left."""
+        return max(0, self.iterations - self.start)
+
     @cached_property
     def differences(self) -> list[Difference]:
         """What differs from the run that is continued, in the order of how much it matters; then its schedule."""
@@ -97,14 +103,16 @@ class Forecast(Record):
 
     @cached_property
     def learning_rate(self) -> list[tuple[int, float]]:
-        """Iteration, counted from 1, and its learning rate: evenly spaced, with the first, the highest and the last."""
-        rate = rates(self.config)
-        step = max(1, self.iterations // POINTS)
-        chosen = {*range(self.start + 1, self.iterations + 1, step), self.iterations}
-        curve = {iteration: rate(iteration - 1) for iteration in chosen}
+        """Iteration, counted from 1, and its learning rate: evenly spaced, with the first, the highest and the last.
+
+        Of the iterations that are left; of the last one if none is.
+        """
+        rate, step = rates(self.config), max(1, self.iterations // POINTS)
+        first, last = min(self.start + 1, self.iterations), self.iterations
+        curve = {iteration: rate(iteration - 1) for iteration in {*range(first, last + 1, step), last}}
         # The peak lies between two points.
         highest = max(curve, key=curve.__getitem__)
-        near = range(max(self.start + 1, highest - step), min(self.iterations, highest + step) + 1)
+        near = range(max(first, highest - step), min(last, highest + step) + 1)
         peak = max(near, key=lambda iteration: rate(iteration - 1))
         return sorted({**curve, peak: rate(peak - 1)}.items())
 
@@ -115,30 +123,29 @@ class Forecast(Record):
 
     @cached_property
     def drawn(self) -> list[Drawn]:
-        """What training reads of each source; empty without token files."""
+        """What training reads of each source; empty if that depends on token files that cannot be read."""
         config, chosen = self.config, [source for source in self._sources["train"] if source.weight != 0]
-        total = self.iterations * config.batch.train_batch_size * config.shape.seq_length
         passes = {source: _one_pass(source, config) for source in chosen}
-        sizes = {source: index.extent(source.prefix) for source in chosen}
-        known = all(sizes.values())
-        if config.training.train_epochs:
-            shares = {
-                source: (passes[source] or 0) / (sum(map(float, filter(None, passes.values()))) or 1)
-                for source in chosen
-            }
-        elif not known and (config.data.weight_by_num_documents or any(source.weight is None for source in chosen)):
-            shares = {source: 1.0 for source in chosen} if len(chosen) == 1 else {}
-        else:
-            each = weights(
-                chosen, config.data,
-                lambda source: int(_of_share(source, "tokens")), lambda source: int(_of_share(source, "sequences")),
-            )  # fmt: skip
-            shares = {source: weight / sum(each) for source, weight in zip(chosen, each, strict=True)}
+        total = self.iterations * config.batch.train_batch_size * config.shape.seq_length
         return [
             Drawn(answers, total * share, passes[source])
-            for source, share in shares.items()
+            for source, share in zip(chosen, self._shares(chosen, passes), strict=False)
             for answers in ([source, source.rejected] if source.rejected else [source])
         ]
+
+    def _shares(self, chosen: Sequence[Source], passes: Mapping[Source, float | None]) -> list[float]:
+        """Return the share of the samples that each source has; empty if that is not known."""
+        data = self.config.data
+        if len(chosen) == 1:
+            return [1.0]
+        if self.config.training.train_epochs:
+            each = [passes[source] or 0.0 for source in chosen]
+        elif all(source.weight for source in chosen) or all(index.extent(source.prefix) for source in chosen):
+            tokens, documents = partial(_of_share, what="tokens"), partial(_of_share, what="sequences")
+            each = weights(chosen, data, tokens, documents)
+        else:
+            return []
+        return [weight / (sum(each) or 1) for weight in each]
 
     @cached_property
     def evaluations(self) -> list[int]:
@@ -154,7 +161,7 @@ class Forecast(Record):
         """Whether the test split is evaluated at the end."""
         options = self.config.training
         wanted = options.eval_iters and options.do_test is not False and self._sources["test"]
-        return bool(wanted) and self.iterations > self.start
+        return bool(wanted) and self.left > 0
 
     @cached_property
     def saves(self) -> list[int]:
@@ -170,8 +177,8 @@ class Forecast(Record):
 
     @property
     def disk_bytes(self) -> int:
-        """The most that the checkpoints take on disk at a time."""
-        return checkpoints_together(self.config) * self.checkpoint_bytes if self.saves else 0
+        """The most that the checkpoints that are left to save take on disk at a time."""
+        return most_at_once(len(self.saves), self.config) * self.checkpoint_bytes
 
     @property
     def disk(self) -> list[tuple[int, float]]:
@@ -183,23 +190,19 @@ class Forecast(Record):
         return points
 
     @property
-    def training_seconds(self) -> float:
-        """Of the iterations that are left."""
-        return (self.iterations - self.start) * self.plan.speed.step
-
-    @property
     def evaluation_seconds(self) -> float:
         """Of those on the validation split, and the one on the test split at the end."""
         speed, batches = self.plan.speed, (len(self.evaluations) + self.tests) * self.config.training.eval_iters
         return batches * (speed.step - speed.data - speed.optimizer) * FORWARD
 
     @property
-    def hours(self) -> float:
-        return (self.training_seconds + self.evaluation_seconds) / 3600
+    def seconds(self) -> float:
+        """Of the iterations that are left, and their evaluations."""
+        return self.left * self.plan.speed.step + self.evaluation_seconds
 
     @property
     def cost(self) -> float | None:
-        return None if self.price is None else self.price * self.hours * self.plan.layout.ranks
+        return None if self.price is None else self.price * self.seconds / 3600 * self.plan.layout.ranks
 
 
 def _one_pass(source: Source, config: Config) -> float | None:
@@ -213,11 +216,11 @@ def _one_pass(source: Source, config: Config) -> float | None:
     return float(samples * config.shape.seq_length) if samples else None
 
 
-def _of_share(source: Source, what: str) -> float:
+def _of_share(source: Source, what: str) -> int:
     """Return the number of tokens or sequences in the share of a source; about as many, because documents differ."""
     size = index.extent(source.prefix)
     if size is None:
-        return 0.0
+        return 0
     chosen = source.share.sequences(size.sequences)
     count: int = getattr(size, what)
-    return float(count * (chosen.stop - chosen.start) / max(size.sequences, 1))
+    return int(count * (chosen.stop - chosen.start) / max(size.sequences, 1))

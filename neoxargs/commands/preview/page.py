@@ -21,7 +21,7 @@ def to_html(forecast: Forecast, files: Sequence[str]) -> str:
     """Return the whole document. files: the configuration files, which its header names."""
     rows = {
         "run": [text.run(forecast)],
-        "time": [text.time(forecast)] if forecast.iterations > forecast.start else [],
+        "time": [text.time(forecast)] if forecast.left else [],
         "memory": [verdict(forecast.plan)],
         "warnings": [render([problem]).splitlines()[0] for problem in forecast.problems],
         "learning rate": [text.learning_rate(forecast)],
@@ -46,11 +46,10 @@ def to_html(forecast: Forecast, files: Sequence[str]) -> str:
 
 
 def _tiles(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    left = forecast.iterations - forecast.start
-    yield "iterations", f"{left:,}"
-    yield "tokens", format_count(left * forecast.tokens_per_iteration)
-    seconds = forecast.training_seconds + forecast.evaluation_seconds
-    yield f"planned, on {forecast.plan.layout.ranks} x {forecast.plan.target.device.name}", format_duration(seconds)
+    yield "iterations", f"{forecast.left:,}"
+    yield "tokens", format_count(forecast.left * forecast.tokens_per_iteration)
+    devices = f"{forecast.plan.layout.ranks} x {forecast.plan.target.device.name}"
+    yield f"planned, on {devices}", format_duration(forecast.seconds)
     if forecast.cost is not None:
         yield "cost", format_number(forecast.cost)
     epochs = [each.epochs for each in forecast.drawn if each.epochs is not None]
@@ -61,10 +60,9 @@ def _tiles(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def _charts(forecast: Forecast) -> Iterator[Chart]:
-    steps = (float(forecast.start + 1), float(forecast.iterations))
+    steps = (float(min(forecast.start + 1, forecast.iterations)), float(forecast.iterations))
     rates = [(float(iteration), rate) for iteration, rate in forecast.learning_rate]
     yield Chart("Learning rate", "", [Series("learning rate", "train", rates)], steps=steps)
-    begin = forecast.start / forecast.iterations
     epochs = [
         Series(each.source.prefix, f"source{number}", [(0.0, 0.0), (steps[1], each.epochs)])
         for number, each in enumerate(forecast.drawn[: len(SOURCE_COLOURS)])
@@ -74,10 +72,9 @@ def _charts(forecast: Forecast) -> Iterator[Chart]:
         highest = max(point[1] for each in epochs for point in each.points)
         level = ("one epoch", 1.0) if highest > 1 else None
         yield Chart("Passes over each source", "epochs", epochs, level=level, steps=steps)
-    tokens = forecast.iterations * forecast.tokens_per_iteration
-    line = [(0.0, 0.0), (steps[1], float(tokens))]
-    done = [("done already", begin * tokens)] if begin else [None]
-    yield Chart("Tokens", "", [Series("tokens", "train", line)], level=done[0], steps=steps)
+    line = [(0.0, 0.0), (steps[1], float(forecast.iterations * forecast.tokens_per_iteration))]
+    done = ("done already", float(forecast.start * forecast.tokens_per_iteration)) if forecast.start else None
+    yield Chart("Tokens", "", [Series("tokens", "train", line)], level=done, steps=steps)
     if forecast.disk_bytes:
         disk = [(float(iteration), size) for iteration, size in forecast.disk]
         most = ("at most, while one is written", float(forecast.disk_bytes))

@@ -27,7 +27,7 @@ SHARES = (0.25, 0.5, 0.75)
 MAX_DIFFERENCES = 8
 #: Checkpoints that are listed at most.
 MAX_SAVES = 4
-#: Sources that are listed at most; the page shows as many.
+#: Sources that are listed at most.
 MAX_SOURCES = 12
 
 
@@ -35,7 +35,7 @@ def to_text(forecast: Forecast) -> str:
     """Return the forecast as lines of at most 100 columns."""
     rows = [
         ("run", [run(forecast)]),
-        ("", [time(forecast)] if forecast.iterations > forecast.start else []),
+        ("", [time(forecast)] if forecast.left else []),
         ("memory", [verdict(forecast.plan)]),
         ("lr", [learning_rate(forecast)]),
         ("batch", [batch_equation(forecast.config)]),
@@ -55,11 +55,11 @@ def to_text(forecast: Forecast) -> str:
 
 def run(forecast: Forecast) -> str:
     """Return the length of the run in one sentence."""
-    left = forecast.iterations - forecast.start
-    tokens = format_count(left * forecast.tokens_per_iteration)
-    each = f"{forecast.tokens_per_iteration:,} tokens each"
+    left = forecast.left
     if not left:
         return f"nothing is left: the checkpoint is of iteration {forecast.start:,}"
+    tokens = format_count(left * forecast.tokens_per_iteration)
+    each = f"{forecast.tokens_per_iteration:,} tokens each"
     if forecast.start:
         done = f"iterations {forecast.start + 1:,} to {forecast.iterations:,}"
         return f"{done}: {counted(left, 'iteration')} of {each}, {tokens} tokens"
@@ -68,30 +68,28 @@ def run(forecast: Forecast) -> str:
 
 def time(forecast: Forecast) -> str:
     """Return the planned time and, with a price, its cost."""
-    plan, seconds = forecast.plan, forecast.training_seconds + forecast.evaluation_seconds
-    devices = f"{plan.layout.ranks} x {plan.target.device.name}"
-    cost = (
-        ""
-        if forecast.cost is None
-        else f", cost {format_number(forecast.cost)} at {forecast.price:g} per device and hour"
-    )
-    evaluates = forecast.evaluation_seconds > 0.005 * seconds
-    share = f", evaluation {format_percent(forecast.evaluation_seconds, seconds)} of it" if evaluates else ""
-    return f"about {format_duration(seconds)} on {devices} as planned{share}{cost}; saving checkpoints is not counted"
+    plan, seconds = forecast.plan, forecast.seconds
+    said = f"about {format_duration(seconds)} on {plan.layout.ranks} x {plan.target.device.name} as planned"
+    if forecast.evaluation_seconds > 0.005 * seconds:
+        said += f", evaluation {format_percent(forecast.evaluation_seconds, seconds)} of it"
+    if forecast.cost is not None:
+        said += f", cost {format_number(forecast.cost)} at {forecast.price:g} per device and hour"
+    return f"{said}; saving checkpoints is not counted"
 
 
 def learning_rate(forecast: Forecast) -> str:
     """Return the learning rate at the beginning, its peak, in between and at the end."""
     rate, first, last = rates(forecast.config), forecast.start, forecast.iterations
     peak, _ = max(forecast.learning_rate, key=lambda point: point[1])
-    chosen = {min(first + 1, last), peak, *(max(1, round(first + share * (last - first))) for share in SHARES), last}
+    between = (round(first + share * forecast.left) for share in SHARES)
+    chosen = {iteration for iteration in (first + 1, peak, *between, last) if first < iteration <= last} or {last}
     return ", ".join(f"{rate(iteration - 1):.3g} in iteration {iteration:,}" for iteration in sorted(chosen))
 
 
 def _data(forecast: Forecast) -> Iterator[str]:
     drawn = forecast.drawn
     if not drawn:
-        yield "not known before the text is tokenised" if forecast.config.data.text_path else "none"
+        yield "not known without the token files"
         return
     width = max(len("source"), *(len(each.source.prefix) for each in drawn[:MAX_SOURCES])) + 2
     yield f"{'source':<{width}}{'share':>7}{'tokens read':>13}{'one pass':>11}{'epochs':>8}  first repeated"

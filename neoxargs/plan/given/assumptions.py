@@ -54,6 +54,8 @@ class Assumptions:
     """The value of each row, as an attribute of its name. The defaults describe train.py with torch 2.13 on Linux."""
 
     def __init__(self, **changes: float) -> None:
+        if unknown := changes.keys() - ROWS.keys():
+            raise TypeError(f"no assumption is called {', '.join(sorted(unknown))}")
         vars(self).update({name: row.default for name, row in ROWS.items()} | changes)
 
     if TYPE_CHECKING:

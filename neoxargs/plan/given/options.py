@@ -103,19 +103,15 @@ def _network(text: str) -> float:
     """Return bytes per second of a network given by name or in Gb/s."""
     if text.lower() in NETWORKS:
         return NETWORKS[text.lower()]
-    return _positive(text, f"one of {', '.join(NETWORKS)}, or a rate in Gb/s") * 1e9 / 8
-
-
-def price(text: str) -> float:
-    """Return the price of one device for an hour; raises ArgumentTypeError."""
-    return _positive(text, "a price per device and hour")
+    return positive(text, f"one of {', '.join(NETWORKS)}, or a rate in Gb/s") * 1e9 / 8
 
 
 def _gibibytes(text: str) -> float:
-    return _positive(text, "a size in GiB")
+    return positive(text, "a size in GiB")
 
 
-def _positive(text: str, expected: str) -> float:
+def positive(text: str, expected: str) -> float:
+    """Return a number above 0; raises ArgumentTypeError with what was expected."""
     try:
         number = float(text)
     except ValueError:

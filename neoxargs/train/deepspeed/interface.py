@@ -244,7 +244,9 @@ def require(engine: Any) -> None:
         from deepspeed import __version__ as version
 
         what = f"deepspeed {version} does not work with this version of deepy: {'; '.join(found)}"
-        raise Problems(Problem(what, hint="install deepspeed 0.19", id="deepspeed-differs", about=()))
+        raise Problems(
+            Problem(what, hint="run pip install 'deepspeed>=0.19.3,<0.20'", id="deepspeed-differs", about=())
+        )
 
 
 def replace(built: Any, **methods: Callable[..., Any]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from neoxargs.cli import main
 from neoxargs.files import metrics
 from neoxargs.files.token_files import writer
 from tests.support import smallest
+from tests.support.paths import ROOT
 from tests.support.processes import rank_arguments, train_on_rank
 from tests.support.ranks import run_ranks
 from tests.support.snapshots import pinned
@@ -144,6 +148,41 @@ def test_a_run_that_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found["continues"].endswith("global_step12")
     assert {"lr", "seed"} <= {name.rpartition(".")[2] for name in found["differences"]}
     assert found["seconds"]["training"] > 0
+
+
+def test_a_run_that_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"save": str(tmp_path / "ckpt"), "load": str(tmp_path / "ckpt"), "dialect": "neox-2026"}
+    [(code, _, errors)] = run_ranks(train_on_rank, 1, rank_arguments(tmp_path, 1, **changes))
+    assert code == 0, errors
+    words = [str(tmp_path / "run.yml"), "--gpus", "1"]
+    assert main(["preview", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["evaluations"], found["checkpoints"]["iterations"], found["checkpoints"]["bytes_on_disk"]) == (
+        [],
+        [],
+        0,
+    )
+    assert found["seconds"] == {"training": 0, "evaluation": 0}
+    assert main(["preview", *words, "--html", str(tmp_path / "page.html")]) == 0
+    assert "nothing is left: the checkpoint is of iteration 12" in capsys.readouterr().out
+
+
+def test_sources_whose_shares_depend_on_absent_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rest = "tokenizer_type: ByteLevelTokenizer\n"
+    assert forecast("data_path: [absent, missing]\n" + rest, capsys)["data"] == []
+    found = forecast("data_path: [3, absent, 1, missing]\n" + rest, capsys)["data"]
+    assert [(each["tokens"], each["epochs"]) for each in found] == [(4800, None), (1600, None)]
+    assert main(["preview", *text_of("data_path: [absent, missing]\n" + rest).split()]) == 0
+    assert "not known without the token files" in capsys.readouterr().out
+
+
+def test_it_loads_no_torch(folder: Path) -> None:
+    words = ["preview", *text_of(MIXTURE + SAVING, "--html", "page.html").split()]
+    program = f"import sys; from neoxargs.cli import main; main({words}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert {"torch", "deepspeed"}.isdisjoint(done.stderr.split()) and "neoxargs.cli" in done.stderr
 
 
 def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
