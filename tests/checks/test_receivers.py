@@ -87,3 +87,12 @@ def test_diff_of_two_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert changed["zero_optimization.offload_optimizer.pin_memory"] == (False, True)
     assert main(["diff", "--deepspeed", "0.19.8..0.19.8", str(CONFIGS / "quickstart.yml"), "--gpus", "4"]) == 0
     assert "nothing changes" in capsys.readouterr().out
+
+
+def test_a_dry_run_assumes_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.yml"
+    file.write_text("\n".join([*(f"{key}: {value}" for key, value in SHAPE.items()), MICS]))
+    words = ["train.py", str(file), "--dry-run", "--gpus", "4", "--deepspeed"]
+    for version, code in (("0.19.6", 0), ("0.19.8", 1)):
+        assert main([*words, version]) == code
+        assert ("deepspeed-key-missing" in capsys.readouterr().err) == bool(code)
