@@ -29,6 +29,7 @@ python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                  evalua
 python deepy.py check FILE ...                                            report every problem
 python deepy.py plan FILE ...                                             estimate memory and speed
 python deepy.py preview FILE ...                                          show what a run will do
+python deepy.py verify FILE ...                                           try every setting on CPUs
 python deepy.py explain KEY [FILE ...]                                    describe a parameter
 python deepy.py explain --all FILE ...                                    list values with sources
 python deepy.py explain PROBLEM_ID                                        describe a problem
@@ -220,6 +221,16 @@ def preview(words: list[str]) -> int:
     return run(parse(parser, words))
 
 
+def verify(words: list[str]) -> int:
+    """`deepy verify FILE ...`: show on CPUs that every setting does what it says."""
+    from neoxargs.commands.verify.command import DESCRIPTION, add_arguments, run
+
+    parser = make_parser("verify", DESCRIPTION)
+    add_files(parser)
+    add_arguments(parser)
+    return run(parse(parser, words))
+
+
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: describe a parameter, who receives it, and its value in the files."""
     parser = make_parser(
@@ -330,6 +341,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
     "plan": plan,
     "preview": preview,
+    "verify": verify,
     "explain": explain,
     "diff": diff,
     "migrate": migrate,

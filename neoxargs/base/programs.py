@@ -30,6 +30,7 @@ TOKEN_FILES = "neoxargs.data.token_file_commands"
 CHAT_DATA = "neoxargs.data.chat.command"
 EXPORT = "neoxargs.convert.huggingface.exporting"
 IMPORT = "neoxargs.convert.huggingface.importing"
+TRIALS = "neoxargs.train.trials.main"
 SCRIPT_RANK = "neoxargs.processes.script_rank"
 
 

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         for rank in range(len(devices)):
             words = [options.script, f"{LOCAL_RANK}={rank}", *options.arguments]
             pids.add(_start(program, words, _environment(options, rank, devices), mask))
-        ranks = _Ranks(pids)
+        ranks = Ranks(pids)
     return ranks.wait()
 
 
@@ -91,7 +91,7 @@ def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
         config = parse_rank_arguments(arguments).config
         if not program or not _is_to_fork(config):
             return None
-        _import(program, config)
+        import_once(program, config)
     except Exception:
         return None
     if obstacles := _fork_obstacles():
@@ -109,7 +109,7 @@ def _is_to_fork(config: Config) -> bool:
     return device(os.environ) == "cpu" if forks is None else forks
 
 
-def _import(program: Program, config: Config) -> None:
+def import_once(program: Program, config: Config) -> None:
     """Import what every rank of a program needs, in the environment of the ranks."""
     gpu_environment.set_environment(config)
     if device(os.environ) == "cuda":  # torch would otherwise create a device context to look for GPUs
@@ -150,7 +150,7 @@ def _fork_obstacles() -> str:
     return " and ".join(name for name, exists in obstacles.items() if exists)
 
 
-class _Ranks:
+class Ranks:
     """The processes of the ranks, of which the first that fails ends all."""
 
     def __init__(self, pids: set[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ from neoxargs.train.evaluation.characters import CharacterCounter
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.evaluation.questions import questions
 from neoxargs.train.loop import Loop
+from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
@@ -60,6 +64,16 @@ def run(arguments: RankArguments) -> None:
         if process.main:
             coord_check.run(config, process.device)
         return setup.stop()
+    loop = assemble(arguments, process)
+    loop.run()
+    loop.data.comparison.end()
+    destroy_groups()
+    setup.stop()
+
+
+def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
+    """Return the training loop of a run at its first step, with model, data and everything else. Raises Problems."""
+    config = arguments.config
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     vocabulary = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
@@ -93,10 +107,19 @@ def run(arguments: RankArguments) -> None:
     stop = StopRequest(process.device, stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
-    Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed).run()
-    data.comparison.end()
-    destroy_groups()
-    setup.stop()
+    return Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed)
+
+
+def model_and_data(arguments: RankArguments, process: setup.Process) -> tuple[GPT, Shared, Iterator[MicroBatch]]:
+    """Return the model of a run of one rank without an engine, with its micro batches. Raises Problems."""
+    config = arguments.config
+    mesh = build_mesh(config.parallel)
+    tokenizer = build_tokenizer(config.tokenizer)
+    vocabulary = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
+    data = _data(config, tokenizer, mesh, process).train(0)
+    assert data is not None
+    setup.set_seeds(config.training.seed)
+    return *build.alone(config, vocabulary, mesh), data
 
 
 def _folders(config: Config) -> dict[str, Path]:

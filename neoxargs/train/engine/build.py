@@ -61,13 +61,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     patches.reduce_in_lists_on_cpu()
     patches.keep_adagrad()
     json = swap.with_own_folders(json)
-    ranks = Ranks(mesh.tensor, mesh.expert, config.parallel.sequence_parallel)
-    weights = Weights(config.training.seed, ranks, _init_device(config), widths=mup.widths(config))
-    shared = Shared(
-        recompute=Selective(config.recompute.checkpoint_activations == "selective"),
-        losses=AddedLosses(experts.terms(config)),
-        measures=Means(objective.measures(config)),
-    )
+    weights, shared = _parts(config, mesh)
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
         module = (
@@ -97,6 +91,25 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     if trains and config.training.on_divergence == "skip":
         skip_steps.install(engine, mesh, trainer.losses)
     return trainer
+
+
+def alone(config: Config, vocabulary: Vocabulary, mesh: Mesh) -> tuple[GPT, Shared]:
+    """Return the model of one rank, with what it shares with the loss, without an engine."""
+    weights, shared = _parts(config, mesh)
+    model = _gpt(config, {}, vocabulary, weights, shared, mesh)
+    freeze(model, config)
+    return model, shared
+
+
+def _parts(config: Config, mesh: Mesh) -> tuple[Weights, Shared]:
+    ranks = Ranks(mesh.tensor, mesh.expert, config.parallel.sequence_parallel)
+    weights = Weights(config.training.seed, ranks, _init_device(config), widths=mup.widths(config))
+    shared = Shared(
+        recompute=Selective(config.recompute.checkpoint_activations == "selective"),
+        losses=AddedLosses(experts.terms(config)),
+        measures=Means(objective.measures(config)),
+    )
+    return weights, shared
 
 
 def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:

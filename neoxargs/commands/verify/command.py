@@ -1,0 +1,61 @@
+"""`deepy verify FILE ...`: show on this machine's CPUs that every setting does what it says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from neoxargs.base.options import add_json
+from neoxargs.base.request import Request
+from neoxargs.commands.verify.report import to_json, to_text
+from neoxargs.commands.verify.verify import verify
+from neoxargs.runs.run_spec import resolve_run
+
+DESCRIPTION = (
+    "Train a small model with the settings of a configuration on this machine's CPUs, in its layout reduced to at most "
+    "4 ranks, and compare it with one process, with plain torch, and with runs in which one setting has another value. "
+    "Says of every key of the files whether it does what it says. GPU kernels and NCCL are not covered."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
+    parser.add_argument("--keep", metavar="DIR", help="keep the trials' files in this folder, which must not exist")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code: 1 if a setting is contradicted. Raises Problems."""
+    spec = resolve_run(Request.of(options), os.environ)
+    with tempfile.TemporaryDirectory(prefix="deepy-verify-") as temporary:
+        folder = Path(options.keep or temporary)
+        folder.mkdir(exist_ok=not options.keep)
+        meter = _Meter()
+        report = verify(spec, folder, meter.show)
+        meter.end()
+    print(json.dumps(to_json(report), indent=1) if options.json else to_text(report))
+    return int(any(verdict.outcome == "contradicted" for verdict in report.verdicts))
+
+
+class _Meter:
+    """One line on a terminal's standard error that says how many trials are done."""
+
+    def __init__(self) -> None:
+        self.done, self.shown = 0, sys.stderr.isatty()
+
+    def show(self, name: str, total: int) -> None:
+        self.done += 1
+        if self.shown:
+            print(
+                f"\r\x1b[Ktrial {self.done} of {max(total, self.done)}: {name}"[:100],
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def end(self) -> None:
+        if self.shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

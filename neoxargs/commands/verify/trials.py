@@ -1,0 +1,93 @@
+"""Starts trials: one set of ranks runs all trials of a layout, one after the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neoxargs.base.programs import TRIALS
+from neoxargs.config.config import Config
+from neoxargs.processes.process_tree import kill_session
+from neoxargs.targets.wire_format import script_arguments
+
+#: Seconds without a result after which the ranks of a trial are ended.
+PATIENCE = 120.0
+#: Seconds between two looks for results.
+POLL = 0.1
+
+#: What a trial showed, as JSON (`train/trials/observe.py`); `refused` has the problems of one that could not run.
+Observed = dict[str, Any]
+
+
+class Trial(NamedTuple):
+    """A run to observe; the fields are those of `train/trials/trial.py`, which reads them."""
+
+    name: str
+    config: Config
+    reference: str = ""
+    in_plain_torch: bool = False
+    with_properties: bool = False
+
+    def line(self) -> str:
+        fields = {name: value for name, value in self._asdict().items() if name != "config"}
+        return json.dumps({**fields, "arguments": script_arguments(self.config)}) + "\n"
+
+
+def run(trials: Sequence[Trial], ranks: int, file: Path, done: Callable[[str], None]) -> dict[str, Observed]:
+    """Run the trials on that many ranks of this machine; return name -> what it showed.
+
+    file: where the trials are written; what they print and show stands beside it. done: told of each trial's end.
+    """
+    found: dict[str, Observed] = {}
+    rest = list(trials)
+    while rest:
+        file.write_text("".join(trial.line() for trial in rest), encoding="utf-8")
+        shown = _until_failure(file, ranks, done)
+        found |= shown
+        rest = [trial for trial in rest if trial.name not in found]
+        if rest:  # the first of them has ended the ranks
+            found[rest[0].name] = {"refused": [_last_error(file)]}
+            done(rest.pop(0).name)
+    return found
+
+
+def _until_failure(file: Path, ranks: int, done: Callable[[str], None]) -> dict[str, Observed]:
+    """Run trials until one ends the ranks, or all are done; return what they showed."""
+    results = file.with_name(f"{file.name}.observed")
+    results.unlink(missing_ok=True)
+    shown: dict[str, Observed] = {}
+    with open(file.with_name(f"{file.name}.log"), "wb") as log:
+        words = [sys.executable, "-m", TRIALS, str(file), str(ranks)]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        last = time.monotonic()
+        try:
+            ended = False
+            while not ended and time.monotonic() - last < PATIENCE:
+                ended = process.poll() is not None
+                for line in _complete_lines(results)[len(shown) :]:
+                    last, observed = time.monotonic(), json.loads(line)
+                    shown[observed["name"]] = observed
+                    done(observed["name"])
+                time.sleep(0 if ended else POLL)
+        finally:
+            kill_session(process.pid)
+            process.wait()
+    return shown
+
+
+def _complete_lines(file: Path) -> list[str]:
+    if not file.exists():
+        return []
+    return file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+
+
+def _last_error(file: Path) -> str:
+    """Return the last line that is an exception's."""
+    log = file.with_name(f"{file.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in log if line[:1].isalpha() and "Error" in line.partition(":")[0]]
+    return errors[-1] if errors else f"no result within {PATIENCE:.0f} s"

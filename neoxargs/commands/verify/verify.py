@@ -1,0 +1,239 @@
+"""The trials of a configuration and what they show, setting by setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from neoxargs.base.record import Record
+from neoxargs.commands.verify import judge, trials
+from neoxargs.commands.verify.judge import FP32, HALF, Verdict
+from neoxargs.commands.verify.settings import TRIES, Setting, settings
+from neoxargs.commands.verify.shrink import SHORT, STEPS, Small, Values, in_fp32, one_process, shrink
+from neoxargs.commands.verify.trials import Observed, Trial
+from neoxargs.config.config import Config
+from neoxargs.facts.lr_schedule import rates
+from neoxargs.facts.model import DRAWS
+from neoxargs.facts.trained import is_frozen, trained_parameters
+from neoxargs.runs.run_spec import RunSpec
+
+#: Told of each trial that ends, and of the number of all trials.
+Progress = Callable[[str, int], None]
+#: Draws random numbers in training, which evaluations must not.
+DROPOUT: Values = {"hidden_dropout": 0.3, "attention_dropout": 0.3}
+#: Parameters that decide how a step changes the weights.
+UPDATE = (
+    "optimizer.type", "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps", "weight_decay",
+    "gradient_clipping", "lr_decay_style", "min_lr", "warmup", "loss_average", "gradient_accumulation_steps",
+)  # fmt: skip
+LAYOUT = (
+    "model_parallel_size", "pipe_parallel_size", "zero_optimization.stage", "sequence_parallel",
+    "moe_expert_parallel_size",
+)  # fmt: skip
+
+
+class Report(Record):
+    """What all trials of a configuration showed."""
+
+    small: Small
+    base: Config
+    properties: tuple[Verdict, ...]
+    """Of the whole run."""
+    settings: tuple[Verdict, ...]
+    """Of every parameter that the user set."""
+    count: int
+    """Number of trials."""
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return self.properties + self.settings
+
+
+def verify(spec: RunSpec, folder: Path, progress: Progress) -> Report:
+    """Run all trials of a configuration in a folder; raises Problems if the small run itself is refused."""
+    assert spec.draft
+    return _Trials(spec, folder, progress).report()
+
+
+class _Trials:
+    def __init__(self, spec: RunSpec, folder: Path, progress: Progress) -> None:
+        assert spec.draft
+        self.folder, self.progress = folder.absolute(), progress
+        self.small = shrink(spec.config, spec.draft, self.folder / "data")
+        self.base = self.small.config(self.folder / "base", {})
+        self.half = self.base.get("precision") not in (None, "fp32")
+        self.seen: dict[str, Observed] = {}
+        self.total = 0
+
+    def report(self) -> Report:
+        found = list(settings(self.small, self.base, self.folder / "tried"))
+        tried = [setting for setting in found if setting.others]
+        self.total = len(tried) + 10
+        exact = one_process(self.small.full)
+        self._run("one process", [
+            self._trial("one process", exact, 1, with_properties=True),
+            self._trial("plain torch", exact, 1, "one process", in_plain_torch=True),
+        ], 1)  # fmt: skip
+        short = self._short()
+        half_way = {"load": str(self.folder / "first half" / "checkpoints")}
+        self._run("layout", [
+            self._trial("fp32", in_fp32(self.small.full), None, "one process", with_properties=True),
+            self._trial("base", {}, None, with_properties=True),
+            self._trial("first half", {"exit_interval": STEPS // 2}),
+            self._trial("second half", half_way),
+            self._trial("finetuned", {**half_way, "finetune": True, **short}),
+            self._trial("with dropout", {**DROPOUT, **short}, with_properties=True),
+            self._trial("short", short),
+            self._trial("again", short),
+            *self._others(tried, 0),
+        ])  # fmt: skip
+        for number in range(1, TRIES):
+            unclear = [each for each in tried if len(each.others) > number and self._judged(each).outcome != "shown"]
+            unclear = [each for each in unclear if each.expected != "rounding"]
+            if unclear:
+                self._run(f"tries {number}", self._others(unclear, number))
+        verdicts = [self._judged(each) for each in found]
+        return Report(self.small, self.base, tuple(self._properties()), tuple(verdicts), len(self.seen))
+
+    def _short(self) -> Values:
+        """Return the changes after which a run ends early, with the same schedule."""
+        length: Values = {"train_iters": SHORT}
+        if not self.small.full.is_set("lr_decay_fraction"):
+            length["lr_decay_iters"] = self.base.get("lr_decay_iters")
+        return length
+
+    def _trial(self, name: str, changes: Values, ranks: int | None = None, reference: str = "", **kind: bool) -> Trial:
+        where = str(self.folder / reference / "checkpoints") if reference else ""
+        return Trial(name, self.small.config(self.folder / name.replace("/", " "), changes, ranks), where, **kind)
+
+    def _others(self, tried: Sequence[Setting], number: int) -> list[Trial]:
+        return [self._trial(f"{each.name} {number}", {**self._short(), **each.others[number]}) for each in tried]
+
+    def _run(self, name: str, chosen: Sequence[Trial], ranks: int | None = None) -> None:
+        file = self.folder / f"{name}.jsonl"
+        self.seen |= trials.run(chosen, ranks or self.small.ranks, file, lambda done: self.progress(done, self.total))
+
+    # What the trials say.
+
+    def _judged(self, each: Setting) -> Verdict:
+        if each.reason:
+            return Verdict(each.name, "not shown", each.reason)
+        if each.others:
+            others = [self.seen[name] for number in range(TRIES) if (name := f"{each.name} {number}") in self.seen]
+            return judge.setting(each, self.seen["short"], others, self.half)
+        return self._by_other_trials(each.name)
+
+    def _by_other_trials(self, name: str) -> Verdict:
+        if name == "load":
+            return Verdict(name, *self._resumed())
+        if name == "finetune":
+            return Verdict(name, *self._finetuned())
+        if self.base.get(name) <= 1 and not (name == "pipe_parallel_size" and self.base.get(name)):
+            return Verdict(name, "not shown", "the model is not divided")
+        return Verdict(name, *self._same_in_one_process())
+
+    def _same_in_one_process(self) -> tuple[judge.Outcome, str]:
+        ours, alone = self.seen["fp32"], self.seen["one process"]
+        refused = next((side["refused"][0] for side in (ours, alone) if "refused" in side), "")
+        if refused:
+            return "not shown", f"the run in fp32 or in one process is refused: {refused}"
+        clause = judge.difference(ours, alone, FP32) or judge.weights_differ(ours, alone, FP32.weight)
+        return (
+            ("contradicted", clause)
+            if clause
+            else ("shown", f"{len(ours['losses'])} losses, the gradients of step 1 and the final weights agree in fp32")
+        )
+
+    def _resumed(self) -> tuple[judge.Outcome, str]:
+        whole, resumed = self.seen["base"], self.seen["second half"]
+        for side in (whole, resumed):
+            if "refused" in side:
+                return "not shown", side["refused"][0]
+        if resumed["losses"] and resumed["digest"] == whole["digest"]:
+            return "shown", f"stopped after {STEPS // 2} steps and continued: the same weights, bit for bit"
+        count = len(resumed["losses"])
+        pairs = zip(whole["losses"][-count:], resumed["losses"], strict=False)
+        first = next((f"losses {a:.7g} and {b:.7g}" for a, b in pairs if a != b), f"{count} steps, and other weights")
+        return "contradicted", f"stopped after {STEPS // 2} steps and continued: {first}"
+
+    def _finetuned(self) -> tuple[judge.Outcome, str]:
+        seen = self.seen["finetuned"]
+        if "refused" in seen:
+            return "not shown", seen["refused"][0]
+        starts_over = len(seen["losses"]) == SHORT and seen["losses"][0] != self.seen["short"]["losses"][0]
+        first = f"the first loss is {seen['losses'][0]:.6g}, that of a new run {self.seen['short']['losses'][0]:.6g}"
+        return ("shown" if starts_over else "contradicted"), f"{len(seen['losses'])} steps; {first}"
+
+    def _properties(self) -> Iterator[Verdict]:
+        alone, plain, base = self.seen["one process"], self.seen["plain torch"], self.seen["base"]
+        if "refused" in base:
+            yield Verdict("the run", "contradicted", f"it is refused or fails: {base['refused'][0]}")
+            return
+        name = "steps are those of plain torch"
+        if refused := next((side["refused"][0] for side in (alone, plain) if "refused" in side), ""):
+            yield Verdict(name, "not shown", refused, UPDATE)
+        else:
+            clause = judge.difference(alone, plain, FP32) or judge.weights_differ(plain, alone, FP32.weight)
+            yield _of(name, clause, "losses, gradients and weights agree in fp32", UPDATE)
+        if self.small.ranks > 1 or self.base.parallel.pipe_parallel_size:
+            yield Verdict("ranks compute what one process does", *self._same_in_one_process(), keys=LAYOUT)
+        again = self.seen["again"]["digest"] == self.seen["short"]["digest"]
+        yield _of(
+            "a run repeats itself",
+            "" if again else "two runs have other weights",
+            "the same weights, bit for bit",
+            ("seed",),
+        )
+        yield Verdict("a run continues from its checkpoint", *self._resumed(), keys=("save", "load"))
+        wanted = rates(self.base)
+        wrong = [i for i, rate in enumerate(base["rates"]) if abs(rate - wanted(i)) > 1e-6 * max(abs(wanted(i)), 1e-12)]
+        wrong = [i for i in wrong if not base["skipped"]]
+        clause = (
+            f"step {wrong[0] + 1} has {base['rates'][wrong[0]]:.4g} instead of {wanted(wrong[0]):.4g}" if wrong else ""
+        )
+        yield _of(
+            "the learning rate follows its formula",
+            clause,
+            f"all {STEPS} rates",
+            ("lr_decay_style", "warmup", "min_lr"),
+        )
+        if self.half and "refused" not in self.seen["fp32"] and not any(self.base.get(name) for name in DRAWS):
+            clause = judge.difference(base, self.seen["fp32"], HALF)
+            yield _of("the precision only rounds", clause, "the losses agree with those in fp32", ("precision",))
+        yield from self._of_the_model()
+
+    def _of_the_model(self) -> Iterator[Verdict]:
+        """Yield the properties that the ranks tried, in the run itself and in fp32 and in those with other values."""
+        tried: dict[str, list[tuple[str, float, float]]] = {}
+        for trial, seen in self.seen.items():
+            for name, (one, other) in seen.get("properties", {}).items():
+                tried.setdefault(name, []).append((trial, one, other))
+        for name, pairs in tried.items():
+            wants_other = name.startswith("a token sees")
+            wrong = [
+                each
+                for each in pairs
+                if (each[1] == each[2] if wants_other else abs(each[1] - each[2]) > 1e-5 * abs(each[1]))
+            ]
+            clause = f"trial {wrong[0][0]}: losses {wrong[0][1]:.7g} and {wrong[0][2]:.7g}" if wrong else ""
+            yield _of(name, clause, f"in {len(pairs)} trials")
+        apart = {trial: seen["replicas_differ"] for trial, seen in self.seen.items() if seen.get("replicas_differ")}
+        clause = "; ".join(f"trial {trial}: {', '.join(names[:3])}" for trial, names in [*apart.items()][:1])
+        yield _of("ranks with the same part of the model hold the same numbers", clause, "after all trials", LAYOUT)
+        yield self._moved()
+
+    def _moved(self) -> Verdict:
+        name = "what is trained moves, and nothing else"
+        seen = self.seen["base"]
+        trained = trained_parameters(self.base, self.base.get("padded_vocab_size"))
+        moved = sum(size for norm, size in seen["moved"].values() if norm)
+        still = sorted(weight for weight, (norm, _) in seen["moved"].items() if not norm)
+        if moved > trained:
+            return Verdict(name, "contradicted", f"{moved:,} numbers moved, and {trained:,} are to be trained")
+        if still and not is_frozen(self.base) and self.base.moe.moe_num_experts == 1:
+            return Verdict(name, "contradicted", f"these weights do not move: {', '.join(still[:4])}")
+        return Verdict(name, "shown", f"{moved:,} of {trained:,} numbers")
+
+
+def _of(name: str, clause: str, text: str, keys: tuple[str, ...] = ()) -> Verdict:
+    return Verdict(name, "contradicted" if clause else "shown", clause or text, keys)

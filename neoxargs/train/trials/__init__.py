@@ -1,0 +1,1 @@
+"""Small runs in which `deepy verify` observes what a configuration does: losses, gradients, weights, outputs."""

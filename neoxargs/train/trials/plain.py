@@ -1,0 +1,96 @@
+"""The training loop in plain torch, on one rank: what DeepSpeed's engine must agree with.
+
+The model and the data are the run's own; gradients, clipping, weight decay and updates are torch's, written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.config.config import Config
+from neoxargs.facts.lr_schedule import rates
+from neoxargs.targets.wire_format import RankArguments
+from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.process import setup
+from neoxargs.train.run import model_and_data
+from neoxargs.train.track.tracker import Step
+
+
+def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, list[Step]]:
+    """Train as the configuration says; return the model and what each step measured. Raises Problems."""
+    config = arguments.config
+    model, shared, batches = model_and_data(arguments, process)
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    optimizer = _optimizer(config, trained)
+    rate, clip = rates(config), config.get("gradient_clipping")
+    accumulated, found = config.batch.gradient_accumulation_steps, []
+    model.train()
+    for iteration in range(config.training.train_iters):
+        step = list(islice(batches, accumulated))
+        counts = [int((batch.labels != IGNORED).sum()) for batch in step]
+        by_token = config.training.loss_average == "tokens"
+        shares = [count / max(sum(counts), 1) if by_token else 1 / accumulated for count in counts]
+        shared.losses.begin_step(1.0, accumulated)
+        optimizer.zero_grad(set_to_none=False)
+        loss = 0.0
+        for batch, share in zip(step, shares, strict=True):
+            part = model(**vars(batch)) * share
+            part.backward()
+            loss += float(part)
+        gradients = {name: float(weight.grad.norm()) for name, weight in trained.items() if weight.grad is not None}
+        norm = sum(value**2 for value in gradients.values()) ** 0.5
+        if clip and norm > clip:
+            for weight in trained.values():
+                if weight.grad is not None:
+                    weight.grad *= clip / norm
+        for group in optimizer.param_groups:
+            group["lr"] = rate(iteration)
+        optimizer.step()
+        reports = {f"gradient_norms/{name}": value for name, value in gradients.items()}
+        found.append(Step(iteration + 1, loss, rate(iteration), norm, 0.0, 0.0, reports=reports))
+    return model, found
+
+
+def _optimizer(config: Config, trained: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+    """Return torch's optimizer; raise Problems if torch has none of this type."""
+    kind, params, decay = (
+        (config.optimizer.type or "adam").lower(),
+        config.optimizer_params,
+        config.regularization.weight_decay,
+    )
+    beta1, beta2 = params.betas or (0.9, 0.999)
+    adam: dict[str, Any] = {
+        "betas": (beta1, beta2),
+        "eps": 1e-8 if params.eps is None else params.eps,
+        "amsgrad": params.amsgrad,
+    }
+    descent: dict[str, Any] = {
+        "momentum": params.momentum or 0.0,
+        "dampening": params.dampening,
+        "nesterov": params.nesterov,
+    }
+    adams = torch.optim.AdamW if params.adam_w_mode else torch.optim.Adam
+    makers: dict[str, Callable[[Iterable[Any]], torch.optim.Optimizer]] = {
+        "adam": lambda groups: adams(groups, lr=0.0, foreach=False, **adam),
+        "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.0, foreach=False, **adam),
+        "sgd": lambda groups: torch.optim.SGD(groups, lr=0.0, foreach=False, **descent),
+    }
+    if kind not in makers or config.mup.use_mup:
+        raise Problems(
+            Problem(f"torch has no optimizer of this type: {config.optimizer.type}", id="trial-not-possible")
+        )
+    is_matrix = {name: weight.dim() > 1 and not hasattr(weight, "no_weight_decay") for name, weight in trained.items()}
+    groups = [
+        {
+            "params": [trained[name] for name in trained if is_matrix[name] is matrix],
+            "weight_decay": decay if matrix else 0.0,
+        }
+        for matrix in (True, False)
+    ]
+    return makers[kind]([group for group in groups if group["params"]])

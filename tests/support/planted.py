@@ -1,0 +1,102 @@
+"""Runs trials with a fault planted in the trainer: `python -m tests.support.planted FILE N`, named by PLANTED."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neoxargs.processes.exit_at_once import exit_at_once
+from neoxargs.train import local_ranks
+from neoxargs.train.trials import main
+
+#: The variable that names the fault.
+VARIABLE = "PLANTED"
+
+
+def another_optimizer() -> None:
+    from neoxargs.train.optim import build
+
+    build._BUILDERS["adam"] = build._BUILDERS["sgd"]
+
+
+def no_clipping() -> None:
+    from neoxargs.train.parallel import gradient_norm
+
+    gradient_norm.shorten = lambda *_: None
+
+
+def no_gradient_of_the_router_loss() -> None:
+    from neoxargs.train.losses import added_losses
+
+    backward = added_losses._Add.backward
+
+    def without(ctx: Any, gradient: Tensor) -> Any:
+        first, second, *rest = backward(ctx, gradient)
+        return first, torch.zeros_like(second), *rest
+
+    added_losses._Add.backward = staticmethod(without)
+
+
+def dropout_in_evaluation() -> None:
+    from neoxargs.train.model.attention import SelfAttention
+
+    attend = SelfAttention._attend
+
+    def attended(self: Any, *arguments: Any) -> Tensor:
+        *others, _ = arguments
+        return attend(self, *others, self.dropout)
+
+    SelfAttention._attend = attended
+
+
+def a_frozen_layer_moves() -> None:
+    from neoxargs.train.engine import frozen
+
+    def freeze_all_but(is_trained: Callable[[str], bool], module: nn.Module) -> None:
+        original(lambda name: is_trained(name) or "final_norm" in name, module)
+
+    original = frozen.freeze_all_but
+    frozen.freeze_all_but = freeze_all_but
+
+
+def no_sum_over_replicas() -> None:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    DeepSpeedEngine.allreduce_gradients = lambda self, *rest, **names: None
+
+
+def a_leaking_mask() -> None:
+    from neoxargs.train.ops import sdpa
+
+    plain = sdpa.F.scaled_dot_product_attention
+
+    def leaking(*tensors: Any, **options: Any) -> Any:
+        return plain(*tensors, **{**options, "is_causal": False})
+
+    sdpa.F = type("F", (), {"scaled_dot_product_attention": staticmethod(leaking)})
+
+
+FAULTS = {
+    each.__name__: each
+    for each in (
+        another_optimizer, no_clipping, no_gradient_of_the_router_loss, dropout_in_evaluation, a_frozen_layer_moves,
+        no_sum_over_replicas, a_leaking_mask,
+    )
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    once = local_ranks.import_once
+
+    def imported(*arguments: Any) -> None:
+        """Plant the fault after everything is imported, before the ranks are forked."""
+        once(*arguments)
+        FAULTS[os.environ[VARIABLE]]()
+
+    main.import_once = imported
+    exit_at_once(main.main(sys.argv[1], int(sys.argv[2])))
