@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment, attr-defined, method-assign"
 """Runs trials with a fault planted in the trainer: `python -m tests.support.planted FILE N`, named by PLANTED."""
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def no_gradient_of_the_router_loss() -> None:
 
     def without(ctx: Any, gradient: Tensor) -> Any:
         first, second, *rest = backward(ctx, gradient)
+        assert second is not None
         return first, torch.zeros_like(second), *rest
 
     added_losses._Add.backward = staticmethod(without)
@@ -45,9 +47,9 @@ def no_gradient_of_the_router_loss() -> None:
 def dropout_in_evaluation() -> None:
     from neoxargs.train.model.attention import SelfAttention
 
-    attend = SelfAttention._attend
+    attend: Any = SelfAttention._attend
 
-    def attended(self: Any, *arguments: Any) -> Tensor:
+    def attended(self: Any, *arguments: Any) -> Any:
         *others, _ = arguments
         return attend(self, *others, self.dropout)
 

@@ -13,6 +13,7 @@ from neoxargs.base.options import add_json
 from neoxargs.base.request import Request
 from neoxargs.commands.verify.report import to_json, to_text
 from neoxargs.commands.verify.verify import verify
+from neoxargs.processes.interrupts import raise_on_sigterm
 from neoxargs.runs.run_spec import resolve_run
 
 DESCRIPTION = (
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a setting is contradicted. Raises Problems."""
+    raise_on_sigterm()
     spec = resolve_run(Request.of(options), os.environ)
     with tempfile.TemporaryDirectory(prefix="deepy-verify-") as temporary:
         folder = Path(options.keep or temporary)

@@ -62,20 +62,19 @@ def settings(small: Small, base: Config, folder: Path) -> Iterator[Setting]:
 
 
 def _reason(name: str, parameter: Parameter, base: Config, is_unread: bool) -> str:
-    if reason := NOT_SHOWN.get(name):
-        return reason
-    if not matters(name, base) or (name == "use_bias_in_mlp" and base.moe.moe_num_experts > 1):
-        return "with these values, the model does not depend on it"
+    """Return why no trial shows a setting; "" if one does."""
     kind = kind_of(parameter)
-    if kind in ("launch", "run") and parameter.to[:1] != ("train",):
-        return "the launcher reads it"
-    if kind == "launch":
-        return "it concerns how ranks are started or stopped"
-    if "path" in name and kind in ("data", "result", "evaluation", "speed"):
-        return "trials read random documents"
-    if kind == "sampling":
-        return "trials do not sample text"
-    return "this run does not read it" if is_unread or IMPACTS[kind] == "unread" else ""
+    reasons = {
+        NOT_SHOWN.get(name, ""): name in NOT_SHOWN,
+        "with these values, the model does not depend on it": not matters(name, base)
+        or (name == "use_bias_in_mlp" and base.moe.moe_num_experts > 1),
+        "the launcher reads it": kind == "run" and parameter.to[:1] != ("train",),
+        "it concerns how ranks are started or stopped": kind == "launch",
+        "trials read random documents": "path" in name and kind in ("data", "evaluation", "speed"),
+        "trials do not sample text": kind == "sampling",
+        "this run does not read it": is_unread or IMPACTS[kind] == "unread",
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _tried(name: str, parameter: Parameter, small: Small, base: Config, folder: Path) -> Setting:

@@ -27,6 +27,8 @@ EVALUATE, SAVE, LOG = 4, 4, 2
 #: The most iterations of a warm-up.
 WARM_UP = 3
 
+MICRO = "train_micro_batch_size_per_gpu"
+
 Values = dict[str, Any]
 
 #: What is left out of every trial: programs of others, other machines, and what measures instead of training.
@@ -91,10 +93,11 @@ def shrink(config: Config, draft: Draft, folder: Path) -> Small:
     return replace(small, values=small.with_synonyms(values))
 
 
-def one_process(config: Config) -> Values:
+def one_process(small: Small) -> Values:
     """Return the changes after which a small run has one rank and computes in fp32, without random numbers."""
     return {
-        **in_fp32(config),
+        **in_fp32(small.full),
+        "gradient_accumulation_steps": small.values["train_batch_size"] // small.values[MICRO],
         "model_parallel_size": 1,
         "pipe_parallel_size": 0,
         "moe_expert_parallel_size": 1,
@@ -187,6 +190,6 @@ def _batch(config: Config, replicas: int) -> Values:
     micro, steps = 2, 2 if accumulates else 1
     return {
         "train_batch_size": micro * steps * replicas,
-        "train_micro_batch_size_per_gpu": micro,
+        MICRO: micro,
         "gradient_accumulation_steps": steps,
     }

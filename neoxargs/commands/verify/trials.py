@@ -16,7 +16,7 @@ from neoxargs.processes.process_tree import kill_session
 from neoxargs.targets.wire_format import script_arguments
 
 #: Seconds without a result after which the ranks of a trial are ended.
-PATIENCE = 120.0
+PATIENCE = 300.0
 #: Seconds between two looks for results.
 POLL = 0.1
 

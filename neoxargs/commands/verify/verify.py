@@ -69,7 +69,7 @@ class _Trials:
         found = list(settings(self.small, self.base, self.folder / "tried"))
         tried = [setting for setting in found if setting.others]
         self.total = len(tried) + 10
-        exact = one_process(self.small.full)
+        exact = one_process(self.small)
         self._run("one process", [
             self._trial("one process", exact, 1, with_properties=True),
             self._trial("plain torch", exact, 1, "one process", in_plain_torch=True),

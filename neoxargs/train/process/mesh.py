@@ -8,8 +8,8 @@ NCCL communicator, and all ranks of the run take part in the creation of each, o
 
 from __future__ import annotations
 
+import gc
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from neoxargs.facts.layout import stages
 from neoxargs.registry.parallel import Parallel
@@ -78,12 +79,15 @@ def groups_of_axes(parallel: Parallel, world: int) -> dict[str, Tensor]:
 
 
 def destroy_groups() -> None:
-    """Destroy the process groups of all meshes, before `torch.distributed` itself is shut down."""
+    """Destroy all process groups but that of all ranks: those of meshes, and those that DeepSpeed has made.
+
+    Call it when no engine is used any more. A group has threads, which would slow down what follows in this process.
+    """
     close_channels()
-    while _groups:
-        _, group = _groups.popitem()
-        with suppress(ValueError):  # it was destroyed with torch.distributed
-            dist.destroy_process_group(group)
+    gc.collect()  # engines, which refer to themselves, hold groups
+    _groups.clear()
+    for group in [group for group in distributed_c10d._world.pg_names if group is not dist.group.WORLD]:
+        dist.destroy_process_group(group)
 
 
 #: The ranks of all groups of an axis -> this rank's group. Axes of size 1 share the group of this rank alone.

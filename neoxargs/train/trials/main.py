@@ -77,5 +77,5 @@ def _run(file: str, trials: Sequence[Trial]) -> int:
 
 
 if __name__ == "__main__":
-    signal_when_parent_ends(signal.SIGTERM)
+    signal_when_parent_ends(signal.SIGKILL)
     exit_at_once(main(sys.argv[1], int(sys.argv[2])))

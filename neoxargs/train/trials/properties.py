@@ -46,7 +46,10 @@ def properties(loop: Loop, config: Config, thoroughly: bool) -> dict[str, tuple[
     reach = config.shape.num_layers * (config.attention.sliding_window_width or 0)
     if 0 < reach < half and config.attention.window_attn_skip_freq is None:  # every layer has the window
         end = _scored(-1, None)
-        found["no token sees one outside its windows"] = loss(end), loss(lambda batch: end(_other_tokens(batch, 0, -reach - 1)))
+        found["no token sees one outside its windows"] = (
+            loss(end),
+            loss(lambda batch: end(_other_tokens(batch, 0, -reach - 1))),
+        )
     if masks_documents(config.data):
         late = _scored(half, None)
 
