@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import Problems, has_errors
 from neoxargs.base.record import Record
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.commands.verify.shrink import Small, Values
 from neoxargs.config.config import Config
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.compare.continuing import matters
+from neoxargs.resolve.compare.differences import same_function
 from neoxargs.resolve.compare.impact import IMPACTS, Impact, impact_of, kind_of
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.values.coerce import Mismatch, coerce
@@ -30,7 +31,7 @@ NOT_SHOWN = {
     "peak_theoretical_tflops": "it scales a number in log lines",
 }
 #: Other values of settings whose type lists none.
-OTHERS = {"split": ("60,30,10",), "optimizer.type": ("adam", "sgd", "lion")}
+OTHERS = {"split": ("60,30,10",), "optimizer.type": ("lamb", "adam", "lion")}
 #: Settings that other trials show than one with another value: see judge.py.
 BY_OTHER_TRIALS = ("load", "finetune", "model_parallel_size", "pipe_parallel_size")
 
@@ -87,7 +88,7 @@ def _tried(name: str, parameter: Parameter, small: Small, base: Config, folder: 
         except Problems as problems:
             refused = problems.problems[0].what
             continue
-        if unsupported := trainer_problems(other):
+        if has_errors(unsupported := trainer_problems(other)):
             refused = unsupported[0].what
             continue
         impact, _ = impact_of(parameter, (base, other))
@@ -122,7 +123,7 @@ def _candidates(name: str, parameter: Parameter, base: Config) -> Iterator[Value
                 fitting = coerce(value, parameter.type)
             except Mismatch:
                 continue
-            if fitting != now:
+            if not same_function(name, fitting, now):
                 yield {name: fitting}
 
 

@@ -17,6 +17,8 @@ STEPS = 20
 #: Iterations of the trials of single settings, after which a run of STEPS iterations ends.
 SHORT = 6
 SEQUENCE = 32
+#: Tokens in a sliding window: few, so that it hides some of a sequence after several layers.
+WINDOW = 4
 #: Features of an attention head.
 HEAD = 16
 EXPERTS = 4
@@ -24,8 +26,8 @@ EXPERTS = 4
 ROWS = 320
 #: Iterations between evaluations, between checkpoints, and between log lines.
 EVALUATE, SAVE, LOG = 4, 4, 2
-#: The most iterations of a warm-up.
-WARM_UP = 3
+#: The fewest iterations of a warm-up, if there is one.
+WARM_UP = 2
 
 MICRO = "train_micro_batch_size_per_gpu"
 
@@ -167,13 +169,12 @@ def _lengths(config: Config) -> Values:
         if config.is_set(name):
             values[name] = max(8, round(config.get(name) * tokens))
     if config.attention.sliding_window_width:
-        values["sliding_window_width"] = max(SEQUENCE // 8, round(config.attention.sliding_window_width * tokens))
+        values["sliding_window_width"] = WINDOW
     decay = STEPS
     if config.is_set("lr_decay_iters"):
         values["lr_decay_iters"] = decay = max(WARM_UP, round(schedule.lr_decay_iters * steps))
     if schedule.warmup:
-        # At least two iterations, and few enough that the run is mostly decay.
-        values["warmup"] = min(max(schedule.warmup, 2 / decay), max(WARM_UP / decay, schedule.warmup))
+        values["warmup"] = max(schedule.warmup, WARM_UP / decay)
     for name in ("warmup_num_steps", "total_num_steps", "cycle_first_step_size", "cycle_second_step_size"):
         if config.is_set(f"scheduler.params.{name}"):
             values[f"scheduler.params.{name}"] = max(3, round(config.get(f"scheduler.params.{name}") * steps))
