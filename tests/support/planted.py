@@ -83,11 +83,35 @@ def a_leaking_mask() -> None:
     sdpa.F = type("F", (), {"scaled_dot_product_attention": staticmethod(leaking)})
 
 
+def labels_are_the_tokens_themselves() -> None:
+    from neoxargs.train.batches import loader
+
+    def collate(samples: Any) -> Any:
+        return original([{**sample, "labels": sample["tokens"].clone()} for sample in samples])
+
+    original = loader.collate
+    loader.collate = collate
+
+
+def a_wrong_backward_pass() -> None:
+    from neoxargs.train.ops import rotary
+
+    for each in vars(rotary).values():
+        if isinstance(each, type) and issubclass(each, torch.autograd.Function):
+            backward = each.backward
+            each.backward = staticmethod(lambda ctx, *gradients, backward=backward: _halved(backward(ctx, *gradients)))
+
+
+def _halved(gradients: Any) -> Any:
+    first, *rest = gradients
+    return first * 0.5, *rest
+
+
 FAULTS = {
     each.__name__: each
     for each in (
         another_optimizer, no_clipping, no_gradient_of_the_router_loss, dropout_in_evaluation, a_frozen_layer_moves,
-        no_sum_over_replicas, a_leaking_mask,
+        no_sum_over_replicas, a_leaking_mask, labels_are_the_tokens_themselves, a_wrong_backward_pass,
     )
 }  # fmt: skip
 

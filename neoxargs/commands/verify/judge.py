@@ -41,6 +41,8 @@ class Tolerance(NamedTuple):
 
 FP32 = Tolerance(loss=2e-6, later=1e-4, gradient=1e-4, weight=0.05)
 HALF = Tolerance(loss=5e-3, later=2e-2, gradient=5e-2, weight=1.0)
+#: Relative differences of the two numbers of a property that rounding explains; slopes of a loss have fewer digits.
+EQUAL, SLOPES = 1e-5, 0.03
 #: A weight whose gradient is smaller than this share of the norm of all is moved by rounding.
 NOISE = 1e-5
 
@@ -56,7 +58,15 @@ def difference(one: Observed, other: Observed, allowed: Tolerance) -> str:
         norms = one["norms"][step - 1], other["norms"][step - 1]
         if None not in norms and step <= 3 and not math.isclose(*norms, rel_tol=10 * allowed.gradient):
             return f"the gradient norms of step {step} are {norms[0]:.6g} and {norms[1]:.6g}"
+    for (step, a), (_, b) in zip(_validation(one), _validation(other), strict=False):
+        if not abs(a - b) <= allowed.later * max(abs(b), 1.0):
+            return f"the validation losses after step {step} are {a:.7g} and {b:.7g}"
     return ""
+
+
+def _validation(seen: Observed) -> list[tuple[int, float]]:
+    # Not those of the test data, which are few: which of them count twice then depends on the number of ranks.
+    return [(step, loss) for step, part, loss in seen.get("evaluated", ()) if part == "validation"]
 
 
 def _gradients(ours: Mapping[str, float], theirs: Mapping[str, float], allowed: float) -> str:
@@ -80,6 +90,13 @@ def weights_differ(one: Observed, reference: Observed, allowed: float) -> str:
         if first.get(name, 0.0) > NOISE * total and not distance <= allowed * moved:
             return f"{name} is {distance:.3g} away, and moved by {moved:.3g}"
     return ""
+
+
+def violates(name: str, one: float, other: float) -> bool:
+    """Return whether the numbers of a property contradict it: if they must differ, by being equal."""
+    if name.startswith("a token sees"):
+        return one == other
+    return not math.isclose(one, other, rel_tol=SLOPES if name.startswith("the gradient is") else EQUAL)
 
 
 def setting(which: Setting, base: Observed, others: Sequence[Observed], is_half: bool) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from neoxargs.base.problems import Problems, has_errors
+from neoxargs.base.problems import Problems, has_errors, sentence
 from neoxargs.base.record import Record
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.commands.verify.shrink import Small, Values
@@ -32,6 +32,8 @@ NOT_SHOWN = {
 }
 #: Other values of settings whose type lists none.
 OTHERS = {"split": ("60,30,10",), "optimizer.type": ("lamb", "adam", "lion")}
+#: Tried also where the file does not set them, because every run depends on them.
+ALWAYS = ("optimizer.type", "gradient_clipping", "weight_decay")
 #: Settings that other trials show than one with another value: see judge.py.
 BY_OTHER_TRIALS = ("load", "finetune", "model_parallel_size", "pipe_parallel_size")
 
@@ -49,10 +51,10 @@ class Setting(Record):
 
 
 def settings(small: Small, base: Config, folder: Path) -> Iterator[Setting]:
-    """Yield every parameter that the user set. base: the small run. folder: for other token files."""
+    """Yield every parameter that the user set, and those of ALWAYS. base: the small run."""
     unread = unread_by_run(base)
     for name, parameter in REGISTRY.parameters.items():
-        if not small.full.is_set(name):
+        if not small.full.is_set(name) and name not in ALWAYS:
             continue
         if name in BY_OTHER_TRIALS:
             yield Setting(name, "rounding")
@@ -86,10 +88,10 @@ def _tried(name: str, parameter: Parameter, small: Small, base: Config, folder: 
         try:
             other = small.config(folder, changes)
         except Problems as problems:
-            refused = problems.problems[0].what
+            refused = sentence(problems.problems[0])
             continue
         if has_errors(unsupported := trainer_problems(other)):
-            refused = unsupported[0].what
+            refused = sentence(unsupported[0])
             continue
         impact, _ = impact_of(parameter, (base, other))
         if not found or impact == expected:

@@ -12,7 +12,7 @@ from neoxargs.facts.data import path_list
 from neoxargs.facts.model import is_reward_model
 from neoxargs.files.token_files.sources import REWARD_FILES, TOKEN_FILES, blend
 
-DOCUMENTS = 600
+DOCUMENTS = 4000
 #: ByteLevelTokenizer's token for the end of a document, and the label that is not trained.
 END, IGNORED = 256, -100
 

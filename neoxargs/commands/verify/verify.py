@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from neoxargs.base.record import Record
+from neoxargs.base.record import Record, replace
 from neoxargs.commands.verify import judge, trials
 from neoxargs.commands.verify.judge import FP32, HALF, Verdict
 from neoxargs.commands.verify.settings import TRIES, Setting, settings
@@ -92,8 +92,12 @@ class _Trials:
             unclear = [each for each in unclear if each.expected != "rounding"]
             if unclear:
                 self._run(f"tries {number}", self._others(unclear, number))
-        verdicts = [self._judged(each) for each in found]
-        return Report(self.small, self.base, tuple(self._properties()), tuple(verdicts), len(self.seen))
+        verdicts = [(self._judged(each), self.small.full.is_set(each.name)) for each in found]
+        unset = (replace(verdict, name=f"{verdict.name} (default)") for verdict, is_set in verdicts if not is_set)
+        properties = (*self._properties(), *unset)
+        return Report(
+            self.small, self.base, properties, tuple(each for each, is_set in verdicts if is_set), len(self.seen)
+        )
 
     def _short(self) -> Values:
         """Return the changes after which a run ends early, with the same schedule."""
@@ -206,17 +210,13 @@ class _Trials:
         """Yield the properties that the ranks tried, in the run itself and in fp32 and in those with other values."""
         tried: dict[str, list[tuple[str, float, float]]] = {}
         for trial, seen in self.seen.items():
-            for name, (one, other) in seen.get("properties", {}).items():
-                tried.setdefault(name, []).append((trial, one, other))
+            for name, pair in seen.get("properties", {}).items():
+                subject, _, weight = name.partition(": ")
+                tried.setdefault(subject, []).append((f"{trial}, {weight}" if weight else trial, *pair))
         for name, pairs in tried.items():
-            wants_other = name.startswith("a token sees")
-            wrong = [
-                each
-                for each in pairs
-                if (each[1] == each[2] if wants_other else abs(each[1] - each[2]) > 1e-5 * abs(each[1]))
-            ]
-            clause = f"trial {wrong[0][0]}: losses {wrong[0][1]:.7g} and {wrong[0][2]:.7g}" if wrong else ""
-            yield _of(name, clause, f"in {len(pairs)} trials")
+            wrong = [(where, one, other) for where, one, other in pairs if judge.violates(name, one, other)]
+            clause = f"in {wrong[0][0]}: {wrong[0][1]:.7g} and {wrong[0][2]:.7g}" if wrong else ""
+            yield _of(name, clause, f"tried {len(pairs)} times")
         apart = {trial: seen["replicas_differ"] for trial, seen in self.seen.items() if seen.get("replicas_differ")}
         clause = "; ".join(f"trial {trial}: {', '.join(names[:3])}" for trial, names in [*apart.items()][:1])
         yield _of("ranks with the same part of the model hold the same numbers", clause, "after all trials", LAYOUT)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import Problems, sentence
 from neoxargs.hosts.rendezvous import unused_port
 from neoxargs.processes.exit_at_once import exit_at_once
 from neoxargs.processes.process_tree import signal_when_parent_ends
@@ -64,7 +64,7 @@ def _run(file: str, trials: Sequence[Trial]) -> int:
             with contextlib.redirect_stdout(said):
                 found = observe(trial, process)
         except Problems as refused:
-            found = {"refused": [problem.what for problem in refused.problems]}
+            found = {"refused": [sentence(problem) for problem in refused.problems]}
         mesh.destroy_groups()
         torch.use_deterministic_algorithms(False)
         torch.set_float32_matmul_precision(matmul)

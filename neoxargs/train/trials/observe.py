@@ -73,7 +73,7 @@ def observe(trial: Trial, process: setup.Process) -> Observed:
 
 
 def _in_plain_torch(trial: Trial, arguments: RankArguments, process: setup.Process) -> Observed:
-    model, steps = plain.steps(arguments, process)
+    model, steps, tried = plain.steps(arguments, process)
     theirs = _final(trial.reference)
     assert theirs
     distances = {
@@ -81,7 +81,7 @@ def _in_plain_torch(trial: Trial, arguments: RankArguments, process: setup.Proce
         for name, weight in named_weights(model).items()
         if name in theirs.slices
     }
-    return {**_numbers(steps), "distances": distances}
+    return {**_numbers(steps), "distances": distances, "properties": tried}
 
 
 def _numbers(steps: list[Step]) -> Observed:

@@ -6,7 +6,7 @@ The model and the data are the run's own; gradients, clipping, weight decay and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -17,20 +17,30 @@ from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process import setup
 from neoxargs.train.run import model_and_data
 from neoxargs.train.track.tracker import Step
+from neoxargs.train.trials import properties
+from neoxargs.train.trials.properties import Properties
 
 
-def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, list[Step]]:
-    """Train as the configuration says; return the model and what each step measured. Raises Problems."""
+def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, list[Step], Properties]:
+    """Train as the configuration says; return the model, what each step measured, and properties. Raises Problems.
+
+    The properties are those of the untrained model, in training, where other kernels may run than in evaluation.
+    """
     config = arguments.config
     model, shared, batches = model_and_data(arguments, process)
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     optimizer = _optimizer(config, trained)
     rate, clip = rates(config), config.get("gradient_clipping")
-    accumulated, found = config.batch.gradient_accumulation_steps, []
+    accumulated, found = config.batch.gradient_accumulation_steps, list[Step]()
     model.train()
+    first = next(batches)
+    tried = _properties(config, model, first)
+    batches = chain([first], batches)
     for iteration in range(config.training.train_iters):
         step = list(islice(batches, accumulated))
         counts = [int((batch.labels != IGNORED).sum()) for batch in step]
@@ -54,7 +64,17 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
         optimizer.step()
         reports = {f"gradient_norms/{name}": value for name, value in gradients.items()}
         found.append(Step(iteration + 1, loss, rate(iteration), norm, 0.0, 0.0, reports=reports))
-    return model, found
+    return model, found, tried
+
+
+def _properties(config: Config, model: GPT, batch: MicroBatch) -> Properties:
+    if config.moe.moe_num_experts > 1:  # a small step may send tokens to other experts
+        return {}
+    found = properties.of_gradients(model, lambda: model(**vars(batch)))
+    if config.post_training.train_impl == "normal":
+        with torch.no_grad():
+            found |= properties.of_attention(lambda change: float(model(**vars(change(batch)))), config)
+    return found
 
 
 def _optimizer(config: Config, trained: dict[str, nn.Parameter]) -> torch.optim.Optimizer:

@@ -53,6 +53,8 @@ def contradicted(report: dict[str, Any]) -> set[str]:
         (planted.a_frozen_layer_moves, ADAPTERS, (), {"what is trained moves, and nothing else"}),
         (planted.no_sum_over_replicas, DENSE, ("--gpus", "2"), {"ranks compute what one process does"}),
         (planted.a_leaking_mask, DENSE, (), {"no token sees a later one"}),
+        (planted.labels_are_the_tokens_themselves, DENSE, (), {"a label is the next token"}),
+        (planted.a_wrong_backward_pass, DENSE, (), {"the gradient is the slope of the loss"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
