@@ -52,6 +52,7 @@ from neoxargs.checks.data.files import (
     unreadable_base_shapes,
     unreadable_prompts,
 )
+from neoxargs.checks.data.usage import missing_ends, often_repeated, wasted_samples
 from neoxargs.checks.machine import launcher, secrets
 from neoxargs.checks.machine.disk_space import (
     folder_problems,
@@ -115,8 +116,10 @@ class Check(Record):
 
 
 #: Ids of problems of the contents of data files.
-WRONG_DATA = ("data-file-damaged", "data-file-changed", "data-other-tokenizer", "labels-as-data",
-              "labels-do-not-match", "pairs-do-not-match", "rewards-do-not-match")  # fmt: skip
+WRONG_DATA = (
+    "data-file-damaged", "data-file-changed", "data-other-tokenizer", "labels-as-data", "labels-do-not-match",
+    "pairs-do-not-match", "rewards-do-not-match", "padded-vocab-too-small",
+)  # fmt: skip
 
 
 def problems(
@@ -256,6 +259,9 @@ CHECKS: tuple[Check, ...] = (
     Check("files", lambda spec: no_document_fits(spec.config)),
     Check("files", lambda spec: empty_splits(spec.config)),
     Check("files", lambda spec: shorter_than_a_sample(spec.config)),
+    Check("files", lambda spec: missing_ends(spec.config), ("train", "eval")),
+    Check("files", lambda spec: often_repeated(spec.config)),
+    Check("files", lambda spec: wasted_samples(spec.config)),
     Check("files", lambda spec: unnamed_files(spec.config)),
     Check("files", lambda spec: too_few_rows(spec.config), SHIPPED),
     Check("files", lambda spec: unreadable_base_shapes(spec.config), SHIPPED),

@@ -22,6 +22,8 @@ MAX_BYTES = 1 << 30
 BYTE_LEVEL = 257
 #: GPT-NeoX's character tokenizer has a table of fixed size, larger than the 256 byte values it uses.
 CHAR_LEVEL = 512
+#: The end-of-document token of tokenizers without a file.
+FIXED_ENDS = {"ByteLevelTokenizer": BYTE_LEVEL - 1, "CharLevelTokenizer": 0}
 #: OpenAI's GPT-2 vocabulary as distributed by Hugging Face, plus the padding token that GPT-NeoX adds.
 HF_GPT2 = 50257 + 1
 #: tiktoken's encodings and their sizes.

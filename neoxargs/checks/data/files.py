@@ -20,6 +20,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.data import path_list
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import (
+    FIXED_ENDS,
     SAME_VOCABULARY,
     has_format,
     ids_of_tokens,
@@ -43,7 +44,8 @@ from neoxargs.files.token_files.index import (
     MAGIC,
     Tokenised,
     begins_with_label,
-    first_ids,
+    largest_of_type,
+    some_ids,
     tokenised_by,
 )
 from neoxargs.files.token_files.sources import (
@@ -67,7 +69,7 @@ SUFFIXES = (".bin", ".idx")
 #: More missing token files of one parameter are one problem.
 MANY_MISSING = 3
 STDLIB = "python-stdlib"
-#: Number of token ids at the beginning of a file that are compared with the size of the embedding.
+#: Number of token ids of a file, from several of its parts, that are compared with the size of the embedding.
 EXAMINED = 1 << 17
 #: Bytes of token files that a check reads to compare them with their checksums, in a few hundredths of a second.
 READ_AT_MOST = 1 << 24
@@ -251,20 +253,35 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         return
     made_by = None if is_label else tokenised_by(prefix)
     other = list(_other_tokenizer(config, name, prefix, made_by)) if made_by else []
-    rows = vocabulary_rows(config)
-    if rows and not other and (wrong := first_beyond(prefix, _ids(prefix), rows, IGNORED if is_label else 0, name)):
-        other = [replace(wrong, where=config.source(name).where)]
-    yield from other
+    yield from other or _unknown_ids(config, name, prefix, is_label)
+
+
+def _unknown_ids(config: Config, name: str, prefix: str, is_label: bool) -> Iterator[Problem]:
+    """Yield the error of a token id beyond the embedding, or a warning about ids that are not the tokenizer's."""
+    ids, where, rows = _ids(prefix), config.source(name).where, vocabulary_rows(config)
+    tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
+    if rows and (wrong := first_beyond(prefix, ids, rows, IGNORED if is_label else 0, name)):
+        yield replace(wrong, where=where)
+        return
+    largest = largest_of_type(prefix)
+    if tokens and ids and ids[1].id >= tokens:
+        what = f"{name}: {prefix}.bin contains token id {ids[1].id}"
+    elif tokens and largest and largest < tokens - 1:
+        what = f"{name}: the token ids in {prefix}.bin are stored as numbers up to {largest:,}"
+    else:
+        return
+    what, about = f"{what}, but the tokenizer has {tokens:,} tokens", (name, "tokenizer_type")
+    yield Problem(what, where, SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
 
 
 def _ids(prefix: str) -> tuple[Extreme, Extreme] | None:
-    """Return the smallest and the largest token id of a file as recorded, otherwise those of its beginning."""
+    """Return the smallest and the largest token id of a file as recorded, otherwise those of some of its parts."""
     record = recorded(prefix).get(".bin")
     if record and record.digest.size == os.path.getsize(prefix + ".bin"):
         return record.ids
-    ids = list(first_ids(prefix, EXAMINED))
-    low, high = (min(ids), max(ids)) if ids else (0, 0)
-    return (Extreme(low, ids.index(low)), Extreme(high, ids.index(high))) if ids else None
+    parts = {begin: list(ids) for begin, ids in some_ids(prefix, EXAMINED)}
+    found = [Extreme(id_, begin + ids.index(id_)) for begin, ids in parts.items() for id_ in (min(ids), max(ids))]
+    return (min(found), max(found)) if found else None
 
 
 def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
@@ -283,7 +300,7 @@ def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised)
 def _other_end(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
     """Yield a warning if documents end with another token than that of the tokenizer."""
     try:
-        end = _end_of_document(config)
+        end = end_of_document_token(config)
     except Problems:  # reported once, not for each token file
         return
     if end is not None and made_by.eod not in (None, end):
@@ -443,15 +460,17 @@ def _other_format(config: Config, path: str) -> Iterator[Problem]:
 def _unknown_end(config: Config) -> Iterator[Problem]:
     """Yield the problem of a tokenizer's folder whose end token is not in the vocabulary, or that cannot be read."""
     try:
-        _end_of_document(config)
+        end_of_document_token(config)
     except Problems as problems:
         where = config.source("vocab_file").where
         yield from (replace(problem, where=where) for problem in problems.problems)
 
 
-def _end_of_document(config: Config) -> int | None:
+def end_of_document_token(config: Config) -> int | None:
     """Return the id of the end-of-document token; None if it cannot be known without the tokenizer. Raises Problems."""
     kind, file = config.tokenizer.tokenizer_type, config.tokenizer.vocab_file
+    if kind in FIXED_ENDS:
+        return FIXED_ENDS[kind]
     ids = ids_of_tokens(kind, file)
     return end_of_document(folder_of(kind, file), ids.get) if ids else None
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from neoxargs.base.problems import Problem
@@ -16,35 +15,16 @@ from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import differing, rates
 from neoxargs.facts.timeline import evaluation_iterations, save_iterations
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.files.token_files import index
-from neoxargs.files.token_files.sources import Part, Source, sources, weights
+from neoxargs.files.token_files.sources import Part, Source, sources
 from neoxargs.launch.start.prepare import with_text
 from neoxargs.plan.estimate import Plan
 from neoxargs.resolve.compare.differences import Difference
-from neoxargs.runs.epochs import cut_of, samples_in
+from neoxargs.runs.drawn import Drawn, drawn
 
 #: Iterations at which curves are computed.
 POINTS = 290
 #: Operations of a forward pass, as a fraction of those of a training step without recomputation.
 FORWARD = 1 / 3
-
-
-class Drawn(Record):
-    """What training reads of a source."""
-
-    source: Source
-    tokens: float
-    """Tokens that training reads from it, repetitions included."""
-    available: float | None
-    """Tokens of one pass; None if the file cannot be read."""
-
-    @property
-    def epochs(self) -> float | None:
-        return self.tokens / self.available if self.available else None
-
-    def repeats_in(self, iterations: int) -> int | None:
-        """Return the iteration in which a document is read a second time, about; None if none is."""
-        return int(iterations / self.epochs) + 1 if self.epochs and self.epochs > 1 else None
 
 
 class Forecast(Record):
@@ -124,28 +104,7 @@ class Forecast(Record):
     @cached_property
     def drawn(self) -> list[Drawn]:
         """What training reads of each source; empty if that depends on token files that cannot be read."""
-        config, chosen = self.config, [source for source in self._sources["train"] if source.weight != 0]
-        passes = {source: _one_pass(source, config) for source in chosen}
-        total = self.iterations * config.batch.train_batch_size * config.shape.seq_length
-        return [
-            Drawn(answers, total * share, passes[source])
-            for source, share in zip(chosen, self._shares(chosen, passes), strict=False)
-            for answers in ([source, source.rejected] if source.rejected else [source])
-        ]
-
-    def _shares(self, chosen: Sequence[Source], passes: Mapping[Source, float | None]) -> list[float]:
-        """Return the share of the samples that each source has; empty if that is not known."""
-        data = self.config.data
-        if len(chosen) == 1:
-            return [1.0]
-        if self.config.training.train_epochs:
-            each = [passes[source] or 0.0 for source in chosen]
-        elif all(source.weight for source in chosen) or all(index.extent(source.prefix) for source in chosen):
-            tokens, documents = partial(_of_share, what="tokens"), partial(_of_share, what="sequences")
-            each = weights(chosen, data, tokens, documents)
-        else:
-            return []
-        return [weight / (sum(each) or 1) for weight in each]
+        return drawn(with_text(self.config))
 
     @cached_property
     def evaluations(self) -> list[int]:
@@ -203,24 +162,3 @@ class Forecast(Record):
     @property
     def cost(self) -> float | None:
         return None if self.price is None else self.price * self.seconds / 3600 * self.plan.layout.ranks
-
-
-def _one_pass(source: Source, config: Config) -> float | None:
-    """Return the tokens of one pass over a source; None if its files cannot be read."""
-    if config.data.pack_impl == "packed":
-        return _of_share(source, "tokens") or None
-    try:
-        samples = samples_in(source, cut_of(config))
-    except ImportError:
-        return None
-    return float(samples * config.shape.seq_length) if samples else None
-
-
-def _of_share(source: Source, what: str) -> int:
-    """Return the number of tokens or sequences in the share of a source; about as many, because documents differ."""
-    size = index.extent(source.prefix)
-    if size is None:
-        return 0
-    chosen = source.share.sequences(size.sequences)
-    count: int = getattr(size, what)
-    return int(count * (chosen.stop - chosen.start) / max(size.sequences, 1))

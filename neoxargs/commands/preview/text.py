@@ -15,10 +15,11 @@ from neoxargs.base.text import (
     shorten,
     wrap,
 )
-from neoxargs.commands.preview.forecast import Drawn, Forecast
+from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts.description import batch_equation, counted
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.plan.output.wording import verdict
+from neoxargs.runs.drawn import Drawn
 from neoxargs.runs.summary import LABEL, WIDTH
 
 #: Shares of the run at which the learning rate is listed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -187,6 +187,41 @@ def first_ids(prefix: str, count: int) -> Sequence[int]:
     with open(prefix + ".bin", "rb") as ids:
         data = ids.read(count * size)
     return memoryview(data[: len(data) // size * size]).cast(_LETTERS[head[2]])
+
+
+def some_ids(prefix: str, count: int, parts: int = 4) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield about `count` token ids from evenly spaced parts of a file, the first and the last ids among them.
+
+    Each part comes with the position of its first id. Without numpy.
+    """
+    head = _header(prefix)
+    if head is None:
+        return
+    size, letter = ITEM_SIZES[head[2]], _LETTERS[head[2]]
+    with open(prefix + ".bin", "rb") as file:
+        total = os.fstat(file.fileno()).st_size // size
+        length = -(-min(count, total) // parts)
+        for begin in dict.fromkeys(part * (total - length) // (parts - 1) for part in range(parts) if length):
+            file.seek(begin * size)
+            data = file.read(length * size)
+            yield begin, memoryview(data[: len(data) // size * size]).cast(letter)
+
+
+def some_lengths(prefix: str, count: int) -> Sequence[int]:
+    """Return the lengths of the first sequences, without numpy."""
+    head = _header(prefix)
+    if head is None:
+        return ()
+    with open(prefix + ".idx", "rb") as idx:
+        idx.seek(HEADER.size)
+        data = idx.read(4 * min(count, head[3]))
+    return memoryview(data[: len(data) // 4 * 4]).cast("i")
+
+
+def largest_of_type(prefix: str) -> int:
+    """Return the largest number that the type of a file's token ids can hold; 0 in another format."""
+    head = _header(prefix)
+    return 2 ** (8 * ITEM_SIZES[head[2]] - _LETTERS[head[2]].islower()) - 1 if head else 0
 
 
 def _header(prefix: str) -> tuple[Any, ...] | None:

@@ -19,6 +19,8 @@ from neoxargs.plan.given.target import BF16_GENERATION
 NOTICEABLE = 0.98
 #: Elements of `reduce_bucket_size` for fewer and larger messages, because each message between hosts has a latency.
 LARGE_BUCKET = 500_000_000
+#: What can be on the device again, if it has the memory.
+OFFLOADED = ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device")
 
 
 def suggest_faster(original: Plan, resolve: Resolve) -> list[Suggestion]:
@@ -31,6 +33,9 @@ def suggest_faster(original: Plan, resolve: Resolve) -> list[Suggestion]:
 
 def _levers(plan: Plan) -> Iterator[Changes]:
     yield from _less_work(plan)
+    for name in OFFLOADED:
+        if plan.config.get(name) not in (None, "none"):
+            yield {name: "none"}
     if plan.layout.data > 1 and not plan.config.parallel.pipe_parallel_size:
         yield from _overlapped(plan)
 

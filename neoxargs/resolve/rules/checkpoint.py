@@ -64,6 +64,45 @@ def extra_save_iters_are_reached(
 
 
 @check
+def extra_save_iters_are_kept(
+    save: str | None,
+    extra_save_iters: Sequence[int] | None,
+    keep_last_n_checkpoints: int | None,
+    checkpoint_factor: float | None,
+    checkpoint_scale: str,
+    train_iters: int,
+) -> Finding | None:
+    """keep_last_n_checkpoints removes all older checkpoints, including those of extra_save_iters, which are usually
+    saved to be kept: the checkpoint is gone when it is needed
+    (https://github.com/andrewargatkiny/dense-attention/pull/10).
+
+        save: checkpoints
+        checkpoint_factor: 10
+        extra_save_iters: [15]
+        keep_last_n_checkpoints: 2
+    """
+    if not save or not keep_last_n_checkpoints or checkpoint_scale != "linear":
+        return None
+    factor, extra = (
+        int(checkpoint_factor or train_iters),
+        {each for each in extra_save_iters or () if each < train_iters},
+    )
+
+    def saved_after(iteration: int) -> int:
+        """Return how many checkpoints are saved later, the one at the end of the run included."""
+        at_intervals = range((iteration // factor + 1) * factor, train_iters, factor)
+        return len(at_intervals) + sum(each > iteration and each % factor > 0 for each in extra) + 1
+
+    removed = [str(each) for each in sorted(extra) if saved_after(each) >= keep_last_n_checkpoints]
+    if not removed:
+        return None
+    what = f"keep_last_n_checkpoints ({keep_last_n_checkpoints}) removes the checkpoint{'s' * (len(removed) > 1)} of "
+    what += f"extra_save_iters ({listed(removed, 'and')}) before the run ends"
+    about = ["extra_save_iters", "keep_last_n_checkpoints"]
+    return warn(what, "remove keep_last_n_checkpoints, or copy these checkpoints elsewhere in time", about)
+
+
+@check
 def save_names_a_folder(save: str | None) -> Finding | None:
     """An empty save, such as that of a script's variable that is not set, is no folder: no checkpoints are written, and
     the trained model is lost.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
-from neoxargs.facts.data import Paths, path_list
+from neoxargs.facts.data import SPLITS, Paths, path_list
 from neoxargs.resolve.rules.rule import Finding, check, check_each_split, derive_each_split, refuse, warn
 
 Weights = Sequence[float] | None
@@ -162,22 +162,31 @@ def restarting_positions_have_the_mask(
 
 @check
 def validation_data_is_not_training_data(
-    train_data_paths: Paths, valid_data_paths: Paths, pos_train_data_paths: Paths, pos_valid_data_paths: Paths
+    train_data_paths: Paths,
+    valid_data_paths: Paths,
+    test_data_paths: Paths,
+    pos_train_data_paths: Paths,
+    pos_valid_data_paths: Paths,
+    pos_test_data_paths: Paths,
 ) -> Finding | None:
-    """A validation loss on training data says nothing about new text: it falls even if the model only memorises
-    (https://github.com/Alexander-H-Liu/End-to-end-ASR-Pytorch/issues/31).
+    """A validation or test loss on training data says nothing about new text: it falls even if the model only memorises
+    (https://github.com/Alexander-H-Liu/End-to-end-ASR-Pytorch/issues/31,
+    https://github.com/herniqeu/extract0/issues/1).
 
         train_data_paths: [web, books]
         valid_data_paths: [web]
         test_data_paths: [wiki]
     """
-    for prefix, train, valid in (
-        ("", train_data_paths, valid_data_paths),
-        ("pos_", pos_train_data_paths, pos_valid_data_paths),
+    for prefix, train, *others in (
+        ("", train_data_paths, valid_data_paths, test_data_paths),
+        ("pos_", pos_train_data_paths, pos_valid_data_paths, pos_test_data_paths),
     ):
-        both = [path for path in path_list(valid) if path in path_list(train)]
-        if both:
-            about = [f"{prefix}valid_data_paths", f"{prefix}train_data_paths"]
-            what = f"{about[0]} contains training data: {listed(both, 'and')}"
-            return warn(what, "use other documents for validation" + ", or data_path with split" * (not prefix), about)
+        trained = set(path_list(train))
+        names = [f"{prefix}{split}_data_paths" for split in SPLITS]
+        both = {name: trained & {*path_list(paths)} for name, paths in zip(names[1:], others, strict=True)}
+        if about := [name for name, paths in both.items() if paths]:
+            files = listed(sorted(set().union(*both.values())), "and")
+            what = f"{listed(about, 'and')} {'contains' if len(about) == 1 else 'contain'} training data: {files}"
+            use = "use other documents for validation" if about[0] == names[1] else "use other documents for the test"
+            return warn(what, use + ", or data_path with split" * (not prefix), [*about, names[0]])
     return None

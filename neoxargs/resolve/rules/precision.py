@@ -7,6 +7,7 @@ from collections.abc import Collection
 from neoxargs.facts.model import GATED
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.synonyms import Default, agreed_value, synonyms
+from neoxargs.resolve.rules.usual import USUAL
 
 #: GPT-NeoX's name of a precision -> the section of DeepSpeed's JSON that enables it.
 SECTION_OF_PRECISION = {"fp16": "fp16", "bfloat16": "bf16"}
@@ -223,3 +224,60 @@ def fp16_suits_the_model(precision: str, finetune: bool, lora__rank: int, norm: 
         return None
     what = f"precision (fp16) with a pretrained model of {norm} and {activation}, which was probably trained in bf16: "
     return warn(what + "its activations can exceed fp16", "set precision to bfloat16", ["precision"])
+
+
+#: A dynamic loss scale usually settles between these powers of 2.
+USUAL_POWERS = (3, 16)
+#: The smallest fixed loss scale that is not reported.
+SMALLEST_FIXED = 64
+
+
+@check
+def fixed_loss_scale_lifts_gradients(
+    precision: str, fp16__loss_scale: float, written: Collection[str]
+) -> Finding | None:
+    """A loss scale multiplies the gradients, most of which are otherwise below the smallest number of fp16, 6e-8, and
+    become 0. Usual fixed scales are 128 to 32768 (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740, 3.2). A
+    scale of 1 scales nothing, and 12 or 16 are probably meant as powers of 2, which only initial_scale_power is
+    (https://github.com/NVIDIA/apex/pull/45).
+
+        precision: fp16
+        fp16: {enabled: true, loss_scale: 16}
+    """
+    if precision != "fp16" or not 0 < fp16__loss_scale < SMALLEST_FIXED:
+        return None
+    name = next((name for name in ("fp16.loss_scale", "loss_scale") if name in written), "fp16.loss_scale")
+    what = f"{name} ({fp16__loss_scale:g}) is a fixed loss scale that is too small for most gradients in fp16"
+    return warn(what, f"remove {name} for a dynamic loss scale, or set it to 1024", [name])
+
+
+@check
+def loss_scale_settles_early(
+    precision: str,
+    fp16__loss_scale: float,
+    fp16__initial_scale_power: int,
+    fp16__loss_scale_window: int,
+    train_iters: int,
+    written: Collection[str],
+) -> Finding | None:
+    """A dynamic loss scale begins at 2 to the power of initial_scale_power. Each step that overflows is skipped, and
+    halves it, until it is about 65536 or less; it doubles after loss_scale_window steps without an overflow. In a short
+    run, a high start skips a large part of the steps, and from a low start, a long window never reaches a scale at
+    which small gradients are kept (https://github.com/zai-org/CogVideo/issues/233).
+
+        train_iters: 40
+        precision: fp16
+        fp16: {enabled: true, initial_scale_power: 32}
+    """
+    power, (low, high) = fp16__initial_scale_power, USUAL_POWERS
+    names = ["fp16.initial_scale_power", "train_iters"]
+    if precision != "fp16" or fp16__loss_scale or names[0] not in written:
+        return None
+    if 10 * (power - high) > train_iters > 0 and power <= USUAL[names[0]].most:
+        what = f"with {names[0]} ({power}), about {power - high} of {train_iters} iterations are skipped until the "
+        return warn(f"{what}loss scale has fallen to {2**high}", f"set {names[0]} to {high}", names)
+    if power < low and fp16__loss_scale_window >= train_iters > 0:
+        window = f"fp16.loss_scale_window ({fp16__loss_scale_window})"
+        what = f"with {names[0]} ({power}) and {window}, the loss scale is at most {2**power} in all {train_iters} "
+        return warn(f"{what}iterations", f"set {names[0]} to {high}", [*names, "fp16.loss_scale_window"])
+    return None

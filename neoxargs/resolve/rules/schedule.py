@@ -257,6 +257,60 @@ def warm_up_ends_before_the_run(
 
 
 @check
+def warm_up_leaves_time_to_train(
+    warmup: float,
+    lr_decay_iters: int,
+    train_iters: int,
+    scheduler__type: str | None,
+    scheduler__params__warmup_num_steps: int | None,
+) -> Finding | None:
+    """A warm-up takes a small part of a run, usually 1 to 10 %. One that takes half of it or more trains most of the
+    run with a fraction of the learning rate that is set. That happens when a number of steps, or a share of a long
+    decay, is kept for a shorter run (https://github.com/PeterGriffinJin/Search-R1/issues/28,
+    https://github.com/axolotl-ai-cloud/axolotl/pull/2897).
+
+        train_iters: 100
+        warmup: 0.6
+    """
+    of_deepspeed = scheduler__type in WITH_WARMUP_STEPS
+    steps = (scheduler__params__warmup_num_steps or 0) if of_deepspeed else int(warmup * lr_decay_iters)
+    if not train_iters / 2 <= steps < train_iters or (scheduler__type and not of_deepspeed):
+        return None
+    name = "scheduler.params.warmup_num_steps" if of_deepspeed else "warmup"
+    usual = str(max(1, train_iters // 20)) if of_deepspeed else f"{0.05 * train_iters / lr_decay_iters:.2g}"
+    return warn(
+        f"the learning rate rises in the first {steps} of {train_iters} iterations",
+        f"set {name} to {usual}, for 5 % of the run",
+        about=[name, "train_iters"] if of_deepspeed else [name, "lr_decay_iters", "train_iters"],
+    )
+
+
+@check
+def decay_lasts_most_of_the_run(
+    lr: float, min_lr: float, lr_decay_style: str, lr_decay_iters: int, train_iters: int, scheduler__type: str | None
+) -> Finding | None:
+    """After lr_decay_iters, the learning rate stays at min_lr. A run that was extended while its decay was not, or
+    whose decay counts something else, such as epochs, spends most of its time at the lowest rate, where little is
+    learned. Published schedules decay over the whole run (Hoffmann et al. 2022, https://arxiv.org/abs/2203.15556,
+    appendix B; https://github.com/NVIDIA-NeMo/RL/issues/1269).
+
+        train_iters: 1000
+        lr_decay_iters: 100
+        lr_decay_style: cosine
+        min_lr: 1.0e-4
+    """
+    decays = not scheduler__type and lr_decay_style in ("linear", "cosine") and 0 < min_lr < lr / 2
+    if not decays or 2 * lr_decay_iters > train_iters:
+        return None
+    return warn(
+        f"the learning rate is at its minimum, min_lr ({min_lr:g}), in the last {train_iters - lr_decay_iters} of "
+        f"{train_iters} iterations, because lr_decay_iters is {lr_decay_iters}",
+        f"set lr_decay_iters to {train_iters}, or remove it",
+        about=["lr_decay_iters", "train_iters", "min_lr"],
+    )
+
+
+@check
 def decay_ends_with_the_run(
     lr: float,
     min_lr: float,

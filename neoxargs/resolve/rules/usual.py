@@ -39,7 +39,6 @@ USUAL: dict[str, Usual] = {
     "momentum": Usual("0.8 to 0.99", 0, 0.9999),
     "gradient_clipping": Usual("0.1 to 10", 1e-4, 1e12),
     # the schedule
-    "warmup": Usual("0.001 to 0.1", 0, 0.9),
     "scheduler.params.warmup_min_lr": _LR,
     "scheduler.params.warmup_max_lr": _LR,
     "scheduler.params.cycle_min_lr": _LR,
@@ -87,7 +86,7 @@ USUAL: dict[str, Usual] = {
 }
 
 
-def values_are_plausible(*values: object) -> list[Finding]:
+def values_are_plausible(written: Collection[str], *values: object) -> list[Finding]:
     """A value that is far outside of the usual range is accepted by every program, and usually is a typo: an exponent
     without its sign, a percentage, or a power of two in place of its exponent. The loss is then NaN after the first
     steps, or nothing is learned.
@@ -98,10 +97,12 @@ def values_are_plausible(*values: object) -> list[Finding]:
         warn(f"{name} ({value:g}) is far outside of the usual range, {usual.range}", "correct a mistyped value", [name])
         for (name, usual), value in zip(USUAL.items(), values, strict=True)
         if isinstance(value, int | float) and value and not usual.least <= value <= usual.most
+        # A schedule's rates follow from lr.
+        if name in written or not name.startswith("scheduler.")
     ]
 
 
-CHECKS.append(Rule(values_are_plausible, (), tuple(USUAL)))
+CHECKS.append(Rule(values_are_plausible, (), ("written", *USUAL)))
 
 
 @check

@@ -3,6 +3,8 @@
 Pretraining: Brown et al. 2020 (https://arxiv.org/abs/2005.14165), table 2.1, 125 million to 175 billion parameters.
 Models that were published later have up to ten times these rates (Cerebras-GPT 111M 6e-3, SmolLM 135M 3e-3).
 Adapters: Hu et al. 2021 and Dettmers et al. 2023, 1e-4 to 2e-3. DPO: Rafailov et al. 2023, 5e-7 to 1e-6.
+Tuned prompts: Liu et al. 2021 (P-tuning v2, https://arxiv.org/abs/2110.07602), 5e-3 to 2e-2, and Lester et al. 2021
+(https://arxiv.org/abs/2104.08691), 0.3.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Sequence
 
 from neoxargs.resolve.rules.optimizer import is_adam
 from neoxargs.resolve.rules.rule import Finding, check, warn
+from neoxargs.resolve.rules.usual import USUAL
 
 #: Billions of parameters and the learning rate of GPT-3's models.
 GPT_3: Sequence[tuple[float, float]] = (
@@ -18,15 +21,18 @@ GPT_3: Sequence[tuple[float, float]] = (
 )  # fmt: skip
 #: How many times the rate of GPT-3 is still usual.
 PRETRAINING_FACTOR = 10
-#: Kind of training -> the largest usual rate, and the range that the warning names.
+#: Kind of training -> the smallest and the largest rate without a warning, and the range that the warning names.
 FINETUNING = {
-    "DPO": (5e-5, "5e-7 to 5e-6"),
-    "DPO with adapters": (1e-3, "5e-6 to 1e-4"),
-    "finetuning with adapters": (2e-3, "1e-4 to 1e-3"),
-    "finetuning": (3e-4, "5e-6 to 1e-4"),
+    "DPO": (1e-8, 5e-5, "5e-7 to 5e-6"),
+    "DPO with adapters": (2e-6, 1e-3, "5e-6 to 1e-4"),
+    "finetuning with adapters": (1e-5, 2e-3, "1e-4 to 1e-3"),
+    "finetuning": (1e-7, 3e-4, "5e-6 to 1e-4"),
+    "a tuned prompt": (1e-4, 1, "0.001 to 0.3"),
 }
 #: Narrower models, of tests and tutorials, learn at any rate.
 NARROWEST = 512
+#: A larger rate is a typing error, which `values_are_plausible` reports.
+MISTYPED = USUAL["lr"].most
 
 
 def largest_usual(size: float) -> float:
@@ -36,12 +42,13 @@ def largest_usual(size: float) -> float:
 
 
 @check
-def learning_rate_suits_the_size(
+def learning_rate_suits_the_size(  # noqa: PLR0913, PLR0917 - what decides the kind of training
     lr: float,
     num_layers: int,
     hidden_size: int,
     optimizer__type: str,
     lora__rank: int,
+    soft_prompt_tuning__enabled: bool,
     train_impl: str,
     finetune: bool,
     use_mup: bool,
@@ -56,8 +63,10 @@ def learning_rate_suits_the_size(
         lr: 0.006
     """
     size = 12 * num_layers * hidden_size**2
-    continues = finetune or lora__rank or train_impl != "normal" or use_mup
-    if continues or not is_adam(optimizer__type) or hidden_size < NARROWEST or lr <= (most := largest_usual(size)):
+    continues = finetune or lora__rank or soft_prompt_tuning__enabled or train_impl != "normal" or use_mup
+    if continues or not is_adam(optimizer__type) or hidden_size < NARROWEST:
+        return None
+    if not (most := largest_usual(size)) < lr <= MISTYPED:
         return None
     usual = f"{most / 50:.1g} to {most / 2:.1g}"
     what = f"lr ({lr:g}) is far above the usual range for a model of this width and depth, {usual}"
@@ -65,36 +74,44 @@ def learning_rate_suits_the_size(
 
 
 @check
-def learning_rate_suits_the_finetuning(
+def learning_rate_suits_the_finetuning(  # noqa: PLR0913, PLR0917 - what decides the kind of training
     lr: float,
     hidden_size: int,
     optimizer__type: str,
     lora__rank: int,
     lora__alpha: float,
     lora__rank_stabilized: bool,
+    soft_prompt_tuning__enabled: bool,
     train_impl: str,
     finetune: bool,
 ) -> Finding | None:
     """A pretrained model needs smaller steps than a new one. With a rate far above the usual one, it forgets what it
-    has learned, or the loss becomes NaN. The output of adapters is multiplied by alpha / rank, so the limit holds for
-    the product (https://github.com/tloen/alpaca-lora/issues/391, https://github.com/haotian-liu/LLaVA/issues/1301).
+    has learned, or the loss becomes NaN. Adapters and tuned prompts are new weights: with the rate of full finetuning,
+    they hardly learn. The output of adapters is multiplied by alpha / rank, so the upper limit holds for the product
+    (https://github.com/tloen/alpaca-lora/issues/391, https://github.com/haotian-liu/LLaVA/issues/1301,
+    https://github.com/huggingface/alignment-handbook/issues/68).
 
         hidden_size: 512
         lora: {rank: 8, alpha: 32}
         lr: 0.003
     """
     adapters, preference = bool(lora__rank), train_impl in ("dpo", "kto")
-    if not (adapters or preference or finetune) or not is_adam(optimizer__type) or hidden_size < NARROWEST:
+    trains_some = adapters or preference or finetune or soft_prompt_tuning__enabled
+    if not trains_some or not is_adam(optimizer__type) or hidden_size < NARROWEST or not 0 < lr <= MISTYPED:
         return None
     kind = ("DPO" if preference else "finetuning") + " with adapters" * adapters
-    most, usual = FINETUNING[kind]
+    least, most, usual = FINETUNING["a tuned prompt" if soft_prompt_tuning__enabled else kind]
     scale = lora__alpha / (lora__rank**0.5 if lora__rank_stabilized else lora__rank) if adapters else 1.0
+    kind = "a tuned prompt" if soft_prompt_tuning__enabled else kind.replace("DPO", train_impl.upper())
+    if lr * max(scale, 1) < least:
+        what = f"lr ({lr:g}) is far below the usual range for {kind}, {usual}"
+        return warn(what, "increase lr", ["lr"])
     if lr * max(scale, 1) <= most:
         return None
-    product = f"lr ({lr:g})" if scale <= 1 else f"lr ({lr:g}) x the scale of the adapters ({scale:g}) = {lr * scale:g}"
-    about = ["lr", "lora.alpha", "lora.rank"] if scale > 1 else ["lr"]
+    by_scale = scale > 1 and lr <= most
+    product = f"lr ({lr:g}) x the scale of the adapters ({scale:g}) = {lr * scale:g}" if scale > 1 else f"lr ({lr:g})"
     return warn(
-        f"{product} is far above the usual range for {kind.replace('DPO', train_impl.upper())}, {usual}",
-        "decrease lr" + " or lora.alpha" * (scale > 1),
-        about,
+        f"{product} is far above the usual range for {kind}, {usual}",
+        "decrease lr" + " or lora.alpha" * by_scale,
+        ["lr", "lora.alpha", "lora.rank"] if by_scale else ["lr"],
     )

@@ -234,14 +234,38 @@ def test_token_ids_beyond_the_embedding(tmp_path):
     (found,) = missing_files(config(**settings))
     pinned(found)
     token_file(tmp_path / "data", [[7, 383, 9]])
+    (found,) = missing_files(config(**settings))
+    pinned(found)
+    token_file(tmp_path / "data", [[7, 256, 9]])
     assert not missing_files(config(**settings))
 
 
+def test_ids_that_wrapped_around_are_of_another_tokenizer(tmp_path):
+    """A vocabulary of more than 65,536 tokens in a file of 16 bits; files of 32 bits can hold all ids."""
+    settings = {"data_path": str(tmp_path / "data"), "tokenizer_type": "TiktokenTokenizer", "vocab_file": "o200k_base"}
+    token_file(tmp_path / "data", [[7, 8]], np.uint16)
+    (found,) = missing_files(config(**settings))
+    pinned(found)
+    token_file(tmp_path / "data", [[7, 8]], np.int32)
+    assert not missing_files(config(**settings))
+
+
+def test_ids_are_read_from_several_parts_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "EXAMINED", 4)
+    for at in (0, 333, 666, 999):
+        ids = [7] * 1000
+        ids[at] = 384
+        prefix = token_file(tmp_path / f"data{at}", [ids[:600], ids[600:]])
+        (tmp_path / f"data{at}.checksums.json").unlink()
+        (found,) = missing_files(config(data_path=prefix))
+        assert f"384 in document {int(at >= 600)}" in found.what
+
+
 def test_every_id_of_a_file_with_a_record_is_known(tmp_path, monkeypatch):
-    """Without it, only the beginning is read."""
+    """Without it, only some parts are read."""
     monkeypatch.setattr(data_files, "EXAMINED", 2)
-    token_file(tmp_path / "data", [[7], [8, 384]])
-    token_file(tmp_path / "labels", [[-100], [8, 384]])
+    token_file(tmp_path / "data", [[7], [8, 9, 384, 9, 9, 9]])
+    token_file(tmp_path / "labels", [[-100], [8, 9, 384, 9, 9, 9]])
     settings = {"train_data_paths": [f"{tmp_path}/data"], "train_label_data_paths": [f"{tmp_path}/labels"]}
     pinned(missing_files(config(**settings)))
     for name in ("data", "labels"):

@@ -1,0 +1,66 @@
+"""What a run makes of its documents is told: settings without the tokens they need, repetitions, padding, and cuts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.base.problems import Problem
+from neoxargs.checks.data.usage import missing_ends, often_repeated, wasted_samples
+from neoxargs.runs.drawn import drawn
+from tests.support.configure import configure
+from tests.support.finetuning import token_file
+from tests.support.snapshots import pinned
+
+SIZES = "hidden_size: 512\nseq_length: 8\ntrain_batch_size: 2\ntrain_iters: 100\ntokenizer_type: ByteLevelTokenizer\n"
+
+
+def found(check: Any, text: str) -> list[Problem]:
+    return list(check(configure(SIZES + text, gpus=1)))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_settings_that_take_effect_at_ends_need_them() -> None:
+    token_file(Path("bare"), [[7, 8, 9], [1, 2]])
+    token_file(Path("ended"), [[7, 8, 256], [1, 2]])
+    both = "train_data_paths: [bare, ended]\nvalid_data_paths: [bare]\ntest_data_paths: [ended]\n"
+    pinned(found(missing_ends, both + "eod_mask_loss: true\nreset_position_ids: true\nreset_attention_mask: true\n"))
+    assert found(missing_ends, both) == []
+    assert found(missing_ends, "data_path: ended\neod_mask_loss: true\n") == []
+    assert found(missing_ends, "data_path: absent\neod_mask_loss: true\n") == []
+    # Samples of best_fit come with the places of their documents.
+    assert found(missing_ends, "data_path: bare\npack_impl: best_fit\nreset_position_ids: true\n") == []
+    assert len(found(missing_ends, "data_path: bare\npack_impl: best_fit\neod_mask_loss: true\n")) == 1
+
+
+def test_sources_that_are_read_too_often_are_named_with_their_numbers() -> None:
+    """Of 1,600 tokens, `small` has 160 and gives 800; `large` has 1,600 and gives 800."""
+    token_file(Path("small"), [[7] * 16] * 10)
+    token_file(Path("large"), [[7] * 16] * 100)
+    both = "train_data_paths: [small, large]\nvalid_data_paths: [v]\ntest_data_paths: [v]\n"
+    [problem] = found(often_repeated, both)
+    pinned(problem)
+    weighted = both + "train_data_weights: [4, 6]\n"
+    assert [each.epochs for each in drawn(configure(SIZES + weighted, gpus=1))] == [4, 0.6]
+    assert found(often_repeated, weighted) == []
+    assert len(found(often_repeated, "data_path: small\nsplit: 1, 0, 0\n")) == 1
+    assert found(often_repeated, "data_path: small\nfinetune: true\nload: elsewhere\n") == []
+
+
+def test_padding_and_cut_documents_are_told_with_their_shares() -> None:
+    token_file(Path("short"), [[7] * 3] * 10)
+    token_file(Path("long"), [[7] * 36, [7] * 4])
+    unpacked = "pack_impl: unpacked\ndata_path: "
+    pinned(found(wasted_samples, unpacked + "short\n"))
+    pinned(found(wasted_samples, unpacked + "long\n"))
+    pinned(found(wasted_samples, unpacked + "long\nallow_chopped: false\n"))
+    assert found(wasted_samples, "data_path: short\n") == []
+    assert found(wasted_samples, "data_path: short\npack_impl: best_fit\n") == []
+    token_file(Path("fitting"), [[7] * 9] * 10)
+    assert found(wasted_samples, unpacked + "fitting\n") == []
