@@ -37,6 +37,7 @@ from neoxargs.checks.checkpoint.model import (
 )
 from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
 from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
+from neoxargs.checks.claimed_size import other_size
 from neoxargs.checks.data.documents import (
     empty_splits,
     no_document_fits,
@@ -62,10 +63,12 @@ from neoxargs.checks.machine.disk_space import (
 )
 from neoxargs.checks.machine.hardware import (
     backend_of_gpus,
+    fp16_beside_bf16,
     fp16_without_support,
     fp32_without_tf32,
     gds_without_gpus,
     gpu_only_kernels,
+    groups_across_hosts,
     layers_that_cannot_compile,
     ops_that_cannot_compile,
     unwritable_nvme,
@@ -213,6 +216,7 @@ def _precision(spec: RunSpec) -> list[Problem]:
     config, resources = spec.config, spec.resources
     return config.found(
         lambda: fp16_without_support(config, resources),
+        lambda: fp16_beside_bf16(config, resources),
         lambda: fp32_without_tf32(config, resources.device),
         lambda: backend_of_gpus(config, resources.device),
     )
@@ -281,6 +285,8 @@ CHECKS: tuple[Check, ...] = (
     Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config, training=False), ("generate", "eval")),
+    Check("values", lambda spec: other_size(spec.config)),
+    Check("values", lambda spec: groups_across_hosts(spec.config, spec.resources)),
     Check("values", receiver_problems),
     Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),
     Check("values", lambda spec: secrets.in_configuration(spec.config), ALL),

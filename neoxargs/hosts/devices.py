@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal
@@ -48,6 +49,15 @@ def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
 def installed_devices(dev: Path = Path("/dev")) -> int:
     """Return the number of NVIDIA GPUs; the driver creates a file /dev/nvidia<number> for each."""
     return sum(1 for entry in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", entry.name))
+
+
+def gpu_models(folder: Path = Path("/proc/driver/nvidia/gpus")) -> set[str]:
+    """Return the models of this machine's GPUs, such as `NVIDIA A100-SXM4-80GB`, as the driver names them."""
+    found = set()
+    for file in folder.glob("*/information"):
+        with suppress(OSError):
+            found |= set(re.findall(r"^Model:\s*(.+?)\s*$", file.read_text(errors="replace"), re.M))
+    return found
 
 
 def host_memory() -> int:

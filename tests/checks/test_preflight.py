@@ -14,7 +14,7 @@ from neoxargs.base.request import Request
 from neoxargs.checks import all as preflight
 from neoxargs.checks.machine import hardware, packages
 from neoxargs.hosts import compiled_ops
-from neoxargs.hosts.devices import Device
+from neoxargs.hosts.devices import Device, gpu_models
 from neoxargs.runs.run_spec import RunSpec, resolve_run
 from tests.support.smallest import YAML
 from tests.support.snapshots import pinned
@@ -198,6 +198,44 @@ def test_fp32_on_gpus_without_tf32(tmp_path: Path, more: str, device: Device, wa
         if problem.id == "fp32-without-tf32"
     ]
     assert [problem.severity for problem in problems] == ["warning"] * warns
+
+
+@pytest.mark.parametrize(
+    ("more", "models", "warns"),
+    [
+        ("precision: fp16\n", ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"], True),
+        ("precision: fp16\n", ["NVIDIA GeForce RTX 3090"], True),
+        ("precision: fp16\n", ["Tesla V100-SXM2-32GB"], False),
+        ("precision: fp16\n", ["NVIDIA A100-SXM4-80GB", "Quadro RTX 6000"], False),
+        ("precision: fp16\n", [], False),
+        ("precision: bfloat16\n", ["NVIDIA A100-SXM4-80GB"], False),
+        ("precision: fp16\nfinetune: true\nload: elsewhere\n", ["NVIDIA A100-SXM4-80GB"], False),
+    ],
+)
+def test_fp16_on_gpus_with_bf16(tmp_path, monkeypatch, more: str, models: list[str], warns: bool) -> None:
+    for number, model in enumerate(models):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 16\n")
+    monkeypatch.setattr(hardware, "gpu_models", lambda: gpu_models(tmp_path))
+    file = tmp_path / "run.yml"
+    file.write_text(YAML + more)
+    found = resolve_run(Request([str(file)], [], gpus=1), {})
+    found = replace(found, resources=replace(found.resources, device="cuda"))
+    problems = [each for each in preflight.problems(found, "train", ["machine"]) if each.id == "fp16-beside-bf16"]
+    assert [problem.severity for problem in problems] == ["warning"] * warns
+
+
+@pytest.mark.parametrize(
+    ("hosts", "size", "warns"),
+    [("a slots=4\nb slots=4\n", 8, True), ("a slots=6\nb slots=6\n", 4, True), ("a slots=4\nb slots=4\n", 4, False)],
+)
+def test_tensor_parallel_groups_across_hosts(tmp_path, hosts: str, size: int, warns: bool) -> None:
+    (tmp_path / "hosts").write_text(hosts)
+    file = tmp_path / "run.yml"
+    file.write_text(f"{YAML}hostfile: {tmp_path}/hosts\nmodel_parallel_size: {size}\n".replace("heads: 4", "heads: 8"))
+    found = resolve_run(Request([str(file)], [], directory=str(tmp_path)), {})
+    ids = [each.id for each in preflight.problems(found, "train", ["values"])]
+    assert ids.count("tensor-parallel-across-hosts") == warns
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,25 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
     if not trains_the_same_part(config, checkpoint):
         return
     yield from lost_reference(config, checkpoint)
-    if found := _changes(config, checkpoint)["training"]:
-        since = f"since the checkpoint to be loaded ({checkpoint}) was saved"
-        what = f"the configuration has changed {since}: {_listed(found)}"
-        hint = "set the old values to continue the same run; `deepy diff` compares all values of two runs"
-        about = (*(change.name for change in found), "load")
-        place = config.place("load")
-        yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
+    found, moved = _changes(config, checkpoint)["training"], list(_moved_samples(config, checkpoint))
+    if not found and not moved:
+        return
+    since = f"since the checkpoint to be loaded ({checkpoint}) was saved"
+    what = f"the configuration has changed {since}" + (f": {_listed(found)}" if found else "")
+    what += f"; {listed(moved, 'and', most=3)}" if moved else ""
+    hint = "set the old values to continue the same run; `deepy diff` compares all values of two runs"
+    about = (*(change.name for change in found), "load")
+    yield Problem(what, config.place("load"), hint, severity="warning", id="checkpoint-training-changed", about=about)
+
+
+def _moved_samples(config: Config, checkpoint: Path) -> Iterator[str]:
+    saved = checkpoint_folder.configuration(checkpoint)
+    if saved is not None:
+        # Imported here, as in `_changes`.
+        from neoxargs.checks.checkpoint.changes import recorded_config
+        from neoxargs.checks.checkpoint.samples import moved_samples
+
+        yield from moved_samples(config, recorded_config(saved), checkpoint_folder.iteration_of(checkpoint) or 0)
 
 
 def lost_reference(config: Config, checkpoint: Path | None) -> Iterator[Problem]:

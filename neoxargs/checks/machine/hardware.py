@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from itertools import accumulate
+from math import gcd
 from pathlib import Path
 
 from neoxargs.base.files import why_unwritable
-from neoxargs.base.problems import Problem
+from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
-from neoxargs.hosts.devices import Device
+from neoxargs.facts.trained import is_frozen
+from neoxargs.hosts.devices import Device, gpu_models
 from neoxargs.hosts.hosts import Resources
 
 CPU = Path("/proc/cpuinfo")
 #: CPU flags of Linux for the instruction sets, one of which DeepSpeed needs to compute fp16 on a CPU.
 FP16 = ("avx512_fp16", "avx_ne_convert")
+#: NVIDIA's GPUs with bf16 in matrix products, from the Ampere generation (2020) on.
+BF16 = re.compile(r"\b(?:A\d{1,4}|H\d{2,3}|G?[BH]\d{3}|L\d{1,2}S?|RTX (?:A\d|PRO|[3-9]0[5-9]0|\d000 Ada))\b", re.I)
 #: optimizer.type -> the op it uses with its states on the device, and with its states offloaded to the CPU.
 #: (Adam on the device is PyTorch's; Lion and Lamb need no op.)
 OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
@@ -39,6 +45,35 @@ def fp16_without_support(config: Config, resources: Resources) -> Iterator[Probl
         hint = f"set precision: fp32 or bfloat16{section}; if the run is for GPUs, check it with deepy check --gpus N"
         what, about = "this machine's CPU does not support fp16", ("precision", "fp16.enabled")
         yield Problem(what, place, hint, id="cpu-without-fp16", about=about)
+
+
+def fp16_beside_bf16(config: Config, resources: Resources) -> Iterator[Problem]:
+    """Warn of pretraining in fp16 on GPUs of this machine that compute as fast in bf16."""
+    continues = config.checkpoint.finetune or is_frozen(config)
+    if config.precision.precision != "fp16" or continues or resources.remote or resources.device != "cuda":
+        return
+    models = gpu_models()
+    if models and all(map(BF16.search, models)):
+        place = config.place("precision") or config.place("fp16.enabled")
+        what = f"precision (fp16) on {listed(sorted(models), 'and')}: bf16 is as fast, and cannot overflow as fp16 does"
+        hint, about = "set precision: bfloat16, unless the run continues one in fp16", ("precision",)
+        yield Problem(what, place, hint, severity="warning", id="fp16-beside-bf16", about=about)
+
+
+def groups_across_hosts(config: Config, resources: Resources) -> Iterator[Problem]:
+    """Warn of tensor parallel groups, which communicate in every layer, with ranks on several hosts."""
+    size, name = config.parallel.model_parallel_size, "model_parallel_size"
+    ends = accumulate(map(len, resources.hosts.values()))
+    # Ranks of a group are adjacent (facts/layout.py).
+    if size > 1 and any(end % size for end in ends):
+        slots = sorted({len(devices) for devices in resources.hosts.values()})
+        what = f"{name} ({size}): tensor parallel ranks on different hosts, which have "
+        what += f"{listed(map(str, slots))} devices, communicate over the network in every layer"
+        hint = f"set {name} to {gcd(size, *slots)} and pipe_parallel_size to a larger number, unless NVLink connects "
+        hint += "these hosts"
+        yield Problem(
+            what, config.place(name), hint, severity="warning", id="tensor-parallel-across-hosts", about=(name,)
+        )
 
 
 def fp32_without_tf32(config: Config, device: Device) -> Iterator[Problem]:

@@ -1,0 +1,64 @@
+"""Which samples a resumed run reads again or skips, because its data or their order have changed.
+
+A run continues at the number of samples that it has read. The order of samples depends on seed, sizes and shares, and
+in `packed` on the number of passes over a source, which GPT-NeoX and megatron-core shuffle together. A blend gives each
+source its share of any number of samples, so another weight moves the position in each source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from neoxargs.config.config import Config
+from neoxargs.facts.data import path_list
+from neoxargs.runs.drawn import Drawn, drawn
+
+#: Parameters with another value of which the samples have another order.
+ORDER = ("seed", "seq_length", "pack_impl", "sample_order", "allow_chopped")
+#: GPT-NeoX makes more samples than the share of a source in a blend.
+SURPLUS = 1.005
+
+
+def moved_samples(config: Config, saved: Config, iteration: int) -> Iterator[str]:
+    """Yield how many samples of which source are read again or skipped from an iteration on, as parts of a sentence."""
+    before, now = _by_prefix(saved), _by_prefix(config)
+    if len(before) == len(now) and not before.keys() & now.keys():  # a folder that was moved
+        before = dict(zip(now, before.values(), strict=True))
+    if not before or not now:
+        return
+    read = iteration * saved.batch.train_batch_size
+    is_new = any(saved.get(name) != config.get(name) for name in ORDER)
+    for prefix, each in now.items():
+        then = before.get(prefix)
+        share, earlier = _share(each, now), _share(then, before) if then else 0.0
+        changed = then and (then.source.share != each.source.share or _passes(saved, then) != _passes(config, each))
+        if then and then.available and (is_new or changed):
+            known = min(1.0, read * earlier * saved.shape.seq_length / then.available)
+            yield f"the samples of {prefix} are shuffled anew, so that {known:.0%} of the next ones were read before"
+        elif round(moved := read * (share - earlier)):
+            yield f"about {abs(moved):,.0f} samples of {prefix} are {'skipped' if moved > 0 else 'read again'}"
+
+
+def _by_prefix(config: Config) -> dict[str, Drawn]:
+    """Return prefix -> what a run draws of it; empty where that is not known, or counted in another way."""
+    known = all(isinstance(config.get(name), int) for name in ("train_batch_size", "train_iters"))
+    if not known or config.data.dataset_impl == "pairwise" or config.training.train_epochs:
+        return {}
+    if path_list(config.data.text_path) and not config.data.data_path:
+        return {}
+    found = {each.source.prefix: each for each in drawn(config)}
+    return found if all(each.available for each in found.values()) else {}
+
+
+def _share(each: Drawn, all_: dict[str, Drawn]) -> float:
+    return each.tokens / (sum(other.tokens for other in all_.values()) or 1)
+
+
+def _passes(config: Config, each: Drawn) -> int:
+    """Return how many passes over a source are shuffled together; 1 where each pass is shuffled by itself."""
+    if config.data.pack_impl != "packed" or not each.available:
+        return 1
+    length, is_blend = config.shape.seq_length, each.source.weight is not None
+    samples = math.ceil(each.tokens / length * (SURPLUS if is_blend else 1))
+    return max(1, math.ceil((samples * length + 1) / each.available))

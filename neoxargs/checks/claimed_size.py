@@ -1,0 +1,53 @@
+"""The number of parameters that the name of the model's file claims, such as `llama-7b.yml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from neoxargs.base.problems import SET, Problem
+from neoxargs.base.text import format_count
+from neoxargs.config.config import Config
+from neoxargs.facts.model import GATED, parameters, vocabulary_rows
+
+#: A number of millions or billions of parameters; a name that begins with 6-7B is GPT-NeoX's form of 6.7 billion. Not
+#: 8x7b, of experts.
+CLAIM = re.compile(r"(?<![\d.x])(?:(?<![a-z-])(\d+)-)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])", re.IGNORECASE)
+UNITS = {"m": 1e6, "b": 1e9}
+#: Rows of the embedding that are assumed where the vocabulary is not known: the fewest and the most.
+ROWS = (0, 262_144)
+#: How far a count may be from the name. The sizes in names are rounded, and some leave out embeddings.
+LEAST, MOST = 0.75, 1.3
+
+
+def other_size(config: Config) -> Iterator[Problem]:
+    """Yield a warning if the model is far from as large as the name of the file with its sizes says."""
+    place = config.place("hidden_size")
+    claims = claimed(Path(place.file).stem) if place and place.file != SET else []
+    by_rule = any(warning.id == "gated-width-is-a-third" for warning in config.warnings)
+    if not claims or config.moe.moe_num_experts > 1 or by_rule:
+        return
+    rows = vocabulary_rows(config)
+    without, complete = parameters(config, ROWS[0]), parameters(config, rows or ROWS[1])
+    if any(without * LEAST <= claim <= complete * MOST for claim in claims):
+        return
+    assert place is not None
+    count = format_count(without if rows is None else complete)
+    what = f"the model has {'about ' if rows is None else ''}{count} parameters, but {place.file} is named after "
+    what += f"{format_count(claims[0])}"
+    hint = "correct num_layers, hidden_size or intermediate_size, or rename the file"
+    if config.mlp.activation in GATED:
+        hint = f"check intermediate_size (exact_mlp_width: {str(config.shape.exact_mlp_width).lower()}), or {hint}"
+    about = ("hidden_size", "num_layers", "intermediate_size")
+    yield Problem(what, place, hint, severity="warning", id="size-unlike-the-name", about=about)
+
+
+def claimed(name: str) -> list[float]:
+    """Return the numbers of parameters that a name may claim: `2-7b` is 2.7 billion, or 7 of a second version."""
+    found = []
+    for whole, number, unit in CLAIM.findall(name):
+        found.append(float(number) * UNITS[unit.lower()])
+        if whole and "." not in number:
+            found.append(float(f"{whole}.{number}") * UNITS[unit.lower()])
+    return found

@@ -1,0 +1,92 @@
+"""What a resumed run is told about its samples is what its data sets then do."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from neoxargs.checks.checkpoint.samples import moved_samples
+from neoxargs.config.config import Config
+from neoxargs.files.token_files.sources import sources
+from neoxargs.train.batches import datasets
+from neoxargs.train.batches.datasets import Sampling
+from tests.support.configure import configure
+from tests.support.finetuning import token_file
+from tests.support.snapshots import pinned
+
+SIZES = "{seq_length: 8, train_micro_batch_size_per_gpu: 10, tokenizer_type: ByteLevelTokenizer, "
+#: Iterations before the checkpoint, of 10 samples each.
+DONE = 10
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sources of 4,000 tokens, 500 samples each; every token is a document of its own, and another one."""
+    monkeypatch.chdir(tmp_path)
+    for name, offset in (("a", 1_000), ("b", 50_000)):
+        token_file(Path(name), [[offset + document] for document in range(4_000)])
+
+
+def run(values: str, iterations: int = 20) -> Config:
+    return configure(f"{SIZES}train_iters: {iterations}, {values}}}", gpus=1)
+
+
+def read(config: Config, first: int, last: int) -> list[tuple[int, ...]]:
+    """Return the samples of a range of iterations, as the data sets of a rank give them."""
+    sampling = Sampling(config.data, config.shape.seq_length, config.training.seed, 256, 257, 99_999, Path("index"))
+    batch, chosen = config.batch.train_batch_size, sources(config.data, config.post_training)["train"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = datasets.first_rank_first(
+            None, lambda: datasets.dataset(chosen, "train", config.training.train_iters * batch, sampling)
+        )
+    assert found is not None
+    return [tuple(found[index]["tokens"].tolist()) for index in range(first * batch, last * batch)]
+
+
+BOTH = "train_data_paths: [a, b], valid_data_paths: [v], test_data_paths: [v]"
+
+
+def test_another_weight_moves_the_position_in_each_source() -> None:
+    """100 samples were read; with the weights 3 and 1, 75 and not 50 of them would have been of the first source."""
+    before, now = run(BOTH), run(BOTH + ", train_data_weights: [3, 1]")
+    told = list(moved_samples(now, before, DONE))
+    pinned(told)
+    all_of_a = read(run("data_path: a, split: '1'"), 0, 20)
+    then, next_ones = read(before, 0, DONE), read(now, DONE, 20)
+    left_out = {*all_of_a[:75]} - {*then}
+    assert len({*then} & {*next_ones}) == pytest.approx(25, abs=2) and len(left_out) == pytest.approx(25, abs=2)
+
+
+def test_another_seed_shuffles_anew() -> None:
+    before, now = run("data_path: a, split: '1'"), run("data_path: a, split: '1', seed: 7")
+    pinned(list(moved_samples(now, before, DONE)))
+    then, next_ones = sum(read(before, 0, DONE), ()), sum(read(now, DONE, 20), ())
+    assert len({*then} & {*next_ones}) / len({*next_ones}) == pytest.approx(0.2, abs=0.05)
+
+
+def test_a_longer_run_of_several_passes_shuffles_anew_and_one_within_a_pass_does_not() -> None:
+    alone = "data_path: a, split: '1'"
+    before, within, beyond = run(alone), run(alone, 40), run(alone, 60)
+    assert list(moved_samples(within, before, DONE)) == []
+    assert read(within, 0, 20) == read(before, 0, 20)
+    pinned(list(moved_samples(beyond, before, DONE)))
+    assert read(beyond, 0, DONE) != read(before, 0, DONE)
+
+
+def test_the_same_data_in_another_folder_is_not_told() -> None:
+    Path("elsewhere").mkdir()
+    for name in ("a.bin", "a.idx"):
+        Path("elsewhere", name).write_bytes(Path(name).read_bytes())
+    before, now = run("data_path: a, split: '1'"), run("data_path: elsewhere/a, split: '1'")
+    assert list(moved_samples(now, before, DONE)) == []
+    assert list(moved_samples(run("text_path: python-stdlib"), before, DONE)) == []
+    assert list(moved_samples(before, run("data_path: absent"), DONE)) == []
+
+
+def test_a_source_that_is_added_begins_where_it_would_be() -> None:
+    one = BOTH.replace("[a, b]", "[a]")
+    pinned(list(moved_samples(run(BOTH), run(one), DONE)))
+    assert read(run(BOTH), DONE, 11) != read(run(BOTH), 0, 1)

@@ -1,0 +1,61 @@
+"""A model that is far from as large as its file's name says is told, and no published one is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.base.problems import Problem, Problems
+from neoxargs.checks.claimed_size import claimed, other_size
+from neoxargs.resolve import complete, draft, read_files
+from tests.support.paths import CONFIGS, corpus_files, needs_corpus
+from tests.support.snapshots import pinned
+
+LLAMA = (CONFIGS / "models" / "llama-2-7b.yml").read_text(encoding="utf-8")
+GEMMA = (CONFIGS / "models" / "gemma-2-27b.yml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("llama-2-7b", [7e9]),
+        ("2-7B", [7e9, 2.7e9]),
+        ("tune_1-3B", [3e9, 1.3e9]),
+        ("pythia-1.4b-deduped", [1.4e9]),
+        ("125M", [125e6]),
+        ("mixtral-8x7b", []),
+        ("step-100b2", []),
+        ("my", []),
+    ],
+)
+def test_the_number_in_a_name(name: str, numbers: list[float]) -> None:
+    assert claimed(name) == pytest.approx(numbers)
+
+
+def told(path: Path) -> list[Problem]:
+    try:
+        return list(other_size(complete(draft(read_files([path])), 8)))
+    except Problems:  # a part of a configuration
+        return []
+
+
+def test_widths_in_the_other_convention_are_found_by_the_name(tmp_path: Path) -> None:
+    """Three times the width of each matrix, where each is meant; and a multiple of 3 where each is not."""
+    wide, narrow = tmp_path / "llama-7b.yml", tmp_path / "gemma-27b.yml"
+    wide.write_text(f"{LLAMA}exact_mlp_width: true\n")
+    narrow.write_text(GEMMA.replace("intermediate_size: 110592", "intermediate_size: 36864"))
+    pinned([*told(wide), *told(narrow)])
+    unnamed = tmp_path / "model.yml"
+    unnamed.write_text(wide.read_text())
+    assert told(unnamed) == []
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "models").glob("*.yml")), ids=lambda path: path.stem)
+def test_no_shipped_model_is_told(path: Path) -> None:
+    assert told(path) == []
+
+
+@needs_corpus
+def test_no_published_model_is_told() -> None:
+    assert {str(path): found for path in corpus_files() if (found := told(path))} == {}
