@@ -9,7 +9,7 @@ from pathlib import Path
 from neoxargs.base.problems import SET, Problem
 from neoxargs.base.text import format_count
 from neoxargs.config.config import Config
-from neoxargs.facts.model import GATED, parameters, vocabulary_rows
+from neoxargs.facts.model import GATED, mlp_width, parameters, vocabulary_rows
 
 #: A number of millions or billions of parameters; a name that begins with 6-7B is GPT-NeoX's form of 6.7 billion. Not
 #: 8x7b, of experts.
@@ -25,8 +25,7 @@ def other_size(config: Config) -> Iterator[Problem]:
     """Yield a warning if the model is far from as large as the name of the file with its sizes says."""
     place = config.place("hidden_size")
     claims = claimed(Path(place.file).stem) if place and place.file != SET else []
-    by_rule = any(warning.id == "gated-width-is-a-third" for warning in config.warnings)
-    if not claims or config.moe.moe_num_experts > 1 or by_rule:
+    if not claims or config.moe.moe_num_experts > 1 or _is_a_third(config):
         return
     rows = vocabulary_rows(config)
     without, complete = parameters(config, ROWS[0]), parameters(config, rows or ROWS[1])
@@ -41,6 +40,13 @@ def other_size(config: Config) -> Iterator[Problem]:
         hint = f"check intermediate_size (exact_mlp_width: {str(config.shape.exact_mlp_width).lower()}), or {hint}"
     about = ("hidden_size", "num_layers", "intermediate_size")
     yield Problem(what, place, hint, severity="warning", id="size-unlike-the-name", about=about)
+
+
+def _is_a_third(config: Config) -> bool:
+    """Whether `gated_width_is_a_third` reports the width of the feed-forward layers."""
+    counts_three = config.mlp.activation in GATED and not config.shape.exact_mlp_width
+    narrow = mlp_width(config.shape, config.mlp) < 2 * config.shape.hidden_size
+    return counts_three and narrow and config.is_set("intermediate_size")
 
 
 def claimed(name: str) -> list[float]:
