@@ -17,14 +17,14 @@ from neoxargs.commands.explain.catalogue import Example, catalogue
 from neoxargs.commands.explain.example import as_files
 from neoxargs.resolve.rules import CHECKS
 from tests.support.finetuning import token_file
-from tests.support.paths import DOCS
+from tests.support.paths import DOCS, ROOT
 from tests.support.reference import read
 
 REPORTS = read("failure_reports.tsv")
 #: Verdicts that are no ids.
 NOT_CAUGHT = ("out of reach", "does not arise")
 #: The tests of checks.
-CHECKED = Path(__file__).parents[2] / "checks"
+CHECKED = ROOT / "tests" / "checks"
 #: Id -> the example of the rule with its hint followed. Written from the reports, before those of other repositories
 #: were read.
 WRITTEN = {
