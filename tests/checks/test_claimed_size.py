@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 from pathlib import Path
 
 import pytest
 
-from neoxargs.base.problems import Problem
-from neoxargs.base.request import Request
 from neoxargs.checks.claimed_size import claimed
-from neoxargs.commands.check import find_problems
+from neoxargs.cli import main
 from tests.support.paths import CONFIGS, corpus_files, needs_corpus
 from tests.support.snapshots import pinned
 
@@ -35,9 +36,11 @@ def test_the_number_in_a_name(name: str, numbers: list[float]) -> None:
     assert claimed(name) == pytest.approx(numbers)
 
 
-def told(path: Path) -> list[Problem]:
+def told(path: Path) -> list[str]:
     """Of files with other errors, too: many published ones leave the batch to another file."""
-    return [problem for problem in find_problems(Request([str(path)], gpus=8))[1] if problem.id == ID]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        main(["check", str(path), "--gpus", "8", "--json"])
+    return [problem["what"] for problem in json.loads(text.getvalue())["problems"] if problem["id"] == ID]
 
 
 def test_widths_in_the_other_convention_are_found_by_the_name(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ A row whose verdict is the id of a problem has a configuration with the report's
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from neoxargs.commands.check import find_problems
+from neoxargs.cli import main
 from neoxargs.commands.explain.catalogue import Example, catalogue
 from neoxargs.commands.explain.example import as_files
 from neoxargs.resolve.rules import CHECKS
@@ -76,7 +79,9 @@ def ids(config: str) -> set[str]:
     with as_files(Example(config)) as request:
         token_file(Path("data"), [[7] * 20] * 10, np.uint16)
         token_file(Path("beyond"), [[7, 70_000]])
-        return {problem.id for problem in find_problems(request)[1]}
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            main(["check", *request.files, "--gpus", str(request.gpus), "--json"])
+        return {problem["id"] for problem in json.loads(told.getvalue())["problems"]}
 
 
 def as_lines(config: str) -> str:
