@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
-from neoxargs.base.options import add_files, add_json, add_versions
+from neoxargs.base.options import add_files, add_fixes, add_json, add_versions
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request, is_lock
@@ -187,16 +187,33 @@ def check(words: list[str]) -> int:
     add_files(parser)
     add_json(parser)
     add_versions(parser)
+    add_fixes(parser)
     add_neox_options(parser, "train.py", with_help=not {"-h", "--help"}.isdisjoint(words))
     options = parse(parser, words)
     request = Request.of(options, neox_overrides(options))
     if list(map(is_lock, request.files)) == [True]:  # among other files, it is an error
-        from neoxargs.commands import check_lock
+        from neoxargs.commands.check import lock
 
-        return check_lock.run(request)
-    from neoxargs.commands.check import run
+        return lock.run(request)
+    if options.unsafe_fixes and not (options.fix or options.diff):
+        parser.error("--unsafe-fixes requires --fix or --diff")
+    if options.diff:
+        if options.fix or options.json:
+            parser.error("--diff writes nothing and prints a diff: leave out --fix and --json")
+        from neoxargs.commands.check.fix import show_diff
 
-    return run(request)
+        return show_diff(request, options.unsafe_fixes)
+    fixed = None
+    if options.fix:
+        from neoxargs.commands.check import fix
+
+        done = fix.write(request, options.unsafe_fixes)
+        fixed = done.fixed
+        if not options.json:
+            fix.report_fixes(done)
+    from neoxargs.commands.check.command import run
+
+    return run(request, fixed)
 
 
 def plan(words: list[str]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from neoxargs.base.problems import Problem, Problems, has_errors, listed, report
+from neoxargs.base.problems import SET, Problem, Problems, has_errors, listed, report
 from neoxargs.base.programs import Script
 from neoxargs.base.regular_files import is_special
 from neoxargs.base.request import HOLDER_FILE, Request
@@ -30,14 +30,19 @@ TRAIN = Script(str(SHIPPED / "train.py"), "train")
 OF_ANOTHER_PROGRAM = "file-of-another-program"
 
 
-def run(request: Request) -> int:
-    """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code."""
+def run(request: Request, fixed: Sequence[Problem] | None = None) -> int:
+    """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code.
+
+    fixed: what `--fix` has corrected.
+    """
     spec, problems, not_checked = find_problems(request)
     failed = has_errors(problems)
     if failed and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
         problems = [*problems, *_migrate_suggestion(request)]
     if request.as_json:
-        print(json.dumps(_to_json(spec, problems, not failed) | {"unchecked": not_checked}, indent=2))
+        answer = _to_json(spec, problems, not failed) | {"unchecked": not_checked}
+        answer |= {} if fixed is None else {"fixed": [problem.to_json() for problem in fixed]}
+        print(json.dumps(answer, indent=2))
         return int(failed)
     report(problems)
     if spec and not failed:
@@ -45,7 +50,17 @@ def run(request: Request) -> int:
     if not_checked:
         line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
         print(f"\n{line}" if failed else line)
+    if fixed is None and (can_be_fixed := _fixable(problems)):
+        print(f"{'fixable'.ljust(summary.LABEL)}{can_be_fixed}")
     return int(failed)
+
+
+def _fixable(problems: Sequence[Problem]) -> str:
+    """Return how many problems `--fix` corrects, and how many more with `--unsafe-fixes`; "" if none."""
+    in_files = [p.edits for p in problems if p.edits and all(edit.where.file != SET for edit in p.edits)]
+    safe = sum(all(edit.safe for edit in edits) for edits in in_files)
+    counts = {"deepy check --fix": safe, "with --unsafe-fixes": len(in_files) - safe}
+    return ", ".join(f"{count} problem{'s' * (count > 1)} ({how})" for how, count in counts.items() if count)
 
 
 def _migrate_suggestion(request: Request) -> list[Problem]:
