@@ -207,11 +207,11 @@ class _Work:
 
 def _mark(problem: Problem) -> object:
     """Return what a problem is recognised by in the next round, when its line may have another number."""
-    return problem.id, problem.what, problem.where and (problem.where.file, problem.where.text)
+    return problem.id, sentence(problem), problem.where and (problem.where.file, problem.where.text)
 
 
 def _kind(problem: Problem) -> tuple[object, ...]:
-    return problem.id, problem.what, problem.about
+    return problem.id, sentence(problem), problem.about
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------

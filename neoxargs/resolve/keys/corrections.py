@@ -52,16 +52,16 @@ def indented(section: str, entries: Sequence[Entry]) -> tuple[Edit, ...]:
 
 def value_edits(entry: Entry, mismatch: Mismatch) -> tuple[Edit, ...]:
     """Return the edit for a value of a wrong type, if what to write instead is valid."""
-    place, hint = mismatch.node.place, mismatch.hint
+    place, instead = mismatch.node.place, mismatch.instead
     # The value of an alias is written elsewhere, above its key.
     is_own = place.file == entry.place.file and place[1:3] > entry.place[1:3]
-    if not (hint.write and is_own and _is_on_one_line(mismatch.node)):
+    if not (instead.write and is_own and _is_on_one_line(mismatch.node)):
         return ()
     quote = place.text[place.column - 1] if isinstance(mismatch.node, Scalar) and mismatch.node.quoted else ""
-    for written in (f"{quote}{hint.write}{quote}", hint.write):
+    for written in (f"{quote}{instead.write}{quote}", instead.write):
         node, problems = compose(Text("", written))
         if node is not None and not problems and _is_valid(node, mismatch.wanted):
-            return (Edit(place, "replace", written, safe=hint.is_certain),)
+            return (Edit(place, "replace", written, safe=instead.is_certain),)
     return ()
 
 

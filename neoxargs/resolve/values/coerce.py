@@ -33,13 +33,13 @@ NO_HINT = Hint()
 class Mismatch(Exception):
     """A value of a wrong type: the part of it (`[1]`, `.name`), the type expected there, and a hint."""
 
-    def __init__(self, node: Node, wanted: Any, part: str = "", hint: Hint = NO_HINT) -> None:
-        self.node, self.wanted, self.part, self.hint = node, wanted, part, hint
-        super().__init__(node, wanted, part, hint)
+    def __init__(self, node: Node, wanted: Any, part: str = "", instead: Hint = NO_HINT) -> None:
+        self.node, self.wanted, self.part, self.instead = node, wanted, part, instead
+        super().__init__(node, wanted, part, instead)
 
     @property
     def advice(self) -> str:
-        return self.hint.text
+        return self.instead.text
 
     def __str__(self) -> str:
         return self.sentence("the value")
@@ -82,7 +82,7 @@ def _union(node: Node, wanted: Any) -> Any:
                 deepest = mismatch
             # A hint to write brackets is of use only where a list is the only type.
             if not (is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
-                deepest.hint = deepest.hint or mismatch.hint
+                deepest.instead = deepest.instead or mismatch.instead
     raise deepest
 
 
@@ -100,7 +100,7 @@ def _annotated(node: Node, wanted: Any) -> Any:
     try:
         value = _fit(node, base)
     except Mismatch as mismatch:
-        raise Mismatch(node, wanted, hint=mismatch.hint) from None
+        raise Mismatch(node, wanted, instead=mismatch.instead) from None
     if not all(bound.holds(value) for bound in bounds):
         raise Mismatch(node, wanted)
     return value
@@ -109,7 +109,7 @@ def _annotated(node: Node, wanted: Any) -> Any:
 def _literal(node: Node, wanted: Any) -> Any:
     choices = get_args(wanted)
     if not isinstance(node, Scalar):
-        raise Mismatch(node, wanted, hint=without_brackets(node))
+        raise Mismatch(node, wanted, instead=without_brackets(node))
     number = _number(node)
     # reversed: of choices that differ only in case, the first one is used
     words = {choice.lower(): choice for choice in reversed(choices) if isinstance(choice, str)}
@@ -123,8 +123,8 @@ def _literal(node: Node, wanted: Any) -> Any:
     written = node.text.lower()
     meant = our_choice(written) or written
     if meant in words:
-        raise Mismatch(node, wanted, hint=Hint(f"write {words[meant]}", str(words[meant]), True))
-    raise Mismatch(node, wanted, hint=typo_hint(node) or _similar(written, words))
+        raise Mismatch(node, wanted, instead=Hint(f"write {words[meant]}", str(words[meant]), True))
+    raise Mismatch(node, wanted, instead=typo_hint(node) or _similar(written, words))
 
 
 def _similar(written: str, words: AnyMapping[str, Any]) -> Hint:
@@ -140,7 +140,7 @@ def _list(node: Node, wanted: Any) -> Any:
     if isinstance(node, Scalar) and node.value is not None and get_origin(element) is Literal:
         return [_fit(node, element)]  # one choice without brackets cannot mean anything else
     if not isinstance(node, Sequence):
-        raise Mismatch(node, wanted, hint=_in_brackets(node, element))
+        raise Mismatch(node, wanted, instead=_in_brackets(node, element))
     return [_part(item, element, f"[{index}]") for index, item in enumerate(node.items)]
 
 
@@ -155,7 +155,7 @@ def _part(node: Node, wanted: Any, part: str) -> Any:
     try:
         return _fit(node, wanted)
     except Mismatch as inner:
-        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.hint) from None
+        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.instead) from None
 
 
 def _bool(node: Node, wanted: Any) -> bool:
@@ -165,9 +165,9 @@ def _bool(node: Node, wanted: Any) -> bool:
     is_digit = isinstance(value, int | float) and value in (0, 1)
     if is_digit:
         word = str(bool(value)).lower()
-        raise Mismatch(node, wanted, hint=Hint(f"write {word}", word, True))
+        raise Mismatch(node, wanted, instead=Hint(f"write {word}", word, True))
     word = node.text.strip().lower() if isinstance(node, Scalar) else ""
-    raise Mismatch(node, wanted, hint=typo_hint(node) or _similar(word, {"true": "true", "false": "false"}))
+    raise Mismatch(node, wanted, instead=typo_hint(node) or _similar(word, {"true": "true", "false": "false"}))
 
 
 def _int(node: Node, wanted: Any) -> int:
@@ -176,7 +176,7 @@ def _int(node: Node, wanted: Any) -> int:
         return int(value)
     if isinstance(value, int):
         return value
-    raise Mismatch(node, wanted, hint=number_hint(node, is_whole=True))
+    raise Mismatch(node, wanted, instead=number_hint(node, is_whole=True))
 
 
 def _float(node: Node, wanted: Any) -> float:
@@ -186,7 +186,7 @@ def _float(node: Node, wanted: Any) -> float:
             return float(value)
     except OverflowError:  # an int above 1e308
         pass
-    raise Mismatch(node, wanted, hint=number_hint(node) if value is None else Hint("write a finite number"))
+    raise Mismatch(node, wanted, instead=number_hint(node) if value is None else Hint("write a finite number"))
 
 
 def _number(node: Node) -> int | float | None:
@@ -199,10 +199,10 @@ def _number(node: Node) -> int | float | None:
 
 def _text(node: Node, wanted: Any) -> str:
     if not isinstance(node, Scalar) or node.value is None:
-        raise Mismatch(node, wanted, hint=without_brackets(node))
+        raise Mismatch(node, wanted, instead=without_brackets(node))
     if isinstance(node.value, bool):
         hint = Hint(f"put `{node.text}` in quotes if it is meant as a string", f'"{node.text}"', True)
-        raise Mismatch(node, wanted, hint=hint)
+        raise Mismatch(node, wanted, instead=hint)
     return node.text
 
 
