@@ -26,6 +26,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_formats(parser: argparse.ArgumentParser) -> None:
+    names = ("text", "json", "concise", "github", "gitlab", "sarif", "junit")
+    text = f"print problems for another program: {', '.join(names[1:])}"
+    parser.add_argument("--output-format", metavar="FORMAT", choices=names, default="", help=text)
+
+
 def add_fixes(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--fix", action="store_true", help="correct the mistakes in the files that can mean only one thing")

@@ -19,6 +19,7 @@ from neoxargs.checks.data.files import READ_AT_MOST, unread
 from neoxargs.checks.machine.packages import can_train_here
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.launch.stages import Incomplete, State, run_until
+from neoxargs.resolve.suppressions import not_suppressed, unused
 from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
@@ -30,10 +31,10 @@ TRAIN = Script(str(SHIPPED / "train.py"), "train")
 OF_ANOTHER_PROGRAM = "file-of-another-program"
 
 
-def run(request: Request, fixed: Sequence[Problem] | None = None) -> int:
+def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = "text") -> int:
     """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code.
 
-    fixed: what `--fix` has corrected.
+    fixed: what `--fix` has corrected. output: a format of formats.py, in which only the problems are printed.
     """
     spec, problems, not_checked = find_problems(request)
     failed = has_errors(problems)
@@ -43,6 +44,11 @@ def run(request: Request, fixed: Sequence[Problem] | None = None) -> int:
         answer = _to_json(spec, problems, not failed) | {"unchecked": not_checked}
         answer |= {} if fixed is None else {"fixed": [problem.to_json() for problem in fixed]}
         print(json.dumps(answer, indent=2))
+        return int(failed)
+    if output != "text":
+        from neoxargs.commands.check.formats import FORMATS
+
+        print(FORMATS[output](problems, request.files), end="")
         return int(failed)
     report(problems)
     if spec and not failed:
@@ -95,9 +101,14 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem], list
     try:
         state = run_until("problems", State(TRAIN, request, os.environ, subjects, lenient))
     except Problems as stop:
-        return None, stop.problems, [*_affected(stop), *_left_out(request, can_train_here())]
-    problems = [*state.spec.warnings, *state.problems]
-    return state.spec, problems, list(unchecked(state.spec, request, problems))
+        texts = stop.texts if isinstance(stop, Incomplete) else ()
+        left_out = [*_affected(stop), *_left_out(request, can_train_here())]
+        return None, not_suppressed(stop.problems, texts), left_out
+    problems, texts = [*state.spec.warnings, *state.problems], state.spec.texts
+    kept = not_suppressed(problems, texts)
+    if not has_errors(problems):
+        kept += unused(problems, texts)
+    return state.spec, kept, list(unchecked(state.spec, request, problems))
 
 
 def _affected(stop: Problems) -> Iterator[str]:

@@ -22,6 +22,7 @@ from neoxargs.base.regular_files import is_special
 from neoxargs.base.request import Request
 from neoxargs.base.write_files import changed_files, diff, write_all
 from neoxargs.resolve import draft
+from neoxargs.resolve.suppressions import not_suppressed, unused
 from neoxargs.resolve.yaml.edit import NotEditable, corrected
 from neoxargs.resolve.yaml.read import File, readable_texts
 from neoxargs.runs.run_spec import complete_run
@@ -119,9 +120,10 @@ def find_in(request: Request) -> Find:
         drafted = draft(files, request.overrides)
         try:
             problems = complete_run(drafted, os.environ, request.gpus).warnings
+            problems += unused(problems, files)
         except Problems as stop:
             problems = stop.problems
-        return Found(problems, drafted.problems, drafted.readable)
+        return Found(not_suppressed(problems, files), drafted.problems, drafted.readable)
 
     return find
 
