@@ -30,7 +30,7 @@ ENVIRONMENT = environment(ranks=1)
 EMPTY = "python -c pass"
 COMMANDS = {
     EMPTY: ["-c", "pass"],
-    "imports of deepy check": ["-c", "import neoxargs.cli, neoxargs.commands.check"],
+    "imports of deepy check": ["-c", "import neoxargs.cli, neoxargs.commands.check.command"],
     "deepy.py check configs/quickstart.yml": ["deepy.py", "check", "configs/quickstart.yml"],
     "deepy.py train.py configs/quickstart.yml --dry-run": [
         "deepy.py", "train.py", "configs/quickstart.yml", "--dry-run",

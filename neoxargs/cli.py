@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
-from neoxargs.base.options import add_files, add_json, add_versions
+from neoxargs.base.options import add_files, add_fixes, add_formats, add_json, add_versions
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request, is_lock
@@ -105,7 +105,7 @@ def _run_command(words: list[str]) -> int:
 
 
 def _print_problems(problems: Problems, words: list[str]) -> int:
-    if "--json" in words:
+    if "--json" in words or "--output-format json" in " ".join(words).replace("=", " "):
         print(json.dumps({"ok": False, "problems": [problem.to_json() for problem in problems.problems]}, indent=2))
     else:
         report(problems.problems)
@@ -187,16 +187,40 @@ def check(words: list[str]) -> int:
     add_files(parser)
     add_json(parser)
     add_versions(parser)
+    add_formats(parser)
+    add_fixes(parser)
     add_neox_options(parser, "train.py", with_help=not {"-h", "--help"}.isdisjoint(words))
     options = parse(parser, words)
+    output = options.output_format or ("json" if options.json else "text")
+    if options.json and output != "json":
+        parser.error("--json is --output-format json: leave out one of the two")
+    options.json = output == "json"
     request = Request.of(options, neox_overrides(options))
     if list(map(is_lock, request.files)) == [True]:  # among other files, it is an error
-        from neoxargs.commands import check_lock
+        from neoxargs.commands.check import lock
 
-        return check_lock.run(request)
-    from neoxargs.commands.check import run
+        if options.fix or options.diff or output not in ("text", "json"):
+            parser.error("of a lock file, leave out --fix, --diff and every --output-format but json")
+        return lock.run(request)
+    if options.unsafe_fixes and not (options.fix or options.diff):
+        parser.error("--unsafe-fixes requires --fix or --diff")
+    if options.diff:
+        if options.fix or output != "text":
+            parser.error("--diff writes nothing and prints a diff: leave out --fix, --json and --output-format")
+        from neoxargs.commands.check.fix import show_diff
 
-    return run(request)
+        return show_diff(request, options.unsafe_fixes)
+    fixed = None
+    if options.fix:
+        from neoxargs.commands.check import fix
+
+        done = fix.write(request, options.unsafe_fixes)
+        fixed = done.fixed
+        if output == "text":
+            fix.report_fixes(done)
+    from neoxargs.commands.check.command import run
+
+    return run(request, fixed, output)
 
 
 def plan(words: list[str]) -> int:

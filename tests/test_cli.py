@@ -198,7 +198,7 @@ def test_an_os_error_is_a_problem(capsys, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EIO, "Input/output error", "configs/small.yml")
 
-    monkeypatch.setattr("neoxargs.commands.check.run", refuse)
+    monkeypatch.setattr("neoxargs.commands.check.command.run", refuse)
     assert main(["check", *BOTH]) == 1
     assert capsys.readouterr().err == "configs/small.yml: error: input/output error [file-error]\n"
 
@@ -207,7 +207,7 @@ def test_check_reports_every_problem_at_once(capsys):
     Path("bad.yml").write_text("num_layer: 2\nhidden_size: wide\nnum_nodes: 3\n")
     assert main(["check", "bad.yml"]) == 1
     shown = capsys.readouterr()
-    assert shown.out.split()[0] == "unchecked" and shown.out.count("\n") == 2
+    assert shown.out.split()[0] == "unchecked" and shown.out.count("\n") == 3
     assert {"bad.yml:1:1", "bad.yml:2:14", "bad.yml:3:1"} <= {line.split(": ")[0] for line in shown.err.splitlines()}
 
 

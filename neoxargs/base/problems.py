@@ -62,6 +62,22 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
+class Edit(Record):
+    """One change of a file, which corrects a problem alone or together with the problem's other edits.
+
+    Declared where the problem is found, and made by `resolve/yaml/edit.py`.
+    """
+
+    where: Place
+    """The characters that are replaced; for other changes, the key of the entry."""
+    do: Literal["replace", "set", "move", "remove"]
+    """`set` gives the entry another value; `move` puts it into another section."""
+    text: str = ""
+    """The new characters or the new value, as YAML; the dotted name of an entry that is moved."""
+    safe: bool = True
+    """Whether nothing else can be meant; `--unsafe-fixes` also makes the other edits."""
+
+
 class Problem(Record):
     """One error or warning: a sentence for the user, its place, and what to write instead."""
 
@@ -75,6 +91,8 @@ class Problem(Record):
     """Identifies the kind of problem, such as `unknown-key`; `deepy explain ID` describes it."""
     about: tuple[str, ...] = ()
     """The parameters involved, by their registry names."""
+    edits: tuple[Edit, ...] = ()
+    """What corrects the problem, if that is known."""
 
     def as_warning(self) -> Problem:
         """Return a copy that does not stop the run."""
@@ -251,6 +269,19 @@ def close_matches(word: str, choices: Iterable[str], most: int = 2, alike: float
     return [
         choice for choice in found if likeness[choice] > likeness[found[0]] - 0.08 or edits(choice) <= edits(found[0])
     ]
+
+
+def is_one_edit(word: str, other: str) -> bool:
+    """Return whether two words differ by one letter that is added, left out or another one, or by two swapped letters.
+
+    Upper and lower case are the same. True for equal words.
+    """
+    short, long = sorted((word.lower(), other.lower()), key=len)
+    start = next((i for i, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]), len(short))
+    a, b = short[start:], long[start:]
+    if len(a) < len(b):
+        return a == b[1:]
+    return a[1:] == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

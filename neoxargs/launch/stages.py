@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, has_errors, report
 from neoxargs.base.programs import READERS, Script, find_script
 from neoxargs.base.record import Record, replace
@@ -22,6 +23,7 @@ from neoxargs.hosts.slurm import requeues
 from neoxargs.launch.command.command import Command, command
 from neoxargs.launch.start import prepare as preparation
 from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.suppressions import not_suppressed
 from neoxargs.runs.run_spec import RunSpec, resolve_run
 
 if TYPE_CHECKING:
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
 class Incomplete(Problems):
     """Raised if errors of the configuration keep some checks from being made.
 
-    affected: what is checked -> the keys because of which a part of it could not be.
+    affected: what is checked -> the keys because of which a part of it could not be. texts: the files.
     """
 
-    def __init__(self, problems: Iterable[Problem], affected: Mapping[str, Collection[str]]) -> None:
+    def __init__(
+        self, problems: Iterable[Problem], affected: Mapping[str, Collection[str]], texts: Sequence[Text] = ()
+    ) -> None:
         super().__init__(problems)
-        self.affected = affected
+        self.affected, self.texts = affected, texts
 
 
 class State(Record):
@@ -101,7 +105,8 @@ def _with_further(stop: Unresolved, state: State) -> Incomplete:
         problems += checks.problems(spec, state.script.program, chosen, lenient=state.lenient)
         keys[kind] = keys.get(kind, frozenset()) | config.take_missed()
     written = stop.partial.given | stop.partial.draft.broken
-    return Incomplete(problems, {kind: of_kind & written or of_kind for kind, of_kind in keys.items() if of_kind})
+    affected = {kind: of_kind & written or of_kind for kind, of_kind in keys.items() if of_kind}
+    return Incomplete(problems, affected, stop.partial.draft.files)
 
 
 def unchanged(state: State) -> State:
@@ -128,7 +133,7 @@ def refuse(state: State) -> State:
     """Refuse the run if an error was found; print warnings."""
     if has_errors(state.problems):
         raise Problems([*state.problems, *state.spec.warnings])
-    report(state.problems)
+    report(not_suppressed(state.problems, state.spec.texts))
     return state
 
 
@@ -161,7 +166,7 @@ def announce(state: State) -> State:
         say(f"{reads[state.script.program]} {options.load or options.save}; ranks: {count}")
     else:
         print_summary(spec)
-        report(spec.warnings)
+        report(not_suppressed(spec.warnings, spec.texts))
     return state
 
 

@@ -10,7 +10,7 @@ from random import Random
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.request import Request
 from neoxargs.checks.all import HERE
-from neoxargs.commands.check import TRAIN
+from neoxargs.commands.check.command import TRAIN
 from neoxargs.launch.stages import Incomplete, State, run_until
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, coerce

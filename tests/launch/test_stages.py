@@ -19,7 +19,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as checks
-from neoxargs.commands import check
+from neoxargs.commands.check import command as check
 from neoxargs.commands.explain.catalogue import catalogue
 from neoxargs.commands.explain.example import as_files
 from neoxargs.launch import become_rank, main, stages

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from neoxargs.base.problems import Problem
 from neoxargs.base.request import Request
-from neoxargs.commands.check import find_problems
+from neoxargs.commands.check.command import find_problems
 from neoxargs.commands.explain.catalogue import Example
 
 #: Ranks, where the example has no files of its own: on another machine, what this one lacks is a warning.

@@ -139,7 +139,7 @@ class _Reader:
             if self.text[self.at : self.at + 1] != ":":
                 if (number := _WITH_COMMA.search(self.text, 0, match.end())) and number.start() < start:
                     value = Scalar(number[0], number[0])
-                    self.stop(f"{number[0]} is not a number", number.start(), number_hint(value))
+                    self.stop(f"{number[0]} is not a number", number.start(), number_hint(value).text)
                 self.stop(f"expected `:` after the key {key}", start, "write `key: value`")
             self.at += 1
             self.keys += 1

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
-from neoxargs.base.problems import SET, Place, Problem, close_matches, listed
+from neoxargs.base.problems import SET, Edit, Place, Problem, close_matches, listed
 from neoxargs.config.dialect import Dialect, inferred, named
 from neoxargs.config.value import Source, Value
 from neoxargs.registry import REGISTRY, Parameter
+from neoxargs.resolve.keys.corrections import value_edits
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.merge.entries import Entries
 from neoxargs.resolve.values.coerce import Mismatch, coerce
@@ -137,9 +138,12 @@ def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Va
     value_place = mismatch.node.place
     where = entry.place if not value_place.text or value_place.text.isspace() else value_place
     hint = value_advice(name, entry.value.to_python()) if isinstance(entry.value, Scalar) else ""
+    edits = () if hint else value_edits(entry, mismatch)
     if is_null(entry.value) and not REGISTRY.parameters[name].required:
-        hint = f"remove {name} to use its default"
-    return Problem(mismatch.sentence(name), where, hint or mismatch.advice, id="type-mismatch", about=(name,))
+        hint, edits = f"remove {name} to use its default", (Edit(entry.place, "remove", safe=False),)
+    return Problem(
+        mismatch.sentence(name), where, hint or mismatch.advice, id="type-mismatch", about=(name,), edits=edits
+    )
 
 
 def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Problem | None:

@@ -28,6 +28,8 @@ class OddKey(NamedTuple):
     """The dotted name, with `_` instead of `-`; for an outdented key, the name it would have inside its section."""
     entry: Entry
     kind: Literal["unknown", "dotted", "outdented"] = "unknown"
+    outdented: Sequence[Entry] = ()
+    """All outdented keys of this section; none if one of them could also be meant at the top level."""
 
 
 class Entries:
@@ -136,23 +138,25 @@ class _Reader:
         self.entry(name, Entry(key or name, value, where), {})
 
     def mapping(self, node: Mapping, path: str = "") -> None:
-        begun: dict[str, Place] = {}
+        begun: dict[str, Entry] = {}
         empty = ""  # the section on the line above, if it is empty
-        for entry in node.entries:
+        outdented: Sequence[Entry] = ()  # the keys of that section
+        for number, entry in enumerate(node.entries):
             if not path and entry.key.startswith(EXTENSION):
                 continue
             name = path + normal(entry.key)
             inside = f"{empty}.{normal(entry.key)}"
             if empty and "." not in entry.key and not is_known(name) and is_known(inside):
-                self.entries.odd.append(OddKey(inside, entry, "outdented"))
+                outdented = outdented or _outdented(empty, node.entries[number:])
+                self.entries.odd.append(OddKey(inside, entry, "outdented", outdented))
                 continue
             if "." in entry.key:
                 self.entries.odd.append(OddKey(name, entry, "dotted"))
             else:
                 self.entry(name, entry, begun)
-            empty = name if is_null(entry.value) and name in REGISTRY.sections else ""
+            empty, outdented = name if is_null(entry.value) and name in REGISTRY.sections else "", ()
 
-    def entry(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
+    def entry(self, name: str, entry: Entry, begun: dict[str, Entry]) -> None:
         self.entries.spelled.setdefault(name, entry.place)
         if parameter := REGISTRY.find(name):
             self.parameter(parameter.name, entry)
@@ -165,15 +169,13 @@ class _Reader:
         first = self.entries.parameters.setdefault(name, entry)
         # for a section that occurs twice, one problem is enough
         if first is not entry and self.duplicate_sections.isdisjoint(_sections_around(name)):
-            self.entries.problems.append(
-                duplicate_key(name, entry.place, first.place, _two_spellings(first.place, entry), (name,))
-            )
+            self.entries.problems.append(duplicate_key(name, entry, first, _two_spellings(first.place, entry), (name,)))
 
-    def section(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
+    def section(self, name: str, entry: Entry, begun: dict[str, Entry]) -> None:
         # Within one mapping only: a section may be continued in another file.
-        first = begun.setdefault(name, entry.place)
-        if first is not entry.place:
-            self.entries.problems.append(duplicate_key(name, entry.place, first, about=(_current_name(name),)))
+        first = begun.setdefault(name, entry)
+        if first is not entry:
+            self.entries.problems.append(duplicate_key(name, entry, first, about=(_current_name(name),)))
             self.duplicate_sections.add(name)
         self.entries.sections.setdefault(_current_name(name), entry.place)
         if isinstance(entry.value, Mapping):
@@ -181,6 +183,13 @@ class _Reader:
         elif not is_null(entry.value):
             self.entries.problems.append(_not_a_section(name, entry))
             self.entries.broken.add(_current_name(name))
+
+
+def _outdented(section: str, following: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the keys after an empty section that are meant in it; none if one has a meaning where it is."""
+    names = [normal(entry.key) for entry in following]
+    end = next((end for end, name in enumerate(names) if not is_known(f"{section}.{name}")), len(names))
+    return () if any(map(is_known, names[:end])) else following[:end]
 
 
 def _sections_around(name: str) -> list[str]:

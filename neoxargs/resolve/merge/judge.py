@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from neoxargs.base.problems import Problem
 from neoxargs.base.record import replace
 from neoxargs.registry import REGISTRY
+from neoxargs.resolve.keys.corrections import indented, key_edits, moved_to
 from neoxargs.resolve.keys.match import Key, is_known
 from neoxargs.resolve.keys.misplaced import (
     dotted_key,
@@ -39,7 +41,14 @@ class Judgement(NamedTuple):
 
 def judge(files: Entries, sets: Entries) -> list[Judgement]:
     """Return a judgement for each key that is no parameter, or not allowed where it is."""
-    return [*_odd_keys(files), *_odd_keys(sets)]
+    return [judgement for entries in (files, sets) if entries.odd for judgement in _certain([*_odd_keys(entries)])]
+
+
+def _certain(judgements: list[Judgement]) -> Iterator[Judgement]:
+    """Yield the judgements; of two keys that are meant to be one parameter, neither is corrected."""
+    times = Counter(judgement.meant[:1] for judgement in judgements)
+    for problem, meant in judgements:
+        yield Judgement(problem if times[meant[:1]] == 1 else replace(problem, edits=()), meant)
 
 
 def _odd_keys(entries: Entries) -> Iterator[Judgement]:
@@ -67,6 +76,8 @@ def _unknown(odd: OddKey, entries: Entries) -> Judgement:
     if match and entries.kind == "file" and len(match.meant) == 1 and (first := entries.parameters.get(match.meant[0])):
         return Judgement(unknown_beside(key, match, match.meant[0], first.place), match.meant)
     problem = unknown_key(key, match)
+    if match and odd.kind == "unknown":
+        problem = replace(problem, edits=key_edits(key, match, odd.entry))
     if match and odd.kind == "dotted" and entries.kind == "file" and len(match.meant) == 1:
         problem = replace(
             problem, hint=f"did you mean `{nested(match.meant[0])}`? dotted keys are allowed only in --set"
@@ -77,14 +88,15 @@ def _unknown(odd: OddKey, entries: Entries) -> Judgement:
 def _outdented(odd: OddKey) -> Judgement:
     name = _current_name(odd.name)
     problem = outdented_key(name, odd.name.rpartition(".")[0], odd.entry)
+    problem = replace(problem, edits=indented(name.rpartition(".")[0], odd.outdented))
     return Judgement(problem, (name, name.rpartition(".")[0]))
 
 
 def _dotted(odd: OddKey, entries: Entries) -> Judgement:
     name = _current_name(odd.name)
-    problem = dotted_key(name, odd.entry)
+    problem = replace(dotted_key(name, odd.entry), edits=moved_to(name, odd.entry))
     if first := entries.parameters.get(name):
-        problem = replace(problem, hint=written_twice(name), also=(first.place,))
+        problem = replace(problem, hint=written_twice(name), also=(first.place,), edits=())
     return Judgement(problem, (name,))
 
 

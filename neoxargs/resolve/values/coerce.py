@@ -6,14 +6,16 @@ the choice `layernorm`, a number to a string with its text in the file, and one 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from collections.abc import Mapping as AnyMapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from neoxargs.base.problems import close_matches, did_you_mean
+from neoxargs.base.problems import close_matches, is_one_edit
 from neoxargs.resolve.keys.other_programs import our_choice
 from neoxargs.resolve.values.describe_type import UNIONS, describe_type, is_list
-from neoxargs.resolve.values.hints import number_hint, typo_hint, without_brackets
+from neoxargs.resolve.values.hints import Hint, as_yaml, number_hint, typo_hint, without_brackets
 from neoxargs.resolve.yaml.nodes import (
     Mapping,
     Node,
@@ -25,14 +27,19 @@ from neoxargs.resolve.yaml.nodes import (
 )
 
 _NOTHING = type(None)
+NO_HINT = Hint()
 
 
 class Mismatch(Exception):
     """A value of a wrong type: the part of it (`[1]`, `.name`), the type expected there, and a hint."""
 
-    def __init__(self, node: Node, wanted: Any, part: str = "", advice: str = "") -> None:
-        self.node, self.wanted, self.part, self.advice = node, wanted, part, advice
-        super().__init__(node, wanted, part, advice)
+    def __init__(self, node: Node, wanted: Any, part: str = "", instead: Hint = NO_HINT) -> None:
+        self.node, self.wanted, self.part, self.instead = node, wanted, part, instead
+        super().__init__(node, wanted, part, instead)
+
+    @property
+    def advice(self) -> str:
+        return self.instead.text
 
     def __str__(self) -> str:
         return self.sentence("the value")
@@ -75,7 +82,7 @@ def _union(node: Node, wanted: Any) -> Any:
                 deepest = mismatch
             # A hint to write brackets is of use only where a list is the only type.
             if not (is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
-                deepest.advice = deepest.advice or mismatch.advice
+                deepest.instead = deepest.instead or mismatch.instead
     raise deepest
 
 
@@ -93,7 +100,7 @@ def _annotated(node: Node, wanted: Any) -> Any:
     try:
         value = _fit(node, base)
     except Mismatch as mismatch:
-        raise Mismatch(node, wanted, advice=mismatch.advice) from None
+        raise Mismatch(node, wanted, instead=mismatch.instead) from None
     if not all(bound.holds(value) for bound in bounds):
         raise Mismatch(node, wanted)
     return value
@@ -102,7 +109,7 @@ def _annotated(node: Node, wanted: Any) -> Any:
 def _literal(node: Node, wanted: Any) -> Any:
     choices = get_args(wanted)
     if not isinstance(node, Scalar):
-        raise Mismatch(node, wanted, advice=without_brackets(node))
+        raise Mismatch(node, wanted, instead=without_brackets(node))
     number = _number(node)
     # reversed: of choices that differ only in case, the first one is used
     words = {choice.lower(): choice for choice in reversed(choices) if isinstance(choice, str)}
@@ -115,9 +122,17 @@ def _literal(node: Node, wanted: Any) -> Any:
             return choice
     written = node.text.lower()
     meant = our_choice(written) or written
+    if meant in words:
+        raise Mismatch(node, wanted, instead=Hint(f"write {words[meant]}", str(words[meant]), True))
+    raise Mismatch(node, wanted, instead=typo_hint(node) or _similar(written, words))
+
+
+def _similar(written: str, words: AnyMapping[str, Any]) -> Hint:
+    """Return a hint for a misspelt choice. words: each choice by its name in lower case."""
     found = [str(words[word]) for word in close_matches(written, words)]
-    likely = f"did you mean {' or '.join(found)}?" if found else ""
-    raise Mismatch(node, wanted, advice=f"write {words[meant]}" if meant in words else typo_hint(node) or likely)
+    hint = f"did you mean {' or '.join(found)}?" if found else ""
+    near = [word for word in words if is_one_edit(written, word)]
+    return Hint(hint, found[0] if len(found) == 1 else "", [str(words[word]) for word in near] == found)
 
 
 def _list(node: Node, wanted: Any) -> Any:
@@ -125,7 +140,7 @@ def _list(node: Node, wanted: Any) -> Any:
     if isinstance(node, Scalar) and node.value is not None and get_origin(element) is Literal:
         return [_fit(node, element)]  # one choice without brackets cannot mean anything else
     if not isinstance(node, Sequence):
-        raise Mismatch(node, wanted, advice=_in_brackets(node, element))
+        raise Mismatch(node, wanted, instead=_in_brackets(node, element))
     return [_part(item, element, f"[{index}]") for index, item in enumerate(node.items)]
 
 
@@ -140,7 +155,7 @@ def _part(node: Node, wanted: Any, part: str) -> Any:
     try:
         return _fit(node, wanted)
     except Mismatch as inner:
-        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.advice) from None
+        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.instead) from None
 
 
 def _bool(node: Node, wanted: Any) -> bool:
@@ -149,9 +164,10 @@ def _bool(node: Node, wanted: Any) -> bool:
         return value
     is_digit = isinstance(value, int | float) and value in (0, 1)
     if is_digit:
-        raise Mismatch(node, wanted, advice=f"write {str(bool(value)).lower()}")
+        word = str(bool(value)).lower()
+        raise Mismatch(node, wanted, instead=Hint(f"write {word}", word, True))
     word = node.text.strip().lower() if isinstance(node, Scalar) else ""
-    raise Mismatch(node, wanted, advice=typo_hint(node) or did_you_mean(word, ("true", "false")))
+    raise Mismatch(node, wanted, instead=typo_hint(node) or _similar(word, {"true": "true", "false": "false"}))
 
 
 def _int(node: Node, wanted: Any) -> int:
@@ -160,7 +176,7 @@ def _int(node: Node, wanted: Any) -> int:
         return int(value)
     if isinstance(value, int):
         return value
-    raise Mismatch(node, wanted, advice=number_hint(node, is_whole=True))
+    raise Mismatch(node, wanted, instead=number_hint(node, is_whole=True))
 
 
 def _float(node: Node, wanted: Any) -> float:
@@ -170,7 +186,7 @@ def _float(node: Node, wanted: Any) -> float:
             return float(value)
     except OverflowError:  # an int above 1e308
         pass
-    raise Mismatch(node, wanted, advice=number_hint(node) if value is None else "write a finite number")
+    raise Mismatch(node, wanted, instead=number_hint(node) if value is None else Hint("write a finite number"))
 
 
 def _number(node: Node) -> int | float | None:
@@ -183,9 +199,10 @@ def _number(node: Node) -> int | float | None:
 
 def _text(node: Node, wanted: Any) -> str:
     if not isinstance(node, Scalar) or node.value is None:
-        raise Mismatch(node, wanted, advice=without_brackets(node))
+        raise Mismatch(node, wanted, instead=without_brackets(node))
     if isinstance(node.value, bool):
-        raise Mismatch(node, wanted, advice=f"put `{node.text}` in quotes if it is meant as a string")
+        hint = Hint(f"put `{node.text}` in quotes if it is meant as a string", f'"{node.text}"', True)
+        raise Mismatch(node, wanted, instead=hint)
     return node.text
 
 
@@ -194,18 +211,19 @@ def _nothing(node: Node, wanted: Any) -> None:
         raise Mismatch(node, wanted)
 
 
-def _in_brackets(node: Node, element: Any) -> str:
+def _in_brackets(node: Node, element: Any) -> Hint:
     if not isinstance(node, Scalar):
-        return ""
+        return NO_HINT
     try:
         _fit(node, element)
-        return f"write [{format_node(node)}]"
+        return Hint(f"write [{format_node(node)}]", f"[{as_yaml(node.value) if node.quoted else node.text}]", True)
     except Mismatch:
         items = [item.strip() for item in node.text.split(",")]
     try:  # items that are separated by commas in one string
-        return f"write {[coerce(read_plain(item), element) for item in items]}" if len(items) > 1 else ""
+        values = [coerce(read_plain(item), element) for item in items]
     except Mismatch:
-        return ""
+        return NO_HINT
+    return Hint(f"write {values}", json.dumps(values), True) if len(values) > 1 else NO_HINT
 
 
 _FITS: dict[Any, Callable[[Node, Any], Any]] = {

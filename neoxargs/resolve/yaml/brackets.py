@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from neoxargs.base.problems import Place, Problem
+from neoxargs.base.problems import Edit, Place, Problem
 from neoxargs.resolve.yaml.line_patterns import ELLIPSIS_HINT, line_problem
 from neoxargs.resolve.yaml.parse_failure import ParseFailure
 
@@ -55,7 +55,7 @@ def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
     if line is None:
         what = f"a `,` or the closing `{closing}` is missing before this text"
         return Problem(what, failure.where, also=also, id="yaml-missing-comma")
-    return _missing_after(line, closing, also)
+    return _missing_after(line, closing, also, bool(re.match(rf"{_A_KEY}:", failure.where.text)))
 
 
 _COMMENT = re.compile(r"(^|\s+)#.*")
@@ -63,22 +63,24 @@ _COMMENT = re.compile(r"(^|\s+)#.*")
 _A_KEY = r"\s*(\"[^\"]*\"|'[^']*'|[\w-]+)\s*"
 
 
-def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Problem:
-    """Return the problem of a character missing after the last word of a line."""
+def _missing_after(word: Place, closing: str, also: tuple[Place, ...], before_key: bool) -> Problem:
+    """Return the problem of a character missing after the last word of a line. before_key: a key follows."""
     last, hint = word.column + word.width - 1, ""
     character = word.text[last - 1]
     if word.text[word.column - 1 : last] == "...":
         return Problem("`...` is a placeholder, not a value", word, ELLIPSIS_HINT, also, id="yaml-ellipsis")
     if character == ";":
         where = word._replace(column=last, width=1)
-        return Problem("expected `,`, got `;`", where, "write `,`", also, id="yaml-missing-comma")
+        edit = Edit(where, "replace", ",")
+        return Problem("expected `,`, got `;`", where, "write `,`", also, id="yaml-missing-comma", edits=(edit,))
     if character in "]}":
         word, hint = (
             word._replace(column=last, width=1),
             f"add a `,` or `{closing}` after this `{character}`, or move this `{character}` to where it belongs",
         )
     what = f"a `,` or the closing `{closing}` is missing after this value"
-    return Problem(what, word, hint, also, id="yaml-missing-comma")
+    edits = (Edit(word._replace(column=last + 1, width=0), "replace", ","),) if before_key else ()
+    return Problem(what, word, hint, also, id="yaml-missing-comma", edits=edits)
 
 
 def _content_above(failure: ParseFailure) -> Place | None:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import SET, Place, Problem, Problems
+from neoxargs.base.problems import SET, Edit, Place, Problem, Problems
 from neoxargs.registry import normal
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.resolve.yaml.syntax_errors import syntax_problem
@@ -205,7 +205,7 @@ class _Composer:
     def entry(self, entries: dict[str, Entry], entry: Entry) -> None:
         first = entries.setdefault(entry.key, entry)
         if first is not entry:
-            self.problems.append(duplicate_key(entry.key, entry.place, first.place))
+            self.problems.append(duplicate_key(entry.key, entry, first))
 
     def merge(self, entries: dict[str, Entry], merged: list[Node]) -> None:
         """Add the entries of `<<`: keys of the mapping itself have priority, then those of earlier mappings."""
@@ -264,15 +264,20 @@ class _Composer:
         return Place(self.name, line + 1, column + 1, text, width or max(1, len(text) - column))
 
 
-def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
+def duplicate_key(name: str, entry: Entry, other: Entry, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
     """Return the problem of a key that is set twice. spelled: names two spellings; about: registry names, if known."""
+    where, first = entry.place, other.place
     second = f"{name} is set twice{spelled}"
     hint = "remove one of the two; values can be overridden only with --set"
     if where.file == SET:
         hint = "use --set only once per parameter"
     elif where.file == first.file and not spelled:
         hint = "remove one of the two; GPT-NeoX silently uses the last one"
-    return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
+    edits: tuple[Edit, ...] = ()
+    if where.file != SET and json.dumps(entry.value.to_python()) == json.dumps(other.value.to_python()):
+        # A file may also be part of another run, which needs the value.
+        edits = (Edit(where, "remove", safe=where.file == first.file),)
+    return Problem(second, where, hint, (first,), id="duplicate-key", about=about, edits=edits)
 
 
 def _with_comma(before: Node, after: Node) -> Scalar | None:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
 import yaml
 
-from neoxargs.base.problems import Place, Problems
+from neoxargs.base.files import Text
+from neoxargs.base.problems import Edit, Place, Problems
 from neoxargs.registry import normal
-from neoxargs.resolve.yaml.compose import LINE_BREAK, UNPRINTABLE, lines_of
+from neoxargs.resolve.yaml.compose import LINE_BREAK, UNPRINTABLE, compose, lines_of
 from neoxargs.resolve.yaml.nodes import read_plain
 from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 
@@ -39,13 +40,17 @@ class Entry(NamedTuple):
     number: int
 
 
+class NotEditable(Exception):
+    """Raised if an edit cannot be made where it is."""
+
+
 class Document:
     """The text of one file, its entries, and the edits."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
         self.newline = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
-        self._entries: dict[str, Entry] = {}
+        self._all: list[Entry] = []
         self._read = ""
 
     def copy(self) -> Document:
@@ -56,14 +61,23 @@ class Document:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def entries(self) -> dict[str, Entry]:
-        """Return all entries by dotted name, in the order of the text. An aliased mapping is listed at its anchor."""
+        """Return all entries by dotted name, in the order of the text. An aliased mapping is listed at its anchor.
+
+        Of a key that is written twice, the first.
+        """
+        first: dict[str, Entry] = {}
+        for entry in self._every_entry():
+            first.setdefault(entry.name, entry)
+        return first
+
+    def _every_entry(self) -> list[Entry]:
         # Parsed again only after an edit.
         if self._read != self.text:
-            self._entries = {}
-            if root := self._composed():
-                self._collect(root, "", self._entries)
+            self._all, root = [], self._composed()
+            if isinstance(root, yaml.MappingNode):
+                self._collect(root, "")
             self._read = self.text
-        return dict(self._entries) if self.text else {}
+        return self._all if self.text else []
 
     def _composed(self) -> Any:
         try:
@@ -74,14 +88,14 @@ class Document:
                 [syntax_problem(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
             ) from None
 
-    def _collect(self, mapping: Any, path: str, entries: dict[str, Entry]) -> None:
+    def _collect(self, mapping: Any, path: str) -> None:
         for number, (key, value) in enumerate(mapping.value):
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
                 continue
             name = path + normal(key.value)
-            entries.setdefault(name, Entry(name, _range(key), self._value(key, value), mapping, number))
+            self._all.append(Entry(name, _range(key), self._value(key, value), mapping, number))
             if isinstance(value, yaml.MappingNode) and _is_own(key, value):
-                self._collect(value, name + ".", entries)
+                self._collect(value, name + ".")
 
     def _value(self, key: Any, value: Any) -> tuple[int, int]:
         if _is_own(key, value):
@@ -141,7 +155,9 @@ class Document:
 
     def remove(self, name: str) -> None:
         """Remove an entry; a comment after it stays."""
-        entry = self.entries()[name]
+        self._remove(self.entries()[name])
+
+    def _remove(self, entry: Entry) -> None:
         start, end = entry.key[0], max(entry.key[1], entry.value[1])
         if self.text[end : end + 1] == ":":  # a key without a value
             end += 1
@@ -198,7 +214,7 @@ class Document:
             self._add_in_braces(sibling, line, comment)
         else:
             end = self._line_end(max(sibling.value[1], sibling.key[1]))
-            self._put(end, end, self._lines(sibling, line, comment))
+            self._put(end, end, self._as_lines(sibling, line, comment))
 
     def _first(self, entry: Entry, key: str, value: Any) -> None:
         """Add the first entry of a section whose value is `{}` or missing."""
@@ -218,13 +234,13 @@ class Document:
         alone = not self.text[self._line_start(sibling.key[0]) : sibling.key[0]].strip()
         if alone and (not rest.strip() or _COMMENT.fullmatch(rest)):
             at = self._line_end(stop)
-            self._put(at, at, self._lines(sibling, line + "," * comma, comment))
+            self._put(at, at, self._as_lines(sibling, line + "," * comma, comment))
         else:
             self._put(stop, stop, f" {line}," if comma else f" {line}")
         if not comma:
             self._put(end, end, ",")
 
-    def _lines(self, sibling: Entry, line: str, comment: str) -> str:
+    def _as_lines(self, sibling: Entry, line: str, comment: str) -> str:
         indent = self.text[self._line_start(sibling.key[0]) : sibling.key[0]]
         indent = indent if not indent.strip() else ""
         above = f"{self.newline}{indent}# {comment}" if comment else ""
@@ -239,6 +255,129 @@ class Document:
     def _quote(self, entry: Entry) -> str:
         first = self.text[entry.key[0]]
         return first if first in "\"'" else ""
+
+    # -- corrections -------------------------------------------------------------------------------------------------
+
+    def make(self, edit: Edit) -> None:
+        """Make an edit of a problem; raises NotEditable, or Problems if the text is not YAML."""
+        at = self._index(edit.where)
+        if edit.do == "replace":
+            self._put(at, at + edit.where.width, edit.text)
+            return
+        entry = next((entry for entry in self._every_entry() if entry.key[0] == at), None)
+        if entry is None:
+            raise NotEditable
+        if edit.do == "remove":
+            self._remove(entry)
+        elif edit.do == "set":
+            start, end = entry.value
+            self._put(start, end, edit.text)
+        else:
+            self._move(entry, edit.text)
+
+    def _index(self, where: Place) -> int:
+        """Return the index of a place; raises NotEditable if its line has been edited."""
+        start = 0
+        for _ in range(where.line - 1):
+            found = LINE_BREAK.search(self.text, start)
+            if not found:
+                raise NotEditable
+            start = found.end()
+        if LINE_BREAK.split(self.text[start:], maxsplit=1)[0] != where.text:
+            raise NotEditable
+        return start + where.column - 1
+
+    def _move(self, entry: Entry, name: str) -> None:
+        """Move an entry to another section, which is added if the file does not have it."""
+        *path, key = name.split(".")
+        entries = self.entries()
+        depth = next((depth for depth in range(len(path), 0, -1) if ".".join(path[:depth]) in entries), 0)
+        section, new = ".".join(path[:depth]), path[depth:]
+        header = entries[section] if section else None
+        target = header.parent.value[header.number][1] if header else self._composed()
+        if header and header.key[1] > target.start_mark.index:  # an alias
+            raise NotEditable
+        if entry.parent.flow_style or getattr(target, "flow_style", False):
+            self._move_in_braces(entry, section, [*new, key])
+            return
+        is_ended = self.text.endswith("\n")
+        self.text += "" if is_ended else self.newline
+        self._move_lines(entry, header, target, new, key)
+        if not is_ended:
+            self.text = self.text.removesuffix(self.newline)
+
+    def _move_in_braces(self, entry: Entry, section: str, path: list[str]) -> None:
+        written = self.text[slice(*entry.value)]
+        node, problems = compose(Text("", written))
+        if node is None or problems or (len(lines_of(written)) > 1 and not entry.parent.flow_style):
+            raise NotEditable
+        value = node.to_python()
+        for inner in reversed(path[1:]):
+            value = {inner: value}
+        self._remove(entry)
+        self.add(section, path[0], value)
+
+    def _move_lines(self, entry: Entry, header: Entry | None, target: Any, new: list[str], key: str) -> None:
+        """Move the lines of an entry to the end of a section's. new: sections to add inside it."""
+        start, end = self._lines(entry)
+        if isinstance(target, yaml.MappingNode) and target.start_mark.index == entry.parent.start_mark.index:
+            at, column = start, self._column(entry)  # a new section takes its place
+        else:
+            start = self._heading(start, end)
+            if isinstance(target, yaml.MappingNode):
+                last_key, last_value = target.value[-1]
+                at = self._next_line(max(last_key.end_mark.index, self._value(last_key, last_value)[1]))
+                column = target.start_mark.column
+            elif header and header.value[1] <= header.key[1] + 1:  # a section without keys
+                at, column = self._next_line(header.key[1]), self._column(header) + self._step()
+            else:  # a value that is not a section
+                raise NotEditable
+        if start < at < end:  # the section is inside the entry
+            raise NotEditable
+        headers = [" " * (column + depth * self._step()) + name + ":" + self.newline for depth, name in enumerate(new)]
+        lines = self._shifted(entry, start, end, key, column + len(new) * self._step())
+        moved = "".join([*headers, *lines])
+        if at <= start:
+            self._put(start, end, "")
+            self._put(at, at, moved)
+        else:
+            self._put(at, at, moved)
+            self._put(start, end, "")
+
+    def _shifted(self, entry: Entry, start: int, end: int, key: str, column: int) -> Iterator[str]:
+        """Yield the lines of an entry with another key, moved to another column."""
+        begin, stop = entry.key
+        key = self.text[begin:stop] if normal(self.text[begin:stop].strip("\"'")) == key else key
+        by = column - self._column(entry)
+        for line in re.findall(r".*\n", self.text[start:begin] + key + self.text[stop:end]):
+            if by < 0 and line.strip() and line[:-by].strip():
+                raise NotEditable
+            yield line if not line.strip() else " " * by + line[max(0, -by) :]
+
+    def _lines(self, entry: Entry) -> tuple[int, int]:
+        """Return the range of the lines of an entry; raises NotEditable if they have anything else but a comment."""
+        start, last = self._line_start(entry.key[0]), max(entry.key[1], entry.value[1])
+        rest = self.text[last : self._line_end(last)]
+        if self.text[start : entry.key[0]].strip() or not re.fullmatch(r":?\s*(#.*)?", rest):
+            raise NotEditable
+        return start, self._next_line(last)
+
+    def _heading(self, start: int, end: int) -> int:
+        """Return where the comment above an entry begins, if it is about this entry alone."""
+        after = self.text[end : self._line_end(end)].strip()
+        above = re.search(r"(?:^|\n[ \t]*\r?\n)((?:[ \t]*#.*\n)+)\Z", self.text[:start])
+        return above.start(1) if above and (not after or after.startswith("#")) else start
+
+    def _column(self, entry: Entry) -> int:
+        return entry.key[0] - self._line_start(entry.key[0])
+
+    def _step(self) -> int:
+        """Return by how many columns the file indents."""
+        columns = {self._column(entry) for entry in self._every_entry() if not entry.parent.flow_style}
+        return min(columns - {0}, default=2)
+
+    def _next_line(self, at: int) -> int:
+        return self.text.find("\n", at) + 1 or len(self.text)
 
     # -- characters --------------------------------------------------------------------------------------------------
 
@@ -264,6 +403,20 @@ class Document:
             else:
                 break
         return min(at, len(self.text) - 1)
+
+
+def corrected(text: Text, edits: Sequence[Edit]) -> Text:
+    """Return the text after the edits of one problem in this file; raises NotEditable.
+
+    They begin with the last one, because each moves what follows it.
+    """
+    document = Document(text.name, text.text)
+    try:
+        for edit in sorted(edits, key=lambda edit: edit.where[1:3], reverse=True):
+            document.make(edit)
+    except (Problems, KeyError, IndexError):  # not YAML, or without what is to be edited
+        raise NotEditable from None
+    return Text(text.name, document.text)
 
 
 def _range(node: Any) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from neoxargs.base.problems import Place, Problem
+from neoxargs.base.problems import Edit, Place, Problem
 
 
 def line_content(place: Place) -> Place:
@@ -22,6 +22,7 @@ RUN_OUTPUT_HINT = (
     "pass the configuration files that the run was started with; GPT-NeoX saves a copy of them in the `configs` folder "
     "of each checkpoint"
 )
+_FOREIGN_SPACE = r"[\u00a0\u2000-\u200b\u202f\u3000\ufeff]"
 #: The first that matches counts: a flag with `=` also looks like `key = value`, a comment with `//` like other text.
 #: Problem id -> pattern of the line, what is wrong, hint. An empty hint becomes the line rewritten as `key: value`.
 _PATTERNS: dict[str, tuple[str, str, str]] = {
@@ -33,7 +34,7 @@ _PATTERNS: dict[str, tuple[str, str, str]] = {
     "yaml-markdown": (r"```", "this is a Markdown code fence, not YAML", "remove this line"),
     "yaml-foreign-comment": (r"(//|/\*)", "this is not a YAML comment", "begin comments with `#`"),
     "yaml-foreign-space": (
-        r".*[\u00a0\u2000-\u200b\u202f\u3000\ufeff]",
+        f".*{_FOREIGN_SPACE}",
         "this line contains a space character that YAML does not recognise",
         "replace this character with an ordinary space",
     ),
@@ -84,6 +85,18 @@ def line_problem(line: Place) -> Problem | None:
         if match := re.match(look, content):
             parts = match.groupdict()
             value = parts.get("value", "").rstrip(",;")
+            edits = _edits(problem_id, line, parts.get("key", ""), value)
             hint = hint or f"write `{parts['key']}: {value if len(value) < MAX_QUOTED else '…'}`"
-            return Problem(what, line, hint, id=problem_id)
+            return Problem(what, line, hint, id=problem_id, edits=edits)
     return None
+
+
+def _edits(problem_id: str, line: Place, key: str, value: str) -> tuple[Edit, ...]:
+    """Return the edit of a line with a mistake that has one meaning."""
+    content = line.text[line.column - 1 :][: line.width]
+    if problem_id == "yaml-foreign-comment" and content.startswith("//"):
+        return (Edit(line._replace(width=2), "replace", "#"),)
+    if problem_id == "yaml-foreign-space":
+        return (Edit(line, "replace", re.sub(_FOREIGN_SPACE, " ", content)),)
+    is_one_pair = key and not re.search(r"=|: |\s--", re.sub(r"\s#.*", "", value))
+    return (Edit(line, "replace", f"{key}: {value}"),) if is_one_pair else ()

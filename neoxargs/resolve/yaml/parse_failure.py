@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from neoxargs.base.problems import Place
@@ -41,6 +41,13 @@ class ParseFailure(NamedTuple):
         """Return the last line that `wanted` accepts, searching upwards from `skip` lines above the failure."""
         lines = (self.at(number, 0) for number in range(self.where.line - 1 - skip, -1, -1))
         return next((line for line in lines if wanted(line.text)), None)
+
+    def lines(self) -> Iterator[Place]:
+        """Yield all lines of the file."""
+        number = 0
+        while (line := self.at(number, 0)).line == number + 1:  # beyond the end, the place is in the last line
+            yield line
+            number += 1
 
     def above(self) -> Place | None:
         """Return the first of the consecutive lines above without `: `, which YAML reads as part of a value or key."""

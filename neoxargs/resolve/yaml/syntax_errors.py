@@ -6,13 +6,16 @@ libyaml reports where it stopped and what it was parsing; the mistake is inferre
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from neoxargs.base.problems import Place, Problem
+from neoxargs.base.problems import Edit, Place, Problem
 from neoxargs.resolve.yaml.brackets import bracket_problem
 from neoxargs.resolve.yaml.line_patterns import is_conflict_mark, line_content, line_problem
 from neoxargs.resolve.yaml.parse_failure import ParseFailure, PlaceAt
+
+#: Spaces per level, where a file does not show what its author uses.
+STEP = "  "
 
 
 def syntax_problem(error: Any, at: PlaceAt) -> Problem:
@@ -35,7 +38,7 @@ def _place(error: Any, mark: str, at: PlaceAt) -> Place | None:
 
 def _stray_character(failure: ParseFailure) -> Problem:
     if failure.character == "\t":
-        return _TAB(failure)
+        return _tab(failure)
     if failure.begins_line and (problem := line_problem(failure.where)):
         return problem
     what = f"a value cannot begin with `{failure.character}`"
@@ -47,7 +50,40 @@ def _constant(what: str, hint: str, *, id: str) -> Callable[[ParseFailure], Prob
 
 
 _DIRECTIVE = _constant("a line that begins with `%` is a YAML directive", "remove this line", id="yaml-directive")
-_TAB = _constant("this line is indented with a tab; YAML requires spaces", "replace the tab with spaces", id="yaml-tab")
+
+
+def _tab(failure: ParseFailure) -> Problem:
+    what, hint = "this line is indented with a tab; YAML requires spaces", "replace the tab with spaces"
+    return Problem(what, failure.where, hint, id="yaml-tab", edits=tuple(_without_tabs(failure)))
+
+
+def _without_tabs(failure: ParseFailure) -> Iterator[Edit]:
+    """Yield the edits that indent with spaces: all lines of a file with tabs only, or else this line."""
+    lines = list(failure.lines())
+    if not any(_indentation(line.text) for line in lines if _has_content(line.text)):
+        for line in lines:
+            tabs = len(line.text) - len(line.text.lstrip("\t"))
+            if tabs and line.text.strip():
+                yield _indented(line, STEP * tabs)
+        return
+    before = failure.last_above(_has_content, skip=1)
+    if not failure.begins_line or not before:
+        return
+    spaces = _indentation(before.text)
+    if re.search(r":\s*(#.*)?$", before.text):  # a section, so that this line is inside
+        after = next((line.text for line in lines[failure.where.line :] if _has_content(line.text)), "")
+        spaces = max(spaces + len(STEP), _indentation(after))
+    yield _indented(failure.where, " " * spaces)
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip(" ")) if line.strip() else 0
+
+
+def _indented(where: Place, spaces: str) -> Edit:
+    """Return the edit that indents a line by these spaces."""
+    width = len(where.text) - len(where.text.lstrip(" \t"))
+    return Edit(where._replace(column=1, width=width), "replace", spaces)
 
 
 def _colon(failure: ParseFailure) -> Problem:
@@ -61,9 +97,15 @@ def _colon(failure: ParseFailure) -> Problem:
         what = "this key is indented differently from the line above it"
         key = failure.before.strip()
         where = failure.where._replace(column=failure.where.text.index(key) + 1, width=max(1, len(key)))
-        return Problem(what, where, hint, id="yaml-indentation")
+        before = failure.last_above(_has_content, skip=1)
+        edits = (_indented(where, " " * _indentation(before.text)),) if before else ()
+        return Problem(what, where, hint, id="yaml-indentation", edits=edits)
     hint = "check the lines above: each must be `key: value`"
     return Problem("unexpected `: `", failure.where, hint, id="yaml-second-colon")
+
+
+def _has_content(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def _no_key(line: Place) -> Problem:
@@ -103,17 +145,31 @@ def _not_a_key(failure: ParseFailure) -> Problem:
         return Problem("this key is empty", failure.where, hint, id="yaml-key-not-a-name")
     if failure.begins_line:
         hint = "align this line with the keys of its section"
-        return Problem(
-            "the indentation of this line matches no line above it", failure.where, hint, id="yaml-indentation"
-        )
+        what = "the indentation of this line matches no line above it"
+        return Problem(what, failure.where, hint, id="yaml-indentation", edits=_to_nearest_level(failure))
     if failure.character == ",":
         hint = "remove the comma, or put everything into one pair of `{ }`"
         what = "a comma after a value is allowed only inside `{ }` and `[ ]`"
-        return Problem(what, failure.where, hint, id="yaml-comma-outside-brackets")
+        edits: tuple[Edit, ...] = ()
+        if re.match(r"\s*(#.*)?$", failure.where.text[failure.where.column :]):
+            edits = (Edit(failure.where._replace(width=1), "replace"),)
+        return Problem(what, failure.where, hint, id="yaml-comma-outside-brackets", edits=edits)
     hint = "remove the text after the closing quote, or quote the whole value"
     if re.search(r"\w'$", failure.before) and failure.character.isalnum():
         hint = "to write a quote inside single quotes, double it: 'it''s mine'"
     return Problem("unexpected text after the value", failure.where, hint, id="yaml-text-after-value")
+
+
+def _to_nearest_level(failure: ParseFailure) -> tuple[Edit, ...]:
+    """Return the edit that aligns a line with the nearest of the levels around it, if one is nearer than the others."""
+    written = _indentation(failure.where.text)
+    lines = [failure.at(number, 0).text for number in range(failure.where.line - 1)]
+    levels = sorted(
+        {_indentation(line) for line in lines if _has_content(line)}, key=lambda level: abs(level - written)
+    )
+    if len(levels) < 2 or abs(levels[0] - written) == abs(levels[1] - written):
+        return ()
+    return (_indented(failure.where, " " * levels[0]),)
 
 
 def _no_value(failure: ParseFailure) -> Problem:
@@ -146,8 +202,9 @@ def _after_the_end(failure: ParseFailure) -> Problem:
         return _no_key(line_content(first))
     if failure.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
         also = (line_content(first),)
-        what = "this line is indented less than the first line"
-        return Problem(what, failure.where, "begin all top-level keys in the same column", also, id="yaml-indentation")
+        what, hint = "this line is indented less than the first line", "begin all top-level keys in the same column"
+        edits = (_indented(first, failure.before),)
+        return Problem(what, failure.where, hint, also, id="yaml-indentation", edits=edits)
     hint = "put everything into one pair of `{ }`, or remove the braces"
     return Problem("unexpected text after the end of the configuration", failure.where, hint, id="yaml-text-after-end")
 
@@ -161,7 +218,7 @@ def _anchor(failure: ParseFailure) -> Problem:
 _BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {
     "second occurrence": _anchor,
     "cannot start any token": _stray_character,
-    "tab character": _TAB,
+    "tab character": _tab,
     "mapping values are not allowed": _colon,
     "could not find expected ':'": lambda failure: _no_key(failure.began or failure.where),
     "expected ',' or '}'": bracket_problem("{", "}"),

@@ -11,7 +11,7 @@ from neoxargs.base.request import Request
 from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
-from neoxargs.commands.check import find_problems
+from neoxargs.commands.check.command import find_problems
 from neoxargs.config.config import Config
 from neoxargs.resolve import File, complete, draft
 from tests.support import smallest

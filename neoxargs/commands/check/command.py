@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from neoxargs.base.problems import Problem, Problems, has_errors, listed, report
+from neoxargs.base.problems import SET, Problem, Problems, has_errors, listed, report
 from neoxargs.base.programs import Script
 from neoxargs.base.regular_files import is_special
 from neoxargs.base.request import HOLDER_FILE, Request
@@ -19,6 +19,7 @@ from neoxargs.checks.data.files import READ_AT_MOST, unread
 from neoxargs.checks.machine.packages import can_train_here
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.launch.stages import Incomplete, State, run_until
+from neoxargs.resolve.suppressions import not_suppressed, unused
 from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
@@ -30,14 +31,24 @@ TRAIN = Script(str(SHIPPED / "train.py"), "train")
 OF_ANOTHER_PROGRAM = "file-of-another-program"
 
 
-def run(request: Request) -> int:
-    """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code."""
+def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = "text") -> int:
+    """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code.
+
+    fixed: what `--fix` has corrected. output: a format of formats.py, in which only the problems are printed.
+    """
     spec, problems, not_checked = find_problems(request)
     failed = has_errors(problems)
     if failed and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
         problems = [*problems, *_migrate_suggestion(request)]
     if request.as_json:
-        print(json.dumps(_to_json(spec, problems, not failed) | {"unchecked": not_checked}, indent=2))
+        answer = _to_json(spec, problems, not failed) | {"unchecked": not_checked}
+        answer |= {} if fixed is None else {"fixed": [problem.to_json() for problem in fixed]}
+        print(json.dumps(answer, indent=2))
+        return int(failed)
+    if output != "text":
+        from neoxargs.commands.check.formats import FORMATS
+
+        print(FORMATS[output](problems, request.files), end="")
         return int(failed)
     report(problems)
     if spec and not failed:
@@ -45,7 +56,17 @@ def run(request: Request) -> int:
     if not_checked:
         line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
         print(f"\n{line}" if failed else line)
+    if fixed is None and (can_be_fixed := _fixable(problems)):
+        print(f"{'fixable'.ljust(summary.LABEL)}{can_be_fixed}")
     return int(failed)
+
+
+def _fixable(problems: Sequence[Problem]) -> str:
+    """Return how many problems `--fix` corrects, and how many more with `--unsafe-fixes`; "" if none."""
+    in_files = [p.edits for p in problems if p.edits and all(edit.where.file != SET for edit in p.edits)]
+    safe = sum(all(edit.safe for edit in edits) for edits in in_files)
+    counts = {"deepy check --fix": safe, "with --unsafe-fixes": len(in_files) - safe}
+    return ", ".join(f"{count} problem{'s' * (count > 1)} ({how})" for how, count in counts.items() if count)
 
 
 def _migrate_suggestion(request: Request) -> list[Problem]:
@@ -80,9 +101,14 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem], list
     try:
         state = run_until("problems", State(TRAIN, request, os.environ, subjects, lenient))
     except Problems as stop:
-        return None, stop.problems, [*_affected(stop), *_left_out(request, can_train_here())]
-    problems = [*state.spec.warnings, *state.problems]
-    return state.spec, problems, list(unchecked(state.spec, request, problems))
+        texts = stop.texts if isinstance(stop, Incomplete) else ()
+        left_out = [*_affected(stop), *_left_out(request, can_train_here())]
+        return None, not_suppressed(stop.problems, texts), left_out
+    problems, texts = [*state.spec.warnings, *state.problems], state.spec.texts
+    kept = not_suppressed(problems, texts)
+    if not has_errors(problems):
+        kept += unused(problems, texts)
+    return state.spec, kept, list(unchecked(state.spec, request, problems))
 
 
 def _affected(stop: Problems) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.base.request import Request
-from neoxargs.commands.check import run
+from neoxargs.commands.check.command import run
 
 
 @pytest.mark.parametrize(

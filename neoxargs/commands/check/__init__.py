@@ -1,0 +1,1 @@
+"""`deepy check`: what is wrong with a configuration, and corrections."""
