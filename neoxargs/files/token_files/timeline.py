@@ -1,0 +1,67 @@
+"""What a run reads of each source along its iterations, from the sizes of its token files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from neoxargs.config.config import Config
+from neoxargs.facts.timeline import Drawn, Timeline
+from neoxargs.files.token_files import index
+from neoxargs.files.token_files.one_pass import cut_of, samples_in
+from neoxargs.files.token_files.sources import Source, sources, weights, with_text
+
+
+def timeline_of(config: Config, start: int = 0) -> Timeline:
+    """Return the timeline of a run. start: the iterations that are done already."""
+    config, options = with_text(config), config.training
+    found = sources(config.data, config.post_training)
+    tests = bool(options.eval_iters and options.do_test is not False and found["test"] and start < options.train_iters)
+    return Timeline(config, start, drawn(config, found["train"]), bool(found["validation"]), tests)
+
+
+def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
+    """Return what training reads of each of its sources; empty if that depends on files that cannot be read."""
+    chosen = [source for source in of if source.weight != 0]
+    passes = {source: _one_pass(source, config) for source in chosen}
+    total = config.training.train_iters * config.batch.train_batch_size * config.shape.seq_length
+    return [
+        Drawn(answers.prefix, total * share, passes[source])
+        for source, share in zip(chosen, _shares(config, chosen, passes), strict=False)
+        for answers in ([source, source.rejected] if source.rejected else [source])
+    ]
+
+
+def _shares(config: Config, chosen: Sequence[Source], passes: Mapping[Source, float | None]) -> list[float]:
+    """Return the share of the samples that each source has; empty if that is not known."""
+    if len(chosen) == 1:
+        return [1.0]
+    if config.training.train_epochs:
+        each = [passes[source] or 0.0 for source in chosen]
+    elif all(source.weight for source in chosen) or all(index.extent(source.prefix) for source in chosen):
+        tokens, documents = partial(_of_share, what="tokens"), partial(_of_share, what="sequences")
+        each = weights(chosen, config.data, tokens, documents)
+    else:
+        return []
+    return [weight / (sum(each) or 1) for weight in each]
+
+
+def _one_pass(source: Source, config: Config) -> float | None:
+    """Return the tokens of one pass over a source; None if its files cannot be read."""
+    if config.data.pack_impl == "packed":
+        return _of_share(source, "tokens") or None
+    try:
+        samples = samples_in(source, cut_of(config))
+    except ImportError:
+        return None
+    return float(samples * config.shape.seq_length) if samples else None
+
+
+def _of_share(source: Source, what: str) -> int:
+    """Return the number of tokens or sequences in the share of a source; about as many, because documents differ."""
+    size = index.extent(source.prefix)
+    if size is None:
+        return 0
+    chosen = source.share.sequences(size.sequences)
+    count: int = getattr(size, what)
+    return int(count * (chosen.stop - chosen.start) / max(size.sequences, 1))
