@@ -43,7 +43,11 @@ def test_the_installed_version_requires_the_torch_of_the_table(package: str) -> 
 def test_the_torch_of_each_version() -> None:
     stated = {"1": "Requires-Dist: torch", "2": "Requires-Dist: torch>=2.0", "3": "Requires-Dist: torch>=2.0"}
     assert torch_minimums({**stated, "4": "Requires-Dist: torch>=2.6"}) == [("2", "2.0"), ("4", "2.6")]
-    assert [receivers.oldest_torch("deepspeed", version) for version in ("0.18.9", "0.19.2")] == ["", "2.0.0"]
+    assert [receivers.oldest_torch("deepspeed", version) for version in ("0.18.9", "0.19.2", "0.19.6")] == [
+        "",
+        "2.0.0",
+        "2.7.0",
+    ]
 
 
 def test_sections_that_are_switched_off_and_a_newer_version_refuses_are_not_sent() -> None:

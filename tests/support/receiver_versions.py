@@ -41,6 +41,10 @@ VERSIONS = {
         "0.19.2",
     ],
 }
+#: Version of DeepSpeed -> the oldest torch with which it was imported, where its metadata names one that is too old:
+#: an annotation of 0.19.6 stops torch 2.6.
+IMPORTED = {"0.19.6": "2.7.0"}
+
 #: Name -> `default`, as far as it is known.
 Facts = dict[str, dict[str, Any]]
 
@@ -75,7 +79,7 @@ def torch_minimums(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     changes: list[tuple[str, str]] = []
     for version, text in metadata.items():
         found = re.search(r"^Requires-Dist: torch>=([\d.]+)$", text, re.MULTILINE)
-        minimum = found[1] if found else ""
+        minimum = IMPORTED.get(version) or (found[1] if found else "")
         if minimum != (changes[-1][1] if changes else ""):
             changes.append((version, minimum))
     return changes
