@@ -1,8 +1,8 @@
-"""Checks against the version of DeepSpeed that will read the configuration: the installed or the assumed one."""
+"""Checks against the versions that will be used: of DeepSpeed, megatron-core and torch, installed or assumed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
@@ -18,21 +18,32 @@ LAST_WITH_ONEBIT = "0.19.6"
 
 
 def receiver_problems(spec: RunSpec) -> list[Problem]:
-    """Return what the version of DeepSpeed does not have; nothing if none is known."""
-    installed = installed_versions().get("deepspeed", "")
-    version = spec.assumed.get("deepspeed", installed)
-    if not version:
-        return []
-    config, how = spec.config, "assumed" if "deepspeed" in spec.assumed else "installed"
-    return [
-        *_unknown_version(version),
-        *config.found(lambda: missing_keys(config, version), lambda: _missing_onebit(config, version, how)),
-    ]
+    """Return what the version of DeepSpeed does not have, and what needs a newer torch; nothing of unknown versions."""
+    versions = {**installed_versions(), **spec.assumed}
+    found = [*_torch_too_old(versions, spec.assumed)]
+    if version := versions.get("deepspeed"):
+        config, how = spec.config, "assumed" if "deepspeed" in spec.assumed else "installed"
+        found += _unknown_version(version)
+        found += config.found(lambda: missing_keys(config, version), lambda: _missing_onebit(config, version, how))
+    return found
+
+
+def _torch_too_old(versions: Mapping[str, str], assumed: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield an error for each package that requires a newer torch."""
+    torch = versions.get("torch")
+    for package in ("deepspeed", "megatron-core"):
+        version = versions.get(package.replace("-", "_"))
+        if not (torch and version and (oldest := receivers.oldest_torch(package, version))):
+            continue
+        if numbers(torch) < numbers(oldest):
+            how = "assumed" if "torch" in assumed else "installed"
+            what = f"{package} {version} needs torch {oldest} or newer, but {torch} is {how}"
+            yield Problem(what, hint=f"run pip install 'torch>={oldest}'", id="torch-too-old")
 
 
 def _unknown_version(version: str) -> Iterator[Problem]:
     """Yield a warning for a version whose keys are not known."""
-    first, *_, last = receivers.versions("deepspeed")
+    first, *_, last = receivers.versions()
     if not numbers(first) <= numbers(version) <= numbers(last):
         nearest = last if numbers(version) > numbers(last) else first
         what = f"DeepSpeed {version} is judged as if it were {nearest}: deepy knows the keys of {first} to {last}"

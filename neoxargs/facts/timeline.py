@@ -1,11 +1,119 @@
-"""The iterations after which a run saves and evaluates."""
+"""What a run does along its iterations: learning rate, data, evaluations and checkpoints. Closed forms only."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cached_property
 
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
+from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.lr_schedule import rates
+from neoxargs.facts.model import vocabulary_rows
+from neoxargs.facts.optimizer_state import moments
+from neoxargs.facts.trained import trained_parameters
 from neoxargs.registry.checkpoint import Checkpoint
+
+#: Iterations at which the learning rate is computed.
+POINTS = 290
+
+
+class Drawn(Record):
+    """What training reads of a source."""
+
+    name: str
+    """The prefix of its token file."""
+    tokens: float
+    """Tokens that training reads from it, repetitions included."""
+    available: float | None
+    """Tokens of one pass; None if the file cannot be read."""
+
+    @property
+    def epochs(self) -> float | None:
+        return self.tokens / self.available if self.available else None
+
+    def repeats_in(self, iterations: int) -> int | None:
+        """Return the iteration in which a document is read a second time, about; None if none is."""
+        return int(iterations / self.epochs) + 1 if self.epochs and self.epochs > 1 else None
+
+
+class Timeline(Record):
+    """A run along its iterations. What reads token files is given: see files/token_files/timeline.py."""
+
+    config: Config
+    start: int = 0
+    """The iterations that are done already."""
+    drawn: Sequence[Drawn] = ()
+    """What training reads of each source in the whole run; empty if that depends on files that cannot be read."""
+    validates: bool = False
+    """Whether there is a validation split."""
+    tests: bool = False
+    """Whether the test split is evaluated at the end."""
+
+    @property
+    def iterations(self) -> int:
+        return self.config.training.train_iters
+
+    @property
+    def left(self) -> int:
+        """The iterations that are left."""
+        return max(0, self.iterations - self.start)
+
+    @property
+    def tokens_per_iteration(self) -> int:
+        return sequences_per_batch(self.config) * self.config.shape.seq_length
+
+    @cached_property
+    def learning_rate(self) -> list[tuple[int, float]]:
+        """Iteration, counted from 1, and its learning rate: evenly spaced, with the first, the highest and the last.
+
+        Of the iterations that are left; of the last one if none is.
+        """
+        rate, step = rates(self.config), max(1, self.iterations // POINTS)
+        first, last = min(self.start + 1, self.iterations), self.iterations
+        curve = {iteration: rate(iteration - 1) for iteration in {*range(first, last + 1, step), last}}
+        # The peak lies between two points.
+        highest = max(curve, key=curve.__getitem__)
+        near = range(max(first, highest - step), min(last, highest + step) + 1)
+        peak = max(near, key=lambda iteration: rate(iteration - 1))
+        return sorted({**curve, peak: rate(peak - 1)}.items())
+
+    @cached_property
+    def evaluations(self) -> list[int]:
+        """The iterations that are left after which the validation loss is computed."""
+        options = self.config.training
+        if not options.eval_iters or options.do_valid is False or not self.validates:
+            return []
+        return self._left({*evaluation_iterations(self.config), self.iterations})
+
+    @cached_property
+    def saves(self) -> list[int]:
+        """The iterations that are left after which a checkpoint is saved."""
+        if not self.config.checkpoint.save:
+            return []
+        return self._left({*save_iterations(self.config.checkpoint, self.iterations), self.iterations})
+
+    def _left(self, chosen: set[int]) -> list[int]:
+        return [iteration for iteration in sorted(chosen) if iteration > self.start]
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return checkpoint_bytes(self.config)
+
+    @property
+    def disk_bytes(self) -> int:
+        """The most that the checkpoints that are left to save take on disk at a time."""
+        return most_at_once(len(self.saves), self.config) * self.checkpoint_bytes
+
+    @property
+    def disk(self) -> list[tuple[int, float]]:
+        """Iteration, and bytes of checkpoints on disk after it."""
+        kept, size = self.config.checkpoint.keep_last_n_checkpoints or len(self.saves), self.checkpoint_bytes
+        points = [(self.start, 0.0)]
+        for number, iteration in enumerate(self.saves, 1):
+            points += [(iteration, points[-1][1]), (iteration, float(min(number, kept) * size))]
+        return points
 
 
 def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
@@ -30,3 +138,24 @@ def evaluation_iterations(config: Config) -> range:
     options = config.training
     every = options.eval_interval if options.eval_iters and options.do_valid is not False else 0
     return range(every, options.train_iters, every) if every else range(0)
+
+
+def checkpoint_bytes(config: Config) -> int:
+    """Return the size of a checkpoint: weights in compute precision, fp32 master weights and optimizer state.
+
+    The latter two are not saved with `no_save_optim`. 0 if the vocabulary size is not known.
+    """
+    rows = vocabulary_rows(config)
+    if rows is None:
+        return 0
+    half = config.precision.precision != "fp32"
+    states = 0 if config.checkpoint.no_save_optim else 4 * (moments(config) + half)
+    # 4 bytes for each moment, and for the master weights that half precision needs.
+    return trained_parameters(config, rows) * ((2 if half else 4) + states)
+
+
+def most_at_once(written: int, config: Config) -> int:
+    """Return the largest number of checkpoints that `save` holds at a time, of so many that are written."""
+    kept = config.checkpoint.keep_last_n_checkpoints
+    # One more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete.
+    return min(written, kept + 1) if kept else written

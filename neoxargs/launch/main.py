@@ -46,10 +46,10 @@ def show(request: Request, form: Form | None) -> int:
         answer = {"ok": not has_errors(refused), "problems": listed, **to_json(spec.config, state.command)}
         print(json.dumps(answer, indent=2))
     else:
-        report([*warnings, *(problem.as_warning() for problem in refused)])
+        report([*warnings, *refused])
         print(_shown(state, form))
         if not form and request.gpus is None:
-            _say_whether_it_would_start([*needs, *refused])
+            _say_whether_it_would_start(needs)
     return int(has_errors(refused))
 
 

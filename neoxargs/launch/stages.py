@@ -19,6 +19,7 @@ from neoxargs.base.programs import READERS, Script, find_script
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as checks
+from neoxargs.files.token_files.sources import with_text
 from neoxargs.hosts.slurm import requeues
 from neoxargs.launch.command.command import Command, command
 from neoxargs.launch.start import prepare as preparation
@@ -117,7 +118,7 @@ def unchanged(state: State) -> State:
 def make_command(state: State) -> State:
     """Add the values that only a launch sets, and make the command that starts the ranks, if it is checked."""
     resources, path = state.spec.resources, state.script.path
-    config = preparation.with_text(preparation.with_launch(state.spec.config, path, state.spec.texts, state.commit))
+    config = with_text(preparation.with_launch(state.spec.config, path, state.spec.texts, state.commit))
     made = command(config, resources, path, state.environ) if "command" in state.subjects else None
     return replace(state, resolved=replace(state.spec, config=config), command=made)
 

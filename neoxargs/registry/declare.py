@@ -173,7 +173,8 @@ class Group:
 
     section: the dotted name of a section (`zero_optimization.offload_param`); "" is the top level.
     aliases: retired names of the section.
-    always_sent: attributes that the receiver requires in the section; they are sent with it even if they are not set.
+    always_sent: attributes that are sent with the section even if they are not set: the receiver requires them, or its
+        default changed between releases.
     effect, no_effect_reason: the defaults of the group's parameters.
     in_data_file: declared by `data_file`.
     has_attribute: whether `Config` has an attribute for the group; otherwise, values are read by name only.

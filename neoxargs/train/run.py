@@ -17,6 +17,7 @@ from neoxargs.facts.description import describe
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.metrics import FILE as METRICS
 from neoxargs.files.run_record import launch_command
+from neoxargs.files.token_files.timeline import timeline_of
 from neoxargs.processes import failures, watch
 from neoxargs.processes.run_lock import locked_folders, run_of
 from neoxargs.targets.ranks import train_values
@@ -163,7 +164,8 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     write = bar.write if bar else partial(print, flush=True)
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
-    trackers += [Page([*describe(config), *_launched(config)]), metrics.Metrics(folder / METRICS)]
+    page = Page([*describe(config), *_launched(config)], timeline_of(config))
+    trackers += [page, metrics.Metrics(folder / METRICS)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:

@@ -15,7 +15,7 @@ import pytest
 from neoxargs.base.problems import Problem
 from neoxargs.base.record import replace
 from neoxargs.checks import all as preflight
-from neoxargs.checks.all import CHECKS, Check
+from neoxargs.checks.all import CHECKS, OF_VALUES, Check
 from neoxargs.checks.data import files as data_files
 from neoxargs.checks.machine import packages
 from neoxargs.cli import main
@@ -89,12 +89,16 @@ def test_check_runs_each_check_of_a_launch_or_says_what_it_leaves_out(row, launc
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "train" in row.values[0].programs])
-def test_a_dry_run_reports_each_as_a_warning_that_would_be_an_error(row, monkeypatch, capsys) -> None:
+def test_a_dry_run_reports_each_value_as_an_error_and_what_this_machine_lacks_as_a_warning(
+    row, monkeypatch, capsys
+) -> None:
     plant(monkeypatch, row)
-    main(["train.py", "my.yml", "--dry-run"])
+    of_values = row.subject in OF_VALUES
+    assert main(["train.py", "my.yml", "--dry-run"]) == int(of_values)
     told = capsys.readouterr().err
     assert ("planted" in told) == (row.subject != "hosts")
-    assert ("would be errors: planted" in told) == (row.subject != "hosts")
+    assert ("error: planted" in told) == of_values
+    assert ("would be errors: planted" in told) == (row.subject != "hosts" and not of_values)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "train" in row.values[0].programs])

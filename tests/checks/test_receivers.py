@@ -19,9 +19,10 @@ from tests.support.snapshots import pinned
 MICS = "zero_optimization: {stage: 3, mics_shard_size: 4}"
 
 
-def run_of(text: str, version: str = "") -> RunSpec:
+def run_of(text: str, version: str = "", **assumed: str) -> RunSpec:
     config = configure(text)
-    return RunSpec(config, assumed_nodes(8, config.runner), assumed={"deepspeed": version} if version else {})
+    versions = {"deepspeed": version, **assumed} if version else assumed
+    return RunSpec(config, assumed_nodes(8, config.runner), assumed=versions)
 
 
 def test_a_key_that_a_version_removed_is_an_error_at_its_place() -> None:
@@ -44,12 +45,19 @@ def test_newer_deepspeed_has_no_one_bit_optimizers() -> None:
     pinned(problem)
 
 
+def test_a_torch_that_megatron_core_is_too_new_for() -> None:
+    oldest = receivers.oldest_torch("megatron-core", "0.16.1")
+    assert receiver_problems(run_of("{}", torch=oldest)) == []
+    (problem,) = receiver_problems(run_of("{}", torch="2.5.1"))
+    pinned(problem)
+
+
 def test_keys_of_extra_arguments_are_compared() -> None:
     (problem,) = missing_keys(configure("deepspeed_extra_args: {elasticity: {enabled: true}}"), "0.19.8")
     assert problem.about == ("deepspeed_extra_args",)
 
 
-@pytest.mark.parametrize("version", receivers.versions("deepspeed"))
+@pytest.mark.parametrize("version", receivers.versions())
 def test_every_version_has_what_a_plain_configuration_sends(version: str) -> None:
     assert list(missing_keys(configure(), version)) == []
 

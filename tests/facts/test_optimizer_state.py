@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from neoxargs.checks.machine.disk_space import checkpoint_bytes
 from neoxargs.facts.optimizer_state import AMSGRAD, MOMENTS, OPTIONAL_MOMENTUM, moments
+from neoxargs.facts.timeline import checkpoint_bytes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.memory.states import ModelStates, optimizer_state
 from neoxargs.train.optim import build

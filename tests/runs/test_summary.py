@@ -7,8 +7,8 @@ import pytest
 
 from neoxargs.base.record import replace
 from neoxargs.facts.description import describe
+from neoxargs.files.token_files.sources import with_text
 from neoxargs.hosts.hosts import Resources, assumed_resources
-from neoxargs.launch.start.prepare import with_text
 from neoxargs.resolve import File, complete, draft
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec

@@ -1,20 +1,21 @@
-"""Differences between published versions of DeepSpeed and megatron-core, from their source distributions.
+"""Differences between published versions of DeepSpeed, and the torch that they and megatron-core require.
 
 `python -m tests.support.receiver_versions FOLDER` downloads what FOLDER lacks (4 MB for each version), reads each
 version and writes neoxargs/registry/receiver_versions.json. DeepSpeed's keys are what `deepspeed_spy` records in a
-process of its own, in which the unpacked distribution comes before the installed package; megatron-core's arguments are
-the fields of its dataclasses, read from the source without importing it. `from_facts` makes the table of both.
+process of its own, in which the unpacked distribution comes before the installed package; `from_facts` makes their
+table. The oldest torch is the one that the metadata of a distribution states.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -40,12 +41,9 @@ VERSIONS = {
         "0.19.2",
     ],
 }
-#: Files of megatron-core with the dataclasses that its training script has arguments for.
-DATACLASSES = (
-    "model_parallel_config.py", "transformer/transformer_config.py", "optimizer/optimizer_config.py",
-    "distributed/distributed_data_parallel_config.py", "datasets/blended_megatron_dataset_config.py",
-    "datasets/gpt_dataset.py",
-)  # fmt: skip
+#: Version of DeepSpeed -> the oldest torch with which it was imported, where its metadata names one that is too old:
+#: an annotation of 0.19.6 stops torch 2.6.
+IMPORTED = {"0.19.6": "2.7.0"}
 
 #: Name -> `default`, as far as it is known.
 Facts = dict[str, dict[str, Any]]
@@ -73,23 +71,18 @@ def installed_facts() -> tuple[Facts, list[str]]:
     return json.loads(json.dumps(found, default=repr)), sorted(deepspeed_spy.refused())
 
 
-def megatron_facts(source: Path) -> Facts:
-    """Return the fields of megatron-core's dataclasses with the defaults that are literals."""
-    found: Facts = {}
-    for file in DATACLASSES:
-        for node in ast.walk(ast.parse((source / "megatron/core" / file).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
-                found |= dict(_fields(node))
-    return found
+def torch_minimums(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the versions from which a distribution requires a newer torch, each with that torch.
 
-
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, dict[str, Any]]]:
-    for each in node.body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            try:
-                yield each.target.id, {"default": ast.literal_eval(each.value)} if each.value else {}
-            except ValueError:
-                yield each.target.id, {}
+    metadata: version -> its metadata, in the order of versions.
+    """
+    changes: list[tuple[str, str]] = []
+    for version, text in metadata.items():
+        found = re.search(r"^Requires-Dist: torch>=([\d.]+)$", text, re.MULTILINE)
+        minimum = IMPORTED.get(version) or (found[1] if found else "")
+        if minimum != (changes[-1][1] if changes else ""):
+            changes.append((version, minimum))
+    return changes
 
 
 def from_facts(facts: Mapping[str, Facts], refused: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -127,44 +120,53 @@ def _shortened(names: set[str], others: Any) -> list[str]:
     return sorted(kept)
 
 
-def as_text(tables: Mapping[str, Any]) -> str:
-    """Return the file: a line for each version or key."""
-    blocks = []
-    for receiver, table in tables.items():
-        rows = [f'  "versions": {json.dumps(table["versions"])}']
-        for event in ("added", "removed", "refused", "defaults"):
-            lines = ",\n".join(f"   {json.dumps(key)}: {json.dumps(row)}" for key, row in table[event].items())
-            rows.append(f'  "{event}": {{\n{lines}}}' if lines else f'  "{event}": {{}}')
-        blocks.append(f' "{receiver}": {{\n' + ",\n".join(rows) + "}")
-    return "{\n" + ",\n".join(blocks) + "}\n"
+def as_text(table: Mapping[str, Any]) -> str:
+    """Return the file: a line for each version, key or package."""
+    rows = [f' "versions": {json.dumps(table["versions"])}']
+    for part in ("added", "removed", "refused", "defaults", "torch"):
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in table[part].items())
+        rows.append(f' "{part}": {{\n{lines}}}')
+    return "{\n" + ",\n".join(rows) + "}\n"
 
 
-def unpacked(distribution: str, version: str, folder: Path) -> Path:
-    """Return the folder of a source distribution, which is downloaded if it is not there."""
-    name = f"{distribution.replace('-', '_')}-{version}"
+def unpacked(version: str, folder: Path) -> Path:
+    """Return the folder of a source distribution of DeepSpeed, which is downloaded if it is not there."""
+    name = f"deepspeed-{version}"
     if not (folder / name).is_dir():
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
-        build = ["--no-build-isolation"] if distribution == "deepspeed" else []
-        subprocess.run(
-            [*pip, *build, "--ignore-requires-python", f"{distribution}=={version}", "-d", folder], check=True
-        )
+        _download(f"deepspeed=={version}", folder, "--no-binary", ":all:", "--no-build-isolation")
         with tarfile.open(folder / f"{name}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
     return folder / name
 
 
+def megatron_metadata(version: str, folder: Path) -> str:
+    """Return the metadata of megatron-core, from a wheel, because building its source needs torch."""
+    name = f"megatron_core-{version}"
+    if not (found := list(folder.glob(f"{name}-*.whl"))):
+        _download(f"megatron-core=={version}", folder, "--only-binary", ":all:", "--python-version", "3.12")
+        found = list(folder.glob(f"{name}-*.whl"))
+    with zipfile.ZipFile(found[0]) as wheel:
+        return wheel.read(f"{name}.dist-info/METADATA").decode()
+
+
+def _download(what: str, folder: Path, *options: str) -> None:
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+    subprocess.run([*pip, *options, what, "-d", folder], check=True)
+
+
 def main(folder: Path) -> None:
     """Write the table."""
-    sources = [unpacked("deepspeed", version, folder) for version in VERSIONS["deepspeed"]]
+    sources = {version: unpacked(version, folder) for version in VERSIONS["deepspeed"]}
     with ThreadPoolExecutor(4) as pool:
-        answers = dict(zip(VERSIONS["deepspeed"], pool.map(deepspeed_facts, sources), strict=True))
+        answers = dict(zip(sources, pool.map(deepspeed_facts, sources.values()), strict=True))
     facts = {version: found for version, (found, _) in answers.items()}
     refused = {version: names for version, (_, names) in answers.items()}
-    arguments = {
-        version: megatron_facts(unpacked("megatron-core", version, folder)) for version in VERSIONS["megatron-core"]
+    metadata = {
+        "deepspeed": {version: (source / "PKG-INFO").read_text("utf-8") for version, source in sources.items()},
+        "megatron-core": {version: megatron_metadata(version, folder) for version in VERSIONS["megatron-core"]},
     }
-    tables = {"deepspeed": from_facts(facts, refused), "megatron-core": from_facts(arguments, {})}
-    PATH.write_text(as_text(tables), encoding="utf-8")
+    torch = {package: torch_minimums(of_versions) for package, of_versions in metadata.items()}
+    PATH.write_text(as_text({**from_facts(facts, refused), "torch": torch}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from tests.support.targets import COMPANIONS, configured, other_value, read_by_d
         ("zero_optimization: {stage: 1, cpu_offload: false}", {"zero_optimization": {"stage": 1}}),
         (
             "zero_optimization: {stage: 2, cpu_offload: true}",
-            {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+            {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}},
         ),
         (
             "zero_optimization: {stage: 2, zenflow: {}}",

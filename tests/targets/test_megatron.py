@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from neoxargs.launch.start.prepare import with_text
+from neoxargs.files.token_files.sources import with_text
 from neoxargs.resolve import File, complete, draft, resolve
 from neoxargs.targets.megatron import megatron_flags
 from neoxargs.targets.megatron_unsupported import unsupported

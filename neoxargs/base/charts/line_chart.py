@@ -270,11 +270,20 @@ def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:
 
 
 #: The CSS of colours, letters and charts, and of a page with charts.
-COLOURS = """
-:root { color-scheme: light dark; --paper: #f6f7f9; --card: #fff; --ink: #1c2128; --soft: #667080; --line: #e3e6ea;
-  --train: #2563eb; --validation: #d97706; --test: #0f9d58; }
-@media (prefers-color-scheme: dark) { :root { --paper: #0e1116; --card: #171b22; --ink: #e4e8ee; --soft: #8e99a8;
-  --line: #2a303a; --train: #60a5fa; --validation: #fbbf24; --test: #4ade80; } }
+_LIGHT, _DARK = (
+    "--train: #2563eb; --validation: #d97706; --test: #0f9d58;",
+    "--train: #60a5fa; --validation: #fbbf24; --test: #4ade80;",
+)
+#: Of curves alone, for a page with other colours.
+CURVES = f"""
+:root {{ {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+"""
+COLOURS = f"""
+:root {{ color-scheme: light dark; --paper: #f6f7f9; --card: #fff; --ink: #1c2128; --soft: #667080; --line: #e3e6ea;
+  {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ --paper: #0e1116; --card: #171b22; --ink: #e4e8ee; --soft: #8e99a8;
+  --line: #2a303a; {_DARK} }} }}
 """
 FONT = """font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif;
   font-variant-numeric: tabular-nums;"""
@@ -284,15 +293,9 @@ svg .key { fill: var(--ink); } .grid { stroke: var(--line); } .axis { stroke: va
 .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .faint { stroke-opacity: 0.35; }
 .band { opacity: 0.22; } .level { stroke: var(--soft); stroke-dasharray: 2 4; }
 """
-STYLE = f"""{COLOURS}* {{ box-sizing: border-box; }}
-body {{ margin: 0 auto; max-width: 1200px; padding: 28px 20px; background: var(--paper); color: var(--ink);
-  {FONT} }}
-header {{ display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 16px; margin-bottom: 16px; }}
-h1 {{ font-size: 24px; margin: 0; }} header span {{ color: var(--soft); }}
-.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; }}
-.tiles div, .description, figure {{ background: var(--card); border: 1px solid var(--line); border-radius: 10px; }}
-.tiles div {{ padding: 12px 16px; }} .tiles b {{ display: block; font-size: 21px; font-weight: 600; }}
-.tiles span {{ color: var(--soft); font-size: 13px; }}
+#: Of a description and of charts, which a page with other colours has too.
+FIGURES = f"""
+.description, figure {{ background: var(--card); border: 1px solid var(--line); border-radius: 10px; }}
 .description {{ display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 12px 0;
   padding: 14px 18px; }}
 dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
@@ -301,5 +304,15 @@ figure {{ margin: 0; padding: 12px 8px 4px; }} .wide {{ margin-bottom: 12px; }}
 figure > svg {{ display: block; width: 100%; height: auto; }}
 figure > .phone {{ display: none; margin: auto; max-width: 640px; }}
 @media (max-width: 900px) {{ .wide > svg {{ display: none; }} .wide > .phone {{ display: block; }} }}
-{CHART}footer {{ margin-top: 16px; color: var(--soft); font-size: 14px; }} a {{ color: var(--train); }}
+{CHART}"""
+STYLE = f"""{COLOURS}* {{ box-sizing: border-box; }}
+body {{ margin: 0 auto; max-width: 1200px; padding: 28px 20px; background: var(--paper); color: var(--ink);
+  {FONT} }}
+header {{ display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 16px; margin-bottom: 16px; }}
+h1 {{ font-size: 24px; margin: 0; }} header span {{ color: var(--soft); }}
+.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; }}
+.tiles div {{ background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: 12px 16px; }} .tiles b {{ display: block; font-size: 21px; font-weight: 600; }}
+.tiles span {{ color: var(--soft); font-size: 13px; }}
+{FIGURES}footer {{ margin-top: 16px; color: var(--soft); font-size: 14px; }} a {{ color: var(--train); }}
 """

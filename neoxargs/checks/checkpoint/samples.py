@@ -12,7 +12,12 @@ from collections.abc import Iterator
 
 from neoxargs.config.config import Config
 from neoxargs.facts.data import path_list
-from neoxargs.runs.drawn import Drawn, drawn
+from neoxargs.facts.timeline import Drawn
+from neoxargs.files.token_files.sources import Source, sources
+from neoxargs.files.token_files.timeline import drawn
+
+#: A source, and what a run draws of it.
+Drawing = tuple[Source, Drawn]
 
 #: Parameters with another value of which the samples have another order.
 ORDER = ("seed", "seq_length", "pack_impl", "sample_order", "allow_chopped")
@@ -32,33 +37,35 @@ def moved_samples(config: Config, saved: Config, iteration: int) -> Iterator[str
     for prefix, each in now.items():
         then = before.get(prefix)
         share, earlier = _share(each, now), _share(then, before) if then else 0.0
-        changed = then and (then.source.share != each.source.share or _passes(saved, then) != _passes(config, each))
-        if then and then.available and (is_new or changed):
-            known = min(1.0, read * earlier * saved.shape.seq_length / then.available)
+        changed = then and (then[0].share != each[0].share or _passes(saved, then) != _passes(config, each))
+        if then and then[1].available and (is_new or changed):
+            known = min(1.0, read * earlier * saved.shape.seq_length / then[1].available)
             yield f"the samples of {prefix} are shuffled anew, so that {known:.0%} of the next ones were read before"
         elif round(moved := read * (share - earlier)):
             yield f"about {abs(moved):,.0f} samples of {prefix} are {'skipped' if moved > 0 else 'read again'}"
 
 
-def _by_prefix(config: Config) -> dict[str, Drawn]:
+def _by_prefix(config: Config) -> dict[str, Drawing]:
     """Return prefix -> what a run draws of it; empty where that is not known, or counted in another way."""
     known = all(isinstance(config.get(name), int) for name in ("train_batch_size", "train_iters"))
     if not known or config.data.dataset_impl == "pairwise" or config.training.train_epochs:
         return {}
     if path_list(config.data.text_path) and not config.data.data_path:
         return {}
-    found = {each.source.prefix: each for each in drawn(config)}
-    return found if all(each.available for each in found.values()) else {}
+    used = [source for source in sources(config.data, config.post_training)["train"] if source.weight != 0]
+    found = {source.prefix: (source, each) for source, each in zip(used, drawn(config, used), strict=False)}
+    return found if all(each.available for _, each in found.values()) else {}
 
 
-def _share(each: Drawn, all_: dict[str, Drawn]) -> float:
-    return each.tokens / (sum(other.tokens for other in all_.values()) or 1)
+def _share(drawing: Drawing, all_: dict[str, Drawing]) -> float:
+    return drawing[1].tokens / (sum(other.tokens for _, other in all_.values()) or 1)
 
 
-def _passes(config: Config, each: Drawn) -> int:
+def _passes(config: Config, drawing: Drawing) -> int:
     """Return how many passes over a source are shuffled together; 1 where each pass is shuffled by itself."""
+    source, each = drawing
     if config.data.pack_impl != "packed" or not each.available:
         return 1
-    length, is_blend = config.shape.seq_length, each.source.weight is not None
+    length, is_blend = config.shape.seq_length, source.weight is not None
     samples = math.ceil(each.tokens / length * (SURPLUS if is_blend else 1))
     return max(1, math.ceil((samples * length + 1) / each.available))

@@ -13,7 +13,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.trained import is_frozen, prompt_length
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import Part, Source, sources
-from neoxargs.runs.drawn import drawn
+from neoxargs.files.token_files.timeline import drawn
 
 #: How often documents can be read before repetitions are worth less than new ones (Muennighoff et al. 2023).
 MOST_EPOCHS = 4
@@ -54,12 +54,13 @@ def often_repeated(config: Config) -> Iterator[Problem]:
     continues = config.checkpoint.finetune or is_frozen(config) or config.post_training.train_impl != "normal"
     if data.pack_impl != "packed" or data.text_path or training.train_epochs or continues:
         return
-    found = drawn(config) if config.shape.hidden_size >= NARROWEST else []
+    used = sources(data, config.post_training)["train"] if config.shape.hidden_size >= NARROWEST else []
+    found = drawn(config, used)
     for each in found:
         if each.epochs is None or each.available is None or each.epochs <= MOST_EPOCHS:
             continue
         share = each.tokens / sum(other.tokens for other in found)
-        what = f"{each.source.prefix} is read {each.epochs:,.3g} times: the run draws {each.tokens:,.3g} tokens from "
+        what = f"{each.name} is read {each.epochs:,.3g} times: the run draws {each.tokens:,.3g} tokens from "
         what += f"it{f' ({share:.2g} of all)' if share < 1 else ''}, and it has {each.available:,.3g}; the first "
         what += f"repetitions are in iteration {each.repeats_in(training.train_iters):,}"
         fewer = int(training.train_iters * MOST_EPOCHS / each.epochs)

@@ -10,10 +10,7 @@ from pathlib import Path
 from neoxargs.base.files import nearest_existing, why_unwritable
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
-from neoxargs.facts.model import vocabulary_rows
-from neoxargs.facts.optimizer_state import moments
-from neoxargs.facts.timeline import save_iterations
-from neoxargs.facts.trained import trained_parameters
+from neoxargs.facts.timeline import checkpoint_bytes, most_at_once, save_iterations
 from neoxargs.hosts.devices import host_memory
 
 #: Index files of the samples: where each begins and its place in the order; in passes over documents, only the latter.
@@ -96,31 +93,10 @@ def _too_little_space(config: Config) -> Iterator[Problem]:
         yield Problem(what, config.place("save"), hint, severity="warning", id="disk-too-small-for-all", about=about)
 
 
-def checkpoint_bytes(config: Config) -> int:
-    """Return the size of a checkpoint: weights in compute precision, fp32 master weights and optimizer state.
-
-    The latter two are not saved with `no_save_optim`. 0 if the vocabulary size is not known.
-    """
-    rows = vocabulary_rows(config)
-    if rows is None:
-        return 0
-    half = config.precision.precision != "fp32"
-    states = 0 if config.checkpoint.no_save_optim else 4 * (moments(config) + half)
-    # 4 bytes for each moment, and for the master weights that half precision needs.
-    return trained_parameters(config, rows) * ((2 if half else 4) + states)
-
-
 def checkpoints_together(config: Config) -> int:
     """Return the largest number of checkpoints that `save` holds at a time."""
     # One more at the end of the run.
     return most_at_once(len(save_iterations(config.checkpoint, config.training.train_iters)) + 1, config)
-
-
-def most_at_once(written: int, config: Config) -> int:
-    """Return the largest number of checkpoints that `save` holds at a time, of so many that are written."""
-    kept = config.checkpoint.keep_last_n_checkpoints
-    # One more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete.
-    return min(written, kept + 1) if kept else written
 
 
 def _size(size: int) -> str:

@@ -58,7 +58,7 @@ TableRow = tuple[str, str, str, str, str, str, str, str]
 
 def page() -> str:
     """Return the page: a table for each module, with each section before its keys."""
-    versions = receivers.versions("deepspeed")
+    versions = receivers.versions()
     head = HEAD.format(
         count=len(REGISTRY.parameters), seed=SEED, newest=NEWEST, oldest=versions[0], latest=versions[-1]
     )
@@ -173,7 +173,8 @@ def refusal_words(parameter: Parameter) -> str:
 def receiver_versions(name: str) -> str:
     """Return which versions of DeepSpeed have a key and how its default changed, in brackets; empty without changes."""
     came, went = receivers.added_in(name), receivers.removed_in(name)
-    said = [f"{word} {version}" for word, version in (("since", came), ("until before", went)) if version]
+    last = receivers.before(went) if went else ""
+    said = [f"{word} {version}" for word, version in (("since", came), ("until", last)) if version]
     changes = receivers.default_changes().get(name, [])[1:]
     said += [f"default {_default(value)} since {version}" for version, value in changes]
     return f" ({', '.join(said)})" if said else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.base.problems import Problem, did_you_mean, render
+from neoxargs.base.text import wrap
 from neoxargs.commands.explain.catalogue import Entry, Example, catalogue
 from neoxargs.commands.explain.example import GPUS, NAME, check_example
 from neoxargs.commands.explain.render import WIDTH
@@ -42,11 +43,11 @@ def to_text(word: str) -> str:
 
 def _lines(problem_id: str, entry: Entry) -> Iterator[str]:
     yield problem_id
-    yield from textwrap.wrap(entry.protects_from, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from (f"  {line}" for line in wrap(entry.protects_from, WIDTH - 2, indent=""))
     found = _problems_of(entry.example, problem_id)
     if about := ", ".join(_about(entry, found)):
         yield ""
-        yield from textwrap.wrap(about, WIDTH, initial_indent="  about: ", subsequent_indent="         ")
+        yield from wrap(f"  about: {about}", WIDTH, indent="         ")
     if entry.example:
         yield f"\nExample ({NAME}, together with a file that describes a model):\n"
         yield textwrap.indent(entry.example.config.rstrip("\n"), "    ")

@@ -9,7 +9,7 @@ from typing import Any
 from neoxargs.base.charts.html_page import BEGINNING
 from neoxargs.base.files import Text
 from neoxargs.base.options import add_json
-from neoxargs.base.problems import has_errors, report
+from neoxargs.base.problems import report
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.plan.command import plan_of
@@ -34,7 +34,7 @@ def _price(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command and return its exit code: 1 if a launch would refuse the checkpoint. Raises Problems."""
+    """Run the command and return its exit code: 1 if the run does not fit or would be refused. Raises Problems."""
     require_replaceable(arguments.html, BEGINNING)
     forecast = Forecast(plan_of(plan_options.options_of(arguments)), arguments.price)
     if arguments.html:
@@ -43,38 +43,39 @@ def run(arguments: argparse.Namespace) -> int:
         write_all([Text(arguments.html, to_html(forecast, arguments.files))])
     if arguments.json:
         print(json.dumps(to_json(forecast), indent=1))
-        return int(has_errors(forecast.problems))
+        return int(not forecast.ok)
     from neoxargs.commands.preview.text import to_text
 
     report(forecast.problems, end="\n\n")
     print(to_text(forecast))
-    return int(has_errors(forecast.problems))
+    return int(not forecast.ok)
 
 
 def to_json(forecast: Forecast) -> dict[str, Any]:
     """Return the forecast for a program."""
+    timeline = forecast.timeline
     return {
-        "ok": not has_errors(forecast.problems),
+        "ok": forecast.ok,
         "fits": forecast.plan.fits,
         "problems": [problem.to_json() for problem in forecast.problems],
-        "iterations": {"first": forecast.start + 1, "last": forecast.iterations},
-        "tokens_per_iteration": forecast.tokens_per_iteration,
-        "learning_rate": forecast.learning_rate,
+        "iterations": {"first": timeline.start + 1, "last": timeline.iterations},
+        "tokens_per_iteration": timeline.tokens_per_iteration,
+        "learning_rate": timeline.learning_rate,
         "data": [
             {
-                "source": each.source.prefix,
+                "source": each.name,
                 "tokens": round(each.tokens),
                 "tokens_of_one_pass": None if each.available is None else round(each.available),
                 "epochs": each.epochs,
-                "repeats_in": each.repeats_in(forecast.iterations),
+                "repeats_in": each.repeats_in(timeline.iterations),
             }
-            for each in forecast.drawn
+            for each in timeline.drawn
         ],
-        "evaluations": forecast.evaluations,
+        "evaluations": timeline.evaluations,
         "checkpoints": {
-            "iterations": forecast.saves,
-            "bytes": forecast.checkpoint_bytes,
-            "bytes_on_disk": forecast.disk_bytes,
+            "iterations": timeline.saves,
+            "bytes": timeline.checkpoint_bytes,
+            "bytes_on_disk": timeline.disk_bytes,
         },
         "seconds": {
             "training": forecast.seconds - forecast.evaluation_seconds,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from neoxargs.config import value
 from neoxargs.config.config import Config
 from neoxargs.facts.data import ANSWERS, SPLITS
 from neoxargs.registry.data import Data
@@ -41,13 +42,24 @@ class Share(NamedTuple):
         """
         ends = [0]
         for proportion in self.proportions:
-            ends.append(ends[-1] + round(proportion / sum(self.proportions) * float(count)))
+            ends.append(ends[-1] + round(proportion / added(self.proportions) * float(count)))
         surplus = ends[-1] - count
         ends[1:] = [max(0, end - surplus) for end in ends[1:]]
         return slice(ends[self.part], ends[self.part + 1])
 
 
 WHOLE_FILE = Share((1.0,), 0)
+
+
+def added(numbers: Iterable[float]) -> float:
+    """Return the sum from left to right, as GPT-NeoX's was.
+
+    From Python 3.12 on, `sum` corrects the rounding of floats, which would change the order of samples.
+    """
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
 
 
 class Source(NamedTuple):
@@ -163,9 +175,9 @@ def _document_weights(counts: Sequence[int], alpha: float) -> list[float]:
         return [1.0]
     shares = [count / sum(counts) for count in counts]
     powers = [share**alpha for share in shares]
-    total = sum(powers)
+    total = added(powers)
     weights = [power / total * (1 - share) for power, share in zip(powers, shares, strict=True)]
-    total = sum(weights)
+    total = added(weights)
     return [weight / total for weight in weights]
 
 
@@ -213,3 +225,11 @@ def prefixes(data_path: str | list[str | float] | None) -> list[str]:
 def token_cache(config: Config) -> str:
     """Return the prefix of the token file that is created from `text_path`."""
     return str(Path(config.logging.run_dir, "data", "text"))
+
+
+def with_text(config: Config) -> Config:
+    """Derive `data_path`, the prefix of the token file that is created, if only `text_path` is set."""
+    if not config.data.text_path or config.data.data_path:
+        return config
+    origin = value.Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
+    return config.with_value("data_path", token_cache(config), origin)

@@ -18,7 +18,6 @@ from neoxargs.config.config import Config
 from neoxargs.config.value import Source
 from neoxargs.files.run_record import write_record
 from neoxargs.files.token_files.index import digest
-from neoxargs.files.token_files.sources import token_cache
 from neoxargs.hosts.hosts import Resources
 from neoxargs.processes import interrupts
 from neoxargs.runs.run_spec import RunSpec
@@ -96,14 +95,6 @@ def with_launch(config: Config, script: str, texts: Sequence[Text], commit: str 
         if value and not config.is_set(name):
             config = config.with_value(name, value, LAUNCHED)
     return config
-
-
-def with_text(config: Config) -> Config:
-    """Derive `data_path`, the prefix of the token file that is created, if only `text_path` is set."""
-    if not config.data.text_path or config.data.data_path:
-        return config
-    source = Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
-    return config.with_value("data_path", token_cache(config), source)
 
 
 def tokenise(config: Config, environ: Mapping[str, str]) -> int:

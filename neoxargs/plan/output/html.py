@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from neoxargs.base.charts.html_page import html_page
+from neoxargs.base.charts.line_chart import CURVES, FIGURES
 from neoxargs.base.text import (
     format_bytes,
     format_count,
@@ -13,7 +14,9 @@ from neoxargs.base.text import (
     format_number,
     format_percent,
 )
+from neoxargs.facts import timeline_page
 from neoxargs.facts.description import batch_equation
+from neoxargs.files.token_files.timeline import timeline_of
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.output.style import STYLE
@@ -42,7 +45,7 @@ def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str])
 {sections}
 </main>
 """
-    return html_page(title, STYLE, content)
+    return html_page(title, STYLE + CURVES + FIGURES + timeline_page.STYLE, content)
 
 
 def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
@@ -60,6 +63,7 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     yield _section("Ranks", legend, ranks_chart(plan))
     yield _section("Step time", f"about {format_duration(plan.speed.step)}", step_chart(plan))
     yield _section("Batch", "", f'<p class="equation">{escape(batch_equation(plan.config))}</p>')
+    yield _section("Whole run", "", timeline_page.section(timeline_of(plan.config)))
     notes = "".join(f"<li>{escape(note)}</li>" for note in assumption_notes(plan))
     yield _section("Assumptions", "", f"<ul>{notes}</ul>")
 

@@ -31,6 +31,7 @@ from neoxargs.files.token_files.sources import (
     PARTS,
     Part,
     Source,
+    added,
     files_of,
     labelled,
     reward_files,
@@ -214,7 +215,7 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
         single: Samples = _gpt_dataset(present[0], part, samples, sampling)
         return single
     weighted = _weights(present, sampling)
-    shares = [weight / sum(weighted) for weight in weighted]
+    shares = [weight / added(weighted) for weight in weighted]
     surplus = _settings(sampling, present).mid_level_dataset_surplus
     # The blend may draw one sample more from a source than its share, hence + 1.
     # Rounded up twice, as in megatron-core's own builder.

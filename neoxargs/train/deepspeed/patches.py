@@ -1,8 +1,8 @@
 """Faults of DeepSpeed and their corrections, which are applied from outside: one row per fault.
 
 A row names the versions in which the fault was observed, its effect on a run, a canary that detects it in the installed
-version (canaries.py), and the correction. A test calls every canary: once one returns False, its row and correction can
-be removed. Versions that a row does not name have not been examined.
+version (canaries.py), and the correction. A test calls every canary. A row that names a version that has mended the
+fault can be removed once the range in pyproject.toml begins with it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Patch(NamedTuple):
     is_needed: Callable[[], bool]
     """The canary: returns whether the installed DeepSpeed still has the bug."""
     apply: Callable[..., Any]
+    mended_in: str = ""
+    """The version of DeepSpeed that no longer has the bug; its correction does no harm there."""
 
 
 def install(engine: interface.PlainEngine | interface.PipelineEngine, mesh: Mesh) -> None:
@@ -283,6 +285,7 @@ PATCHES = (
         "leaves the GPU without work, and an assertion stops the run if the norm is 0 or NaN.",
         canaries.bf16_step_asserts_a_norm,
         half_precision.step_without_waiting,
+        mended_in="0.19.8",
     ),
     Patch(
         "zero2-ignores-accumulation-type",
@@ -307,6 +310,7 @@ PATCHES = (
         "in order; gloo does not, so a layer may compute with weights that have not arrived.",
         canaries.awaits_only_the_last_gather,
         await_every_gather,
+        mended_in="0.19.8",
     ),
     Patch(
         "zero-reduces-no-lists-on-cpu",
@@ -315,6 +319,7 @@ PATCHES = (
         "types of tensors with names that only GPUs have. Each rank updates its partition by its own gradients.",
         canaries.no_type_on_cpu_is_known,
         reduce_in_lists_on_cpu,
+        mended_in="0.19.8",
     ),
     Patch(
         "checkpointing-stream-on-cpu",

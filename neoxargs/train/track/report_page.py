@@ -13,6 +13,8 @@ from typing import Any
 from neoxargs.base.charts.html_page import html_page
 from neoxargs.base.charts.line_chart import PHONE, STYLE, Chart, Point, Series, draw, figure, smoothed, standalone
 from neoxargs.base.files import replace_text
+from neoxargs.facts import timeline_page
+from neoxargs.facts.timeline import Timeline
 from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, read
 from neoxargs.train.track import answers
 from neoxargs.train.track.console import duration, ending, is_error
@@ -47,11 +49,11 @@ FILES = {
 class Page(Tracker):
     """Writes the page at every checkpoint, so that a killed run has one too, and at the end.
 
-    description: label and text of each line of the summary at the top of the page.
+    description: label and text of each line of the summary at the top of the page. timeline: what the run was to do.
     """
 
-    def __init__(self, description: Sequence[tuple[str, str]]) -> None:
-        self.description = description
+    def __init__(self, description: Sequence[tuple[str, str]], timeline: Timeline | None = None) -> None:
+        self.description, self.timeline = description, timeline
 
     def on_start(self, run: Run) -> None:
         self.run, self.started = run, _now()
@@ -70,14 +72,20 @@ class Page(Tracker):
         rows = list(read(folder / FILE))
         if chart := _loss(rows):
             replace_text(folder / CURVE, standalone(chart))
-            replace_text(folder / REPORT, page(rows, state, [*self.description, *here], folder))
+            replace_text(folder / REPORT, page(rows, state, [*self.description, *here], folder, self.timeline))
 
 
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder: Path) -> str:
+def page(
+    rows: Rows,
+    state: str,
+    description: Sequence[tuple[str, str]],
+    folder: Path,
+    timeline: Timeline | None = None,
+) -> str:
     """Return the page as HTML; "" if the rows contain no step. state: progress or outcome, shown beside the title."""
     loss = _loss(rows)
     if loss is None:
@@ -87,8 +95,9 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
     charts = [
         Chart(title, unit, _curves(rows, steps, column, title))
         for column, (title, unit) in CHARTS.items()
-        if _points(steps, column)
+        if _points(steps, column) and not (timeline and column == "lr")
     ]
+    planned = timeline_page.section(timeline, _points(steps, "lr")) if timeline else ""
     content = CONTENT.format(
         name=escape(name),
         state=escape(state),
@@ -97,9 +106,10 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
         loss=figure(loss),
         charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*charts, *_tasks(rows)]),
         answers=answers.section(rows),
+        planned=f"<h2>As configured</h2>\n{planned}" if planned else "",
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
     )
-    return html_page(name, STYLE + answers.STYLE, content)
+    return html_page(name, STYLE + timeline_page.STYLE + answers.STYLE, content)
 
 
 def _points(rows: Rows, column: str) -> list[Point]:
@@ -189,5 +199,5 @@ CONTENT = """
 <dl class="description">{description}</dl>
 {loss}
 {answers}<section class="charts">{charts}</section>
-<footer>{links}</footer>
+{planned}<footer>{links}</footer>
 """

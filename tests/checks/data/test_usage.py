@@ -9,7 +9,7 @@ import pytest
 
 from neoxargs.base.problems import Problem
 from neoxargs.checks.data.usage import missing_ends, often_repeated, wasted_samples
-from neoxargs.runs.drawn import drawn
+from neoxargs.files.token_files.timeline import timeline_of
 from tests.support.configure import configure
 from tests.support.finetuning import token_file
 from tests.support.snapshots import pinned
@@ -47,7 +47,7 @@ def test_sources_that_are_read_too_often_are_named_with_their_numbers() -> None:
     [problem] = found(often_repeated, both)
     pinned(problem)
     weighted = both + "train_data_weights: [4, 6]\n"
-    assert [each.epochs for each in drawn(configure(SIZES + weighted, gpus=1))] == [4, 0.6]
+    assert [each.epochs for each in timeline_of(configure(SIZES + weighted, gpus=1)).drawn] == [4, 0.6]
     assert found(often_repeated, weighted) == []
     assert len(found(often_repeated, "data_path: small\nsplit: 1, 0, 0\n")) == 1
     assert found(often_repeated, "data_path: small\nfinetune: true\nload: elsewhere\n") == []

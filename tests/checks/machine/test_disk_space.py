@@ -9,6 +9,7 @@ import pytest
 from neoxargs.checks.machine import disk_space
 from neoxargs.cli import main
 from neoxargs.config.config import Config
+from neoxargs.facts import timeline
 from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
 from tests.support.snapshots import pinned
@@ -28,7 +29,7 @@ def told(tmp_path, monkeypatch):
 
     def problems(text: str, fit: float) -> list[str]:
         made = config(text, tmp_path / "a" / "b")
-        free = int(fit * disk_space.checkpoint_bytes(made))
+        free = int(fit * timeline.checkpoint_bytes(made))
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
         return [f"{problem.severity}: {problem.what}; {problem.hint}" for problem in disk_space.folder_problems(made)]
 
@@ -64,7 +65,7 @@ def test_space_for_all_checkpoints_that_the_run_keeps(told, text, fit, hint):
 def test_bytes_of_a_checkpoint(tmp_path):
     """Bytes per parameter. fp32: 4 and 8 of Adam's moments; half precision: 2, 4 of fp32 weights, 8 of moments."""
     single, half, bare = (
-        disk_space.checkpoint_bytes(config(text, tmp_path))
+        timeline.checkpoint_bytes(config(text, tmp_path))
         for text in ("precision: fp32\n", "precision: bfloat16\n", "precision: fp32\nno_save_optim: true\n")
     )
     assert (half * 12, bare * 12) == (single * 14, single * 4)

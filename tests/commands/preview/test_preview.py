@@ -150,6 +150,13 @@ def test_a_run_that_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found["seconds"]["training"] > 0
 
 
+def test_a_run_that_does_not_fit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").write_text(smallest.YAML + MIXTURE)
+    assert main(["preview", "my.yml", "--gpus", "1", "--gpu-memory", "0.01", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["fits"]) == (False, False)
+
+
 def test_a_run_that_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = {"save": str(tmp_path / "ckpt"), "load": str(tmp_path / "ckpt"), "dialect": "neox-2026"}
     [(code, _, errors)] = run_ranks(train_on_rank, 1, rank_arguments(tmp_path, 1, **changes))
@@ -165,6 +172,7 @@ def test_a_run_that_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["seconds"] == {"training": 0, "evaluation": 0}
     assert main(["preview", *words, "--html", str(tmp_path / "page.html")]) == 0
     pinned(capsys.readouterr().out.splitlines()[0])
+    assert "<svg" not in (tmp_path / "page.html").read_text()
 
 
 def test_sources_whose_shares_depend_on_absent_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

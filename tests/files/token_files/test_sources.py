@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.files.token_files.sources import Source, weights
+from neoxargs.files.token_files.sources import Source, added, weights
 from neoxargs.registry.data import Data
 
 SIZES = {"a": 100, "b": 300}
@@ -23,3 +23,8 @@ SIZES = {"a": 100, "b": 300}
 def test_weights(sources: list[Source], data: Data, expected: list[float]) -> None:
     found = weights(sources, data, lambda source: SIZES[source.prefix], lambda source: SIZES[source.prefix])
     assert found == pytest.approx(expected)
+
+
+def test_numbers_are_added_from_left_to_right_in_every_version_of_python() -> None:
+    """`sum` gives 1.0 from Python 3.12 on, with which a blend has another order than GPT-NeoX's."""
+    assert added([0.1] * 10) == 0.9999999999999999

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def test_the_page_is_self_contained(middle: str, tmp_path: Path, capsys: pytest.
     assert "<pre>--set " in written
     assert written.count('class="cell"') == 16
     assert "prefers-color-scheme: dark" in written
+    assert re.findall('aria-label="([^"]*)"', written) == ["Learning rate"] * 2 + ["Tokens"]
 
 
 def test_a_page_that_cannot_be_written_is_a_problem_and_leaves_no_file(

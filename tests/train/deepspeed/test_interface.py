@@ -5,14 +5,12 @@ from __future__ import annotations
 from inspect import isfunction
 from typing import Any
 
-import deepspeed
 import pytest
 
 from neoxargs.base.problems import Problems
-from neoxargs.checks.receivers import LAST_WITH_ONEBIT
-from neoxargs.registry.receivers import numbers
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.interface import USED, WEIGHTS, faults, require
+from tests.support.deepspeed_version import HAS_ONEBIT
 from tests.support.ranks import run_ranks
 from tests.support.trials import Training, Trial, allow_fp16
 
@@ -27,15 +25,11 @@ LAYOUTS = [
     Trial({"zero_optimization.stage": 3}, ZERO[3]),
     Trial({"pipe_parallel_size": 1, "precision": "bfloat16"}, HALF | {"data_types": {"grad_accum_dtype": "fp32"}}),
 ]
+#: The only optimizers whose fp16 wrapper is used.
 ONEBIT = Trial(
     {"precision": "fp16", "optimizer.type": "OneBitAdam", "optimizer.params.freeze_step": 1},
     {"fp16": {"enabled": True, "loss_scale": 8}},
 )
-
-
-def has_onebit() -> bool:
-    """DeepSpeed 0.19.7 removed the 1-bit optimizers, the only ones whose fp16 wrapper is used."""
-    return numbers(deepspeed.__version__) <= numbers(LAST_WITH_ONEBIT)
 
 
 def installed() -> dict[str, tuple[list[str], list[str]]]:
@@ -45,7 +39,7 @@ def installed() -> dict[str, tuple[list[str], list[str]]]:
     setup.start("gloo", seed=1)
     allow_fp16()
     found: dict[str, tuple[list[str], list[str]]] = {}
-    for trial in LAYOUTS + [ONEBIT] * has_onebit():
+    for trial in LAYOUTS + [ONEBIT] * HAS_ONEBIT:
         engine: Any = Training(trial).engine.deepspeed
         optimizer, name = engine.optimizer, type(engine.optimizer).__name__
         weight = next(engine.module.parameters())
@@ -63,10 +57,10 @@ def installed() -> dict[str, tuple[list[str], list[str]]]:
 @pytest.mark.slow
 def test_every_engine_and_wrapper_fits_its_protocol_and_no_other() -> None:
     [found] = run_ranks(installed, 1)
-    assert has_onebit() <= (set(USED) <= set(found))
+    assert (set(USED) <= set(found)) >= HAS_ONEBIT
     assert {name: lacks for name, (lacks, _) in found.items() if lacks} == {}
     used = USED | {f"weights of {name}": kind for name, kind in WEIGHTS.items()}
-    if not has_onebit():
+    if not HAS_ONEBIT:
         used = {name: kind for name, kind in used.items() if name != "FP16_UnfusedOptimizer"}
     kinds = {name: [kind.__name__] if kind in TOLD_APART else [] for name, kind in used.items()}
     assert {name: fitted for name, (_, fitted) in found.items() if name in used} == kinds

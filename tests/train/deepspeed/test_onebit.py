@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.process import mesh
+from tests.support.deepspeed_version import needs_onebit
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.trials import Losses, Training, Trial, resume, train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_onebit]
 
 FREEZE, STEPS = 12, 32
 COMMON: dict[str, Any] = {

@@ -21,6 +21,7 @@ from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track.trackers import Trackers
+from tests.support.deepspeed_version import HAS_ONEBIT
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
 
@@ -54,7 +55,8 @@ LAYOUTS = {
     "bf16 experts ZeRO-1": trial(BF16, 1, **EXPERTS),
     "fp32 LoRA": trial({}, **LORA),
     "bf16 LoRA": trial(BF16, **LORA),
-    "fp32 one bit": trial({}, **{"optimizer.type": "OneBitAdam", "optimizer.params.freeze_step": 1}),
+    **({"fp32 one bit": trial({}, **{"optimizer.type": "OneBitAdam", "optimizer.params.freeze_step": 1})}
+       if HAS_ONEBIT else {}),
     "fp32 background": trial({}, save_in_background=True),
     "bf16 skip": trial(BF16, on_divergence="skip", max_skipped_steps=1),
 }  # fmt: skip

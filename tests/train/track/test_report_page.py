@@ -16,6 +16,7 @@ import pytest
 
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
+from neoxargs.facts.timeline import Drawn, Timeline
 from neoxargs.files import metrics as run_metrics
 from neoxargs.files.run_record import launch_command, write_record
 from neoxargs.launch.start.prepare import with_launch
@@ -60,6 +61,17 @@ def test_a_run_writes_the_page_and_its_curve(tmp_path: Path) -> None:
     assert curve.tag == f"{SVG}svg"
     assert [text.text for text in curve.iter(f"{SVG}text") if text.get("class") == "title"] == ["Loss"]
     assert "--train: #" in curve.find(f"{SVG}style").text
+
+
+def test_the_page_shows_the_whole_run_as_configured(tmp_path: Path) -> None:
+    config = complete(draft([File("a.yml", smallest.YAML)], []), 1)
+    sources = [Drawn("web", 1280.0, 640.0)]
+    text = page(rows(4), "iteration 4 of 10", [], tmp_path, Timeline(config, drawn=sources))
+    titles = re.findall('aria-label="([^"]*)"', text)
+    assert titles.count("Learning rate") == 2  # on a screen and on a phone, with both curves
+    assert {"Passes over each source", "Tokens"} <= set(titles)
+    assert {"planned", "measured"} <= set(re.findall('<text class="key"[^>]*>([^<]*)<', text))
+    assert '<td data-name="epochs">2.00</td>' in text
 
 
 @pytest.mark.parametrize(("start", "began"), [(0, "started"), (2, "resumed at iteration 2")])

@@ -25,6 +25,7 @@ from torch import Tensor
 from neoxargs.base.files import replacing
 from neoxargs.base.text import format_duration
 from neoxargs.files.token_files.index import IGNORED
+from neoxargs.files.token_files.sources import added
 from neoxargs.train.batches.loader import Samples
 
 #: From so many samples on, the wait for their order is announced.
@@ -168,7 +169,7 @@ def blend_samples(
 
     build: one function for each source, which returns it with at least the given number of samples.
     """
-    total = sum(weights)
+    total = added(weights)
     weights = [weight / total for weight in weights]
     # GPT-NeoX makes 0.5 % more samples than each source's share.
     sources = [one(math.ceil(samples * weight * 1.005)) for one, weight in zip(build, weights, strict=True)]

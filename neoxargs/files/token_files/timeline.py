@@ -1,43 +1,32 @@
-"""How much training reads of each source, and how often: tokens, epochs, and the first iteration that repeats some."""
+"""What a run reads of each source along its iterations, from the sizes of its token files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from neoxargs.base.record import Record
 from neoxargs.config.config import Config
+from neoxargs.facts.timeline import Drawn, Timeline
 from neoxargs.files.token_files import index
-from neoxargs.files.token_files.sources import Source, sources, weights
-from neoxargs.runs.epochs import cut_of, samples_in
+from neoxargs.files.token_files.one_pass import cut_of, samples_in
+from neoxargs.files.token_files.sources import Source, sources, weights, with_text
 
 
-class Drawn(Record):
-    """What training reads of a source."""
-
-    source: Source
-    tokens: float
-    """Tokens that training reads from it, repetitions included."""
-    available: float | None
-    """Tokens of one pass; None if the file cannot be read."""
-
-    @property
-    def epochs(self) -> float | None:
-        return self.tokens / self.available if self.available else None
-
-    def repeats_in(self, iterations: int) -> int | None:
-        """Return the iteration in which a document is read a second time, about; None if none is."""
-        return int(iterations / self.epochs) + 1 if self.epochs and self.epochs > 1 else None
+def timeline_of(config: Config, start: int = 0) -> Timeline:
+    """Return the timeline of a run. start: the iterations that are done already."""
+    config, options = with_text(config), config.training
+    found = sources(config.data, config.post_training)
+    tests = bool(options.eval_iters and options.do_test is not False and found["test"] and start < options.train_iters)
+    return Timeline(config, start, drawn(config, found["train"]), bool(found["validation"]), tests)
 
 
-def drawn(config: Config) -> list[Drawn]:
-    """Return what training reads of each source; empty if that depends on token files that cannot be read."""
-    found = sources(config.data, config.post_training)["train"]
-    chosen = [source for source in found if source.weight != 0]
+def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
+    """Return what training reads of each of its sources; empty if that depends on files that cannot be read."""
+    chosen = [source for source in of if source.weight != 0]
     passes = {source: _one_pass(source, config) for source in chosen}
     total = config.training.train_iters * config.batch.train_batch_size * config.shape.seq_length
     return [
-        Drawn(answers, total * share, passes[source])
+        Drawn(answers.prefix, total * share, passes[source])
         for source, share in zip(chosen, _shares(config, chosen, passes), strict=False)
         for answers in ([source, source.rejected] if source.rejected else [source])
     ]

@@ -1,0 +1,63 @@
+"""Sentences and cells about a timeline, for a screen and for pages."""
+
+from __future__ import annotations
+
+from neoxargs.base.problems import listed
+from neoxargs.base.text import format_bytes, format_count
+from neoxargs.facts.description import counted
+from neoxargs.facts.lr_schedule import rates
+from neoxargs.facts.timeline import Drawn, Timeline
+
+#: Shares of the run at which the learning rate is listed.
+SHARES = (0.25, 0.5, 0.75)
+#: Checkpoints that are listed at most.
+MAX_SAVES = 4
+
+
+def learning_rate(timeline: Timeline) -> str:
+    """Return the learning rate at the beginning, its peak, in between and at the end."""
+    rate, first, last = rates(timeline.config), timeline.start, timeline.iterations
+    peak, _ = max(timeline.learning_rate, key=lambda point: point[1])
+    between = (round(first + share * timeline.left) for share in SHARES)
+    chosen = {iteration for iteration in (first + 1, peak, *between, last) if first < iteration <= last} or {last}
+    return ", ".join(f"{rate(iteration - 1):.3g} in iteration {iteration:,}" for iteration in sorted(chosen))
+
+
+def evaluation(timeline: Timeline) -> str:
+    """Return how often the run is evaluated."""
+    done = timeline.evaluations
+    tested = " and once on the test data" * timeline.tests
+    if not done:
+        return "none" if not tested else f"none but{tested.removeprefix(' and')}, at the end"
+    batches = f"on {timeline.config.training.eval_iters:,} x {timeline.config.batch.train_batch_size:,} samples"
+    if len(done) == 1:
+        return f"once{tested}, at the end, {batches}"
+    return f"{len(done):,} times, every {timeline.config.training.eval_interval:,} iterations{tested}, {batches}"
+
+
+def saves(timeline: Timeline) -> str:
+    """Return when checkpoints are saved, and the disk space that they take."""
+    done, size = timeline.saves, timeline.checkpoint_bytes
+    if not done:
+        return "none is left" if timeline.config.checkpoint.save else "none: save is not set"
+    listed_all = len(done) <= MAX_SAVES
+    some = [f"{iteration:,}" for iteration in (done if listed_all else done[: MAX_SAVES - 1])]
+    first = listed(some, "and") if listed_all else f"{', '.join(some)}, ... {done[-1]:,}"
+    text = f"{counted(len(done), 'checkpoint')} in {timeline.config.checkpoint.save}, after iteration {first}"
+    if not size:
+        return text + "; a size is not known without the vocabulary"
+    kept = timeline.config.checkpoint.keep_last_n_checkpoints
+    removed = f", of which the last {kept} are kept" if kept and kept < len(done) else ""
+    if len(done) == 1:
+        return f"{text}: {format_bytes(size)}"
+    return f"{text}{removed}: {format_bytes(size)} each, at most {format_bytes(timeline.disk_bytes)} on disk"
+
+
+def columns(drawn: Drawn, timeline: Timeline) -> tuple[str, str, str]:
+    """Return the tokens of one pass, the number of passes, and where the second begins."""
+    if drawn.available is None or drawn.epochs is None:
+        return "unknown", "", "there is no such token file yet"
+    repeats = drawn.repeats_in(timeline.iterations)
+    when = "never" if repeats is None else f"in iteration {repeats:,}"
+    epochs = "<0.01" if drawn.epochs < 0.01 else f"{drawn.epochs:,.{2 if drawn.epochs < 100 else 0}f}"
+    return format_count(drawn.available), epochs, when
