@@ -48,7 +48,7 @@ def test_widths_in_the_other_convention_are_found_by_the_name(tmp_path: Path) ->
     wide, narrow = tmp_path / "llama-7b.yml", tmp_path / "gemma-27b.yml"
     wide.write_text(f"{LLAMA}exact_mlp_width: true\n")
     narrow.write_text(GEMMA.replace("intermediate_size: 110592", "intermediate_size: 36864"))
-    pinned([*told(wide), *told(narrow)])
+    pinned("\n".join([*told(wide), *told(narrow)]))
     unnamed = tmp_path / "model.yml"
     unnamed.write_text(wide.read_text())
     assert told(unnamed) == []

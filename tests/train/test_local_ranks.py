@@ -62,7 +62,7 @@ def test_a_rank_that_ignores_the_request_is_killed(tmp_path: Path, monkeypatch: 
         failing = os.posix_spawn(sys.executable, [sys.executable, "-c", "exit(5)"], os.environ)
         handlers = {number: signal.getsignal(number) for number in (*local_ranks.FORWARDED, signal.SIGALRM)}
         try:
-            assert local_ranks._Ranks({failing, other.pid}).wait() == 5
+            assert local_ranks.Ranks({failing, other.pid}).wait() == 5
             assert other.stdout.read() == b""
         finally:
             for number, handler in handlers.items():

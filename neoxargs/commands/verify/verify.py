@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
+from neoxargs.base.problems import Problems, sentence
 from neoxargs.base.record import Record, replace
 from neoxargs.commands.verify import judge, trials
 from neoxargs.commands.verify.judge import FP32, HALF, Verdict
@@ -21,11 +24,14 @@ from neoxargs.runs.run_spec import RunSpec
 Progress = Callable[[str, int], None]
 #: Draws random numbers in training, which evaluations must not.
 DROPOUT: Values = {"hidden_dropout": 0.3, "attention_dropout": 0.3}
+#: Optimizers of train/trials/plain.py.
+IN_TORCH = ("adam", "adamw", "sgd")
 #: Parameters that decide how a step changes the weights.
 UPDATE = (
     "optimizer.type", "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps", "weight_decay",
     "gradient_clipping", "lr_decay_style", "min_lr", "warmup", "loss_average", "gradient_accumulation_steps",
 )  # fmt: skip
+SCHEDULE = ("lr_decay_style", "warmup", "min_lr")
 LAYOUT = (
     "model_parallel_size", "pipe_parallel_size", "zero_optimization.stage", "sequence_parallel",
     "moe_expert_parallel_size",
@@ -69,14 +75,14 @@ class _Trials:
         found = list(settings(self.small, self.base, self.folder / "tried"))
         tried = [setting for setting in found if setting.others]
         self.total = len(tried) + 10
-        exact = one_process(self.small)
-        self._run("one process", [
-            self._trial("one process", exact, 1, with_properties=True),
-            self._trial("plain torch", exact, 1, "one process", in_plain_torch=True),
-        ], 1)  # fmt: skip
-        short = self._short()
+        exact, short = one_process(self.small), self._short()
         half_way = {"load": str(self.folder / "first half" / "checkpoints")}
-        self._run("layout", [
+        alone = (
+            self._trial("one process", exact, 1, with_properties=True),
+            self._trial("plain torch", exact, 1, "one process", in_plain_torch=True) if self._in_torch() else (),
+        )
+        self._run("alone", chain(*alone), 1)
+        layout = (
             self._trial("fp32", in_fp32(self.small.full), None, "one process", with_properties=True),
             self._trial("base", {}, None, with_properties=True),
             self._trial("first half", {"exit_interval": STEPS // 2}),
@@ -85,8 +91,9 @@ class _Trials:
             self._trial("with dropout", {**DROPOUT, **short}, with_properties=True),
             self._trial("short", short),
             self._trial("again", short),
-            *self._others(tried, 0),
-        ])  # fmt: skip
+            self._others(tried, 0),
+        )
+        self._run("layout", chain(*layout))
         for number in range(1, TRIES):
             unclear = [each for each in tried if len(each.others) > number and self._judged(each).outcome != "shown"]
             unclear = [each for each in unclear if each.expected != "rounding"]
@@ -99,6 +106,14 @@ class _Trials:
             self.small, self.base, properties, tuple(each for each, is_set in verdicts if is_set), len(self.seen)
         )
 
+    def _in_torch(self) -> bool:
+        """Return whether plain torch has the optimizer."""
+        kind = (self.base.optimizer.type or "adam").lower()
+        if has := kind in IN_TORCH and not self.base.mup.use_mup:
+            return has
+        self.seen["plain torch"] = {"refused": [f"torch has no such optimizer ({kind})"]}
+        return False
+
     def _short(self) -> Values:
         """Return the changes after which a run ends early, with the same schedule."""
         length: Values = {"train_iters": SHORT}
@@ -106,22 +121,34 @@ class _Trials:
             length["lr_decay_iters"] = self.base.get("lr_decay_iters")
         return length
 
-    def _trial(self, name: str, changes: Values, ranks: int | None = None, reference: str = "", **kind: bool) -> Trial:
+    def _trial(
+        self, name: str, changes: Values, ranks: int | None = None, reference: str = "", **kind: bool
+    ) -> Iterator[Trial]:
+        """Yield the trial, unless its configuration is refused."""
         where = str(self.folder / reference / "checkpoints") if reference else ""
-        return Trial(name, self.small.config(self.folder / name.replace("/", " "), changes, ranks), where, **kind)
+        try:
+            yield Trial(name, self.small.config(self.folder / name, changes, ranks), where, **kind)
+        except Problems as refused:
+            self.seen[name] = {"refused": [sentence(refused.problems[0])]}
 
-    def _others(self, tried: Sequence[Setting], number: int) -> list[Trial]:
-        return [self._trial(f"{each.name} {number}", {**self._short(), **each.others[number]}) for each in tried]
+    def _others(self, tried: Sequence[Setting], number: int) -> Iterator[Trial]:
+        for each in tried:
+            yield from self._trial(f"{each.name} {number}", {**self._short(), **each.others[number]})
 
-    def _run(self, name: str, chosen: Sequence[Trial], ranks: int | None = None) -> None:
+    def _run(self, name: str, chosen: Iterable[Trial], ranks: int | None = None) -> None:
         file = self.folder / f"{name}.jsonl"
-        self.seen |= trials.run(chosen, ranks or self.small.ranks, file, lambda done: self.progress(done, self.total))
+        found = trials.run(list(chosen), ranks or self.small.ranks, file, lambda done: self.progress(done, self.total))
+        self.seen |= found
+
+    def _refused(self, *names: str) -> str:
+        """Return why the first of these trials that did not run was refused; "" if all ran."""
+        return next((self.seen[name]["refused"][0] for name in names if "refused" in self.seen[name]), "")
 
     # What the trials say.
 
     def _judged(self, each: Setting) -> Verdict:
-        if each.reason:
-            return Verdict(each.name, "not shown", each.reason)
+        if reason := each.reason or self._refused("base", "short"):
+            return Verdict(each.name, "not shown", reason)
         if each.others:
             others = [self.seen[name] for number in range(TRIES) if (name := f"{each.name} {number}") in self.seen]
             return judge.setting(each, self.seen["short"], others, self.half)
@@ -137,22 +164,17 @@ class _Trials:
         return Verdict(name, *self._same_in_one_process())
 
     def _same_in_one_process(self) -> tuple[judge.Outcome, str]:
-        ours, alone = self.seen["fp32"], self.seen["one process"]
-        refused = next((side["refused"][0] for side in (ours, alone) if "refused" in side), "")
-        if refused:
+        if refused := self._refused("fp32", "one process"):
             return "not shown", f"the run in fp32 or in one process is refused: {refused}"
-        clause = judge.difference(ours, alone, FP32) or judge.weights_differ(ours, alone, FP32.weight)
-        return (
-            ("contradicted", clause)
-            if clause
-            else ("shown", f"{len(ours['losses'])} losses, the gradients of step 1 and the final weights agree in fp32")
-        )
+        ours, alone = self.seen["fp32"], self.seen["one process"]
+        if clause := judge.difference(ours, alone, FP32) or judge.weights_differ(ours, alone, FP32.weight):
+            return "contradicted", clause
+        return "shown", f"{len(ours['losses'])} losses, the gradients of step 1 and the final weights agree in fp32"
 
     def _resumed(self) -> tuple[judge.Outcome, str]:
+        if refused := self._refused("first half", "second half"):
+            return "not shown", refused
         whole, resumed = self.seen["base"], self.seen["second half"]
-        for side in (whole, resumed):
-            if "refused" in side:
-                return "not shown", side["refused"][0]
         if resumed["losses"] and resumed["digest"] == whole["digest"]:
             return "shown", f"stopped after {STEPS // 2} steps and continued: the same weights, bit for bit"
         count = len(resumed["losses"])
@@ -161,50 +183,47 @@ class _Trials:
         return "contradicted", f"stopped after {STEPS // 2} steps and continued: {first}"
 
     def _finetuned(self) -> tuple[judge.Outcome, str]:
+        if refused := self._refused("finetuned"):
+            return "not shown", refused
         seen = self.seen["finetuned"]
-        if "refused" in seen:
-            return "not shown", seen["refused"][0]
         starts_over = len(seen["losses"]) == SHORT and seen["losses"][0] != self.seen["short"]["losses"][0]
         first = f"the first loss is {seen['losses'][0]:.6g}, that of a new run {self.seen['short']['losses'][0]:.6g}"
         return ("shown" if starts_over else "contradicted"), f"{len(seen['losses'])} steps; {first}"
 
     def _properties(self) -> Iterator[Verdict]:
-        alone, plain, base = self.seen["one process"], self.seen["plain torch"], self.seen["base"]
-        if "refused" in base:
-            yield Verdict("the run", "contradicted", f"it is refused or fails: {base['refused'][0]}")
+        if refused := self._refused("base", "short"):
+            yield Verdict("the run", "contradicted", f"it is refused or fails: {refused}")
             return
-        name = "steps are those of plain torch"
-        if refused := next((side["refused"][0] for side in (alone, plain) if "refused" in side), ""):
-            yield Verdict(name, "not shown", refused, UPDATE)
-        else:
-            clause = judge.difference(alone, plain, FP32) or judge.weights_differ(plain, alone, FP32.weight)
-            yield _of(name, clause, "losses, gradients and weights agree in fp32", UPDATE)
+        yield Verdict("steps are those of plain torch", *self._steps(), keys=UPDATE)
         if self.small.ranks > 1 or self.base.parallel.pipe_parallel_size:
             yield Verdict("ranks compute what one process does", *self._same_in_one_process(), keys=LAYOUT)
-        again = self.seen["again"]["digest"] == self.seen["short"]["digest"]
-        yield _of(
-            "a run repeats itself",
-            "" if again else "two runs have other weights",
-            "the same weights, bit for bit",
-            ("seed",),
-        )
+        repeats = self.seen["again"].get("digest") == self.seen["short"]["digest"]
+        text = "the same weights, bit for bit"
+        yield _of("a run repeats itself", "" if repeats else "two runs have other weights", text, ("seed",))
         yield Verdict("a run continues from its checkpoint", *self._resumed(), keys=("save", "load"))
-        wanted = rates(self.base)
-        wrong = [i for i, rate in enumerate(base["rates"]) if abs(rate - wanted(i)) > 1e-6 * max(abs(wanted(i)), 1e-12)]
-        wrong = [i for i in wrong if not base["skipped"]]
-        clause = (
-            f"step {wrong[0] + 1} has {base['rates'][wrong[0]]:.4g} instead of {wanted(wrong[0]):.4g}" if wrong else ""
-        )
-        yield _of(
-            "the learning rate follows its formula",
-            clause,
-            f"all {STEPS} rates",
-            ("lr_decay_style", "warmup", "min_lr"),
-        )
-        if self.half and "refused" not in self.seen["fp32"] and not any(self.base.get(name) for name in DRAWS):
-            clause = judge.difference(base, self.seen["fp32"], HALF)
+        yield _of("the learning rate follows its formula", self._other_rate(), "all rates", SCHEDULE)
+        if self.half and not self._refused("fp32") and not any(self.base.get(name) for name in DRAWS):
+            clause = judge.difference(self.seen["base"], self.seen["fp32"], HALF)
             yield _of("the precision only rounds", clause, "the losses agree with those in fp32", ("precision",))
         yield from self._of_the_model()
+
+    def _steps(self) -> tuple[judge.Outcome, str]:
+        if refused := self._refused("one process", "plain torch"):
+            return "not shown", refused
+        alone, plain = self.seen["one process"], self.seen["plain torch"]
+        if clause := judge.difference(alone, plain, FP32) or judge.weights_differ(plain, alone, FP32.weight):
+            return "contradicted", clause
+        return "shown", "losses, gradients and weights agree in fp32"
+
+    def _other_rate(self) -> str:
+        """Return the first step whose rate is not that of the formula, as a clause."""
+        base, wanted = self.seen["base"], rates(self.base)
+        if base["skipped"]:  # the schedule waits where fp16 overflows
+            return ""
+        pairs = [(step, rate, wanted(step - 1)) for step, rate in enumerate(base["rates"], 1)]
+        wrong = [f"step {step} has {rate:.4g} instead of {right:.4g}" for step, rate, right in pairs
+                 if not math.isclose(rate, right, rel_tol=1e-6, abs_tol=1e-18)]  # fmt: skip
+        return wrong[0] if wrong else ""
 
     def _of_the_model(self) -> Iterator[Verdict]:
         """Yield the properties that the ranks tried, in the run itself and in fp32 and in those with other values."""

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.targets.wire_format import RankArguments
@@ -78,7 +77,7 @@ def _properties(config: Config, model: GPT, batch: MicroBatch) -> Properties:
 
 
 def _optimizer(config: Config, trained: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimizer; raise Problems if torch has none of this type."""
+    """Return torch's optimizer of a type that it has."""
     kind, params, decay = (
         (config.optimizer.type or "adam").lower(),
         config.optimizer_params,
@@ -101,10 +100,6 @@ def _optimizer(config: Config, trained: dict[str, nn.Parameter]) -> torch.optim.
         "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.0, foreach=False, **adam),
         "sgd": lambda groups: torch.optim.SGD(groups, lr=0.0, foreach=False, **descent),
     }
-    if kind not in makers or config.mup.use_mup:
-        raise Problems(
-            Problem(f"torch has no optimizer of this type: {config.optimizer.type}", id="trial-not-possible")
-        )
     is_matrix = {name: weight.dim() > 1 and not hasattr(weight, "no_weight_decay") for name, weight in trained.items()}
     groups = [
         {

@@ -27,7 +27,11 @@ def test_the_tested_versions_are_those_of_the_constraints(package: str) -> None:
     major, minor, *_ = pinned()[package].split(".")
     assert packages.TESTED[package] == f"{major}.{minor}"
     bounds = re.search(rf'"{package}>=[\d.]+,<([\d.]+)"', (ROOT / "pyproject.toml").read_text())
-    assert bounds and bounds[1] == f"{major}.{int(minor) + 1}"
+    assert bounds and bounds[1].startswith(f"{major}.")
+    # Up to the newest that was tried, in CI or by hand.
+    newest = int(bounds[1].rpartition(".")[2]) - 1
+    tried = rf"\| {package} \| [\d.]+ to {major}\.{newest} \| .*{major}\.{newest}\.\d+ once by hand"
+    assert newest == int(minor) or re.search(tried, (ROOT / "docs/versions.md").read_text())
 
 
 @pytest.mark.parametrize("package", packages.TESTED)
