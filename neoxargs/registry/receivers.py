@@ -15,8 +15,9 @@ from typing import Any
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return a version as numbers that can be compared: `2.13.0+cpu` -> (2, 13, 0)."""
-    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))
+    """Return a version as at least three numbers that can be compared: `2.13.0+cpu` and `2.13` -> (2, 13, 0)."""
+    found = [int(number) for number in re.findall(r"\d+", version.partition("+")[0])]
+    return (*found, *[0] * (3 - len(found)))
 
 
 def versions() -> list[str]:

@@ -46,9 +46,9 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
         print(json.dumps(answer, indent=2))
         return int(failed)
     if output != "text":
-        from neoxargs.commands.check.formats import FORMATS
+        from neoxargs.commands.check.formats import FORMATS, by_place
 
-        print(FORMATS[output](problems, request.files), end="")
+        print(FORMATS[output](by_place(problems), request.files), end="")
         return int(failed)
     report(problems)
     if spec and not failed:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from neoxargs.base.options import add_json
+from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.request import Request
 from neoxargs.commands.verify.report import to_json, to_text
 from neoxargs.commands.verify.verify import verify
@@ -33,13 +34,23 @@ def run(options: argparse.Namespace) -> int:
     raise_on_sigterm()
     spec = resolve_run(Request.of(options), os.environ)
     with tempfile.TemporaryDirectory(prefix="deepy-verify-") as temporary:
-        folder = Path(options.keep or temporary)
-        folder.mkdir(exist_ok=not options.keep)
+        folder = _made(options.keep) if options.keep else Path(temporary)
         meter = _Meter()
         report = verify(spec, folder, meter.show)
         meter.end()
     print(json.dumps(to_json(report), indent=1) if options.json else to_text(report))
     return int(any(verdict.outcome == "contradicted" for verdict in report.verdicts))
+
+
+def _made(name: str) -> Path:
+    """Create the folder of `--keep` and return it; raises Problems if it exists."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        what, hint = "this exists already, and --keep needs a folder that does not", "use a different name"
+        raise Problems(Problem(what, Place(name, 0, 0), hint, id="output-file-exists")) from None
+    return folder
 
 
 class _Meter:
@@ -52,7 +63,7 @@ class _Meter:
         self.done += 1
         if self.shown:
             print(
-                f"\r\x1b[Ktrial {self.done} of {max(total, self.done)}: {name}"[:100],
+                f"\r\x1b[Ktrial {self.done} of {max(total, self.done)}: {name.rstrip(' 012')}"[:100],
                 end="",
                 file=sys.stderr,
                 flush=True,

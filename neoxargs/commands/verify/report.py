@@ -6,7 +6,7 @@ from typing import Any
 
 from neoxargs.base.text import format_percent, wrap
 from neoxargs.commands.verify.judge import Verdict
-from neoxargs.commands.verify.shrink import STEPS
+from neoxargs.commands.verify.shrink import SHORT, STEPS
 from neoxargs.commands.verify.verify import Report
 
 WIDTH = 100
@@ -30,10 +30,11 @@ ORDER = ("contradicted", "shown", "not shown")
 def _head(report: Report) -> str:
     small, base = report.small, report.base
     shape, parallel = base.shape, base.parallel
-    layout = f"tensor {parallel.model_parallel_size} x pipeline {parallel.pipe_parallel_size}, {small.ranks} ranks"
+    layout = f"tensor {parallel.model_parallel_size} x pipeline {max(1, parallel.pipe_parallel_size)} on "
+    layout += f"{small.ranks} {'rank' if small.ranks == 1 else 'ranks'}"
     return (
-        f"{report.count} trials of {STEPS} steps or fewer: {shape.num_layers} layers of width {shape.hidden_size}, "
-        f"sequences of {shape.seq_length}, {layout}"
+        f"{report.count} trials, of {STEPS} steps, or of {SHORT} for single keys: {shape.num_layers} layers of width "
+        f"{shape.hidden_size}, sequences of {shape.seq_length}, {layout}"
     )
 
 

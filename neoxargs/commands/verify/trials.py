@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -62,7 +63,7 @@ def _until_failure(file: Path, ranks: int, done: Callable[[str], None]) -> dict[
     results.unlink(missing_ok=True)
     shown: dict[str, Observed] = {}
     with open(file.with_name(f"{file.name}.log"), "wb") as log:
-        words = [sys.executable, "-m", TRIALS, str(file), str(ranks)]
+        words = [sys.executable, "-m", TRIALS, str(file), str(ranks), str(os.getpid())]
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         last = time.monotonic()
         try:

@@ -238,7 +238,8 @@ class _Trials:
             yield _of(name, clause, f"tried {len(pairs)} times")
         apart = {trial: seen["replicas_differ"] for trial, seen in self.seen.items() if seen.get("replicas_differ")}
         clause = "; ".join(f"trial {trial}: {', '.join(names[:3])}" for trial, names in [*apart.items()][:1])
-        yield _of("ranks with the same part of the model hold the same numbers", clause, "after all trials", LAYOUT)
+        if self.small.ranks > 1:
+            yield _of("ranks with the same part of the model hold the same numbers", clause, "after all trials", LAYOUT)
         yield self._moved()
 
     def _moved(self) -> Verdict:

@@ -1,6 +1,7 @@
-"""Program that runs trials one after the other on ranks of this machine: `python -m neoxargs.train.trials.main FILE N`.
+"""Program that runs trials one after the other on ranks of this machine: `python -m ...trials.main FILE N PID`.
 
-FILE has a trial per line, as JSON (`Trial`); N is the number of ranks, which are forked from one process. What is
+FILE has a trial per line, as JSON (`Trial`); N is the number of ranks, which are forked from one process; PID is the
+parent, with which the program ends. What is
 observed of each trial is appended to FILE.observed, one line per trial. The program ends at the first trial that fails
 with something other than Problems, because ranks may then wait for each other; its caller starts the rest again.
 """
@@ -78,4 +79,5 @@ def _run(file: str, trials: Sequence[Trial]) -> int:
 
 if __name__ == "__main__":
     signal_when_parent_ends(signal.SIGKILL)
-    exit_at_once(main(sys.argv[1], int(sys.argv[2])))
+    # The parent may have ended while this process imported modules.
+    exit_at_once(main(sys.argv[1], int(sys.argv[2])) if os.getppid() == int(sys.argv[3]) else 1)
