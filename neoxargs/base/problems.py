@@ -147,7 +147,7 @@ def in_colour(stream: TextIO) -> bool:
 
 def render(problems: Sequence[Problem], colour: bool = False) -> str:
     """Return problems as text, sorted by file and line; at most MAX_DRAWN, errors before warnings."""
-    ordered, left_out = sorted(problems, key=_order), len(problems) - MAX_DRAWN
+    ordered, left_out = in_order(problems), len(problems) - MAX_DRAWN
     if left_out <= 0:
         return "\n\n".join(_draw(problem, colour) for problem in ordered)
     errors_first = sorted(ordered, key=lambda problem: problem.severity == "warning")
@@ -195,8 +195,12 @@ def without_secrets(text: str) -> str:
     return text
 
 
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems sorted by file, line and column; those without a place come last."""
+    return sorted(problems, key=_order)
+
+
 def _order(problem: Problem) -> tuple[bool, str, int, int]:
-    # problems without a place come last
     where = problem.where
     return (where is None, where.file, where.line, where.column) if where else (True, "", 0, 0)
 

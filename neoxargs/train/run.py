@@ -35,6 +35,7 @@ from neoxargs.train.evaluation.characters import CharacterCounter
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.evaluation.questions import questions
 from neoxargs.train.loop import Loop
+from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
@@ -75,11 +76,8 @@ def run(arguments: RankArguments) -> None:
 def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     """Return the training loop of a run at its first step, with model, data and everything else. Raises Problems."""
     config = arguments.config
-    mesh = build_mesh(config.parallel)
-    tokenizer = build_tokenizer(config.tokenizer)
-    vocabulary = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     # Before the model: problems with the data are reported without waiting for that.
-    data = _data(config, tokenizer, mesh, process)
+    mesh, tokenizer, vocabulary, data = _read(config, process)
     # Seeds for dropout: equal within a tensor parallel group, different between groups.
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
     trainer = build.build(config, arguments.deepspeed, vocabulary, mesh)
@@ -114,13 +112,11 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
 def model_and_data(arguments: RankArguments, process: setup.Process) -> tuple[GPT, Shared, Iterator[MicroBatch]]:
     """Return the model of a run of one rank without an engine, with its micro batches. Raises Problems."""
     config = arguments.config
-    mesh = build_mesh(config.parallel)
-    tokenizer = build_tokenizer(config.tokenizer)
-    vocabulary = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
-    data = _data(config, tokenizer, mesh, process).train(0)
-    assert data is not None
+    mesh, _, vocabulary, data = _read(config, process)
+    batches = data.train(0)
+    assert batches is not None
     setup.set_seeds(config.training.seed)
-    return *build.alone(config, vocabulary, mesh), data
+    return *build.alone(config, vocabulary, mesh), batches
 
 
 def _folders(config: Config) -> dict[str, Path]:
@@ -129,11 +125,14 @@ def _folders(config: Config) -> dict[str, Path]:
     return {**locked_folders(config), **({"log_dir": Path(log_dir)} if log_dir else {})}
 
 
-def _data(config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process) -> Loader:
+def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Vocabulary, Loader]:
+    """Return the mesh, the tokenizer and the data of a run. Raises Problems."""
+    mesh, tokenizer = build_mesh(config.parallel), build_tokenizer(config.tokenizer)
+    vocabulary = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     data = build_datasets(config, tokenizer, mesh, process.local_rank)
     if process.device.type == "cpu" and not config.is_set("num_workers"):
         data = replace(data, workers=0)  # worker processes would take CPU cores from the ranks
-    return data
+    return mesh, tokenizer, vocabulary, data
 
 
 def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Run:
@@ -164,7 +163,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     write = bar.write if bar else partial(print, flush=True)
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
-    page = Page([*describe(config), *_launched(config)], timeline_of(config))
+    page = Page([*describe(config), *_launched(config)], partial(timeline_of, config))
     trackers += [page, metrics.Metrics(folder / METRICS)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))

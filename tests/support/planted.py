@@ -83,6 +83,50 @@ def a_leaking_mask() -> None:
     sdpa.F = type("F", (), {"scaled_dot_product_attention": staticmethod(leaking)})
 
 
+def a_mask_that_leaks_one_token() -> None:
+    from neoxargs.train.ops import sdpa
+
+    plain = sdpa.F.scaled_dot_product_attention
+
+    def leaking(query: Tensor, *others: Any, **options: Any) -> Any:
+        seen = torch.ones(query.shape[2], query.shape[2], dtype=torch.bool).tril(1)
+        return plain(query, *others[:2], seen, **{**options, "is_causal": False})
+
+    sdpa.F = type("F", (), {"scaled_dot_product_attention": staticmethod(leaking)})
+
+
+def small_faults() -> None:
+    """Four faults of one run: the rate, the log, the mask of documents and what a resumed run restores."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.model.attention import SelfAttention
+    from neoxargs.train.optim.schedule import Schedule
+    from neoxargs.train.track.console import Console
+
+    shown, attend, move, load = Console.on_step, SelfAttention._attend, Schedule._move_to, Checkpoints._load_state
+
+    def drawing(self: Any, step: Any) -> None:
+        if step.iteration % self.interval == 0:
+            torch.rand(1)
+        shown(self, step)
+
+    def without_documents(self: Any, query: Tensor, key: Tensor, value: Tensor, starts: Any, dropout: float) -> Any:
+        return attend(self, query, key, value, None, dropout)
+
+    def faster(self: Any, iteration: int) -> None:
+        move(self, iteration)
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 1.02
+
+    def without_moments(self: Any, checkpoint: Any) -> Any:
+        loaded = load(self, checkpoint)
+        for state in self.engine.optimizer.state.values():
+            state["exp_avg"].zero_()
+        return loaded
+
+    Console.on_step, SelfAttention._attend = drawing, without_documents
+    Schedule._move_to, Checkpoints._load_state = faster, without_moments
+
+
 def labels_are_the_tokens_themselves() -> None:
     from neoxargs.train.batches import loader
 
@@ -111,7 +155,8 @@ FAULTS = {
     each.__name__: each
     for each in (
         another_optimizer, no_clipping, no_gradient_of_the_router_loss, dropout_in_evaluation, a_frozen_layer_moves,
-        no_sum_over_replicas, a_leaking_mask, labels_are_the_tokens_themselves, a_wrong_backward_pass,
+        no_sum_over_replicas, a_leaking_mask, a_mask_that_leaks_one_token, small_faults,
+        labels_are_the_tokens_themselves, a_wrong_backward_pass,
     )
 }  # fmt: skip
 

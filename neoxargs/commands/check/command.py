@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from neoxargs.base.problems import SET, Problem, Problems, has_errors, listed, report
+from neoxargs.base.problems import SET, Problem, Problems, has_errors, in_order, listed, report
 from neoxargs.base.programs import Script
 from neoxargs.base.regular_files import is_special
 from neoxargs.base.request import HOLDER_FILE, Request
@@ -46,9 +46,9 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
         print(json.dumps(answer, indent=2))
         return int(failed)
     if output != "text":
-        from neoxargs.commands.check.formats import FORMATS, by_place
+        from neoxargs.commands.check.formats import FORMATS
 
-        print(FORMATS[output](by_place(problems), request.files), end="")
+        print(FORMATS[output](in_order(problems), request.files), end="")
         return int(failed)
     report(problems)
     if spec and not failed:

@@ -15,11 +15,6 @@ from neoxargs.base.problems import SET, Place, Problem, printable, sentence
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-def by_place(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems in the order of their places; those without one come first."""
-    return sorted(problems, key=lambda problem: problem.where[:3] if problem.where else ("", 0, 0))
-
-
 def concise(problems: Sequence[Problem], files: Sequence[str]) -> str:
     """Return one line per problem."""
     places = (f"{printable(str(problem.where))}: " if problem.where else "" for problem in problems)

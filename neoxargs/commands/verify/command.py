@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from neoxargs.base.options import add_json
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.request import Request
+from neoxargs.checks.machine.packages import missing_for
 from neoxargs.commands.verify.report import to_json, to_text
 from neoxargs.commands.verify.verify import verify
 from neoxargs.processes.interrupts import raise_on_sigterm
@@ -32,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a setting is contradicted. Raises Problems."""
     raise_on_sigterm()
+    if absent := list(missing_for("deepy verify", ("torch", "deepspeed", "numpy"))):
+        raise Problems(absent)
     spec = resolve_run(Request.of(options), os.environ)
     with tempfile.TemporaryDirectory(prefix="deepy-verify-") as temporary:
         folder = _made(options.keep) if options.keep else Path(temporary)
@@ -63,7 +67,7 @@ class _Meter:
         self.done += 1
         if self.shown:
             print(
-                f"\r\x1b[Ktrial {self.done} of {max(total, self.done)}: {name.rstrip(' 012')}"[:100],
+                f"\r\x1b[Ktrial {self.done} of {max(total, self.done)}: {re.sub(r' [0-9]$', '', name)}"[:100],
                 end="",
                 file=sys.stderr,
                 flush=True,

@@ -34,7 +34,7 @@ NOT_SHOWN = {
 OTHERS = {"split": ("60,30,10",), "optimizer.type": ("lamb", "adam", "lion")}
 #: Tried also where the file does not set them, because every run depends on them.
 ALWAYS = ("optimizer.type", "gradient_clipping", "weight_decay")
-#: Settings that other trials show than one with another value: see judge.py.
+#: Settings that other trials show than one with another value: see verify.py.
 BY_OTHER_TRIALS = ("load", "finetune", "model_parallel_size", "pipe_parallel_size")
 
 
@@ -67,17 +67,17 @@ def settings(small: Small, base: Config, folder: Path) -> Iterator[Setting]:
 def _reason(name: str, parameter: Parameter, base: Config, is_unread: bool) -> str:
     """Return why no trial shows a setting; "" if one does."""
     kind = kind_of(parameter)
-    reasons = {
-        NOT_SHOWN.get(name, ""): name in NOT_SHOWN,
-        "with these values, the model does not depend on it": not matters(name, base)
-        or (name == "use_bias_in_mlp" and base.moe.moe_num_experts > 1),
-        "the launcher reads it": kind == "run" and parameter.to[:1] != ("train",),
-        "it concerns how ranks are started or stopped": kind == "launch",
-        "trials read random documents": "path" in name and kind in ("data", "evaluation", "speed"),
-        "trials do not sample text": kind == "sampling",
-        "this run does not read it": is_unread or IMPACTS[kind] == "unread",
-    }
-    return next((reason for reason, applies in reasons.items() if applies), "")
+    has_no_bias = name == "use_bias_in_mlp" and base.moe.moe_num_experts > 1
+    reasons = (
+        (name in NOT_SHOWN, NOT_SHOWN.get(name, "")),
+        (has_no_bias or not matters(name, base), "with these values, the model does not depend on it"),
+        (kind == "run" and parameter.to[:1] != ("train",), "the launcher reads it"),
+        (kind == "launch", "it concerns how ranks are started or stopped"),
+        ("path" in name and kind in ("data", "evaluation", "speed"), "trials read random documents"),
+        (kind == "sampling", "trials do not sample text"),
+        (is_unread or IMPACTS[kind] == "unread", "this run does not read it"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 def _tried(name: str, parameter: Parameter, small: Small, base: Config, folder: Path) -> Setting:

@@ -9,34 +9,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from neoxargs.base.programs import TRIALS
-from neoxargs.config.config import Config
 from neoxargs.processes.process_tree import kill_session
-from neoxargs.targets.wire_format import script_arguments
+from neoxargs.targets.trial import Trial
 
 #: Seconds without a result after which the ranks of a trial are ended.
 PATIENCE = 300.0
+#: Starts of the ranks, one after the other, without the result of any trial, after which no more are made.
+IN_VAIN = 3
 #: Seconds between two looks for results.
 POLL = 0.1
 
 #: What a trial showed, as JSON (`train/trials/observe.py`); `refused` has the problems of one that could not run.
 Observed = dict[str, Any]
-
-
-class Trial(NamedTuple):
-    """A run to observe; the fields are those of `train/trials/trial.py`, which reads them."""
-
-    name: str
-    config: Config
-    reference: str = ""
-    in_plain_torch: bool = False
-    with_properties: bool = False
-
-    def line(self) -> str:
-        fields = {name: value for name, value in self._asdict().items() if name != "config"}
-        return json.dumps({**fields, "arguments": script_arguments(self.config)}) + "\n"
 
 
 def run(trials: Sequence[Trial], ranks: int, file: Path, done: Callable[[str], None]) -> dict[str, Observed]:
@@ -45,15 +32,18 @@ def run(trials: Sequence[Trial], ranks: int, file: Path, done: Callable[[str], N
     file: where the trials are written; what they print and show stands beside it. done: told of each trial's end.
     """
     found: dict[str, Observed] = {}
-    rest = list(trials)
+    rest, in_vain = list(trials), 0
     while rest:
         file.write_text("".join(trial.line() for trial in rest), encoding="utf-8")
         shown = _until_failure(file, ranks, done)
         found |= shown
+        in_vain = 0 if shown else in_vain + 1
         rest = [trial for trial in rest if trial.name not in found]
-        if rest:  # the first of them has ended the ranks
-            found[rest[0].name] = {"refused": [_last_error(file)]}
-            done(rest.pop(0).name)
+        # The first of them has ended the ranks; after several starts without a result, something ends all of them.
+        for trial in rest if in_vain == IN_VAIN else rest[:1]:
+            found[trial.name] = {"refused": [_last_error(file)]}
+            done(trial.name)
+        rest = [trial for trial in rest if trial.name not in found]
     return found
 
 

@@ -13,12 +13,14 @@ from neoxargs.commands.verify import judge, trials
 from neoxargs.commands.verify.judge import FP32, HALF, Verdict
 from neoxargs.commands.verify.settings import TRIES, Setting, settings
 from neoxargs.commands.verify.shrink import SHORT, STEPS, Small, Values, in_fp32, one_process, shrink
-from neoxargs.commands.verify.trials import Observed, Trial
+from neoxargs.commands.verify.trials import Observed
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.facts.model import DRAWS
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.runs.run_spec import RunSpec
+from neoxargs.targets.trial import Trial
+from neoxargs.targets.wire_format import script_arguments
 
 #: Told of each trial that ends, and of the number of all trials.
 Progress = Callable[[str, int], None]
@@ -127,7 +129,8 @@ class _Trials:
         """Yield the trial, unless its configuration is refused."""
         where = str(self.folder / reference / "checkpoints") if reference else ""
         try:
-            yield Trial(name, self.small.config(self.folder / name, changes, ranks), where, **kind)
+            config = self.small.config(self.folder / name, changes, ranks)
+            yield Trial(name, script_arguments(config), where, **kind)
         except Problems as refused:
             self.seen[name] = {"refused": [sentence(refused.problems[0])]}
 
@@ -233,7 +236,7 @@ class _Trials:
                 subject, _, weight = name.partition(": ")
                 tried.setdefault(subject, []).append((f"{trial}, {weight}" if weight else trial, *pair))
         for name, pairs in tried.items():
-            wrong = [(where, one, other) for where, one, other in pairs if judge.violates(name, one, other)]
+            wrong = [each for each in pairs if judge.violates(name, *each[1:], self.base.moe.moe_num_experts > 1)]
             clause = f"in {wrong[0][0]}: {wrong[0][1]:.7g} and {wrong[0][2]:.7g}" if wrong else ""
             yield _of(name, clause, f"tried {len(pairs)} times")
         apart = {trial: seen["replicas_differ"] for trial, seen in self.seen.items() if seen.get("replicas_differ")}

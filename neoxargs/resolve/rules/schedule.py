@@ -241,10 +241,9 @@ def warm_up_ends_before_the_run(
         scheduler: {type: WarmupLR}
     """
     of_deepspeed = scheduler__type in WITH_WARMUP_STEPS
-    steps = (scheduler__params__warmup_num_steps or 0) if of_deepspeed else int(warmup * lr_decay_iters)
-    if not train_iters or steps < train_iters or (scheduler__type and not of_deepspeed):
+    name, steps = _warm_up(warmup, lr_decay_iters, scheduler__type, scheduler__params__warmup_num_steps)
+    if not 0 < train_iters <= steps:
         return None
-    name = "scheduler.params.warmup_num_steps" if of_deepspeed else "warmup"
     given = (
         f"{name} ({steps})" if of_deepspeed else f"warmup ({warmup:g}) x lr_decay_iters ({lr_decay_iters}) = {steps}"
     )
@@ -252,8 +251,19 @@ def warm_up_ends_before_the_run(
         f"the learning rate is still rising when the run ends: {given} is not less than train_iters ({train_iters})",
         f"set {name} to {max(1, train_iters // 100) if of_deepspeed else 0.01}"
         + ("" if of_deepspeed or lr_decay_iters <= train_iters else ", and remove lr_decay_iters"),
-        about=[name, "train_iters"] if of_deepspeed else [name, "lr_decay_iters", "train_iters"],
+        about=_about_warm_up(name),
     )
+
+
+def _warm_up(warmup: float, decay_iters: int, scheduler: str | None, deepspeed_steps: int | None) -> tuple[str, int]:
+    """Return the parameter that sets the warm-up, and its optimizer steps; 0 of a schedule without one."""
+    if scheduler in WITH_WARMUP_STEPS:
+        return "scheduler.params.warmup_num_steps", deepspeed_steps or 0
+    return "warmup", 0 if scheduler else int(warmup * decay_iters)
+
+
+def _about_warm_up(name: str) -> list[str]:
+    return [name, *(["lr_decay_iters"] if name == "warmup" else []), "train_iters"]
 
 
 @check
@@ -273,15 +283,14 @@ def warm_up_leaves_time_to_train(
         warmup: 0.6
     """
     of_deepspeed = scheduler__type in WITH_WARMUP_STEPS
-    steps = (scheduler__params__warmup_num_steps or 0) if of_deepspeed else int(warmup * lr_decay_iters)
-    if not train_iters / 2 <= steps < train_iters or (scheduler__type and not of_deepspeed):
+    name, steps = _warm_up(warmup, lr_decay_iters, scheduler__type, scheduler__params__warmup_num_steps)
+    if not train_iters / 2 <= steps < train_iters:
         return None
-    name = "scheduler.params.warmup_num_steps" if of_deepspeed else "warmup"
     usual = str(max(1, train_iters // 20)) if of_deepspeed else f"{0.05 * train_iters / lr_decay_iters:.2g}"
     return warn(
         f"the learning rate rises in the first {steps} of {train_iters} iterations",
         f"set {name} to {usual}, for 5 % of the run",
-        about=[name, "train_iters"] if of_deepspeed else [name, "lr_decay_iters", "train_iters"],
+        about=_about_warm_up(name),
     )
 
 

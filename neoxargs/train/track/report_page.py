@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,16 @@ FILES = {
 class Page(Tracker):
     """Writes the page at every checkpoint, so that a killed run has one too, and at the end.
 
-    description: label and text of each line of the summary at the top of the page. timeline: what the run was to do.
+    description: label and text of each line of the summary at the top of the page. planned: returns what the run was to
+    do; it may read large indexes of token files, so it is called when the page is first written.
     """
 
-    def __init__(self, description: Sequence[tuple[str, str]], timeline: Timeline | None = None) -> None:
-        self.description, self.timeline = description, timeline
+    def __init__(self, description: Sequence[tuple[str, str]], planned: Callable[[], Timeline] | None = None) -> None:
+        self.description, self.planned = description, planned
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        return self.planned() if self.planned else None
 
     def on_start(self, run: Run) -> None:
         self.run, self.started = run, _now()

@@ -1,9 +1,9 @@
 """Program that runs trials one after the other on ranks of this machine: `python -m ...trials.main FILE N PID`.
 
-FILE has a trial per line, as JSON (`Trial`); N is the number of ranks, which are forked from one process; PID is the
-parent, with which the program ends. What is
-observed of each trial is appended to FILE.observed, one line per trial. The program ends at the first trial that fails
-with something other than Problems, because ranks may then wait for each other; its caller starts the rest again.
+FILE has a trial per line (`Trial`); N is the number of ranks, which are forked from one process; PID is the parent,
+with which the program ends. What is observed is appended to FILE.observed, one line of JSON per trial. The program ends
+at the first trial that fails with something other than Problems, because ranks may then wait for each other; its caller
+starts the rest again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from neoxargs.base.problems import Problems, sentence
 from neoxargs.hosts.rendezvous import unused_port
 from neoxargs.processes.exit_at_once import exit_at_once
 from neoxargs.processes.process_tree import signal_when_parent_ends
+from neoxargs.targets.trial import Trial
 from neoxargs.targets.wire_format import parse_rank_arguments
 from neoxargs.train.local_ranks import Ranks, import_once
 from neoxargs.train.process import mesh, setup
-from neoxargs.train.trials.trial import Trial
 
 
 def main(file: str, ranks: int) -> int:
@@ -35,7 +35,7 @@ def main(file: str, ranks: int) -> int:
         "LOCAL_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port()),
     }  # fmt: skip
     with open(file, encoding="utf-8") as lines:
-        trials = [Trial(**json.loads(line)) for line in lines]
+        trials = list(map(Trial.of, lines))
     import_once("train", parse_rank_arguments(trials[0].arguments).config)
     pids = set()
     for rank in range(ranks):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.targets.trial import Trial
 from neoxargs.targets.wire_format import RankArguments, parse_rank_arguments
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
@@ -23,7 +24,6 @@ from neoxargs.train.run import assemble
 from neoxargs.train.track.tracker import Evaluation, Step, Tracker
 from neoxargs.train.trials import plain
 from neoxargs.train.trials.properties import properties
-from neoxargs.train.trials.trial import Trial
 
 #: What is observed, as JSON.
 Observed = dict[str, Any]
@@ -85,16 +85,14 @@ def _in_plain_torch(trial: Trial, arguments: RankArguments, process: setup.Proce
 
 
 def _numbers(steps: list[Step]) -> Observed:
-    """Return the numbers of every step."""
+    """Return the numbers of every step, and the gradient norms of single weights in the first."""
+    of_weights = (item for step in steps[:1] for item in step.reports.items())
     return {
         "losses": [step.loss for step in steps],
         "rates": [step.lr for step in steps],
         "norms": [step.grad_norm for step in steps],
         "skipped": [step.iteration for step in steps if step.skipped],
-        "gradients": [
-            {name.removeprefix(GRADIENTS): value for name, value in step.reports.items() if name.startswith(GRADIENTS)}
-            for step in steps
-        ],
+        "gradients": {name.removeprefix(GRADIENTS): value for name, value in of_weights if name.startswith(GRADIENTS)},
     }
 
 
@@ -107,11 +105,11 @@ def _held(module: torch.nn.Module) -> dict[str, Tensor]:
 
 def _movements(before: dict[str, Tensor], module: torch.nn.Module) -> dict[str, list[float]]:
     """Return how far each weight moved: name -> 2-norm over what all ranks hold, and its number of elements."""
-    after, sizes = (
-        _held(module),
-        {name: torch.Size(unsharded_shape(w)).numel() for name, w in named_weights(module).items()},
-    )
-    here = {name: (float((after[name] - old).square().sum()), sizes[name]) for name, old in before.items()}
+    weights, after = named_weights(module), _held(module)
+    here = {
+        name: (float((after[name] - old).square().sum()), torch.Size(unsharded_shape(weights[name])).numel())
+        for name, old in before.items()
+    }
     total: dict[str, list[float]] = {}
     for part in _of_all_ranks(here):
         for name, (square, size) in part.items():

@@ -78,22 +78,13 @@ def _properties(config: Config, model: GPT, batch: MicroBatch) -> Properties:
 
 def _optimizer(config: Config, trained: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
     """Return torch's optimizer of a type that it has."""
-    kind, params, decay = (
-        (config.optimizer.type or "adam").lower(),
-        config.optimizer_params,
-        config.regularization.weight_decay,
-    )
+    kind, params = (config.optimizer.type or "adam").lower(), config.optimizer_params
+    decay = config.regularization.weight_decay
     beta1, beta2 = params.betas or (0.9, 0.999)
-    adam: dict[str, Any] = {
-        "betas": (beta1, beta2),
-        "eps": 1e-8 if params.eps is None else params.eps,
-        "amsgrad": params.amsgrad,
-    }
-    descent: dict[str, Any] = {
-        "momentum": params.momentum or 0.0,
-        "dampening": params.dampening,
-        "nesterov": params.nesterov,
-    }
+    eps = 1e-8 if params.eps is None else params.eps
+    adam: dict[str, Any] = {"betas": (beta1, beta2), "eps": eps, "amsgrad": params.amsgrad}
+    momentum, nesterov = params.momentum or 0.0, params.nesterov
+    descent: dict[str, Any] = {"momentum": momentum, "dampening": params.dampening, "nesterov": nesterov}
     adams = torch.optim.AdamW if params.adam_w_mode else torch.optim.Adam
     makers: dict[str, Callable[[Iterable[Any]], torch.optim.Optimizer]] = {
         "adam": lambda groups: adams(groups, lr=0.0, foreach=False, **adam),

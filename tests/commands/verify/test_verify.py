@@ -28,7 +28,13 @@ train_iters: 1000
 """
 EXPERTS = DENSE + "moe_num_experts: 8\nmoe_top_k: 2\nmoe_router_type: topk\nmoe_aux_loss_coeff: 0.01\n"
 ADAPTERS = DENSE + "lora: {rank: 4}\n"
+DRAWING = DENSE + "hidden_dropout: 0.1\nlog_interval: 10\nreset_attention_mask: true\n"
 STEPS = "steps are those of plain torch"
+REPLICAS = "ranks with the same part of the model hold the same numbers"
+SMALL = {
+    "the learning rate follows its formula", "log_interval", "no token sees another document", "reset_attention_mask",
+    "a run continues from its checkpoint",
+}  # fmt: skip
 
 
 def verified(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *words: str) -> dict[str, Any]:
@@ -51,8 +57,10 @@ def contradicted(report: dict[str, Any]) -> set[str]:
         (planted.no_gradient_of_the_router_loss, EXPERTS, (), {"moe_aux_loss_coeff"}),
         (planted.dropout_in_evaluation, DENSE, (), {"an evaluation draws no random numbers"}),
         (planted.a_frozen_layer_moves, ADAPTERS, (), {"what is trained moves, and nothing else"}),
-        (planted.no_sum_over_replicas, DENSE, ("--gpus", "2"), {"ranks compute what one process does"}),
+        (planted.no_sum_over_replicas, DENSE, ("--gpus", "2"), {"ranks compute what one process does", REPLICAS}),
+        (planted.small_faults, DRAWING, (), SMALL),
         (planted.a_leaking_mask, DENSE, (), {"no token sees a later one"}),
+        (planted.a_mask_that_leaks_one_token, DENSE, (), {"no token sees a later one"}),
         (planted.labels_are_the_tokens_themselves, DENSE, (), {"a label is the next token"}),
         (planted.a_wrong_backward_pass, DENSE, (), {"the gradient is the slope of the loss"}),
     ],
