@@ -129,17 +129,34 @@ TOLERANCE = {32: (1e-3, 1e-3), 16: (2e-2, 5e-2)}
 DROPOUT_TOLERANCE = 0.1
 
 COMPILED = {"compile_layers": True}
-#: Name -> the file in configs/models, and changes of it.
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "GPT-3 125M": ("gpt-3-125m", {}),
-    "GPT-3 1.3B": ("gpt-3-1.3b", {}),
-    "GPT-3 1.3B, compiled": ("gpt-3-1.3b", COMPILED),
-    "Pythia 1.4B": ("pythia-1.4b", {}),
-    "Pythia 1.4B, compiled": ("pythia-1.4b", COMPILED),
-    "Llama 3.2 1B": ("llama-3.2-1b", {}),
-    "Llama 3.2 1B, compiled": ("llama-3.2-1b", COMPILED),
-    "GPT-3 2.7B": ("gpt-3-2.7b", {}),
-    "GPT-3 6.7B": ("gpt-3-6.7b", {}),
+
+
+class Model(NamedTuple):
+    """A model whose speed is measured."""
+
+    file: str
+    """Its name in configs/models."""
+    changes: dict[str, Any] = {}
+    largest: int = 8
+    """Largest micro batch that is tried."""
+
+
+#: Those with one sample in a micro batch show the time in which the host starts kernels.
+MODELS: dict[str, Model] = {
+    "GPT-3 125M": Model("gpt-3-125m"),
+    "GPT-3 125M, one sample": Model("gpt-3-125m", largest=1),
+    "GPT-3 350M, one sample": Model("gpt-3-350m", largest=1),
+    "GPT-3 1.3B": Model("gpt-3-1.3b"),
+    "GPT-3 1.3B, compiled": Model("gpt-3-1.3b", COMPILED),
+    "Pythia 1.4B": Model("pythia-1.4b"),
+    "Pythia 1.4B, compiled": Model("pythia-1.4b", COMPILED),
+    "Llama 3.2 1B": Model("llama-3.2-1b"),
+    "Llama 3.2 1B, compiled": Model("llama-3.2-1b", COMPILED),
+    "Gemma 2 2B": Model("gemma-2-2b"),
+    "Qwen 3 0.6B": Model("qwen3-0.6b"),
+    "OLMoE 1B-7B": Model("olmoe-1b-7b"),
+    "GPT-3 2.7B": Model("gpt-3-2.7b"),
+    "GPT-3 6.7B": Model("gpt-3-6.7b"),
 }
 ONE_GPU: dict[str, Any] = {
     "precision": "bfloat16", "pipe_parallel_size": 0, "model_parallel_size": 1, "zero_optimization.stage": 1,
@@ -161,7 +178,7 @@ class Way(NamedTuple):
 
 #: The fastest first.
 WAYS = [
-    *(Way(size, False, False) for size in (8, 4, 2)),
+    *(Way(size, False, False) for size in (8, 4, 2, 1)),
     *(Way(size, True, False) for size in (8, 4, 1)),
     *(Way(size, recompute, True) for recompute in (False, True) for size in (4, 1)),
 ]
@@ -308,19 +325,20 @@ def measure_model(name: str, device: Device, small: bool, end: float) -> dict[st
 
 def choose_ways(name: str, device: Device, small: bool) -> list[Way]:
     """Return the first ways that fit according to the plan; the one that needs least if none does."""
-    fitting = [way for way in WAYS if plan(name, way, device, small).fits]
+    allowed = [way for way in WAYS if way.micro_batch <= MODELS[name].largest]
+    fitting = [way for way in allowed if plan(name, way, device, small).fits]
     return fitting[:ATTEMPTS] or WAYS[-1:]
 
 
 def model_file(name: str) -> str:
-    return str(ROOT / "configs" / "models" / f"{MODELS[name][0]}.yml")
+    return str(ROOT / "configs" / "models" / f"{MODELS[name].file}.yml")
 
 
 def model_sets(name: str, way: Way, small: bool) -> dict[str, Any]:
     """Return the overrides of a model's file."""
     sets = (
         ONE_GPU
-        | MODELS[name][1]
+        | MODELS[name].changes
         | {
             "train_micro_batch_size_per_gpu": way.micro_batch,
             "train_batch_size": way.micro_batch * ONE_GPU["gradient_accumulation_steps"],

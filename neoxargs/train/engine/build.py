@@ -25,6 +25,7 @@ from neoxargs.train.deepspeed import expert_groups, half_precision, interface, p
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
+from neoxargs.train.engine.compiled_gradients import check_gradients
 from neoxargs.train.engine.frozen import freeze
 from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
@@ -33,7 +34,7 @@ from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain, Trainer
 from neoxargs.train.losses import objective
 from neoxargs.train.losses.added_losses import AddedLosses
-from neoxargs.train.losses.cross_entropy import Vocabulary
+from neoxargs.train.losses.cross_entropy import Loss, Vocabulary
 from neoxargs.train.losses.means import Means
 from neoxargs.train.model import mup
 from neoxargs.train.model.experts import layer as experts
@@ -70,14 +71,19 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
             else _gpt(config, json, vocabulary, weights, shared, mesh)
         )
         freeze(module, config)  # before the engine is built, whose optimizer takes the trained weights
-        if trains and config.fusion.compile_layers:  # text is generated at all lengths, each of which would be compiled
-            compile_layers(module, torch.device(get_accelerator().current_device_name()))
+        device = torch.device(get_accelerator().current_device_name())
+        compiles = trains and config.fusion.compile_layers  # text has all lengths, for each of which it would compile
+        if compiles:
+            compile_layers(module, device)
         settings = timing.settings(json, config)
         engine = (
             _training_engine(config, settings, module, mesh, weights.widths)
             if trains
             else _engine(settings, module, mesh)
         )
+    if compiles:
+        loss, samples = Loss.of(config, vocabulary, weights.ranks), engine.train_micro_batch_size_per_gpu()
+        check_gradients(module, config, samples, loss, weights.ranks, device)
     timing.install(engine, json)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)

@@ -280,6 +280,19 @@ class _Slices:
         return values
 
 
+def gradient_of_slice(loss: Loss, tokens: int, kind: torch.dtype, device: torch.device) -> Tensor:
+    """Return the gradient of the hidden states, (T, 64), of random tokens: as many as a slice of `tokens` has."""
+    torch.manual_seed(0)
+    weight_VD = torch.randn(loss.vocabulary.padded, 64, device=device, dtype=kind) / 8
+    hidden_TD = torch.randn(tokens, 64, device=device, dtype=kind)
+    labels_T = torch.randint(loss.rows, (tokens,), device=device)
+    slices = _Slices(hidden_TD, weight_VD, labels_T, loss, frozen=True)
+    first = next(slices.parts())
+    slices.add(first, train=True)
+    assert slices.gradient_TD is not None
+    return slices.gradient_TD[first]
+
+
 @cache
 def _compiled() -> Any:
     return torch.compile(_losses_and_gradient, dynamic=False)

@@ -1,7 +1,8 @@
 """Compiles kernels for a GPU that is not there: torch.compile and Triton do what they do on a GPU, except to run them.
 
-Triton from PyPI brings NVIDIA's assembler, so kernels are compiled to the GPU's own code. A kernel that is called
-writes nothing: results are whatever the memory held. Call `start` once in a process with a simulated GPU.
+Triton from PyPI brings NVIDIA's assembler, so kernels are compiled to the GPU's own code. Call one of two functions
+once, in a process with a simulated GPU. `start`: a kernel that is called writes nothing, results are whatever the
+memory held. `interpret`: Triton's interpreter runs the kernels, slowly, in the simulated GPU's memory.
 """
 
 from __future__ import annotations
@@ -74,8 +75,35 @@ class Driver:
 def start(capability: Capability) -> list[Kernel]:
     """Simulate a GPU of this capability, and return the list to which every kernel is added that is compiled."""
     import triton
+    from torch._inductor.runtime import triton_heuristics
+
+    _simulate(capability)
+    autotuner = triton_heuristics.CachingAutotuner
+    _set(autotuner, _make_launchers=lambda self: setattr(self, "launchers", [None]))
+    for kind in (autotuner, *_subclasses(autotuner)):
+        _set(kind, run=lambda self, *_, **__: None)
+    return _record(triton)
+
+
+def interpret(capability: Capability) -> None:
+    """Simulate a GPU of this capability that runs kernels; needs TRITON_INTERPRET=1 before Triton is imported."""
+    import triton.language as tl
+    from torch._inductor.runtime import triton_helpers
+
+    _simulate(capability)
+    # CUDA's library of mathematical functions is machine code, which the interpreter skips. Looked up at each call,
+    # because the interpreter exchanges Triton's functions while a kernel runs.
+    names = ("exp", "exp2", "log", "log2", "sqrt", "abs", "sin", "cos", "erf")
+    library: dict[str, Any] = {name: lambda x, name=name: getattr(tl, name)(x) for name in names}
+    library |= {"rsqrt": lambda x: 1 / tl.sqrt(x), "tanh": lambda x: 1 - 2 / (tl.exp(2 * x) + 1)}
+    library |= {"add_rn": lambda x, y: x + y, "mul_rn": lambda x, y: x * y, "div_rn": lambda x, y: x / y}
+    _set(triton_helpers, libdevice=SimpleNamespace(**library))
+
+
+def _simulate(capability: Capability) -> None:
+    import triton
     from torch._inductor import config
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime import triton_helpers
     from torch.utils._triton import has_triton
 
     properties = SimpleNamespace(**{**vars(cuda.PROPERTIES), "major": capability[0], "minor": capability[1]})
@@ -88,11 +116,6 @@ def start(capability: Capability) -> list[Kernel]:
     config.compile_threads, config.force_disable_caches = 1, True
     config.triton_disable_device_detection = False  # the simulated GPU has set it
     has_triton.cache_clear()
-    autotuner = triton_heuristics.CachingAutotuner
-    _set(autotuner, _make_launchers=lambda self: setattr(self, "launchers", [None]))
-    for kind in (autotuner, *_subclasses(autotuner)):
-        _set(kind, run=lambda self, *_, **__: None)
-    return _record(triton)
 
 
 def _record(triton: Any) -> list[Kernel]:

@@ -1,0 +1,90 @@
+"""A run with `compile_layers` does not begin if its kernels are wrong: faults are planted in what torch compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from neoxargs.train.engine.compiled import compile_layers
+from neoxargs.train.engine.compiled_gradients import check_gradients
+from neoxargs.train.losses import cross_entropy
+from neoxargs.train.losses.cross_entropy import Loss
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights
+from tests.support.refused import refused
+from tests.support.small_gpt import VOCABULARY, randomised, small
+from tests.support.snapshots import pinned
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")
+
+COMPILE = torch.compile
+CPU = torch.device("cpu")
+LLAMA = {"pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu", "use_bias_in_mlp": False}
+DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True, "pos_emb": "rotary"}
+#: Changes a graph's function: (its results) -> its results.
+Fault = Callable[[list[Any]], list[Any]]
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], forward: Fault = list, backward: Fault = list
+) -> None:
+    """Compile the layers of a model, with faults in the two graphs that torch makes of each, and compare them."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def with_fault(fault: Fault) -> Callable[..., Any]:
+        return lambda graph, inputs: make_boxed_func(lambda *values: fault(list(graph(*values))))
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=with_fault(forward), bw_compiler=with_fault(backward))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: COMPILE(function, backend=backend, **options))
+    config = small(**changes)
+    model = randomised(GPT(config, VOCABULARY, Weights(), Shared())).train()
+    compile_layers(model, CPU)
+    before = torch.get_rng_state()
+    check_gradients(model, config, 2, Loss(VOCABULARY), Ranks(), CPU)
+    assert torch.equal(torch.get_rng_state(), before)  # a run's random numbers are those without the check
+
+
+@pytest.mark.parametrize("changes", [{}, LLAMA, DOCUMENTS, {"gpt_j_residual": True}], ids=repr)
+def test_right_kernels_pass(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    check(monkeypatch, changes)
+
+
+@pytest.mark.slow
+def test_a_wrong_result_of_any_vector_or_of_the_input_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[torch.Size] = []
+
+    def noted(results: list[Any]) -> list[Any]:
+        shapes[:] = [x.shape if isinstance(x, Tensor) else torch.Size() for x in results]
+        return results
+
+    check(monkeypatch, {}, backward=noted)
+    compared = [number for number, shape in enumerate(shapes) if len(shape) in (1, 3)]
+    assert len(compared) == 9  # the input, four biases, weight and bias of two norms
+    for number in compared:
+        for fault in (torch.zeros_like, lambda x: x.flip(-1), lambda x: x / 0):
+            planted = lambda results, at=number, fault=fault: [*results[:at], fault(results[at]), *results[at + 1 :]]  # noqa: E731
+            [problem] = refused(lambda planted=planted: check(monkeypatch, {}, backward=planted))
+            assert problem.id == "compiled-gradients", number
+
+
+def test_a_wrong_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    pinned(refused(lambda: check(monkeypatch, {}, forward=lambda results: [1.5 * results[0], *results[1:]])))
+
+
+def test_a_wrong_gradient_of_the_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = cross_entropy._losses_and_gradient, lambda *values: (right(*values)[0], -right(*values)[1])
+    monkeypatch.setattr(cross_entropy, "should_compile", lambda device: True)
+    config, loss = small(), Loss(VOCABULARY, compiled=True)
+    model = GPT(config, VOCABULARY, Weights(), Shared())
+    for kernel, found in ((right, False), (wrong, True)):
+        monkeypatch.setattr(cross_entropy, "_compiled", lambda kernel=kernel: kernel)
+        compare = lambda: check_gradients(model, config, 2, loss, Ranks(), CPU)  # noqa: E731
+        assert [problem.id for problem in refused(compare)] == ["compiled-gradients"] if found else compare() is None

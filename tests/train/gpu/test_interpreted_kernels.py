@@ -1,0 +1,69 @@
+"""What torch.compile makes for a GPU computes what uncompiled layers do: Triton's interpreter runs the kernels.
+
+`check_gradients` is what a run with `compile_layers` does before its first step, on a real GPU too.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import simulated_gpu
+from tests.support.ranks import run_ranks
+
+pytestmark = [
+    pytest.mark.compiler,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        find_spec("triton") is None, reason="Triton is not installed: pip install -c constraints.txt -e '.[kernels]'"
+    ),
+]
+
+MODELS: dict[str, dict[str, Any]] = {
+    "Pythia": {"pos_emb": "rotary", "rotary_pct": 0.25, "gpt_j_residual": True},
+    "Llama 3": {"pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu", "num_kv_heads": 2},
+}  # fmt: skip
+
+
+def refused() -> dict[str, list[str]]:
+    """Return what the comparison of compiled layers and cross entropy refuses: of each model, and with a wrong exp."""
+    from torch._inductor.runtime import triton_helpers
+
+    from neoxargs.base.problems import Problems
+    from neoxargs.train.engine.compiled import compile_layers
+    from neoxargs.train.engine.compiled_gradients import check_gradients
+    from neoxargs.train.losses.cross_entropy import Loss
+    from neoxargs.train.model.gpt import GPT
+    from neoxargs.train.model.shared import Shared
+    from neoxargs.train.parallel.layers import Ranks, Weights
+    from tests.support.simulated_gpu import ahead_of_time
+    from tests.support.small_gpt import VOCABULARY, randomised, small
+
+    gpu = torch.device("cuda", 0)
+    ahead_of_time.interpret((9, 0))
+
+    def compare(changes: dict[str, Any]) -> list[str]:
+        torch._dynamo.reset()
+        config = small(num_layers=1, **changes)
+        model = randomised(GPT(config, VOCABULARY, Weights(), Shared())).to("cuda", torch.bfloat16).train()
+        compile_layers(model, gpu)
+        try:
+            check_gradients(model, config, 1, Loss(VOCABULARY, compiled=True), Ranks(), gpu)
+        except Problems as stop:
+            return [problem.id for problem in stop.problems]
+        return []
+
+    found = {name: compare(changes) for name, changes in MODELS.items()}
+    exp = triton_helpers.libdevice.exp
+    triton_helpers.libdevice.exp = lambda x: exp(x / 2)
+    return found | {"wrong": compare(MODELS["Pythia"])}
+
+
+def test_layers_and_the_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    [found] = run_ranks(refused, 1, timeout=800, on=simulated_gpu.MACHINE)
+    assert found == {name: [] for name in MODELS} | {"wrong": ["compiled-gradients"]}
