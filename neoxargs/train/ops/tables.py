@@ -13,8 +13,15 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
-#: While a model is exported, tensors have no values, and must not be kept for later. (torch 2.6 has only the second.)
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
+def _is_exporting() -> bool:
+    """Whether a model is exported: tensors then have no values, and must not be kept for later.
+
+    Not torch.compiler.is_exporting, which before torch 2.13 is also true in compiled layers (pytorch/pytorch#176347):
+    each would compute its own rotation angles.
+    """
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
 
 
 class _Derived(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -48,9 +49,32 @@ def test_what_is_derived_follows_its_source() -> None:
         assert doubled(torch.arange(start, start + 4)).tolist() == [2 * (start + i) for i in range(4)]
 
 
-def test_a_model_that_is_exported_keeps_nothing(monkeypatch) -> None:
-    tables = Tables()
-    monkeypatch.setattr("neoxargs.train.ops.tables._is_exporting", lambda: True)
-    tables.square("triangle", 4, triangle), tables.get("one", lambda: 1), tables.rows("two", 2, lambda _: ())
-    tables.derived("three", torch.arange(3), lambda: 3)
-    assert not tables._kept and not tables._derived
+class Filling(torch.nn.Module):
+    """Asks for every kind of table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tables.square("triangle", 4, triangle)
+        self.tables.derived("twice", x, lambda: x * 2)
+        [angles] = self.tables.rows("angles", 2, lambda size: (torch.arange(size).cos(),))
+        return x + angles[:2] + self.tables.get("one", lambda: torch.ones(2))
+
+
+def test_a_model_that_is_exported_keeps_nothing() -> None:
+    model = Filling()
+    torch.export.export(model, (torch.ones(2),), strict=False)  # as torch.onnx.export does
+    assert not model.tables._kept and not model.tables._derived
+
+
+def test_a_compiled_layer_reads_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if torch's compiler says that it exports, as it did before torch 2.13."""
+    model, graphs = Filling(), []
+    model(torch.ones(2))
+    compiled = torch.compile(model, backend=lambda graph, inputs: graphs.append(graph) or graph)
+    monkeypatch.setattr(torch.compiler, "_is_exporting_flag", True)
+    compiled(torch.ones(2))
+    calls = [node.target for graph in graphs for node in graph.graph.nodes if node.op == "call_method"]
+    assert graphs and calls == []
