@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import attention_width, head_dim, layer_window, qkv_rows
+from neoxargs.facts.attention import attention_width, head_dim, layer_window, qkv_rows, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import compiles_cross_entropy, matrices_of_layer, mlp_rows, mlp_width
@@ -26,8 +26,8 @@ from neoxargs.plan.memory.traffic import passes
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands, or of a frozen model's
 #: activations only.
 PRODUCTS, FROZEN_PRODUCTS = 3, 2
-#: Kernels of a layer besides matrix products and attention, forward and backward, with eager kernels.
-KERNELS = 50
+#: Kernels of a layer, forward and backward, with those that add its gradients to sums in fp32.
+KERNELS = 80
 #: Products of fused attention: 2 forward and 5 backward, which computes the scores again.
 FUSED_FORWARD, FUSED = 2, 7
 
@@ -103,8 +103,7 @@ def _attention_layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time,
     once = _products(sizes, rates)
     forward, backward = passes(sizes)
     moved = sizes.hidden * _fused(sizes)
-    least = KERNELS * sizes.assumed.kernel if device.kind == "cuda" else 0.0
-    elementwise = max((forward + backward) * moved / rates.memory, least)
+    elementwise = (forward + backward) * moved / rates.memory
     share = forward / (forward + backward)
     return Time(once, attention[0], elementwise * share), Time(
         _products_of(sizes.config) * once, attention[1], elementwise
@@ -188,7 +187,9 @@ def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
         return forward, both + (forward if sizes.assumed.unfused_attention == COMPUTED_AGAIN else 0.0)
     windows = [layer_window(config.attention, layer) or length for layer in attention_layers(config)]
     visible = sum(min(0.5, window / length) for window in windows) / len(windows)
-    return FUSED_FORWARD * product * visible / rates.attention, FUSED * product * visible / rates.attention
+    bounded = sizes.assumed.attention_bounded if score_rule(config, 0).softcap else 1.0
+    each = product * visible / (rates.attention * bounded)
+    return FUSED_FORWARD * each, FUSED * each
 
 
 def _unfused(sizes: ActivationSizes) -> bool:

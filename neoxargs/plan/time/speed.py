@@ -29,7 +29,7 @@ from neoxargs.plan.time.communication import (
     pipeline_messages,
     tensor_messages,
 )
-from neoxargs.plan.time.roofline import layer_time, loss_time
+from neoxargs.plan.time.roofline import KERNELS, layer_time, loss_time
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,11 @@ def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes,
 
 
 def _layer_time(layer: int, sizes: ActivationSizes, device: Device) -> float:
-    """Seconds of a layer, forward and backward, recomputation included."""
+    """Seconds of a layer, forward and backward, recomputation included: at least those that the host needs for it."""
     forward, both = layer_time(sizes, device, layer)
-    return both.total + _recomputation(forward.total, layer, sizes, device)
+    passes = 4 / 3 if sizes.config.recompute.checkpoint_activations is True else 1
+    host = passes * KERNELS * sizes.assumed.kernel if device.kind == "cuda" else 0.0
+    return max(host, both.total + _recomputation(forward.total, layer, sizes, device))
 
 
 def _recomputation(forward: float, layer: int, sizes: ActivationSizes, device: Device) -> float:

@@ -33,8 +33,8 @@ def check_gradients(
 ) -> None:
     """Raise Problems if a compiled layer or the compiled cross entropy has another gradient than the uncompiled one.
 
-    samples: of a micro batch. Draws none of the run's random numbers. Not compared are layers with dropout, whose masks differ; layers of experts,
-    of which a part is not compiled; and layers of ZeRO-3, whose weights are on other ranks.
+    samples: of a micro batch. Draws none of the run's random numbers. Not compared are layers with dropout, whose masks
+    differ; layers of experts, of which a part is not compiled; and layers of ZeRO-3, whose weights are on other ranks.
     """
     kind = next(module.parameters()).dtype
     errors: dict[str, float] = {}

@@ -34,6 +34,7 @@ NEEDED = {
     "partitioned": ([], ["zero_optimization.stage=0", "precision=fp16"]),
     "step_bytes": ([], ["zero_optimization.reduce_bucket_size=1000"]),
     "kernel": ([], ["seq_length=16"]),
+    "attention_bounded": ([], ["attn_logit_softcapping=50"]),
     "compiled": ([], ["compile_layers=true"]),
     "compiled_logit_traffic": ([], ["compile_layers=true", "model_parallel_size=1"]),
     "bucket": ([], ["zero_optimization.stage=2", "pipe_parallel_size=0"]),
