@@ -1,9 +1,10 @@
-"""The number of parameters that the name of the model's file claims, such as `llama-7b.yml`."""
+"""The number of parameters that the model's file claims in its name, such as `llama-7b.yml`, or its first comment."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from neoxargs.base.problems import SET, Problem
@@ -15,27 +16,38 @@ from neoxargs.facts.model import GATED, mlp_width, parameters, vocabulary_rows
 #: 8x7b, of experts.
 CLAIM = re.compile(r"(?<![\d.x])(?:(?<![a-z-])(\d+)-)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])", re.IGNORECASE)
 UNITS = {"m": 1e6, "b": 1e9}
+#: In a comment, where there are numbers of tokens and bytes too, what is meant is written after the number.
+IN_WORDS = re.compile(
+    r"(?<![\d.x])(\d+(?:\.\d+)?)[ -]?([bm])(?:illion)?[ -](?:parameters?|params|model)\b", re.IGNORECASE
+)
 #: Rows of the embedding that are assumed where the vocabulary is not known: the fewest and the most.
 ROWS = (0, 262_144)
 #: How far a count may be from the name. The sizes in names are rounded, and some leave out embeddings.
 LEAST, MOST = 0.75, 1.3
+#: A comment whose number is further away than this factor is about another model.
+ANOTHER = 4
 
 
 def other_size(config: Config) -> Iterator[Problem]:
-    """Yield a warning if the model is far from as large as the name of the file with its sizes says."""
+    """Yield a warning if the model is far from as large as the file with its sizes says."""
     place = config.place("hidden_size")
-    claims = claimed(Path(place.file).stem) if place and place.file != SET else []
+    by_name = claimed(Path(place.file).stem) if place and place.file != SET else []
+    claims = by_name or (_in_comment(Path(place.file)) if place and place.file != SET else [])
     if not claims or config.moe.moe_num_experts > 1 or _is_a_third(config):
         return
     rows = vocabulary_rows(config)
     without, complete = parameters(config, ROWS[0]), parameters(config, rows or ROWS[1])
     if any(without * LEAST <= claim <= complete * MOST for claim in claims):
         return
+    if not by_name and not without / ANOTHER <= claims[0] <= complete * ANOTHER:
+        return
     assert place is not None
     count = format_count(without if rows is None else complete)
-    what = f"the model has {'about ' if rows is None else ''}{count} parameters, but {place.file} is named after "
-    what += f"{format_count(claims[0])}"
-    hint = "correct num_layers, hidden_size or intermediate_size, or rename the file"
+    what = f"the model has {'about ' if rows is None else ''}{count} parameters, but "
+    what += f"{place.file} is named after" if by_name else f"the first comment of {place.file} says"
+    what += f" {format_count(claims[0])}"
+    other = "rename the file" if by_name else "correct the comment"
+    hint = f"correct num_layers, hidden_size or intermediate_size, or {other}"
     if config.mlp.activation in GATED:
         hint = f"check intermediate_size (exact_mlp_width: {str(config.shape.exact_mlp_width).lower()}), or {hint}"
     about = ("hidden_size", "num_layers", "intermediate_size")
@@ -47,6 +59,16 @@ def _is_a_third(config: Config) -> bool:
     counts_three = config.mlp.activation in GATED and not config.shape.exact_mlp_width
     narrow = mlp_width(config.shape, config.mlp) < 2 * config.shape.hidden_size
     return counts_three and narrow and config.is_set("intermediate_size")
+
+
+def _in_comment(file: Path) -> list[float]:
+    """Return the numbers of parameters that the lines before the first key claim."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):  # not a file: read from standard input, or in a browser
+        return []
+    comment = " ".join(takewhile(lambda line: not line.strip() or line.startswith("#"), lines))
+    return [float(number) * UNITS[unit.lower()] for number, unit in IN_WORDS.findall(comment)]
 
 
 def claimed(name: str) -> list[float]:

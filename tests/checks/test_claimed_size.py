@@ -54,6 +54,27 @@ def test_widths_in_the_other_convention_are_found_by_the_name(tmp_path: Path) ->
     assert told(unnamed) == []
 
 
+@pytest.mark.parametrize(
+    "comment", ["# Llama 2\n#\n# A 7B model.\n", "# 7 billion parameters\n\n", "# ours, 6.7b-parameter, 300B tokens\n"]
+)
+def test_the_first_comment_claims_a_size_too(comment: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.yml"
+    model.write_text(comment + LLAMA)
+    assert told(model) == []
+    model.write_text(f"{comment}{LLAMA}exact_mlp_width: true\n")
+    [what] = told(model)
+    assert "the first comment of" in what
+
+
+@pytest.mark.parametrize(
+    "comment", ["# 300B tokens\n", "# as the 70B models\n# see 8x7b model\n", "x: 1 # a 2B model\n"]
+)
+def test_other_numbers_claim_nothing(comment: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.yml"
+    model.write_text(f"{comment}{LLAMA}exact_mlp_width: true\n")
+    assert told(model) == []
+
+
 @pytest.mark.parametrize("path", sorted((CONFIGS / "models").glob("*.yml")), ids=lambda path: path.stem)
 def test_no_shipped_model_is_told(path: Path) -> None:
     assert told(path) == []
