@@ -30,6 +30,7 @@ python deepy.py check FILE ...                                            report
 python deepy.py plan FILE ...                                             estimate memory and speed
 python deepy.py preview FILE ...                                          show what a run will do
 python deepy.py verify FILE ...                                           try every setting on CPUs
+python deepy.py lsp                                                       serve an editor
 python deepy.py explain KEY [FILE ...]                                    describe a parameter
 python deepy.py explain --all FILE ...                                    list values with sources
 python deepy.py explain PROBLEM_ID                                        describe a problem
@@ -255,6 +256,22 @@ def verify(words: list[str]) -> int:
     return run(parse(parser, words))
 
 
+def lsp(words: list[str]) -> int:
+    """`deepy lsp`: serve an editor with the Language Server Protocol over standard input and output."""
+    parser = make_parser("lsp", "Serve an editor: problems as you type, corrections, descriptions and completions.")
+    parse(parser, words)
+    try:
+        from neoxargs.commands.lsp.server import serve
+    except ModuleNotFoundError as error:
+        package, hint = (
+            (error.name or "").partition(".")[0],
+            "install it with `pip install -c constraints.txt -e '.[lsp]'`",
+        )
+        what = f"deepy lsp needs the package {package}"
+        raise Problems(Problem(what, hint=hint, id="lsp-needs-a-package")) from None
+    return serve()
+
+
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: describe a parameter, who receives it, and its value in the files."""
     parser = make_parser(
@@ -366,6 +383,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "plan": plan,
     "preview": preview,
     "verify": verify,
+    "lsp": lsp,
     "explain": explain,
     "diff": diff,
     "migrate": migrate,

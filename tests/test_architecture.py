@@ -85,6 +85,7 @@ def test_few_rooms_import_heavy_packages() -> None:
         "data": {"numpy", "tokenizers", "jinja2", "sentencepiece", "zstandard"},
         "files/token_files": {"numpy"},
         "commands/verify": {"numpy"},
+        "commands/lsp": {"lsprotocol", "pygls"},
     }
     for module, target in imports():
         part, package = part_of(module), target.partition(".")[0]

@@ -1,0 +1,1 @@
+"""`deepy lsp`: the checker in an editor, as a language server."""
