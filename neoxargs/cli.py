@@ -15,10 +15,10 @@ from typing import NoReturn
 
 from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
-from neoxargs.base.options import add_files, add_fixes, add_formats, add_json, add_versions
+from neoxargs.base.options import add_files, add_fixes, add_formats, add_json, add_repository, add_versions
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
-from neoxargs.base.request import Request, is_lock
+from neoxargs.base.request import Request
 from neoxargs.commands.command_line import make_parser, parse, strip_key_dashes
 from neoxargs.processes import interrupts
 
@@ -27,6 +27,7 @@ python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]  train 
 python deepy.py generate.py FILE ... [--prompt TEXT]                      sample from a checkpoint
 python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                  evaluate a checkpoint
 python deepy.py check FILE ...                                            report every problem
+python deepy.py check [DIR]                                               check a repository's runs
 python deepy.py plan FILE ...                                             estimate memory and speed
 python deepy.py preview FILE ...                                          show what a run will do
 python deepy.py verify FILE ...                                           try every setting on CPUs
@@ -181,47 +182,21 @@ def launch(words: list[str]) -> int:
 
 
 def check(words: list[str]) -> int:
-    """`deepy check FILE ...`: report every problem, or ok."""
+    """`deepy check [FILE ... | DIR]`: report every problem of a run, or of the runs of a repository, or ok."""
     from neoxargs.launch.options import add_neox_options, neox_overrides
 
     parser = make_parser("check", "Report every problem in a configuration, or print ok. Starts nothing.")
-    add_files(parser)
+    add_files(parser, "*")
     add_json(parser)
     add_versions(parser)
     add_formats(parser)
     add_fixes(parser)
+    add_repository(parser)
     add_neox_options(parser, "train.py", with_help=not {"-h", "--help"}.isdisjoint(words))
     options = parse(parser, words)
-    output = options.output_format or ("json" if options.json else "text")
-    if options.json and output != "json":
-        parser.error("--json is --output-format json: leave out one of the two")
-    options.json = output == "json"
-    request = Request.of(options, neox_overrides(options))
-    if list(map(is_lock, request.files)) == [True]:  # among other files, it is an error
-        from neoxargs.commands.check import lock
+    from neoxargs.commands.check.modes import answer
 
-        if options.fix or options.diff or output not in ("text", "json"):
-            parser.error("of a lock file, leave out --fix, --diff and every --output-format but json")
-        return lock.run(request)
-    if options.unsafe_fixes and not (options.fix or options.diff):
-        parser.error("--unsafe-fixes requires --fix or --diff")
-    if options.diff:
-        if options.fix or output != "text":
-            parser.error("--diff writes nothing and prints a diff: leave out --fix, --json and --output-format")
-        from neoxargs.commands.check.fix import show_diff
-
-        return show_diff(request, options.unsafe_fixes)
-    fixed = None
-    if options.fix:
-        from neoxargs.commands.check import fix
-
-        done = fix.write(request, options.unsafe_fixes)
-        fixed = done.fixed
-        if output == "text":
-            fix.report_fixes(done)
-    from neoxargs.commands.check.command import run
-
-    return run(request, fixed, output)
+    return answer(options, Request.of(options, neox_overrides(options)), parser.error)
 
 
 def plan(words: list[str]) -> int:

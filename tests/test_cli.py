@@ -146,7 +146,7 @@ def test_an_unknown_command_is_not_followed_by_the_usage_of_all(capsys):
         (["explain"], "required: KEY\n"),
         (["frobnicate"], "commands: check, "),
         (["frobnicate"], "; scripts: train.py, generate.py, eval.py\n"),
-        (["check"], "required"),
+        (["plan"], "required"),
         (["check", "a.yml", "--nonsense"], "--nonsense"),
         (["check", "a.yml", "--gpus", "many"], "'many' is not a number of GPUs"),
         (["my_script.py", *BOTH, "--emit", "everything"], "everything"),

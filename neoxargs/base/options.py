@@ -39,6 +39,13 @@ def add_fixes(parser: argparse.ArgumentParser) -> None:
     add("--diff", action="store_true", help="print what would be corrected as a diff, and exit with 1 if there is any")
 
 
+def add_repository(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--changed", action="store_true", help="check the runs of the repository's table that contain one of the files")
+    add("--strict", action="store_true", help="exit with 1 for warnings as well")
+    add("--watch", action="store_true", help="check again whenever a file changes, until Ctrl-C")
+
+
 def add_versions(parser: argparse.ArgumentParser) -> None:
     for package, example in (("deepspeed", "0.19.8"), ("torch", "2.15")):
         text = f"assume this version of {package} instead of the installed one, for example {example}"

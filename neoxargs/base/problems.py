@@ -176,6 +176,11 @@ def _first(alike: list[Problem], complete: bool) -> list[Problem]:
     return [*first, replace(last, what=f"{last.what} (and {count})")]
 
 
+def with_note(problem: Problem, note: str) -> Problem:
+    """Return a problem with a note behind its hint."""
+    return replace(problem, hint=f"{problem.hint} ({note})" if problem.hint else note)
+
+
 def sentence(problem: Problem) -> str:
     """Return only what is wrong, for callers that print their own place and severity."""
     return "\n".join(map(_line, without_secrets(problem.what).split("\n")))

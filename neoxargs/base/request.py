@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from neoxargs.base.problems import Problem
 from neoxargs.base.record import Record
 
 #: The file in a run folder that records what the run depends on; `runs/lockfile.py` writes it.
@@ -38,6 +39,12 @@ class Request(Record):
     """Modules of `--plugin`."""
     break_lock: bool = False
     """Take over the folders of a run even if it seems to be running (`--break-lock`)."""
+    ignored: Collection[str] = ()
+    """Ids of warnings that a table of runs suppresses."""
+
+    def ignores(self, problem: Problem) -> bool:
+        """Return whether a table of runs suppresses this problem."""
+        return problem.severity == "warning" and problem.id in self.ignored
 
     @classmethod
     def of(cls, options: Namespace, overrides: Sequence[str] = (), script: str = "") -> Request:

@@ -6,6 +6,7 @@ import difflib
 import errno
 import io
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -97,7 +98,9 @@ def _byte_order_mark(target: Path) -> bytes:
     """Return the byte order mark of an existing file, which some Windows editors write; raise OSError if read-only."""
     if not target.exists():
         return b""
-    # os.replace needs write permission for the folder only, so it would replace a read-only file.
+    # os.replace needs write permission for the folder only, so it would replace a read-only file; root writes to all.
+    if not target.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EACCES, "it is read-only (chmod u+w allows it)")
     if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     with open(target, "rb") as file:

@@ -6,14 +6,15 @@ Errors cannot be suppressed, because a launch would refuse the run all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Edit, Place, Problem
+from neoxargs.base.problems import Edit, Place, Problem, close_matches, is_one_edit, listed
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.yaml.compose import lines_of
 
+UNUSED = "unused-suppression"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*deepy:\s*ignore(?P<file>-file)?\[(?P<ids>[^\]]*)\]")
 
 
@@ -22,6 +23,8 @@ class Suppression(NamedTuple):
 
     id: str
     where: Place
+    in_line: Place
+    """The place of the id in the comment."""
     in_file: bool
     is_alone: bool
     """Whether the comment has no other id."""
@@ -42,9 +45,11 @@ def suppressions(texts: Iterable[Text]) -> Iterator[Suppression]:
         for number, line in enumerate(lines_of(text), 1):
             for match in _COMMENT.finditer(line):
                 where = Place(name, number, match.start() + 1, line, match.end() - match.start())
-                ids = [each.strip() for each in match["ids"].split(",")]
+                ids = list(re.finditer(r"[^\s,][^,]*[^\s,]|[^\s,]", match["ids"]))
                 for each in ids:
-                    yield Suppression(each, where, match["file"] is not None, len(ids) == 1)
+                    start = match.start("ids") + each.start()
+                    in_line = where._replace(column=start + 1, width=len(each[0]))
+                    yield Suppression(each[0], where, in_line, match["file"] is not None, len(ids) == 1)
 
 
 def not_suppressed(problems: Iterable[Problem], texts: Iterable[Text]) -> list[Problem]:
@@ -69,4 +74,32 @@ def unused(problems: Sequence[Problem], texts: Iterable[Text]) -> Iterator[Probl
                 start = len(comment.where.text[: comment.where.column - 1].rstrip())
                 width = comment.where.column - 1 + comment.where.width - start
                 edits = (Edit(comment.where._replace(column=start + 1, width=width), "replace"),)
-            yield Problem(what, comment.where, hint, severity="warning", id="unused-suppression", edits=edits)
+            yield Problem(what, comment.where, hint, severity="warning", id=UNUSED, edits=edits)
+
+
+def used_nowhere(found: Sequence[Sequence[Problem]], files: Sequence[Collection[str]]) -> list[list[Problem]]:
+    """Return the problems of several runs; a comment is unused only if it is so in each run that has its file.
+
+    files: the names of the files of each run.
+    """
+
+    def is_used(problem: Problem) -> bool:
+        return problem.id == UNUSED and any(
+            problem.where and problem.where.file in names and problem not in problems
+            for problems, names in zip(found, files, strict=True)
+        )
+
+    return [[problem for problem in problems if not is_used(problem)] for problems in found]
+
+
+def unknown(texts: Iterable[Text], known: Callable[[], Collection[str]]) -> Iterator[Problem]:
+    """Yield a warning for each id in a comment that no problem has. known: returns the ids of all problems."""
+    for comment in suppressions(texts):
+        if comment.id in known():
+            continue
+        meant = close_matches(comment.id, known())
+        edits: tuple[Edit, ...] = ()
+        if len(meant) == 1:
+            edits = (Edit(comment.in_line, "replace", meant[0], safe=is_one_edit(comment.id, meant[0])),)
+        what, hint = f"no problem has the id {comment.id}", f"did you mean {listed(meant)}?" if meant else ""
+        yield Problem(what, comment.in_line, hint, severity="warning", id="unknown-suppression", edits=edits)

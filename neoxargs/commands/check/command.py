@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Problem, Problems, has_errors, in_order, listed, report
 from neoxargs.base.programs import Script
 from neoxargs.base.regular_files import is_special
@@ -19,7 +20,7 @@ from neoxargs.checks.data.files import READ_AT_MOST, unread
 from neoxargs.checks.machine.packages import can_train_here
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.launch.stages import Incomplete, State, run_until
-from neoxargs.resolve.suppressions import not_suppressed, unused
+from neoxargs.resolve.suppressions import not_suppressed, unknown, unused
 from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
@@ -31,15 +32,14 @@ TRAIN = Script(str(SHIPPED / "train.py"), "train")
 OF_ANOTHER_PROGRAM = "file-of-another-program"
 
 
-def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = "text") -> int:
+def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = "text", strict: bool = False) -> int:
     """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code.
 
-    fixed: what `--fix` has corrected. output: a format of formats.py, in which only the problems are printed.
+    fixed: what `--fix` has corrected. output: a format of formats.py, in which only the problems are printed. strict:
+    whether a warning makes the check fail as well.
     """
-    spec, problems, not_checked = find_problems(request)
-    failed = has_errors(problems)
-    if failed and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
-        problems = [*problems, *_migrate_suggestion(request)]
+    spec, problems, not_checked = find_and_suggest(request)
+    failed = has_errors(problems) or (strict and bool(problems))
     if request.as_json:
         answer = _to_json(spec, problems, not failed) | {"unchecked": not_checked}
         answer |= {} if fixed is None else {"fixed": [problem.to_json() for problem in fixed]}
@@ -56,17 +56,25 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
     if not_checked:
         line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
         print(f"\n{line}" if failed else line)
-    if fixed is None and (can_be_fixed := _fixable(problems)):
+    if fixed is None and (can_be_fixed := fixable(problems)):
         print(f"{'fixable'.ljust(summary.LABEL)}{can_be_fixed}")
     return int(failed)
 
 
-def _fixable(problems: Sequence[Problem]) -> str:
+def fixable(problems: Sequence[Problem]) -> str:
     """Return how many problems `--fix` corrects, and how many more with `--unsafe-fixes`; "" if none."""
     in_files = [p.edits for p in problems if p.edits and all(edit.where.file != SET for edit in p.edits)]
     safe = sum(all(edit.safe for edit in edits) for edits in in_files)
     counts = {"deepy check --fix": safe, "with --unsafe-fixes": len(in_files) - safe}
     return ", ".join(f"{count} problem{'s' * (count > 1)} ({how})" for how, count in counts.items() if count)
+
+
+def find_and_suggest(request: Request) -> tuple[RunSpec | None, list[Problem], list[str]]:
+    """Return what find_problems returns, with a suggestion for the file of another program."""
+    spec, problems, not_checked = find_problems(request)
+    if has_errors(problems) and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
+        problems = [*problems, *_migrate_suggestion(request)]
+    return spec, problems, not_checked
 
 
 def _migrate_suggestion(request: Request) -> list[Problem]:
@@ -103,12 +111,23 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem], list
     except Problems as stop:
         texts = stop.texts if isinstance(stop, Incomplete) else ()
         left_out = [*_affected(stop), *_left_out(request, can_train_here())]
-        return None, not_suppressed(stop.problems, texts), left_out
+        return None, _not_suppressed(stop.problems, texts, request), left_out
     problems, texts = [*state.spec.warnings, *state.problems], state.spec.texts
-    kept = not_suppressed(problems, texts)
+    kept = _not_suppressed(problems, texts, request)
     if not has_errors(problems):
         kept += unused(problems, texts)
     return state.spec, kept, list(unchecked(state.spec, request, problems))
+
+
+def _not_suppressed(problems: Sequence[Problem], texts: Sequence[Text], request: Request) -> list[Problem]:
+    kept = [each for each in not_suppressed(problems, texts) if not request.ignores(each)]
+    return [*kept, *unknown(texts, _known_ids)]
+
+
+def _known_ids() -> Collection[str]:
+    from neoxargs.commands.explain.catalogue import known_ids  # read from files, which few checks need
+
+    return known_ids()
 
 
 def _affected(stop: Problems) -> Iterator[str]:

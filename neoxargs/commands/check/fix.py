@@ -3,6 +3,8 @@
 A round makes the edits of as many problems as do not touch each other's lines, and the files are checked again. If a
 problem is still there, or another has appeared, each problem's edits are tried alone, and those that cause this are
 left out. The files are written when nothing more can be corrected, all of them or none.
+
+Several runs can share files: a correction is made only if the check of each run accepts it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from neoxargs.base.record import Record
 from neoxargs.base.regular_files import is_special
 from neoxargs.base.request import Request
 from neoxargs.base.write_files import changed_files, diff, write_all
+from neoxargs.commands.explain.catalogue import known_ids
 from neoxargs.resolve import draft
-from neoxargs.resolve.suppressions import not_suppressed, unused
+from neoxargs.resolve.suppressions import not_suppressed, unknown, unused, used_nowhere
 from neoxargs.resolve.yaml.edit import NotEditable, corrected
 from neoxargs.resolve.yaml.read import File, readable_texts
 from neoxargs.runs.run_spec import complete_run
@@ -32,7 +35,7 @@ MAX_ROUNDS = 500
 
 
 class Found(NamedTuple):
-    """The problems of the files.
+    """The problems of one run.
 
     of_reading: those of syntax, keys and types. readable: False if a syntax error hides what else is wrong in its file.
     """
@@ -42,7 +45,8 @@ class Found(NamedTuple):
     readable: bool = True
 
 
-Find = Callable[[Sequence[Text]], Found]
+#: Returns what is found in each run if its files have these texts.
+Find = Callable[[Sequence[Text]], Sequence[Found]]
 
 
 class Fixes(Record):
@@ -65,21 +69,28 @@ class Hunk(NamedTuple):
     lines: Sequence[str]
 
 
-def fixes(request: Request, unsafe: bool = False) -> Fixes:
-    """Return the corrected files of a request; raises Problems if a file cannot be written."""
-    for name in request.files:
+def fixes(requests: Sequence[Request], unsafe: bool = False, sharing: Sequence[Request] = ()) -> Fixes:
+    """Return the corrected files of some runs; raises Problems if a file cannot be written.
+
+    sharing: other runs with some of these files, which a correction must not make worse.
+    """
+    for name in dict.fromkeys(name for request in requests for name in request.files):
         if is_special(name):  # it could be read only once, and not be written
             what = "this file cannot be corrected: it is a pipe or a device"
             raise Problems(Problem(what, Place(name, 0, 0), id="output-file-unwritable"))
-    texts, _ = readable_texts(request.files, request.directory)
-    return correct(texts, find_in(request), unsafe)
+    return correct(_texts(requests), find_in([*requests, *sharing]), unsafe)
 
 
-def write(request: Request, unsafe: bool = False) -> Fixes:
-    """Correct the files of a request; raises Problems if one cannot be written, and then none is."""
-    done = fixes(request, unsafe)
+def _texts(requests: Sequence[Request]) -> list[Text]:
+    texts = [text for request in requests for text in readable_texts(request.files, request.directory)[0]]
+    return list(dict.fromkeys(texts))
+
+
+def write(requests: Sequence[Request], unsafe: bool = False, sharing: Sequence[Request] = ()) -> Fixes:
+    """Correct the files of some runs; raises Problems if one cannot be written, and then none is."""
+    done = fixes(requests, unsafe, sharing)
     changed = list(changed_files(done.before, done.after))
-    now, _ = readable_texts(request.files, request.directory)
+    now = _texts(requests)
     for old, _ in changed:
         if old not in now:
             what, hint = "this file has changed while it was corrected", "run the command again"
@@ -88,22 +99,23 @@ def write(request: Request, unsafe: bool = False) -> Fixes:
     return done
 
 
-def show_diff(request: Request, unsafe: bool = False) -> int:
-    """Print what would be corrected as a diff that `patch` accepts; return 1 if there is anything."""
-    done = fixes(request, unsafe)
+def show_diff(done: Fixes) -> int:
+    """Print the corrections as a diff that `patch` accepts; return 1 if there are any."""
     changed = list(changed_files(done.before, done.after))
     print("".join(diff(old, new) for old, new in changed), end="")
     report_fixes(done)
     return int(bool(changed))
 
 
-def report_fixes(done: Fixes) -> None:
-    """Print a line on stderr for each correction, and for each that was not made, with the reason."""
+def report_fixes(done: Fixes, is_printed: bool = True) -> Sequence[Problem]:
+    """Return what was corrected; print a line on stderr for each, and for what was not, with the reason."""
     by_place = sorted(done.fixed, key=lambda problem: problem.where[:2] if problem.where else ())
     lines = [f"corrected      {_line(problem)}" for problem in by_place]
     lines += [f"not corrected  {_line(problem)}, because then: {_line(why)}" for problem, why in done.refused]
     lines += [f"not corrected  {_line(problem)}, because it is not in a file" for problem in done.in_command]
-    print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
+    if is_printed:
+        print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
+    return done.fixed
 
 
 def _line(problem: Problem) -> str:
@@ -111,27 +123,49 @@ def _line(problem: Problem) -> str:
     return f"{place}{sentence(problem).partition(chr(10))[0]} [{problem.id}]"
 
 
-def find_in(request: Request) -> Find:
-    """Return a function that finds the problems of the configuration in other texts of its files."""
-    parsed: dict[Text, File] = {}
+def find_in(requests: Sequence[Request]) -> Find:
+    """Return a function that finds the problems of each run in other texts of its files.
 
-    def find(texts: Sequence[Text]) -> Found:
-        files = [parsed.setdefault(text, File(*text)) if text not in parsed else parsed[text] for text in texts]
-        drafted = draft(files, request.overrides)
-        try:
-            problems = complete_run(drafted, os.environ, request.gpus).warnings
-            problems += unused(problems, files)
-        except Problems as stop:
-            problems = stop.problems
-        return Found(not_suppressed(problems, files), drafted.problems, drafted.readable)
+    The texts are all files of one run; of several runs, some of their files.
+    """
+    parsed: dict[Text, File] = {}
+    known: dict[tuple[int, tuple[Text, ...]], Found] = {}
+    read = {text.name: text for text in _texts(requests)} if len(requests) > 1 else {}
+    names = [[name for name in request.files if name in read] for request in requests]
+
+    def find(texts: Sequence[Text]) -> list[Found]:
+        if len(requests) == 1:
+            return [find_of(0, tuple(texts))]
+        now = read | {text.name: text for text in texts}
+        found = [find_of(number, tuple(now[name] for name in of_run)) for number, of_run in enumerate(names)]
+        kept = used_nowhere([each.problems for each in found], names)
+        return [each._replace(problems=problems) for each, problems in zip(found, kept, strict=True)]
+
+    def find_of(number: int, texts: tuple[Text, ...]) -> Found:
+        if (number, texts) not in known:
+            files = [parsed.setdefault(text, File(*text)) if text not in parsed else parsed[text] for text in texts]
+            known[number, texts] = _found(requests[number], files)
+        return known[number, texts]
 
     return find
+
+
+def _found(request: Request, files: Sequence[File]) -> Found:
+    drafted = draft(files, request.overrides)
+    try:
+        problems = complete_run(drafted, os.environ, request.gpus).warnings
+        problems += unused(problems, files)
+    except Problems as stop:
+        problems = stop.problems
+    problems = [*problems, *unknown(files, known_ids)]
+    kept = [each for each in not_suppressed(problems, files) if not request.ignores(each)]
+    return Found(kept, drafted.problems, drafted.readable)
 
 
 def correct(texts: Sequence[Text], find: Find, unsafe: bool = False) -> Fixes:
     """Correct the problems that carry edits. unsafe: also those that could be meant differently."""
     work = _Work(texts, find, unsafe)
-    in_command = [each for each in work.found.problems if any(edit.where.file == SET for edit in each.edits)]
+    in_command = [each for each in work.problems() if any(edit.where.file == SET for edit in each.edits)]
     for _ in range(MAX_ROUNDS):
         if not work.round():
             break
@@ -155,6 +189,10 @@ class _Work:
         self.refused: dict[object, tuple[Problem, Problem]] = {}
         self.impossible: set[object] = set()
 
+    def problems(self) -> list[Problem]:
+        """Return the problems of all runs, each once."""
+        return list(dict.fromkeys(problem for found in self.found for problem in found.problems))
+
     def round(self) -> bool:
         """Correct as many problems as possible at once; return whether there was anything left to try."""
         batch = list(_apart(self.made()))
@@ -168,12 +206,13 @@ class _Work:
             after = self.find(new)
         self.texts, self.found = new, after
         self.fixed += [problem for problem, _ in batch]
+        self.impossible.clear()  # what cannot be edited in a text that is not YAML can be edited in the next one
         return True
 
     def made(self) -> Iterator[Made]:
         """Yield each problem that can be corrected, with the lines that this changes."""
         names = {text.name for text in self.texts}
-        for problem in self.found.problems:
+        for problem in self.problems():
             is_wanted = problem.edits and all(edit.where.file in names for edit in problem.edits)
             is_allowed = self.unsafe or all(edit.safe for edit in problem.edits)
             mark = _mark(problem)
@@ -190,13 +229,18 @@ class _Work:
             self.refused[_mark(made[0])] = made[0], why
         return why is not None
 
-    def why_not(self, batch: Sequence[Made], after: Found) -> Problem | None:
+    def why_not(self, batch: Sequence[Made], after: Sequence[Found]) -> Problem | None:
         """Return a problem because of which corrections are not kept, or None."""
-        fixed = [problem for problem, _ in batch]
-        if not self.found.readable:  # what else is wrong in the file was not known
+        whys = (self._why_not_in(old, new, batch) for old, new in zip(self.found, after, strict=True))
+        return next(filter(None, whys), None)
+
+    def _why_not_in(self, before: Found, after: Found, batch: Sequence[Made]) -> Problem | None:
+        """Return the problem of one run."""
+        if not before.readable:  # what else is wrong in the file was not known
             return next((each for each in after.of_reading if _is_of_edits(each, batch, after.readable)), None)
+        fixed = [problem for problem, _ in batch if problem in before.problems]
         times = Counter(map(_kind, after.problems))
-        times.subtract(map(_kind, self.found.problems))
+        times.subtract(map(_kind, before.problems))
         for problem in fixed:
             if times[_kind(problem)] >= 0:
                 return problem

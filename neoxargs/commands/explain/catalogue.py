@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +59,11 @@ def catalogue() -> dict[str, Entry]:
         if rule.protects_from
     }
     return rules | dict(section for file in sorted(FOLDER.glob("*.md")) for section in _sections(file))
+
+
+def known_ids() -> Collection[str]:
+    """Return the ids of all problems, those of the rules of plugins included."""
+    return {*catalogue(), *(rule.id for rule in (*DERIVATIONS, *CHECKS))}
 
 
 def _sections(file: Path) -> Iterator[tuple[str, Entry]]:

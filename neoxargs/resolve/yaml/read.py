@@ -75,7 +75,7 @@ def readable_texts(
     for given in paths:
         path = os.fspath(given)
         try:
-            found = _find(path, os.fspath(directory) if directory else None)
+            found = find_file(path, os.fspath(directory) if directory else None)
             if os.path.realpath(found) in seen:
                 _stop(found, "this file is given twice", "pass each file only once", id="file-given-twice")
             seen.add(os.path.realpath(found))
@@ -115,7 +115,8 @@ def _stop(path: str, what: str, hint: str = "", *, id: str) -> NoReturn:
     raise Problems([Problem(what, Place(path, 0, 0), hint, id=id)])
 
 
-def _find(path: str, directory: str | None) -> str:
+def find_file(path: str, directory: str | None = None) -> str:
+    """Return the file that a name on a command line means; raises Problems."""
     # GPT-NeoX looks only in the `-d` folder; a path from the working directory is accepted as well.
     bases = [os.path.join(directory, path), path] if directory else [path]
     candidates = [base + suffix for base in bases for suffix in SUFFIXES]
@@ -124,7 +125,7 @@ def _find(path: str, directory: str | None) -> str:
     if files or (files := _shipped(path) if not directory else []):
         return files[0]
     if found:
-        inside = _configurations(found[0])
+        inside = configurations(found[0])
         if "config.json" in inside:  # a record, in the folder of a run, of a checkpoint or of a Hugging Face model
             inside = [name for name in inside if not name.endswith(".json") and name != "config.yml"]
         hint = f"pass one of its files: {listed(inside, most=6)}" if inside else "pass a YAML file"
@@ -149,7 +150,7 @@ def _nearest(bases: Sequence[str], path: str) -> str:
     folder = folder or "."
     if not os.path.isdir(folder):
         return f"check the path: the folder {folder} does not exist"
-    present = _configurations(folder)
+    present = configurations(folder)
     # Reversed: of names that differ only in their suffix, the first counts.
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
     close = _in_subfolders(folder, wanted) or close_matches(wanted, present)
@@ -167,7 +168,7 @@ def _in_subfolders(folder: str, wanted: str) -> list[str]:
     return [name for name in candidates if os.path.isfile(os.path.join(folder, name))]
 
 
-def _configurations(folder: str) -> list[str]:
+def configurations(folder: str) -> list[str]:
     """Return the YAML and JSON files in a folder, except hidden ones, which belong to other programs."""
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIXES[1:]) and name[0] != ".")

@@ -90,6 +90,7 @@ CORRECTED = {
     "fp16: {\n  enabled: true\n  loss_scale: 0\n}\n": "fp16: {\n  enabled: true,\n  loss_scale: 0\n}\n",
     "fp16: {\n  enabled: true;\n  loss_scale: 0\n}\n": "fp16: {\n  enabled: true,\n  loss_scale: 0\n}\n",
     'wandb_team: "a",\n': 'wandb_team: "a"\n',
+    "seed: 1\nseed: 1\n--lr 0.1\n": "seed: 1\nlr: 0.1\n",  # the second when the text has become YAML
     "<<<<<<< ours\nseed: 1\n=======\nseed: 2\n>>>>>>> theirs\n": None,
 }  # fmt: skip
 #: The same for corrections that are made only with --unsafe-fixes.
@@ -108,7 +109,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def corrected(text: str, unsafe: bool = False) -> str:
-    return correct([Text("my.yml", text)], find_in(Request(["my.yml"], gpus=8)), unsafe).after[0].text
+    return correct([Text("my.yml", text)], find_in([Request(["my.yml"], gpus=8)]), unsafe).after[0].text
 
 
 @for_each(CORRECTED.items())
@@ -174,12 +175,12 @@ def test_one_that_causes_an_error_does_not_keep_others_from_being_made() -> None
 def test_the_edits_of_a_problem_are_made_together_or_not_at_all() -> None:
     """A problem of a rule, say, that needs two values changed, in two files."""
 
-    def find(texts: Sequence[Text]) -> Found:
+    def find(texts: Sequence[Text]) -> list[Found]:
         places = [Place(text.name, 1, 1, text.text.rstrip(), 1) for text in texts]
         if places[0].text != "a: 1":
-            return Found([])
+            return [Found([])]
         edits = (Edit(places[0], "set", "2"), Edit(places[1], "remove"))
-        return Found([Problem("wrong", places[0], id="x", edits=edits)])
+        return [Found([Problem("wrong", places[0], id="x", edits=edits)])]
 
     texts = [Text("a.yml", "a: 1\n"), Text("b.yml", "b: 1\n")]
     assert [after.text for after in correct(texts, find).after] == ["a: 2\n", ""]
@@ -237,7 +238,11 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_changed(
 
 def test_a_read_only_file_is_not_replaced(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("my.yml").write_text(GOOD + "weight_decy: 0.1\n")
-    monkeypatch.setattr("neoxargs.base.write_files.os.access", lambda *_: False)  # root may write to any file
+    Path("my.yml").chmod(0o444)  # root may write to it all the same
+    assert check("--fix") == 1
+    pinned(capsys.readouterr().err, "[output-file-unwritable]")
+    Path("my.yml").chmod(0o644)
+    monkeypatch.setattr("neoxargs.base.write_files.os.access", lambda *_: False)  # the file of another user
     assert check("--fix") == 1
     assert "[output-file-unwritable]" in capsys.readouterr().err and "decy" in Path("my.yml").read_text()
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
-from xml.etree import ElementTree
 
 import pytest
 
@@ -15,6 +14,7 @@ from neoxargs.base.problems import Place, Problem
 from neoxargs.cli import main
 from neoxargs.commands.check.formats import FORMATS
 from tests.support.bad_inputs import GOOD
+from tests.support.report_formats import REQUIRED
 from tests.support.snapshots import pinned
 
 #: Characters that a format has to escape, a file with a blank, secrets, several lines, and every kind of place.
@@ -54,30 +54,10 @@ def test_gitlab_knows_a_problem_again_when_lines_are_added_above_it() -> None:
     assert fingerprints(1) == fingerprints(5) and len(set(fingerprints(1))) == 2
 
 
-def test_sarif_has_what_the_standard_requires() -> None:
-    """Sections 3.13, 3.14, 3.19, 3.27 to 3.30, 3.55 to 3.57 of SARIF 2.1.0: required properties, and their ranges."""
-    log = json.loads(FORMATS["sarif"](PROBLEMS, ["a.yml"]))
-    assert log["version"] == "2.1.0"
-    [run] = log["runs"]
-    rules = run["tool"]["driver"]["rules"]
-    assert run["tool"]["driver"]["name"] and len({rule["id"] for rule in rules}) == len(rules)
-    for result in run["results"]:
-        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
-        assert result["level"] in ("error", "warning") and result["message"]["text"]
-        for location in [*result.get("locations", ()), *result.get("relatedLocations", ())]:
-            physical = location["physicalLocation"]
-            assert re.fullmatch(r"[\w./%~-]+", physical["artifactLocation"]["uri"])
-            region = physical.get("region", {"startLine": 1, "startColumn": 1, "endColumn": 1})
-            assert region["startLine"] >= 1 and region["endColumn"] >= region["startColumn"] >= 1
-
-
-def test_junit_counts_its_test_cases() -> None:
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_format_has_what_its_readers_require(name: str) -> None:
     for problems in (PROBLEMS, ()):
-        root = ElementTree.fromstring(FORMATS["junit"](problems, ["a.yml"]))
-        assert [child.tag for child in root] == ["testsuite"]
-        cases = root.findall("testsuite/testcase")
-        assert root.get("tests") == root[0].get("tests") == str(len(cases)) and all(case.get("name") for case in cases)
-        assert root.get("failures") == root[0].get("failures") == str(len(root.findall(".//failure")))
+        REQUIRED[name](FORMATS[name](problems, ["a.yml"]))
 
 
 def test_json_is_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

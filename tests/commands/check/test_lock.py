@@ -136,7 +136,7 @@ def test_no_record_of_a_checkpoint_or_a_model_is_recommended(
     Path("step").mkdir()
     for name in ("config.json", "config.yml", "files.json", *names):
         Path("step", name).touch()
-    assert main(["check", "step"]) == 1
+    assert main(["plan", "step"]) == 1
     assert capsys.readouterr().err.endswith(f"= {hint}\n")
 
 

@@ -12,7 +12,7 @@ from tests.support.bad_inputs import GOOD
 from tests.support.snapshots import pinned
 
 INTERVAL, RATE, NO_DATA = "intervals-fall-into-the-run", "values-are-plausible", "no-training-data"
-UNUSED = "unused-suppression"
+UNUSED, UNKNOWN = "unused-suppression", "unknown-suppression"
 TEXT = GOOD + "log_interval: 5000\nlr: 5\n"
 
 
@@ -95,3 +95,15 @@ def test_a_launch_does_not_print_it_either(warnings, monkeypatch: pytest.MonkeyP
         reported.append("")
     first, second = reported[: reported.index("")], reported[reported.index("") + 1 : -1]
     assert [each for each in first if each not in second] == [INTERVAL] and RATE in second
+
+
+def test_an_id_that_no_problem_has_is_named(warnings, capsys: pytest.CaptureFixture[str]) -> None:
+    near = INTERVAL.replace("run", "rn")
+    text = commented(f" # deepy: ignore[{near}, {RATE}]") + "# deepy: ignore-file[no-such-thing]\n"
+    assert warnings(text) == [INTERVAL, NO_DATA, UNKNOWN, UNKNOWN, UNUSED, RATE]
+    assert main(["check", "my.yml", "--gpus", "8"]) == 0
+    pinned(capsys.readouterr().err, f"[{UNKNOWN}]")
+    assert main(["check", "my.yml", "--gpus", "8", "--fix"]) == 0
+    assert Path("my.yml").read_text() == text.replace(near, INTERVAL)
+    capsys.readouterr()
+    assert UNKNOWN in warnings(text + "seed: red\n")  # also beside an error

@@ -1,0 +1,47 @@
+"""`deepy check --watch`: check again whenever a file has changed, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from neoxargs.base.problems import Problems, report
+
+#: Seconds between two looks at the files.
+INTERVAL = 0.3
+#: Erases a terminal and puts the cursor into its first line (ECMA-48).
+CLEAR = "\033[2J\033[H"
+
+
+def watch(check: Callable[[], object], files: Callable[[], Iterable[str]]) -> int:
+    """Check whenever the state of a file has changed. files: returns their names, which may change as well."""
+    try:
+        while True:
+            before = _state(files())  # before the check, so that what is saved meanwhile is seen
+            if sys.stdout.isatty():
+                print(CLEAR, end="", flush=True)
+            try:
+                check()
+            except Problems as stop:
+                report(stop.problems)
+            count = len(before)
+            print(f"\nwatching {count} file{'s' * (count != 1)}; Ctrl-C ends", flush=True)
+            while _state(files()) == before:
+                time.sleep(INTERVAL)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _state(files: Iterable[str]) -> dict[str, object]:
+    """Return what differs when a file was written, replaced or removed."""
+    return {name: _of_file(name) for name in files}
+
+
+def _of_file(name: str) -> object:
+    try:
+        status = os.stat(name)
+    except OSError:  # an editor may be replacing it
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
