@@ -214,13 +214,15 @@ class _Work:
         names = {text.name for text in self.texts}
         for problem in self.problems():
             is_wanted = problem.edits and all(edit.where.file in names for edit in problem.edits)
-            is_allowed = self.unsafe or all(edit.safe for edit in problem.edits)
             mark = _mark(problem)
-            if is_wanted and is_allowed and mark not in self.refused and mark not in self.impossible:
+            if is_wanted and self.is_allowed(problem) and mark not in self.refused and mark not in self.impossible:
                 if hunks := _hunks(self.texts, problem):
                     yield problem, hunks
                 else:
                     self.impossible.add(mark)
+
+    def is_allowed(self, problem: Problem) -> bool:
+        return self.unsafe or all(edit.safe for edit in problem.edits)
 
     def refuse(self, made: Made) -> bool:
         """Return whether the correction of one problem is refused, and note why."""
@@ -237,7 +239,8 @@ class _Work:
     def _why_not_in(self, before: Found, after: Found, batch: Sequence[Made]) -> Problem | None:
         """Return the problem of one run."""
         if not before.readable:  # what else is wrong in the file was not known
-            return next((each for each in after.of_reading if _is_of_edits(each, batch, after.readable)), None)
+            wrong = (each for each in after.of_reading if _is_of_edits(each, batch, after.readable))
+            return next((each for each in wrong if not (each.edits and self.is_allowed(each))), None)
         fixed = [problem for problem, _ in batch if problem in before.problems]
         times = Counter(map(_kind, after.problems))
         times.subtract(map(_kind, before.problems))

@@ -90,6 +90,10 @@ CORRECTED = {
     "fp16: {\n  enabled: true\n  loss_scale: 0\n}\n": "fp16: {\n  enabled: true,\n  loss_scale: 0\n}\n",
     "fp16: {\n  enabled: true;\n  loss_scale: 0\n}\n": "fp16: {\n  enabled: true,\n  loss_scale: 0\n}\n",
     'wandb_team: "a",\n': 'wandb_team: "a"\n',
+    "weight_decy=0.1\n": "weight_decay: 0.1\n",
+    "weight_decyyy=0.1\n": None,
+    "no_weight_tying:ture\n": "no_weight_tying: true\n",
+    "fp16: {enabeld: true\n  loss_scale: 0}\n": "fp16: {enabled: true,\n  loss_scale: 0}\n",
     "seed: 1\nseed: 1\n--lr 0.1\n": "seed: 1\nlr: 0.1\n",  # the second when the text has become YAML
     "<<<<<<< ours\nseed: 1\n=======\nseed: 2\n>>>>>>> theirs\n": None,
 }  # fmt: skip

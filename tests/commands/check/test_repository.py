@@ -31,7 +31,7 @@ ignore = ["no-training-data", "vocabulary-not-named", "fp32-without-tf32", "dial
 [runs]
 sizes = "configs/sizes/*.yml"
 pretrain = { files = ["configs/sizes/large.yml", "configs/cluster.yml"], gpus = 64 }
-cluster = { files = ["configs/sizes/xl.yml", "configs/cluster.yml"], hostfile = "hosts" }
+cluster = { files = ["configs/common.yml", "configs/sizes/xl.yml", "configs/cluster.yml"], hostfile = "hosts" }
 
 [runs.alone]
 base = []

@@ -45,18 +45,19 @@ def test_a_change_is_seen_also_if_the_file_was_gone(watched) -> None:
     path = Path("my.yml")
     path.write_text(GOOD)
 
-    def replaced() -> None:
-        Path("new").write_text(GOOD + "hidden_droput: 0\n")
+    def replaced(key: str = "hidden_droput") -> None:
+        Path("new").write_text(f"{GOOD}{key}: 0\n")
         os.utime("new", ns=(0, 0))
         os.replace("new", path)
 
     steps = [
-        lambda: path.write_text(GOOD + "weight_decy: 0.1\n"), path.unlink, replaced, lambda: None,
-        lambda: path.write_bytes(b"\0"),
+        lambda: path.write_text(GOOD + "weight_decy: 0.1\n"), path.unlink, replaced,
+        lambda: replaced("hidden_dropuot"),  # of the same size and time
+        lambda: None, lambda: path.write_bytes(b"\0"),
     ]  # fmt: skip
     said = watched(["my", "--gpus", "8"], steps)
-    assert [text != "" for text in said] == [True, True, True, True, False, True]
-    wanted = ("", "weight_decy", "[file-missing]", "hidden_droput", "", "[file-not-text]")
+    assert [text != "" for text in said] == [True, True, True, True, True, False, True]
+    wanted = ("", "weight_decy", "[file-missing]", "hidden_droput", "hidden_dropuot", "", "[file-not-text]")
     assert all(want in text for want, text in zip(wanted, said, strict=True))
     assert "error" not in said[0] and "weight_decy" not in said[3]
 
