@@ -38,7 +38,8 @@ def problems_of(text: Text, gpus: int | None) -> Sequence[Problem]:
     keys = {normal(key) for key in _TOP_KEY.findall(text.text)}
     if not any(REGISTRY.find(key) or key in REGISTRY.sections for key in keys):
         return []
-    return find_in(Request([text.name], gpus=gpus))([text]).problems
+    [found] = find_in([Request([text.name], gpus=gpus)])([text])
+    return found.problems
 
 
 def described(cursor: Cursor, file: str, gpus: int | None) -> str:
