@@ -12,6 +12,8 @@ from neoxargs.base.record import Record
 
 #: The file in a run folder that records what the run depends on; `runs/lockfile.py` writes it.
 LOCK_FILE = "run.lock.yml"
+#: The files that can have a repository's table of runs; `commands/check/table.py` reads them.
+RUN_TABLES = OWN_TABLE, SHARED_TABLE = ("deepy.toml", "pyproject.toml")
 #: The file in a run's folders that says who holds them, until the run ends; `processes/run_lock.py` writes it.
 HOLDER_FILE = "run.lock"
 #: Packages of which another version than the installed one can be assumed.

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from neoxargs.base.problems import Problems
 from neoxargs.base.record import replace
-from neoxargs.base.request import LOCK_FILE, Request, is_lock
+from neoxargs.base.request import LOCK_FILE, RUN_TABLES, Request, is_lock
 
 #: The exit code if no table says what is to be checked, as for other wrong command lines.
 NO_RUNS = 2
@@ -62,9 +62,10 @@ def _output_format(options: Namespace, refuse: Refuse) -> str:
 
 
 def _is_repository(files: Sequence[str]) -> bool:
-    """Return whether one folder is given that is not that of a run."""
-    [folder] = files if len(files) == 1 else [""]
-    return os.path.isdir(folder) and not os.path.exists(os.path.join(folder, LOCK_FILE))
+    """Return whether one table of runs is given, or one folder that is not that of a run."""
+    [name] = files if len(files) == 1 else [""]
+    is_table = os.path.basename(name) in RUN_TABLES
+    return is_table or (os.path.isdir(name) and not os.path.exists(os.path.join(name, LOCK_FILE)))
 
 
 def _files_of(request: Request) -> Iterable[str]:
@@ -87,6 +88,8 @@ def _repository(options: Namespace, request: Request, output: str, refuse: Refus
         refuse("--gpus and -d are for the files of one run; of a repository, its table says which GPUs and files")
     if options.changed and not request.files:
         refuse("--changed requires the files that have changed")
+    if _is_repository(request.files) and not options.changed and not os.path.isdir(request.files[0]):
+        request = replace(request, files=[os.path.dirname(request.files[0]) or os.curdir])
     chosen = choose(request.files, options.changed)
     if chosen is None:
         return NO_RUNS

@@ -87,9 +87,8 @@ def choose(words: Sequence[str], changed: bool) -> Chosen | None:
     names = [os.path.realpath(word) for word in words]
     with chdir(folder):
         table = read_table(name)
-        runs = [run for run in table.runs if (not words and not changed) or _has(run, names)]
-        if changed and os.path.realpath(name) in names:
-            runs = [*table.runs]
+        is_about_all = not words or os.path.realpath(name if changed else os.curdir) in names
+        runs = [run for run in table.runs if is_about_all or _has(run, names)]
     if inside and not runs and table.runs:
         what = f"deepy check: no run of {os.path.relpath(path)} has a file in {inside}"
         print(what, file=sys.stderr)

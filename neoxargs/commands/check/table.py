@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, listed, sentence
 from neoxargs.base.record import Record, replace
+from neoxargs.base.request import OWN_TABLE, SHARED_TABLE
 from neoxargs.commands.check.toml_places import PART, Keys, Path
 from neoxargs.commands.explain.catalogue import known_ids
 from neoxargs.hosts.hostfile import read_hostfile
 from neoxargs.resolve.yaml.read import find_file, read_text
 
-ITS_OWN, SHARED = "deepy.toml", "pyproject.toml"
 FOR_EVERY_RUN = ("base", "gpus", "hostfile", "ignore")
 WILDCARDS = frozenset("*?[")
 
@@ -66,7 +66,9 @@ def find_table(folder: str) -> str | None:
     """Return the table of a folder or of the nearest folder above it in the same repository."""
     folder = os.path.abspath(folder)
     while True:
-        if os.path.isfile(path := os.path.join(folder, ITS_OWN)) or _has_table(path := os.path.join(folder, SHARED)):
+        if os.path.isfile(path := os.path.join(folder, OWN_TABLE)) or _has_table(
+            path := os.path.join(folder, SHARED_TABLE)
+        ):
             return path
         above = os.path.dirname(folder)
         if os.path.exists(os.path.join(folder, ".git")) or above == folder:
@@ -81,12 +83,17 @@ def _has_table(path: str) -> bool:
         text = read_text(path).text
     except Problems:  # other programs complain about it
         return False
-    return any(line.startswith(("[tool.deepy]", "[tool.deepy.")) for line in map(str.strip, text.splitlines()))
+    if "deepy" not in text:
+        return False
+    try:
+        return "deepy" in tomllib.loads(text).get("tool", {})
+    except tomllib.TOMLDecodeError:  # which read_table reports if the table of runs is in this file
+        return re.search(r"^\s*\[\s*tool\s*\.\s*deepy\b", text, re.MULTILINE) is not None
 
 
 def read_table(name: str) -> Table:
     """Read a table in the working directory."""
-    prefix: Path = ("tool", "deepy") if name == SHARED else ()
+    prefix: Path = ("tool", "deepy") if name == SHARED_TABLE else ()
     try:
         text = read_text(name).text
     except Problems as stop:
@@ -183,9 +190,10 @@ class _Reader:
         if not gpus or not values.get("files") or None in values.values():
             return
         ignored = frozenset(shared.get("ignore") or ()) | frozenset(own.get("ignore") or ())
-        for run, files in _combinations(name, values["files"]):
-            base = [each for [each], _ in values.get("base", ()) if each not in files]
-            yield Run(run, [*base, *files], gpus, host[0] if host else "", ignored)
+        base = [each for [each], _ in values.get("base", ())]
+        for run, files in _combinations(name, values["files"], base):
+            below = [each for each in base if each not in files]
+            yield Run(run, [*below, *files], gpus, host[0] if host else "", ignored)
 
     def _unknown_keys(self, table: Mapping[str, Any], path: Path, known: Collection[str]) -> None:
         for key, value in table.items():
@@ -238,13 +246,15 @@ class _Reader:
         found = []
         for name in names:
             if name in patterns:
-                files = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+                files = sorted(
+                    {os.path.normpath(file) for file in glob.glob(name, recursive=True) if os.path.isfile(file)}
+                )
                 if not files:
                     self.problem(f"no file matches {name}", self.keys.value(path, name), id="runs-table-file")
                 found.append(_Path(files, True))
                 continue
             try:
-                found.append(_Path([find_file(name)]))
+                found.append(_Path([os.path.normpath(find_file(name))]))
             except Problems as stop:
                 place = self.keys.value(path, name)
                 for each in stop.problems:
@@ -285,13 +295,16 @@ class _Reader:
 EXAMPLE = 'write [runs], and below it, for example: small = { files = ["configs/small.yml"], gpus = 8 }'
 
 
-def _combinations(name: str, paths: Sequence[_Path]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name and the files of each run: one, or one for each match of a pattern."""
-    matches = next((path.files for path in paths if path.is_pattern), None)
+def _combinations(name: str, paths: Sequence[_Path], base: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name and the files of each run: one, or one for each match of a pattern that is not below all."""
+    patterns = (path.files for path in paths if path.is_pattern)
+    matches = next(([file for file in files if file not in base] for files in patterns), None)
     stems = [os.path.splitext(os.path.basename(file))[0] for file in matches or ()]
-    for file, stem in zip(matches or [""], stems or [""], strict=True):
+    if matches is None:
+        yield name, [path.files[0] for path in paths]
+    for file, stem in zip(matches or (), stems, strict=True):
         files = [file if path.is_pattern else path.files[0] for path in paths]
-        yield f"{name}/{stem if stems.count(stem) == 1 else file}" if matches else name, files
+        yield f"{name}/{stem if stems.count(stem) == 1 else file}", files
 
 
 def _remove(table: Any, path: Path) -> None:

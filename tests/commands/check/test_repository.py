@@ -96,8 +96,11 @@ def test_the_table_can_be_in_pyproject(repository: Written, capsys: pytest.Captu
     repository(
         {"pyproject.toml": f'[project]\nname = "x"\n\n[tool.deepy]\n{table}', "sub/pyproject.toml": "[tool.x]\n"}
     )
-    for words in ([], ["."], [str(Path.cwd())]):
+    for words in ([], ["."], [str(Path.cwd())], ["pyproject.toml"], [f"{Path.cwd()}/pyproject.toml"]):
         assert len(answer(capsys, *words)[1]["runs"]) == 12
+    repository({"pyproject.toml": '[tool.deepy]\ngpus = 8\nruns = { a = "../b.yml" }\n', "../b.yml": GOOD})
+    assert [*answer(capsys, ".")[1]["runs"]] == ["a"]
+    repository({"pyproject.toml": f"[tool.deepy]\n{table}"})
     os.chdir("sub")  # the table of the folder above, whose pyproject.toml has one
     assert len(answer(capsys)[1]["runs"]) == 12
     Path("../pyproject.toml").write_text(f"[tool.deepy]\ngpu = 8\n{table}")
@@ -119,6 +122,18 @@ def test_a_problem_of_several_runs_is_told_once(repository: Written, capsys: pyt
     os.chdir("configs")
     assert main(["check"]) == 1
     pinned(capsys.readouterr().err)
+
+
+def test_a_pattern_does_not_match_what_is_below_every_run(
+    repository: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for base in ("configs/common.yml", "./configs/common.yml"):
+        table = f'tool.deepy = {{ base = "{base}", gpus = 8, runs = {{ a = "configs/**/[cm]*.yml" }} }}'
+        Path("deepy.toml").unlink(missing_ok=True)
+        repository({"pyproject.toml": table})
+        runs = answer(capsys)[1]["runs"]
+        assert [*runs] == ["a/cluster", "a/medium", "a/micro", "a/mini"]
+        assert runs["a/mini"]["files"] == ["configs/common.yml", "configs/sizes/mini.yml"]
 
 
 #: Lines of a table -> the places at which it is wrong.
