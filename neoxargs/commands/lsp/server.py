@@ -1,6 +1,7 @@
 """The language server: diagnostics as one types, quick fixes, descriptions and completions (docs/editors.md).
 
-Speaks over standard input and output. A file is checked alone: its syntax, keys, values and the rules between them.
+Speaks over standard input and output. A file is checked with the other files of its runs, as the repository's table
+names them: syntax, keys, values and the rules between them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Server(LanguageServer):
     def check(self, document: TextDocument) -> None:
         """Find the problems of a document, and show them."""
         text = Text(document.path, document.source)
-        self.problems[document.uri] = [each for each in answers.problems_of(text, self.gpus) if _is_in(each, text)]
+        self.problems[document.uri] = answers.problems_of(text, self.gpus)
         found = [self.diagnostic(each, document) for each in self.problems[document.uri]]
         self.text_document_publish_diagnostics(
             lsp.PublishDiagnosticsParams(document.uri, found, version=document.version)
@@ -147,11 +148,6 @@ def make_server() -> Server:
         return actions
 
     return server
-
-
-def _is_in(problem: Problem, text: Text) -> bool:
-    """Whether a problem is of this file, or of no place: then it is shown at the beginning."""
-    return problem.where is None or problem.where.file == text.name
 
 
 def _point(line: int, column: int) -> lsp.Range:
