@@ -171,10 +171,12 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
         trackers.append(WandbTracker(config.wandb, train_values(config)))
     if config.comet.use_comet:
         trackers.append(CometTracker(config.comet, train_values(config)))
-    if profiling.profile:
-        trackers.append(Profile(*steps))
-    if profiling.memory_profiling:
-        trackers.append(MemoryHistory(profiling.memory_profiling_path, setup.on_gpu(), *steps))
+    memory_on_gpu = profiling.memory_profiling and setup.on_gpu()
+    memory_on_cpu = profiling.memory_profiling and not memory_on_gpu
+    if profiling.profile or memory_on_cpu:
+        trackers.append(Profile(*steps, profiling.profile, memory_on_cpu, profiling.memory_profiling_path))
+    if memory_on_gpu:
+        trackers.append(MemoryHistory(profiling.memory_profiling_path))
     return [*trackers, bar] if bar else trackers
 
 

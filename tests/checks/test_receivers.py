@@ -99,7 +99,7 @@ def test_diff_of_two_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_dry_run_assumes_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.yml"
-    file.write_text("\n".join([*(f"{key}: {value}" for key, value in SHAPE.items()), MICS]))
+    file.write_text("\n".join([*(f"{key}: {value}" for key, value in SHAPE.items()), "graph_harvesting: true"]))
     words = ["train.py", str(file), "--dry-run", "--gpus", "4", "--deepspeed"]
     for version, code in (("0.19.6", 0), ("0.19.8", 1)):
         assert main([*words, version]) == code

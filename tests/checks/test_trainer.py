@@ -100,6 +100,8 @@ OTHER: dict[str, Any] = {
     "sequence_parallel_size": 2,
     "tensor_parallel.autotp_size": 2,
     "weight_quantization.quantized_initialization": {"num_bits": 8},
+    "zero_optimization.mics_shard_size": 2,
+    "zero_optimization.offload_optimizer.ratio": 0.5,
 }
 _SAMPLING = "data_efficiency.data_sampling"
 _HEADS = "compression_training.head_pruning.shared_parameters"
@@ -107,6 +109,7 @@ BESIDE = {
     "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
     "checkpoint.writer.io_multiplier": "zero_optimization: {stage: 3}",
     "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
+    "zero_optimization.offload_optimizer.ratio": "zero_optimization: {stage: 3, offload_optimizer: {device: cpu}}",
     f"{_HEADS}.enabled": nested(f"{_HEADS}.num_heads", 2),
     f"{_SAMPLING}.curriculum_learning.enabled": nested(f"{_SAMPLING}.curriculum_learning.curriculum_metrics", {"a": 1}),
     f"{_SAMPLING}.dynamic_batching.enabled": nested(f"{_SAMPLING}.dynamic_batching.max_tokens", 64),

@@ -64,4 +64,4 @@ def partial_optimizer_offload_needs_zero_3(
         return None
     what = f"zero_optimization.offload_optimizer.ratio ({ratio}) is below 1, so "
     what += f"zero_optimization.stage must be 3, not {stage}"
-    return refuse(what, "set zero_optimization.stage to 3, or remove ratio to offload the whole optimizer state")
+    return refuse(what, "remove ratio to offload the whole optimizer state, or set zero_optimization.stage to 3")

@@ -219,6 +219,32 @@ def sequence_parallel_excludes_pipe_partitioned(
 
 
 @check
+def pipe_partitioned_equals_grad_partitioned(
+    pipeline__pipe_partitioned: bool,
+    pipeline__grad_partitioned: bool,
+    model_parallel_size: int,
+    pipe_parallel_size: int,
+) -> Finding | None:
+    """A stage of DeepSpeed's pipeline that receives whole activations waits for whole gradients, and one that receives
+    shards waits for shards. If only activations are sent whole, all ranks wait forever in the first step; if only
+    gradients are, the first step fails.
+
+        model_parallel_size: 2
+        pipe_parallel_size: 2
+        pipeline: {pipe_partitioned: false}
+    """
+    activations, gradients = pipeline__pipe_partitioned, pipeline__grad_partitioned
+    if activations == gradients or model_parallel_size == 1 or pipe_parallel_size < 2:
+        return None
+    off, on = ("grad", "pipe") if activations else ("pipe", "grad")
+    return refuse(
+        f"pipeline.{off}_partitioned (false) must equal pipeline.{on}_partitioned (true)",
+        f"set pipeline.{on}_partitioned to false too, or remove pipeline.{off}_partitioned",
+        about=["pipeline.pipe_partitioned", "pipeline.grad_partitioned"],
+    )
+
+
+@check
 def sequence_parallel_needs_tensor_parallel(sequence_parallel: bool, model_parallel_size: int) -> Finding | None:
     """sequence_parallel splits the sequence across the tensor parallel ranks of a replica. With only one tensor
     parallel rank, nothing is split, and activations take as much memory as without sequence_parallel.

@@ -40,6 +40,15 @@ def first_overflow_halves_the_scale() -> bool:
     return bool(state.cur_scale == 4.0)
 
 
+def zero_unscales_by_the_next_scale() -> bool:
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    step = inspect.getsource(DeepSpeedZeroOptimizer.step)
+    updates_first = step.index("self._update_scale(") < step.index("self.unscale_and_clip_grads(")
+    divide = inspect.getsource(DeepSpeedZeroOptimizer.unscale_and_clip_grads)
+    return updates_first and "combined_scale = self.loss_scale" in divide
+
+
 def steps_to_allocate() -> bool:
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
@@ -64,6 +73,12 @@ def zero2_sums_in_the_models_type() -> bool:
     zero = SimpleNamespace(get_param_gradient_attribute=lambda weight: weight)
     [gradient] = DeepSpeedZeroOptimizer.get_all_grad_tensors(zero, [weight], torch.float32)
     return gradient.dtype is not torch.float32
+
+
+def links_weights_in_declared_order() -> bool:
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    return "lp_param_list=self.bit16_groups[i]" in inspect.getsource(DeepSpeedZeroOptimizer._link_all_hp_params)
 
 
 def zero_builds_another_adagrad() -> bool:

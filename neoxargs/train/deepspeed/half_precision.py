@@ -1,7 +1,7 @@
 """Corrections of DeepSpeed's optimizers for half precision.
 
 They correct the loss scale, the hysteresis, the gradient norm and the first step of the fp16 optimizer without ZeRO,
-and the step of the bf16 optimizer.
+when the loss scale of ZeRO grows, and the step of the bf16 optimizer.
 
 patches.py describes each fault.
 """
@@ -135,6 +135,33 @@ def forget_first_step(optimizer: interface.Fp16) -> None:
     for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
         for weight, copy in zip(weights, copies, strict=True):
             copy.data.copy_(weight.data)
+
+
+def grow_scale_after_step(optimizer: Any) -> None:
+    """Let ZeRO divide gradients by the loss scale that they were multiplied by; other optimizers are not changed.
+
+    A step without overflow updates the scale after it is taken. A step with overflow is skipped, so its order does not
+    matter.
+    """
+    if not isinstance(optimizer, interface.Zero12 | interface.Zero3):
+        return
+    update, take = optimizer._update_scale, optimizer.step
+
+    def update_after_overflow(has_overflow: bool = False) -> None:
+        if has_overflow:
+            update(has_overflow)
+
+    def take_and_update(*arguments: Any, **keywords: Any) -> None:
+        take(*arguments, **keywords)
+        if optimizer.overflow:
+            return
+        before = optimizer.loss_scale
+        update(False)
+        # What quantized gradients left over is scaled like the gradients. DeepSpeed 0.19.8 has no `zeropp_loco_param`.
+        if rescale := getattr(optimizer, "_loco_err_buf_update", None):
+            rescale(False, optimizer.loss_scale / before)
+
+    interface.replace(optimizer, _update_scale=update_after_overflow, step=take_and_update)
 
 
 def step_without_waiting(engine: interface.Engine, mesh: Mesh) -> None:

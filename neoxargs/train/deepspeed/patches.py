@@ -136,9 +136,12 @@ def print_profile(engine: interface.PipelineEngine) -> None:
         loss = train_batch(batches)
         if profiled:
             profiler = vars(engine)["flops_profiler"]  # set in the step
+            timed = engine.wall_clock_breakdown
+            interface.replace(engine, wall_clock_breakdown=lambda: False)  # whose timers the step has reset
             profiler.print_model_profile(
                 engine.global_steps, options.module_depth, options.top_modules, options.detailed, options.output_file
             )
+            interface.replace(engine, wall_clock_breakdown=timed)
             # As the plain engine does after it has printed; it removes the profiler's attributes from the modules.
             profiler.end_profile()
         return loss
@@ -245,6 +248,22 @@ def _with_dtype(optimizer: interface.Zero12, dtype: torch.dtype, method: Callabl
         optimizer.dtype = before
 
 
+def link_reordered(optimizer: Any) -> None:
+    """Let ZeRO-1 and 2 know where `round_robin_gradients` puts each weight; other optimizers are not changed."""
+    if not isinstance(optimizer, interface.Zero12) or not optimizer.round_robin_gradients:
+        return
+    link = optimizer._link_all_hp_params
+
+    def link_in_their_order() -> None:
+        declared, optimizer.bit16_groups = optimizer.bit16_groups, optimizer.round_robin_bit16_groups
+        link()
+        optimizer.bit16_groups = declared
+
+    interface.replace(optimizer, _link_all_hp_params=link_in_their_order)
+    optimizer._link_all_hp_params()
+    optimizer._param_slice_mappings = optimizer._create_param_mapping()
+
+
 PATCHES = (
     Patch(
         "gradient-norm",
@@ -271,6 +290,14 @@ PATCHES = (
         half_precision.Hysteresis,
     ),
     Patch(
+        "zero-unscales-by-next-scale",
+        "0.19",
+        "ZeRO-1 to 3 double the dynamic loss scale of fp16 before they divide the gradients by it. Whenever the scale "
+        "grows, gradients that are not clipped are half of what they should be, and ZeRO-3 reports half of their norm.",
+        canaries.zero_unscales_by_the_next_scale,
+        half_precision.grow_scale_after_step,
+    ),
+    Patch(
         "half-precision-first-step",
         "0.19",
         "The optimizer takes a step on zero gradients to allocate its state. This decays the weights once at the full "
@@ -294,6 +321,14 @@ PATCHES = (
         "sum to `grad_accum_dtype`. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
         sum_in_accumulation_type,
+    ),
+    Patch(
+        "round-robin-links-other-weights",
+        "0.19",
+        "With `round_robin_gradients`, ZeRO-1 and 2 reorder weights in their partitions, but record where each weight "
+        "lies as if they did not: norms and states per weight are those of others, as are universal checkpoints.",
+        canaries.links_weights_in_declared_order,
+        link_reordered,
     ),
     Patch(
         "zero-replaces-adagrad",

@@ -197,6 +197,8 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
             raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
     patches.sum_in_accumulation_type(engine.optimizer)
+    patches.link_reordered(engine.optimizer)
+    half_precision.grow_scale_after_step(engine.optimizer)
     half_precision.step_without_waiting(engine, mesh)
     if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
         own_optimizer.attach(engine)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from neoxargs.train.deepspeed import half_precision
 from neoxargs.train.process import mesh, setup
 from tests.support.layouts import PIPE
 from tests.support.ranks import run_ranks
@@ -99,3 +101,32 @@ def fixed() -> dict[str, list[bool]]:
 
 def test_steps_say_that_a_fixed_loss_scale_overflowed() -> None:
     assert run_ranks(fixed, 1)[0] == {name: [True] * 3 for name in LAYOUTS}
+
+
+def curves(layouts: list[str]) -> dict[str, tuple[list[float], list[float]]]:
+    """Return for each layout the losses with a loss scale that doubles in every step, and with a fixed one."""
+    # Without Adam and clipping, which both hide the length of a gradient.
+    plain: dict[str, Any] = {"optimizer.type": "SGD", "lr": 0.5, "optimizer.params.lr": 0.5, "weight_decay": 0.0}
+    scales = {"grows": {"initial_scale_power": 4, "loss_scale_window": 1}, "fixed": {"loss_scale": 16}}
+    trials = {
+        f"{name} {scale}": Trial(
+            LAYOUTS[name].config | plain,
+            LAYOUTS[name].deepspeed | {"gradient_clipping": 0, "fp16": {"enabled": True, **fp16}},
+        )
+        for name in layouts
+        for scale, fp16 in scales.items()
+    }
+    found = {name: [built.step() for _ in range(4)] for name, built in started(trials)}
+    return {name: (found[f"{name} grows"], found[f"{name} fixed"]) for name in layouts}
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_step_that_doubles_the_scale_is_as_long_as_others(fault: bool) -> None:
+    for name, (grows, fixed) in run_ranks(with_fault if fault else curves, 1, [*LAYOUTS])[0].items():
+        assert (grows == pytest.approx(fixed, rel=1e-4)) != fault, name
+
+
+def with_fault(layouts: list[str]) -> dict[str, tuple[list[float], list[float]]]:
+    """Do the same with DeepSpeed's own order, which divides by the scale of the next step."""
+    half_precision.grow_scale_after_step = lambda optimizer: None
+    return curves(layouts)

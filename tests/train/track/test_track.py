@@ -214,19 +214,22 @@ def test_profile(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
 
 
-def test_memory_history_of_a_cpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [False, True])
+def test_memory_on_a_cpu(times: bool, tmp_path: Path) -> None:
+    """torch ends a process in which two of its profilers run."""
     import torch
 
-    from neoxargs.train.track.profile import MemoryHistory
+    from neoxargs.train.track.profile import Profile
 
-    history = MemoryHistory(str(tmp_path / "memory"), on_gpu=False, first=1, last=2)
-    history.on_start(run(tmp_path))
-    history.on_step(step(1))
+    profile = Profile(1, 2, times, memory=True, path=str(tmp_path / "memory"))
+    profile.on_start(run(tmp_path / "run"))
+    profile.on_step(step(1))
     kept = torch.ones(1000)
-    history.on_step(step(2))
-    history.on_end(DONE)
+    profile.on_step(step(2))
+    profile.on_end(DONE)
     trace = json.loads((tmp_path / "memory" / "mem_snapshot.json").read_text())["traceEvents"]
     assert kept.nbytes in [event["args"]["Bytes"] for event in trace if event["name"] == "[memory]"]
+    assert (tmp_path / "run" / "profile.json").exists() == (tmp_path / "run" / "profile.txt").exists() == times
 
 
 def test_memory_history_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,8 +239,8 @@ def test_memory_history_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     service = Service()
     monkeypatch.setattr(torch.cuda, "memory", service)
-    play(MemoryHistory(None, on_gpu=True, first=1, last=2), tmp_path / "run")
-    play(MemoryHistory(str(tmp_path / "named.pickle"), on_gpu=True, first=1, last=2), tmp_path)
+    play(MemoryHistory(None), tmp_path / "run")
+    play(MemoryHistory(str(tmp_path / "named.pickle")), tmp_path)
     written = [arguments[0] for name, arguments, _ in service.calls if name == "_dump_snapshot"]
     assert written == [str(tmp_path / "run" / "mem_snapshot.pickle"), str(tmp_path / "named.pickle")]
     assert [name for name, _, _ in service.calls[:3]] == [
