@@ -27,6 +27,7 @@ SECTIONS = {
 
 #: What the difference of a value can do, for a warning.
 WARNINGS: dict[str, str] = {
+    "unshown": "no test shows that the difference keeps the result",
     "rounding": "the difference can change only rounding", "nothing": "the difference cannot change training",
     "unread": "the value is not used in training",
 }  # fmt: skip
@@ -42,7 +43,7 @@ def run(request: Request) -> int:
     problems = [_missing_sources(name, missing)] if missing else _settings(lock, side, sources)
     same = "the values and the data are those of the launch"
     if problems:
-        same = "the data is that of the launch; the values that differ cannot change the result"
+        same = "the data is that of the launch; no value that differs is known to change the result"
     if missing:
         same = "the data is that of the launch; the values were not compared"
     problems += _environment(lock, side.config)

@@ -25,7 +25,8 @@ DESCRIPTION = (
     "result of training come first. A and B can be YAML files (a.yml+b.yml merges two files), run folders, "
     "run.lock.yml files or checkpoints, including GPT-NeoX checkpoints. Of two checkpoints, the weights and optimizer "
     "states are compared too. Exit code: 0 if the differences cannot "
-    "change any number in training, 1 if they can or weights differ, 2 if A or B cannot be read."
+    "change any number in training, as tests show for the engine of both runs, 1 otherwise or if weights differ, 2 if "
+    "A or B cannot be read."
 )
 
 
@@ -46,6 +47,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print the comparison and return the exit code; raises Problems if A or B cannot be read."""
     if options.deepspeed:
+        if apart := [
+            option
+            for option in ("--at", "--html", "--allow-rounding")
+            if getattr(options, option[2:].replace("-", "_"))
+        ]:
+            what = f"--deepspeed compares two versions for one file, and {listed(apart, 'and')} two runs"
+            raise Problems(Problem(what, hint=f"remove {listed(apart, 'and')}, or --deepspeed", id="diff-of-two-runs"))
         names = [name for name in (options.a, options.b, *options.more) if name]
         request = Request(names[0].split("+"), (), options.conf_dir, options.gpus, as_json=options.json)
         return upgrade.run(request, upgrade.versions_of(options.deepspeed, names))
@@ -106,7 +114,7 @@ def _step(word: str) -> int:
 
 def exit_code(found: Sequence[RankedDifference], allow_rounding: bool) -> int:
     """Return 1 if a difference can change a number in training."""
-    matter = {"result"} if allow_rounding else {"result", "rounding"}
+    matter = {"result", "unshown"} if allow_rounding else {"result", "unshown", "rounding"}
     return int(any(each.impact in matter for each in found))
 
 
@@ -116,7 +124,12 @@ def _as_json(a: Side, b: Side, found: Sequence[RankedDifference], code: int, mor
         for letter, side in (("a", a), ("b", b))
     }
     verdict = next(
-        (impact for impact in ("result", "rounding", "nothing") if any(each.impact == impact for each in found)), ""
+        (
+            impact
+            for impact in ("result", "unshown", "rounding", "nothing")
+            if any(each.impact == impact for each in found)
+        ),
+        "",
     )
     answer = {
         "ok": not code,

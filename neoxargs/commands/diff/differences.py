@@ -12,12 +12,13 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve.compare.apart import NOT_OF_THE_RUN, names
 from neoxargs.resolve.compare.differences import Difference, differences
 from neoxargs.resolve.compare.impact import Impact, impact_of, kind_of
+from neoxargs.resolve.compare.same_result import EXPECTED, as_shown
 from neoxargs.resolve.provenance import source_of
 
 #: Section of a run.lock.yml -> kind and impact of a difference in it.
 ENVIRONMENT: dict[str, tuple[str, Impact]] = {
-    "code": ("code", "result"), "files": ("content", "result"), "packages": ("package", "rounding"),
-    "hardware": ("hardware", "rounding"),
+    "code": ("code", "result"), "files": ("content", "result"), "packages": ("package", "unshown"),
+    "hardware": ("hardware", "unshown"),
 }  # fmt: skip
 #: Letters of a SHA-256.
 DIGEST = 64
@@ -41,7 +42,7 @@ class RankedDifference(Difference):
 def ranked(a: Side, b: Side) -> list[RankedDifference]:
     """Return all differences; for each impact, those that are set come first, in the registry's order."""
     found = [*_of_values(a, b), *_of_environments(a, b)]
-    order = ("result", "rounding", "nothing", "unread")
+    order = ("result", "unshown", "rounding", "nothing", "unread")
     return sorted(found, key=lambda each: (order.index(each.impact), not each.is_set))
 
 
@@ -64,6 +65,8 @@ def _of_values(a: Side, b: Side) -> Iterator[RankedDifference]:
     for found in differences(a.config, b.config, names(NOT_OF_THE_RUN)):
         parameter = REGISTRY.parameters[found.name]
         impact, note = impact_of(parameter, (a, b))
+        if impact in EXPECTED:
+            impact, note = as_shown(impact, found.names, found.values, (a, b))
         if _same_content(found.name, a, b):
             impact, note = "nothing", "the files have the same content"
         if not any(found.is_read):

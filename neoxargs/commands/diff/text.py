@@ -14,9 +14,17 @@ from neoxargs.resolve.compare.impact import IMPACTS, Impact, kind_of
 
 HEADINGS: dict[Impact, str] = {
     "result": "can change the result",
+    "unshown": "not shown to keep the result",
     "rounding": "can change rounding only",
     "nothing": "cannot change training",
     "unread": "without effect in these runs",
+}
+#: The same for all differences together: that of the first impact that one of them has.
+VERDICTS: dict[Impact, str] = {
+    "result": "the differences can change the result",
+    "unshown": "no test shows that the differences keep the result",
+    "rounding": "the differences cannot change the result, except by rounding",
+    "nothing": "the differences cannot change training",
 }
 
 
@@ -68,12 +76,8 @@ def verdict(a: Side, b: Side, found: Sequence[RankedDifference], weights: Weight
             return "the same configuration"
         return f"the same configuration and {'the same' if weights.same else 'different'} weights"
     impacts = {each.impact for each in found}
-    if "result" in impacts:
-        return "the differences can change the result"
-    if "rounding" in impacts:
-        return "the differences cannot change the result, except by rounding"
-    if "nothing" in impacts:
-        return "the differences cannot change training"
+    if answer := next((sentence for impact, sentence in VERDICTS.items() if impact in impacts), ""):
+        return answer
     spelled = spellings(a, b) if a.has_sources and b.has_sources else ""
     return f"the same run{f', written differently: {spelled}' if spelled else ''}"
 

@@ -13,8 +13,9 @@ from neoxargs.facts.model import DRAWS
 from neoxargs.registry.declare import Parameter
 
 #: result: changes weights and losses. rounding: only in the last digits, by other kernels or order of sums.
-#: nothing: neither. unread: neither run reads the parameter.
-Impact = Literal["result", "rounding", "nothing", "unread"]
+#: nothing: neither. unread: neither run reads the parameter. unshown: rounding or nothing, but no test shows it on the
+#: path of these runs (`same_result`).
+Impact = Literal["result", "unshown", "rounding", "nothing", "unread"]
 
 IMPACTS: dict[str, Impact] = {
     "model": "result", "data": "result", "batch": "result", "optimizer": "result", "schedule": "result",
@@ -35,8 +36,9 @@ EXCEPTIONS = {
     "seed": "seed",
     "loss": "loss_average",
     "start": (
-        "load finetune iteration no_load_optim no_load_rng load_query_key_value_order checkpoint.load_universal "
-        "nebula.enable_nebula_load zero_optimization.load_from_fp32_weights"
+        "load base_checkpoint finetune iteration no_load_optim no_load_rng load_query_key_value_order "
+        "checkpoint.load_universal nebula.enable_nebula_load nebula.nebula_load_path "
+        "zero_optimization.load_from_fp32_weights"
     ),
     "run": "autotuning_run autotuning.",
     "engine keys": "deepspeed_extra_args",
@@ -86,7 +88,7 @@ EXCEPTIONS = {
 #: Parameters that decide which rank, or which micro batch, draws a random number.
 WHO_DRAWS = (
     "model_parallel_size", "pipe_parallel_size", "world_size", "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps", "sequence_parallel", "compile_layers",
+    "gradient_accumulation_steps", "sequence_parallel", "compile_layers", "bias_dropout_fusion",
 )  # fmt: skip
 #: Parameters that decide which tokens the router of a mixture of experts sees together.
 SEEN_TOGETHER = frozenset({"world_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})

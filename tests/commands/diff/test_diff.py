@@ -161,7 +161,9 @@ def test_a_missing_path_has_a_hint(name: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(("kind", "exit_code"), [("Muon", 0), ("sm3", 1)])
 def test_zero_changes_the_result_of_optimizers_that_it_cuts_matrices_for(kind: str, exit_code: int) -> None:
     """tests/train/optim/test_muon.py shows that Muon takes the same steps with every stage."""
-    optimizer = f"{DIALECT}{YAML}train_batch_size: 8\noptimizer: {{type: {kind}}}\ntext_path: t.txt\n"
+    optimizer = (
+        f"{DIALECT}{YAML}train_batch_size: 8\nprecision: bfloat16\noptimizer: {{type: {kind}}}\ntext_path: t.txt\n"
+    )
     for stage in (0, 1):
         Path(f"stage{stage}.yml").write_text(f"{optimizer}zero_stage: {stage}\n")
     assert main(["diff", "stage0.yml", "stage1.yml", "--allow-rounding"]) == exit_code

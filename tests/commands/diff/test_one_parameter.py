@@ -34,11 +34,15 @@ BY_EFFECT = {
 #: What a difference does in finer words than the effect's -> its impact, and the parameters.
 FINER = {
     "changes the samples of a step or limits the gradient": ("result", "train_batch_size gradient_clipping"),
+    "is not tried in these runs (docs/same-result.md)": (
+        "unshown",
+        "bias-dropout-fusion distributed-backend deepspeed_mpi fp32-allreduce fp32_allreduce partition-activations "
+        "distribute-checkpointed-activations contigious-checkpointing activation_checkpointing",
+    ),
     "begins elsewhere": ("result", "load no-load-optim no-load-rng finetune"),
     "computes the same function with other kernels": (
         "rounding",
-        "onnx-safe scaled-upper-triang-masked-softmax-fusion scaled-masked-softmax-fusion bias-dropout-fusion "
-        "distributed-backend",
+        "onnx-safe scaled-upper-triang-masked-softmax-fusion scaled-masked-softmax-fusion",
     ),
     "computes it in another precision": ("rounding", "apply-query-key-layer-scaling attention-softmax-in-fp32"),
     "stores numbers in another format": ("result", "fp16"),
