@@ -15,6 +15,20 @@ nccl.py are its Python part. ahead_of_time.py compiles the kernels of torch.comp
 them.
 """
 
+from importlib.util import find_spec
+
+import pytest
+
 from tests.support.simulated_gpu.machine import MACHINE
 
-__all__ = ["MACHINE"]
+__all__ = ["MACHINE", "NEEDS_TRITON"]
+
+#: Marks of tests that compile kernels.
+NEEDS_TRITON = [
+    pytest.mark.compiler,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        find_spec("triton") is None, reason="Triton is not installed: pip install -c constraints.txt -e '.[kernels]'"
+    ),
+]

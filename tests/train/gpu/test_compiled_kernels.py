@@ -6,7 +6,6 @@ attention is torch's own kernel on a GPU; the simulated GPU has none, and torch.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 
@@ -16,14 +15,7 @@ import torch
 from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
 
-pytestmark = [
-    pytest.mark.compiler,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        find_spec("triton") is None, reason="Triton is not installed: pip install -c constraints.txt -e '.[kernels]'"
-    ),
-]
+pytestmark = simulated_gpu.NEEDS_TRITON
 
 A100, H100 = (8, 0), (9, 0)
 both = pytest.mark.parametrize("capability", [A100, H100], ids=["A100", "H100"])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -14,14 +13,7 @@ import torch
 from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
 
-pytestmark = [
-    pytest.mark.compiler,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        find_spec("triton") is None, reason="Triton is not installed: pip install -c constraints.txt -e '.[kernels]'"
-    ),
-]
+pytestmark = simulated_gpu.NEEDS_TRITON
 
 MODELS: dict[str, dict[str, Any]] = {
     "Pythia": {"pos_emb": "rotary", "rotary_pct": 0.25, "gpt_j_residual": True},
