@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from neoxargs.base.problems import SET, Problem
+from neoxargs.base.regular_files import read_regular
 from neoxargs.base.text import format_count
 from neoxargs.config.config import Config
 from neoxargs.facts.model import GATED, mlp_width, parameters, vocabulary_rows
@@ -64,8 +65,8 @@ def _is_a_third(config: Config) -> bool:
 def _in_comment(file: Path) -> list[float]:
     """Return the numbers of parameters that the lines before the first key claim."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):  # not a file: read from standard input, or in a browser
+        lines = read_regular(file).decode().splitlines()
+    except (OSError, ValueError):  # a pipe, which could be read only once, or a text that is not in a file
         return []
     comment = " ".join(takewhile(lambda line: not line.strip() or line.startswith("#"), lines))
     return [float(number) * UNITS[unit.lower()] for number, unit in IN_WORDS.findall(comment)]

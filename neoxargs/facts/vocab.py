@@ -81,6 +81,20 @@ def ids_of_tokens(tokenizer_type: str, vocab_file: str | None) -> dict[str, int]
         return None
 
 
+def merges_of(tokenizer_type: str, vocab_file: str | None, merge_file: str | None) -> set[tuple[str, ...]]:
+    """Return the pairs of tokens that a byte pair encoding merges; empty if it is none, or that is not known."""
+    try:
+        if tokenizer_type == "GPT2BPETokenizer":
+            lines = read_regular(Path(merge_file or ""), MAX_BYTES).decode().splitlines()
+            return {tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")}
+        model = _json(str(tokenizer_file(vocab_file or "")))["model"] if tokenizer_type in _IDS else {}
+        if model.get("type") != "BPE" or model.get("dropout"):
+            return set()
+        return {tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # reported where the tokenizer is loaded
+        return set()
+
+
 def vocab_file_hash(vocab_file: str | None) -> str:
     """Return the hash of a vocabulary file; "" if there is no such file."""
     try:
@@ -133,7 +147,7 @@ def tokenizer_file(path: str) -> Path:
 
 def _ids(tree: Any, *more: str) -> dict[str, int]:
     """Return token -> id of a tokenizer.json or vocab.json. more: tokens to add to it."""
-    is_vocabulary = "model" not in tree
+    is_vocabulary = not isinstance(tree.get("model"), dict)  # `model` is a token of GPT-2
     ids = _model_ids(tree if is_vocabulary else tree["model"]["vocab"])
     added = [] if is_vocabulary else [token["content"] for token in tree.get("added_tokens") or ()]
     following = len(ids)

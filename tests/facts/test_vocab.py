@@ -14,6 +14,13 @@ def test_tokenizers_without_a_file() -> None:
     assert vocabulary_size("TiktokenTokenizer", "cl100k_base") == 100277
 
 
+def test_a_vocab_json_may_have_the_token_model(tmp_path) -> None:
+    """As GPT-2's, which is not a tokenizer.json for that."""
+    path = tmp_path / "vocab.json"
+    path.write_text('{"model": 0, "a": 1}')
+    assert vocabulary_size("GPT2BPETokenizer", str(path)) == 2
+
+
 def test_a_vocab_json_counts_its_entries(tmp_path) -> None:
     path = tmp_path / "vocab.json"
     path.write_text(json.dumps({"a": 0, "b": 1, "<|endoftext|>": 2}))

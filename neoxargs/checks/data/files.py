@@ -16,6 +16,7 @@ from pathlib import Path
 from neoxargs.base.problems import MAX_DRAWN, Problem, Problems, listed
 from neoxargs.base.record import replace
 from neoxargs.base.regular_files import is_special, read_regular
+from neoxargs.checks.data.merges import unmerged
 from neoxargs.config.config import Config
 from neoxargs.facts.data import path_list
 from neoxargs.facts.model import vocabulary_rows
@@ -268,6 +269,11 @@ def _unknown_ids(config: Config, name: str, prefix: str, is_label: bool) -> Iter
         what = f"{name}: {prefix}.bin contains token id {ids[1].id}"
     elif tokens and largest and largest < tokens - 1:
         what = f"{name}: the token ids in {prefix}.bin are stored as numbers up to {largest:,}"
+    elif not is_label and (share := unmerged(config, prefix)):
+        what = f"{name}: {share:.1%} of the neighbours within words in {prefix}.bin are a single token of the tokenizer"
+        about = (name, "vocab_file")
+        yield Problem(what, where, SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
+        return
     else:
         return
     what, about = f"{what}, but the tokenizer has {tokens:,} tokens", (name, "tokenizer_type")

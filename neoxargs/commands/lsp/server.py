@@ -15,7 +15,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import TextDocument
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, Problem, sentence, without_secrets
+from neoxargs.base.problems import Place, Problem, sentence
 from neoxargs.commands.lsp import answers
 from neoxargs.commands.lsp.cursor import Cursor, cursor_at
 
@@ -48,10 +48,9 @@ class Server(LanguageServer):
             lsp.DiagnosticRelatedInformation(lsp.Location(Path(file).as_uri(), _point(line, column)), "see here")
             for file, line, column in answers.declaration(problem)
         ]
-        hint = f"\n{without_secrets(problem.hint)}" if problem.hint else ""
         return lsp.Diagnostic(
             self.range(problem.where, document),
-            f"{sentence(problem)}{hint}",
+            "\n".join(filter(None, (sentence(problem), _hint(problem)))),
             SEVERITIES[problem.severity],
             code=problem.id,
             source="deepy",
@@ -141,13 +140,18 @@ def make_server() -> Server:
             if after is not None:
                 edit = lsp.WorkspaceEdit({document.uri: [lsp.TextEdit(whole, after)]})
                 safe = all(edit.safe for edit in problem.edits)
-                title = without_secrets(problem.hint) or sentence(problem)
+                title = _hint(problem) or sentence(problem)
                 actions.append(
                     lsp.CodeAction(title, lsp.CodeActionKind.QuickFix, [shown], is_preferred=safe, edit=edit)
                 )
         return actions
 
     return server
+
+
+def _hint(problem: Problem) -> str:
+    hint: str = problem.to_json()["hint"]
+    return hint
 
 
 def _point(line: int, column: int) -> lsp.Range:

@@ -1,0 +1,48 @@
+"""Whether the tokens of a file can have been made by the tokenizer of the configuration, told from the tokens alone.
+
+Byte pair encoding ends when no two neighbours of a word can be merged. So where the ids of a file, read as tokens of
+this tokenizer, are neighbours that it merges, it has not made them. Only letters of ASCII are looked at: they are of
+one word in every tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from neoxargs.config.config import Config
+from neoxargs.facts.vocab import ids_of_tokens, merges_of
+from neoxargs.files.token_files.index import some_ids
+
+#: Token ids that are read.
+READ = 1 << 16
+#: Number and share of neighbours that are merged by another tokenizer at least. Of a tokenizer's own files, none are,
+#: except at the joints of a text that was tokenised in pieces.
+LEAST, SHARE = 8, 0.002
+#: What marks the beginning of a word, in GPT-2's and in SentencePiece's vocabularies.
+SPACES = "Ġ▁"
+
+
+def unmerged(config: Config, prefix: str) -> float | None:
+    """Return the share of neighbours in a token file that the tokenizer merges; None if that is usual, or unknown."""
+    tokenizer = config.tokenizer
+    merges = merges_of(tokenizer.tokenizer_type or "", tokenizer.vocab_file, tokenizer.merge_file)
+    ids = ids_of_tokens(tokenizer.tokenizer_type or "", tokenizer.vocab_file) if merges else None
+    if not merges or not ids:
+        return None
+    words = {
+        id_: token for token, id_ in ids.items() if token.lstrip(SPACES).isascii() and token.lstrip(SPACES).isalpha()
+    }
+    total = wrong = 0
+    for _, part in some_ids(prefix, READ):
+        for pair in _neighbours(part, words):
+            total, wrong = total + 1, wrong + (pair in merges)
+    return wrong / total if wrong >= max(LEAST, SHARE * total) else None
+
+
+def _neighbours(ids: Sequence[int], words: dict[int, str]) -> Iterator[tuple[str, str]]:
+    """Yield each token of letters with the one behind it, if that continues its word."""
+    for first, second in pairwise(ids):
+        left, right = words.get(first), words.get(second)
+        if left and right and right[0] not in SPACES:
+            yield left, right
