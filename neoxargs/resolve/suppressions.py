@@ -17,6 +17,10 @@ from neoxargs.resolve.yaml.compose import lines_of
 UNUSED = "unused-suppression"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*deepy:\s*ignore(?P<file>-file)?\[(?P<ids>[^\]]*)\]")
 
+#: A text in quotes, and a quote that begins one. An apostrophe within a word begins none.
+_QUOTED = re.compile(r"""(?:^|(?<=[\s\[{,:]))(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')""")
+_OPEN_QUOTE = re.compile(r"""(?:^|(?<=[\s\[{,:]))["']""")
+
 
 class Suppression(NamedTuple):
     """One id in a comment, and the place of the comment."""
@@ -44,12 +48,19 @@ def suppressions(texts: Iterable[Text]) -> Iterator[Suppression]:
             continue
         for number, line in enumerate(lines_of(text), 1):
             for match in _COMMENT.finditer(line):
+                if _is_quoted(line[: match.start()]):
+                    continue
                 where = Place(name, number, match.start() + 1, line, match.end() - match.start())
                 ids = list(re.finditer(r"[^\s,][^,]*[^\s,]|[^\s,]", match["ids"]))
                 for each in ids:
                     start = match.start("ids") + each.start()
                     in_line = where._replace(column=start + 1, width=len(each[0]))
                     yield Suppression(each[0], where, in_line, match["file"] is not None, len(ids) == 1)
+
+
+def _is_quoted(before: str) -> bool:
+    """Return whether what follows in the line is in quotes, as far as one line tells."""
+    return _OPEN_QUOTE.search(_QUOTED.sub("", before)) is not None
 
 
 def not_suppressed(problems: Iterable[Problem], texts: Iterable[Text]) -> list[Problem]:

@@ -515,8 +515,7 @@ def page() -> str:
         f"All of these are changed at once: {_codes(together['names'])}.",
         f"The paths are {_codes(together['paths'])}. For a path that is not among them, its engine and stage, its "
         "precision, its optimizer and each other part must be in one of them.",
-        "Refused there, and so not tried:",
-        "\n".join(refused),
+        *(["Refused there, and so not tried:", "\n".join(refused)] if refused else []),
         "The trainer does not read the launcher's settings, which therefore cannot change the result.",
         "## Not tried",
         "\n".join(untried),

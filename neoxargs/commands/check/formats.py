@@ -75,20 +75,20 @@ def sarif(problems: Sequence[Problem], files: Sequence[str]) -> str:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_sarif_result(problem, ids.index(problem.id)) for problem in problems],
+        "results": [_sarif_result(problem, ids.index(problem.id), files[0]) for problem in problems],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _sarif_result(problem: Problem, index: int) -> dict[str, Any]:
+def _sarif_result(problem: Problem, index: int, file: str) -> dict[str, Any]:
+    """Return a problem; one without a place is of the first file, because GitHub refuses results without a location."""
     result: dict[str, Any] = {
         "ruleId": problem.id,
         "ruleIndex": index,
         "level": problem.severity,
         "message": {"text": _message(problem)},
+        "locations": [{"physicalLocation": _sarif_place(_in_file(problem) or Place(file, 0, 0))}],
     }
-    if where := _in_file(problem):
-        result["locations"] = [{"physicalLocation": _sarif_place(where)}]
     if also := [place for place in problem.also if place.file != SET]:
         result["relatedLocations"] = [{"physicalLocation": _sarif_place(place)} for place in also]
     if problem.edits and all(edit.do == "replace" and edit.safe and edit.where.file != SET for edit in problem.edits):

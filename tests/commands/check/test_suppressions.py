@@ -59,6 +59,16 @@ def test_a_comment_that_suppresses_nothing_is_a_warning(warnings) -> None:
     ]
 
 
+@pytest.mark.parametrize("value", ["it's", "'it''s # '", '"a # b"', "[a, 'b']"])
+def test_a_comment_behind_quotes_counts_and_one_inside_does_not(warnings, value: str) -> None:
+    line = "log_interval: 5000"
+    assert warnings(TEXT.replace(line, f"{line}  # {value}  # deepy: ignore[{INTERVAL}]")) == [NO_DATA, RATE]
+    inside = TEXT + f'wandb_group: "runs # deepy: ignore-file[{INTERVAL}]"\n'
+    assert INTERVAL in warnings(inside)
+    named = TEXT + f"wandb_group: {value}  # deepy: ignore-file[{INTERVAL}]\n"
+    assert INTERVAL not in warnings(named)
+
+
 def test_a_comment_for_the_file(warnings) -> None:
     comment = f"# deepy: ignore-file[{INTERVAL},{NO_DATA}]\n"
     assert warnings(TEXT + comment) == warnings(comment + TEXT) == [RATE]

@@ -86,7 +86,7 @@ def start(capability: Capability) -> list[Kernel]:
 
 
 def interpret(capability: Capability) -> None:
-    """Simulate a GPU of this capability that runs kernels; needs TRITON_INTERPRET=1 before Triton is imported."""
+    """Simulate a GPU of this capability that runs kernels; needs TRITON_INTERPRET=1 when Triton is imported."""
     import triton.language as tl
     from torch._inductor.runtime import triton_helpers
 
