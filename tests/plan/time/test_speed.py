@@ -46,9 +46,12 @@ def test_tensor_parallel_volume(changes: list[str], all_reduces: float, tmp_path
     assert plan.speed.volume.tensor == pytest.approx(expected)
 
 
+WHOLE = ["pipeline.pipe_partitioned=false", "pipeline.grad_partitioned=false"]
+
+
 @pytest.mark.parametrize(
     ("changes", "share"),
-    [([], 1 / 2), (["pipeline.grad_partitioned=false"], 1), (["sequence_parallel=true"], 1 / 2)],
+    [([], 1 / 2), (WHOLE, 1), (["sequence_parallel=true"], 1 / 2)],
 )
 def test_pipeline_volume(changes: list[str], share: float, tmp_path: Path) -> None:
     plan, stream = plan_and_stream(tmp_path, "pipe_parallel_size=2", "model_parallel_size=2", *changes)
