@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, models, pre_tokenizers, trainers
 
+from neoxargs.base.problems import render
 from neoxargs.checks.data.files import missing_files
 from neoxargs.checks.data.merges import unmerged
 from neoxargs.config.config import Config
@@ -92,7 +94,7 @@ def test_check_says_so(tokenizers: dict[str, Path], tmp_path: Path, monkeypatch:
     tokenised(Path(), tokenizers["prose"], "prose")
     tokenizers["code"].rename("tokenizer.json")
     both = config(tokenizer_type="HFTokenizer", vocab_file="tokenizer.json", data_path="data")
-    pinned(missing_files(both))
+    pinned(re.sub(r"[\d.]+%", "N%", render(missing_files(both))))  # the texts are pages that change
     Path("tokenizer.json").rename(tokenizers["code"])
 
 
