@@ -238,11 +238,11 @@ def lsp(words: list[str]) -> int:
     try:
         from neoxargs.commands.lsp.server import serve
     except ModuleNotFoundError as error:
-        package, hint = (
-            (error.name or "").partition(".")[0],
+        package = (error.name or "").partition(".")[0]
+        what, hint = (
+            f"deepy lsp needs the package {package}",
             "install it with `pip install -c constraints.txt -e '.[lsp]'`",
         )
-        what = f"deepy lsp needs the package {package}"
         raise Problems(Problem(what, hint=hint, id="lsp-needs-a-package")) from None
     return serve()
 

@@ -285,7 +285,7 @@ CHECKS: tuple[Check, ...] = (
     Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config, training=False), ("generate", "eval")),
-    Check("values", lambda spec: other_size(spec.config)),
+    Check("values", lambda spec: other_size(spec.config, spec.texts)),
     Check("values", lambda spec: groups_across_hosts(spec.config, spec.resources)),
     Check("values", receiver_problems),
     Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Problem
-from neoxargs.base.regular_files import read_regular
 from neoxargs.base.text import format_count
 from neoxargs.config.config import Config
 from neoxargs.facts.model import GATED, mlp_width, parameters, vocabulary_rows
@@ -29,11 +29,11 @@ LEAST, MOST = 0.75, 1.3
 ANOTHER = 4
 
 
-def other_size(config: Config) -> Iterator[Problem]:
-    """Yield a warning if the model is far from as large as the file with its sizes says."""
+def other_size(config: Config, texts: Iterable[Text]) -> Iterator[Problem]:
+    """Yield a warning if the model is far from as large as the file with its sizes says. texts: of the files."""
     place = config.place("hidden_size")
     by_name = claimed(Path(place.file).stem) if place and place.file != SET else []
-    claims = by_name or (_in_comment(Path(place.file)) if place and place.file != SET else [])
+    claims = by_name or [claim for name, text in texts if place and name == place.file for claim in _in_comment(text)]
     if not claims or config.moe.moe_num_experts > 1 or _is_a_third(config):
         return
     rows = vocabulary_rows(config)
@@ -62,13 +62,9 @@ def _is_a_third(config: Config) -> bool:
     return counts_three and narrow and config.is_set("intermediate_size")
 
 
-def _in_comment(file: Path) -> list[float]:
+def _in_comment(text: str) -> list[float]:
     """Return the numbers of parameters that the lines before the first key claim."""
-    try:
-        lines = read_regular(file).decode().splitlines()
-    except (OSError, ValueError):  # a pipe, which could be read only once, or a text that is not in a file
-        return []
-    comment = " ".join(takewhile(lambda line: not line.strip() or line.startswith("#"), lines))
+    comment = " ".join(takewhile(lambda line: not line.strip() or line.startswith("#"), text.splitlines()))
     return [float(number) * UNITS[unit.lower()] for number, unit in IN_WORDS.findall(comment)]
 
 

@@ -37,19 +37,19 @@ PADDING = "<|padding|>"
 def vocabulary_size(tokenizer_type: str | None, vocab_file: str | None) -> int | None:
     """Return the number of token ids before padding, or None if it cannot be known without the tokenizer."""
     try:
-        return _counted(tokenizer_type or "", vocab_file, _stamp(vocab_file))
+        return _counted(tokenizer_type or "", vocab_file, stamp(vocab_file))
     except (OSError, ValueError, TypeError, AttributeError):
         return None  # a missing or malformed file is reported where the tokenizer is loaded
 
 
 @lru_cache(maxsize=8)  # a search of layouts needs the number for each of them
-def _counted(tokenizer_type: str, vocab_file: str | None, stamp: object) -> int | None:
+def _counted(tokenizer_type: str, vocab_file: str | None, version: object) -> int | None:
     """Count the tokens, once for each version of a file."""
     count = _COUNTS.get(tokenizer_type)
     return count(vocab_file) if count else None
 
 
-def _stamp(vocab_file: str | None) -> object:
+def stamp(vocab_file: str | None) -> object:
     """Return what changes when the file does."""
     if not vocab_file or not (file := tokenizer_file(vocab_file)).is_file():
         return None
@@ -192,11 +192,11 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _json(path: str | None) -> Any:
     assert path is not None
-    return _parsed(path, _stamp(path))
+    return _parsed(path, stamp(path))
 
 
 @lru_cache(maxsize=2)  # several checks read the same file, which may have megabytes
-def _parsed(path: str, stamp: object) -> Any:
+def _parsed(path: str, version: object) -> Any:
     try:
         return json.loads(read_regular(path, MAX_BYTES).decode())
     except RecursionError:

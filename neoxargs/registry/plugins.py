@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.registry import REGISTRY, SUBJECTS, Group, Parameter, normal
 from neoxargs.registry.declare import GROUPS
+from neoxargs.registry.types import choices_of
 
 ENTRY_POINTS = "neoxargs.plugins"
 #: The plugins of this process, in the order in which they were loaded.
@@ -209,7 +210,7 @@ def _choice_problems(row: _Choices, plugin: str) -> Iterator[Problem]:
         what = f"plugin {plugin} adds choices to {row.name}, which is not a parameter"
         yield Problem(what, id="plugin-choice-not-possible")
         return
-    present = _choices_of(parameter.type)
+    present = {value for value in choices_of(parameter.type) if not isinstance(value, bool)}
     if not present:
         what = f"plugin {plugin} cannot add choices to {row.name}, which has no list of choices"
         yield Problem(what, id="plugin-choice-not-possible", about=(row.name,))
@@ -219,10 +220,3 @@ def _choice_problems(row: _Choices, plugin: str) -> Iterator[Problem]:
             reason = f"plugin {owner} has added it already" if owner else "it is already a choice"
             what = f"plugin {plugin} adds the choice {value} to {row.name}: {reason}"
             yield Problem(what, id="plugin-choice-taken", about=(row.name,))
-
-
-def _choices_of(kind: Any) -> set[Any]:
-    """Return the values of every `Literal` in a type."""
-    if get_origin(kind) is Literal:
-        return set(get_args(kind))
-    return set().union(*(_choices_of(part) for part in get_args(kind) if get_args(part) or get_origin(part)))

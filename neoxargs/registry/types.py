@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple  # noqa: F401 - Any is for types of data files
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 
 class Bound(NamedTuple):
@@ -26,6 +26,15 @@ class Bound(NamedTuple):
             return f"from {self.ge} to {self.le}"
         sides = {"at least": self.ge, "greater than": self.gt, "at most": self.le, "less than": self.lt}
         return " and ".join(f"{words} {limit}" for words, limit in sides.items() if limit is not None)
+
+
+def choices_of(kind: Any) -> list[Any]:
+    """Return the values that a type names: those of every `Literal` in it, and of bool."""
+    if kind is bool:
+        return [True, False]
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [value for part in get_args(kind) for value in choices_of(part)]
 
 
 Count = Annotated[int, Bound(ge=1)]

@@ -254,7 +254,8 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         return
     made_by = None if is_label else tokenised_by(prefix)
     other = list(_other_tokenizer(config, name, prefix, made_by)) if made_by else []
-    yield from other or _unknown_ids(config, name, prefix, is_label)
+    found = other or list(_unknown_ids(config, name, prefix, is_label))
+    yield from found if found or made_by or is_label else _unmerged(config, name, prefix)
 
 
 def _unknown_ids(config: Config, name: str, prefix: str, is_label: bool) -> Iterator[Problem]:
@@ -269,15 +270,18 @@ def _unknown_ids(config: Config, name: str, prefix: str, is_label: bool) -> Iter
         what = f"{name}: {prefix}.bin contains token id {ids[1].id}"
     elif tokens and largest and largest < tokens - 1:
         what = f"{name}: the token ids in {prefix}.bin are stored as numbers up to {largest:,}"
-    elif not is_label and (share := unmerged(config, prefix)):
-        what = f"{name}: {share:.1%} of the neighbours within words in {prefix}.bin are a single token of the tokenizer"
-        about = (name, "vocab_file")
-        yield Problem(what, where, SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
-        return
     else:
         return
     what, about = f"{what}, but the tokenizer has {tokens:,} tokens", (name, "tokenizer_type")
     yield Problem(what, where, SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
+
+
+def _unmerged(config: Config, name: str, prefix: str) -> Iterator[Problem]:
+    """Yield a warning about tokens that the tokenizer of the configuration cannot have left beside each other."""
+    if share := unmerged(config, prefix):
+        what = f"{name}: {share:.1%} of the neighbours within words in {prefix}.bin are a single token of the tokenizer"
+        where, about = config.source(name).where, (name, "vocab_file")
+        yield Problem(what, where, SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
 
 
 def _ids(prefix: str) -> tuple[Extreme, Extreme] | None:

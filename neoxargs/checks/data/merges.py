@@ -8,10 +8,11 @@ one word in every tokenizer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from neoxargs.config.config import Config
-from neoxargs.facts.vocab import ids_of_tokens, merges_of
+from neoxargs.facts.vocab import ids_of_tokens, merges_of, stamp
 from neoxargs.files.token_files.index import some_ids
 
 #: Token ids that are read.
@@ -26,18 +27,28 @@ SPACES = "Ġ▁"
 def unmerged(config: Config, prefix: str) -> float | None:
     """Return the share of neighbours in a token file that the tokenizer merges; None if that is usual, or unknown."""
     tokenizer = config.tokenizer
-    merges = merges_of(tokenizer.tokenizer_type or "", tokenizer.vocab_file, tokenizer.merge_file)
-    ids = ids_of_tokens(tokenizer.tokenizer_type or "", tokenizer.vocab_file) if merges else None
-    if not merges or not ids:
-        return None
-    words = {
-        id_: token for token, id_ in ids.items() if token.lstrip(SPACES).isascii() and token.lstrip(SPACES).isalpha()
-    }
+    files = tokenizer.vocab_file, tokenizer.merge_file
+    words, merges = _words_and_merges(tokenizer.tokenizer_type or "", *files, tuple(map(stamp, files)))
     total = wrong = 0
-    for _, part in some_ids(prefix, READ):
+    for _, part in some_ids(prefix, READ) if words else ():
         for pair in _neighbours(part, words):
             total, wrong = total + 1, wrong + (pair in merges)
     return wrong / total if wrong >= max(LEAST, SHARE * total) else None
+
+
+@lru_cache(maxsize=1)  # of one tokenizer, for all token files
+def _words_and_merges(
+    kind: str, vocab_file: str | None, merge_file: str | None, stamps: object
+) -> tuple[dict[int, str], set[tuple[str, ...]]]:
+    """Return id -> token of the tokens of letters, and the pairs that are merged; empty if they are not known."""
+    merges = merges_of(kind, vocab_file, merge_file)
+    ids = ids_of_tokens(kind, vocab_file) if merges else None
+    words = {}
+    for token, id_ in (ids or {}).items():
+        word = token.lstrip(SPACES)
+        if word.isascii() and word.isalpha():
+            words[id_] = token
+    return words, merges
 
 
 def _neighbours(ids: Sequence[int], words: dict[int, str]) -> Iterator[tuple[str, str]]:

@@ -107,15 +107,13 @@ def show_diff(done: Fixes) -> int:
     return int(bool(changed))
 
 
-def report_fixes(done: Fixes, is_printed: bool = True) -> Sequence[Problem]:
-    """Return what was corrected; print a line on stderr for each, and for what was not, with the reason."""
+def report_fixes(done: Fixes) -> None:
+    """Print a line on stderr for each correction, and for each that was not made, with the reason."""
     by_place = sorted(done.fixed, key=lambda problem: problem.where[:2] if problem.where else ())
     lines = [f"corrected      {_line(problem)}" for problem in by_place]
     lines += [f"not corrected  {_line(problem)}, because then: {_line(why)}" for problem, why in done.refused]
     lines += [f"not corrected  {_line(problem)}, because it is not in a file" for problem in done.in_command]
-    if is_printed:
-        print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
-    return done.fixed
+    print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
 def _line(problem: Problem) -> str:

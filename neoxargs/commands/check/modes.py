@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.base.problems import Problems
 from neoxargs.base.record import replace
 from neoxargs.base.request import LOCK_FILE, RUN_TABLES, Request, is_lock
+
+if TYPE_CHECKING:
+    from neoxargs.commands.check.repository import Chosen
 
 #: The exit code if no table says what is to be checked, as for other wrong command lines.
 NO_RUNS = 2
@@ -42,7 +45,10 @@ def _check(options: Namespace, request: Request, output: str) -> int:
 
         if options.diff:
             return fix.show_diff(fix.fixes([request], options.unsafe_fixes))
-        fixed = fix.report_fixes(fix.write([request], options.unsafe_fixes), output == "text")
+        done = fix.write([request], options.unsafe_fixes)
+        fixed = done.fixed
+        if output == "text":
+            fix.report_fixes(done)
     from neoxargs.commands.check.command import run
 
     return run(request, fixed, output, options.strict)
@@ -90,22 +96,25 @@ def _repository(options: Namespace, request: Request, output: str, refuse: Refus
         refuse("--changed requires the files that have changed")
     if _is_repository(request.files) and not options.changed and not os.path.isdir(request.files[0]):
         request = replace(request, files=[os.path.dirname(request.files[0]) or os.curdir])
-    chosen = choose(request.files, options.changed)
-    if chosen is None:
+
+    def chosen() -> Chosen | None:
+        return choose(request.files, options.changed)
+
+    first = chosen()
+    if first is None:
         return NO_RUNS
     if options.watch:
         from neoxargs.commands.check.watch import watch
 
-        return watch(lambda: _check_runs(options, request, output), lambda: watched(request.files, options.changed))
-    return _check_runs(options, request, output)
+        # The table may have changed, or be gone.
+        again = lambda: (runs := chosen()) and _check_runs(options, request, output, runs)  # noqa: E731
+        return watch(again, lambda: watched(request.files, options.changed))
+    return _check_runs(options, request, output, first)
 
 
-def _check_runs(options: Namespace, request: Request, output: str) -> int:
-    from neoxargs.commands.check.repository import choose, run, seen_from_here, working_in
+def _check_runs(options: Namespace, request: Request, output: str, chosen: Chosen) -> int:
+    from neoxargs.commands.check.repository import run, seen_from_here, working_in
 
-    chosen = choose(request.files, options.changed)
-    if chosen is None:  # while it is watched
-        return NO_RUNS
     fixed = None
     if options.fix or options.diff:
         from neoxargs.commands.check import fix
@@ -116,5 +125,7 @@ def _check_runs(options: Namespace, request: Request, output: str) -> int:
         done = seen_from_here(done, chosen.folder)
         if options.diff:
             return fix.show_diff(done)
-        fixed = fix.report_fixes(done, output == "text")
+        fixed = done.fixed
+        if output == "text":
+            fix.report_fixes(done)
     return run(chosen, request, output, fixed, options.strict)

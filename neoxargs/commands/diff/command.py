@@ -123,14 +123,8 @@ def _as_json(a: Side, b: Side, found: Sequence[RankedDifference], code: int, mor
         letter: {"name": side.name, "kind": side.kind, "ranks": side.ranks, "not_recorded": text.not_compared(side)}
         for letter, side in (("a", a), ("b", b))
     }
-    verdict = next(
-        (
-            impact
-            for impact in ("result", "unshown", "rounding", "nothing")
-            if any(each.impact == impact for each in found)
-        ),
-        "",
-    )
+    impacts = {each.impact for each in found}
+    verdict = next((impact for impact in text.VERDICTS if impact in impacts), "")
     answer = {
         "ok": not code,
         "verdict": verdict or ("weights" if code else "same"),

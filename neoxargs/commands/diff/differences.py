@@ -11,7 +11,7 @@ from neoxargs.commands.diff.side import Side
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.compare.apart import NOT_OF_THE_RUN, names
 from neoxargs.resolve.compare.differences import Difference, differences
-from neoxargs.resolve.compare.impact import Impact, impact_of, kind_of
+from neoxargs.resolve.compare.impact import IMPACT_ORDER, Impact, impact_of, kind_of
 from neoxargs.resolve.compare.same_result import EXPECTED, as_shown
 from neoxargs.resolve.provenance import source_of
 
@@ -42,8 +42,7 @@ class RankedDifference(Difference):
 def ranked(a: Side, b: Side) -> list[RankedDifference]:
     """Return all differences; for each impact, those that are set come first, in the registry's order."""
     found = [*_of_values(a, b), *_of_environments(a, b)]
-    order = ("result", "unshown", "rounding", "nothing", "unread")
-    return sorted(found, key=lambda each: (order.index(each.impact), not each.is_set))
+    return sorted(found, key=lambda each: (IMPACT_ORDER.index(each.impact), not each.is_set))
 
 
 def spellings(a: Side, b: Side) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import NamedTuple
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, sentence
@@ -17,6 +17,7 @@ from neoxargs.commands.check.table import find_table, read_table
 from neoxargs.commands.explain.command import explain
 from neoxargs.commands.lsp.cursor import Cursor
 from neoxargs.registry import REGISTRY, normal
+from neoxargs.registry.types import choices_of
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.edit import NotEditable, corrected
 from neoxargs.resolve.yaml.read import read_text
@@ -104,21 +105,10 @@ def _keys(section: str) -> Iterator[Completion]:
 
 def _values(name: str) -> Iterator[Completion]:
     parameter = REGISTRY.find(name)
-    for value in _choices(parameter.type) if parameter else ():
+    for value in choices_of(parameter.type) if parameter else ():
         default = " (default)" if parameter and parameter.default == value else ""
         word = str(value).lower() if isinstance(value, bool) else str(value)
         yield Completion(word, f"{name}{default}", parameter.description if parameter else "")
-
-
-def _choices(wanted: Any) -> Iterator[Any]:
-    """Yield the values of a type that has only a few."""
-    if wanted is bool:
-        yield from (True, False)
-    elif get_origin(wanted) is Literal:
-        yield from get_args(wanted)
-    else:
-        for member in get_args(wanted):
-            yield from _choices(member)
 
 
 def correction(text: Text, problem: Problem) -> str | None:
@@ -131,7 +121,7 @@ def correction(text: Text, problem: Problem) -> str | None:
         return None
 
 
-def declaration(problem: Problem) -> list[tuple[str, int, int]]:
+def other_places(problem: Problem) -> list[tuple[str, int, int]]:
     """Return file, line and column of the other places of a problem, as far as they are in files."""
     return [
         (str(Path(place.file).resolve()), place.line, place.column)

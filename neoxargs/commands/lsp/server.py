@@ -46,7 +46,7 @@ class Server(LanguageServer):
         """Return a problem as the editor shows it."""
         related = [
             lsp.DiagnosticRelatedInformation(lsp.Location(Path(file).as_uri(), _point(line, column)), "see here")
-            for file, line, column in answers.declaration(problem)
+            for file, line, column in answers.other_places(problem)
         ]
         return lsp.Diagnostic(
             self.range(problem.where, document),

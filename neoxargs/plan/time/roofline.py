@@ -26,8 +26,6 @@ from neoxargs.plan.memory.traffic import passes
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands, or of a frozen model's
 #: activations only.
 PRODUCTS, FROZEN_PRODUCTS = 3, 2
-#: Kernels of a layer, forward and backward, with those that add its gradients to sums in fp32.
-KERNELS = 80
 #: Products of fused attention: 2 forward and 5 backward, which computes the scores again.
 FUSED_FORWARD, FUSED = 2, 7
 

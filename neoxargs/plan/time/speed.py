@@ -29,7 +29,10 @@ from neoxargs.plan.time.communication import (
     pipeline_messages,
     tensor_messages,
 )
-from neoxargs.plan.time.roofline import KERNELS, layer_time, loss_time
+from neoxargs.plan.time.roofline import layer_time, loss_time
+
+#: Kernels of a layer, forward and backward, with those that add its gradients to sums in fp32.
+KERNELS = 80
 
 
 @dataclass(frozen=True)

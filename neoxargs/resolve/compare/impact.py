@@ -7,7 +7,7 @@ key `train_batch_size` of DeepSpeed's engine changes the result, `aio.block_size
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from neoxargs.facts.model import DRAWS
 from neoxargs.registry.declare import Parameter
@@ -17,6 +17,8 @@ from neoxargs.registry.declare import Parameter
 #: path of these runs (`same_result`).
 Impact = Literal["result", "unshown", "rounding", "nothing", "unread"]
 
+#: From the worst to the best.
+IMPACT_ORDER: tuple[Impact, ...] = get_args(Impact)
 IMPACTS: dict[str, Impact] = {
     "model": "result", "data": "result", "batch": "result", "optimizer": "result", "schedule": "result",
     "seed": "result", "run": "result", "start": "result", "engine keys": "result", "not built": "result",

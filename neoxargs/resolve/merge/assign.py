@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple
 
 from neoxargs.base.problems import SET, Edit, Place, Problem, close_matches, listed
 from neoxargs.config.dialect import Dialect, inferred, named
 from neoxargs.config.value import Source, Value
 from neoxargs.registry import REGISTRY, Parameter
+from neoxargs.registry.types import choices_of
 from neoxargs.resolve.keys.corrections import value_edits
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.merge.entries import Entries
@@ -111,13 +112,7 @@ def _is_auto(parameter: Parameter, node: Node) -> bool:
     """True if `auto` means "not set": for parameters of DeepSpeed's JSON that do not have `auto` as a choice."""
     if "DSC" not in parameter.origins or not isinstance(node, Scalar) or node.value != "auto":
         return False
-    return "auto" not in _choices(parameter.type)
-
-
-def _choices(wanted: Any) -> set[Any]:
-    # A choice can be nested: Annotated[Literal[...]], list[Literal[...]], or a union of them.
-    arguments = get_args(wanted)
-    return {a for a in arguments if isinstance(a, str)}.union(*(_choices(a) for a in arguments))
+    return "auto" not in choices_of(parameter.type)
 
 
 def _span(entry: Entry) -> Place:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from neoxargs.base.problems import Problems
 from neoxargs.train.engine.compiled import compile_layers
 from neoxargs.train.engine.compiled_gradients import check_gradients
 from neoxargs.train.losses import cross_entropy
@@ -16,9 +17,12 @@ from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
-from tests.support.refused import refused
+from neoxargs.train.process import mesh, setup
+from tests.support.ranks import run_ranks
+from tests.support.refused import ids, refused
 from tests.support.small_gpt import VOCABULARY, randomised, small
 from tests.support.snapshots import pinned
+from tests.support.trials import Training, Trial, staged
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")
 
@@ -88,3 +92,40 @@ def test_a_wrong_gradient_of_the_loss_is_found(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(cross_entropy, "_compiled", lambda kernel=kernel: kernel)
         compare = lambda: check_gradients(model, config, 2, loss, Ranks(), CPU)  # noqa: E731
         assert [problem.id for problem in refused(compare)] == ["compiled-gradients"] if found else compare() is None
+
+
+ENGINES = {
+    "plain": Trial({}), "ZeRO-1": staged(1), "ZeRO-2": staged(2), "tp2": Trial({"model_parallel_size": 2}),
+    "sequence_parallel": Trial({"model_parallel_size": 2, "sequence_parallel": True}),
+    "pp2": Trial({"pipe_parallel_size": 2}),
+}  # fmt: skip
+
+
+def refused_by_engines(trials: dict[str, Trial]) -> dict[str, list[str]]:
+    """Return the ids of what refuses to build each engine with backward passes that return zeros."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def zeros(graph: Any, inputs: Any) -> Any:
+        results = lambda values: [x * 0 if isinstance(x, Tensor) else x for x in graph(*values)]  # noqa: E731
+        return make_boxed_func(lambda *values: results(values))
+
+    backend = aot_autograd(fw_compiler=lambda graph, inputs: make_boxed_func(graph.forward), bw_compiler=zeros)
+    torch.compile = lambda function, **options: COMPILE(function, backend=backend, **options)
+    setup.start("nccl", seed=1)
+    found = {}
+    for name, trial in trials.items():
+        torch._dynamo.reset()
+        try:
+            Training(trial._replace(config=trial.config | {"compile_layers": True}))
+            found[name] = []
+        except Problems as stop:
+            found[name] = ids(stop.problems)
+        mesh.destroy_groups()
+    return found
+
+
+@pytest.mark.slow
+def test_every_engine_refuses_to_begin() -> None:
+    for found in run_ranks(refused_by_engines, 2, ENGINES, timeout=280):
+        assert found == {name: ["compiled-gradients"] for name in ENGINES}
