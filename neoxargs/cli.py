@@ -19,7 +19,7 @@ from neoxargs.base.options import add_files, add_fixes, add_formats, add_json, a
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
-from neoxargs.commands.command_line import make_parser, parse, strip_key_dashes
+from neoxargs.commands.command_line import make_parser, parse, parser_of, strip_key_dashes
 from neoxargs.processes import interrupts
 
 USAGE = """\
@@ -44,6 +44,7 @@ python deepy.py export FILE ... --to FOLDER                               conver
 python deepy.py import FOLDER --to FOLDER                                 convert from other formats
 python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]              list checkpoints
 python deepy.py docs [--check]                                            regenerate docs/
+python deepy.py --completion bash|zsh|fish                                complete in a shell
 
 examples:
   python deepy.py train.py configs/quickstart.yml
@@ -79,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     if words[0] == "--version":
         return version()
+    if words[0] == "--completion":
+        return completion(words)
     return _run_command(words)
 
 
@@ -140,6 +143,19 @@ def version() -> int:
         print(f"neoxargs {metadata.version('neoxargs')}")
     except metadata.PackageNotFoundError:
         print("neoxargs (not installed as a package)")
+    return 0
+
+
+def completion(words: list[str]) -> int:
+    """`deepy --completion SHELL`: print a script that completes command lines in a shell."""
+    from neoxargs.commands.completion import SHELLS, programs_with_parsers, script
+
+    if len(words) != 2 or words[1] not in SHELLS:
+        _usage_error(f"--completion takes the name of a shell: {', '.join(SHELLS)}")
+    own = programs_with_parsers()
+    names = [name for name in (*COMMANDS, *programs.PROGRAMS) if name not in ("data", "export", "import")]
+    made = {name: [parser_of(_find_command(name), name)] for name in names}
+    print(script(words[1], {**made, **own}), end="")
     return 0
 
 

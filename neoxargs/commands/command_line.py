@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 import shlex
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean, listed
@@ -40,11 +41,31 @@ class Parser(argparse.ArgumentParser):
         return did_you_mean(dashed, self._option_string_actions)
 
 
+#: In place of the words of a command: asks for its parser. No command line contains a NUL.
+_ASKS_FOR_PARSER = "\0"
+
+
+class _Made(Exception):
+    """Brings the parser of a command to `parser_of`."""
+
+
+def parser_of(command: Callable[[list[str]], int], name: str) -> argparse.ArgumentParser:
+    """Return the parser that a command makes before it parses its words."""
+    try:
+        command([name, _ASKS_FOR_PARSER])
+    except _Made as made:
+        parser: argparse.ArgumentParser = made.args[0]
+        return parser
+    raise AssertionError(f"{name} does not parse its words with `parse`")
+
+
 def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
     """Parse the options of a command and load plugins, so that the registry contains their parameters afterwards."""
     parser.add_argument(
         "--plugin", metavar="MODULE", action="append", default=[], help="import a plugin module (repeatable)"
     )
+    if words[1:] == [_ASKS_FOR_PARSER]:
+        raise _Made(parser)
     # intermixed: GPT-NeoX accepts options between files, as in `small -d configs local_setup`
     options = parser.parse_intermixed_args(words[1:])
     from neoxargs.registry import plugins

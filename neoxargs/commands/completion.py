@@ -1,0 +1,197 @@
+"""`deepy --completion SHELL`: a script that completes commands, options, their values, files and names of parameters.
+
+The words stand in the script, so that completing starts no Python. bash and zsh share a function that chooses among
+them, and differ in how they are told; fish is told everything by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from neoxargs.base.record import Record
+from neoxargs.commands.explain.catalogue import catalogue
+from neoxargs.plan.given.devices import DEVICES, NETWORKS
+from neoxargs.registry import REGISTRY
+from neoxargs.registry.types import choices_of
+
+SHELLS = ("bash", "zsh", "fish")
+#: What follows an option or a command instead of words that are known.
+FILES, PARAMETERS, NAMES, OTHER = "<files>", "<parameters>", "<names>", "<other>"
+#: Placeholders that stand for a file or a folder.
+_OF_FILES = ("FILE", "FOLDER", "DIR", "PREFIX", "SOURCE")
+#: Option -> words that its help lists, and that its parser does not restrict.
+_KNOWN = {"--device": DEVICES, "--network": NETWORKS}
+
+
+class Option(Record):
+    """An option of a command; `takes` is what follows it: words, a placeholder, or nothing."""
+
+    names: tuple[str, ...]
+    help: str
+    takes: str
+
+
+def script(shell: str, parsers: Mapping[str, Sequence[argparse.ArgumentParser]]) -> str:
+    """Return the script for a shell. parsers: those of each command."""
+    commands = {name: _options(of_command) for name, of_command in parsers.items()}
+    write = _fish if shell == "fish" else _bash_and_zsh
+    return "\n".join([f"# Completion of deepy for {shell}: deepy --completion {shell}", *write(shell, commands)])
+
+
+def programs_with_parsers() -> dict[str, list[argparse.ArgumentParser]]:
+    """Return the parsers of the commands that are programs of their own, as far as their packages are installed."""
+    found = {}
+    with suppress(ModuleNotFoundError):
+        from neoxargs.data import command, token_file_commands
+        from neoxargs.data.chat import command as chat
+
+        which = argparse.ArgumentParser(add_help=False)
+        which.add_argument("--chat", action="store_true", help="tokenise conversations with a chat template")
+        found["data"] = [which, command.parser(), token_file_commands.parser(), chat.parser()]
+    with suppress(ModuleNotFoundError):
+        from neoxargs.convert.huggingface import exporting, importing
+
+        found |= {"export": [exporting.parser()], "import": [importing.parser()]}
+    return found
+
+
+def _options(parsers: Sequence[argparse.ArgumentParser]) -> list[Option]:
+    found: dict[tuple[str, ...], Option] = {}
+    for parser in parsers:
+        for action in parser._actions:  # argparse has no public list of them
+            names = tuple(action.option_strings)
+            if names and action.help != argparse.SUPPRESS:
+                help_text = parser._get_formatter()._expand_help(action) if action.help else ""
+                found.setdefault(names, Option(names, help_text, _takes(action)))
+    return list(found.values())
+
+
+def _takes(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    known = next((_KNOWN[name] for name in action.option_strings if name in _KNOWN), ())
+    if words := [str(word) for word in (*(action.choices or ()), *known)]:
+        return " ".join(words)
+    if "--set" in action.option_strings:
+        return PARAMETERS
+    return FILES if action.metavar in _OF_FILES else OTHER
+
+
+def _settings() -> Iterator[str]:
+    """Yield `KEY=` of every parameter, and `KEY=VALUE` for each value that its type names."""
+    for parameter in REGISTRY.parameters.values():
+        values = [str(value).lower() if isinstance(value, bool) else value for value in choices_of(parameter.type)]
+        yield from (f"{parameter.name}={value}" for value in ("", *values))
+
+
+def _names() -> list[str]:
+    return sorted({*REGISTRY.parameters, *catalogue()})
+
+
+#: `line` is what was typed up to the cursor; the function sets `offered`, with `stem` before each word, and `word`.
+_CHOOSE = """\
+_deepy_choose() {
+  local command=${1##*/} line=$2 rest before
+  word=${line##*[[:space:]]} offered= stem=
+  rest=${line%"$word"}
+  rest=${rest%"${rest##*[![:space:]]}"}
+  before=${rest##*[[:space:]]}
+  case $word in --*=*) before=${word%%=*} stem=${word%%=*}= ;; esac
+  case $command in *.py) command=script ;; esac
+  case "$command $before" in
+VALUES
+  "explain explain") offered=$_deepy_names ;;
+  *) case "$command $word" in
+OPTIONS
+    *) offered="<files>" ;;
+    esac ;;
+  esac
+}"""
+_BASH = """\
+_deepy() {
+  local word offered stem
+  if [ "$COMP_CWORD" = 1 ]; then
+    COMPREPLY=($(compgen -W "$_deepy_commands" -- "$2") $(compgen -f -X '!*.py' -- "$2"))
+    return
+  fi
+  _deepy_choose "${COMP_WORDS[1]}" "${COMP_LINE:0:COMP_POINT}"
+  case $offered in
+  "<files>") return ;;  # as readline completes them
+  "<other>") compopt +o default 2> /dev/null; return ;;
+  "<parameters>") offered=$_deepy_parameters; compopt -o nospace 2> /dev/null ;;
+  esac
+  COMPREPLY=($(compgen -P "$stem" -W "$offered" -- "${word#"$stem"}"))
+  # Readline divides the line at "=", and replaces only what follows it.
+  case $COMP_WORDBREAKS in *=*) COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*=}"}"}") ;; esac
+}
+complete -o default -F _deepy deepy deepy.py
+"""
+_ZSH = """\
+_deepy() {
+  local word offered stem
+  if (( CURRENT == 2 )); then
+    compadd -- ${=_deepy_commands}
+    _files -g '*.py'
+    return
+  fi
+  _deepy_choose "${words[2]}" "${(j: :)words[1,CURRENT-1]} $PREFIX"
+  case $offered in
+  "<files>") [ -n "$stem" ] && compset -P '*='; _files ;;
+  "<other>") ;;
+  "<parameters>") compadd -S '' -- ${=_deepy_parameters} ;;
+  *) compadd -P "$stem" -- ${=offered} ;;
+  esac
+}
+compdef _deepy deepy deepy.py
+"""
+
+
+def _scripts_as_one(commands: Mapping[str, list[Option]]) -> dict[str, list[Option]]:
+    """Return the options of each command; any script has those of all."""
+    scripts = [options for name, options in commands.items() if name.endswith(".py")]
+    of_all = {option.names: option for options in scripts for option in options}
+    return {**{name: of for name, of in commands.items() if not name.endswith(".py")}, "script": list(of_all.values())}
+
+
+def _bash_and_zsh(shell: str, commands: Mapping[str, list[Option]]) -> Iterator[str]:
+    patterns: dict[str, list[str]] = {}
+    for name, options in _scripts_as_one(commands).items():
+        for option in options:
+            if option.takes:
+                patterns.setdefault(option.takes, []).extend(f'"{name} {each}"' for each in option.names)
+    values = [f"  {'|'.join(names)}) offered={shlex.quote(takes)} ;;" for takes, names in patterns.items()]
+    lists = [
+        f'    "{name} -"*) offered={shlex.quote(" ".join(name for option in options for name in option.names))} ;;'
+        for name, options in _scripts_as_one(commands).items()
+    ]
+    yield f"_deepy_commands={shlex.quote(' '.join(commands))}"
+    yield f"_deepy_names={shlex.quote(' '.join(_names()))}"
+    yield f"_deepy_parameters={shlex.quote(' '.join(_settings()))}"
+    yield _CHOOSE.replace("VALUES", "\n".join(values)).replace("OPTIONS", "\n".join(lists))
+    yield _BASH if shell == "bash" else _ZSH
+
+
+def _fish(_: str, commands: Mapping[str, list[Option]]) -> Iterator[str]:
+    yield f"set -g __deepy_names {' '.join(_names())}"
+    yield f"set -g __deepy_parameters {' '.join(map(shlex.quote, _settings()))}"
+    first = shlex.quote(" ".join([*commands, "(__fish_complete_suffix .py)"]))
+    yield f"complete -c deepy -n __fish_use_subcommand -f -a {first}"
+    yield "complete -c deepy -n '__fish_seen_subcommand_from explain' -a '$__deepy_names'"
+    for command, options in _scripts_as_one(commands).items():
+        within = f"__fish_seen_subcommand_from {command}"
+        if command == "script":
+            within = 'string match -q "*.py" -- (commandline -opc)'
+        for option in options:
+            names = " ".join(_fish_name(name) for name in option.names)
+            takes = {"": "-f", FILES: "-r -F", OTHER: "-x", PARAMETERS: "-x -a '$__deepy_parameters'"}
+            what = takes.get(option.takes, f"-x -a {shlex.quote(option.takes)}")
+            text = " ".join(option.help.split()).replace("\\", "\\\\").replace("'", "\\'")
+            yield f"complete -c deepy -n '{within}' {names} {what} -d '{text}'"
+    yield ""
+
+
+def _fish_name(name: str) -> str:
+    return f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" if len(name) == 2 else f"-o {name[1:]}"
