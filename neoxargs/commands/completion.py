@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from neoxargs.base.record import Record
 from neoxargs.commands.explain.catalogue import catalogue
@@ -73,8 +74,9 @@ def _takes(action: argparse.Action) -> str:
     if action.nargs == 0:
         return ""
     known = next((_KNOWN[name] for name in action.option_strings if name in _KNOWN), ())
-    if words := [str(word) for word in (*(action.choices or ()), *known)]:
-        return " ".join(words)
+    choices: Iterable[Any] = action.choices or known
+    if words := " ".join(map(str, choices)):
+        return words
     if "--set" in action.option_strings:
         return PARAMETERS
     return FILES if action.metavar in _OF_FILES else OTHER
