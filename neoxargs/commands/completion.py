@@ -24,7 +24,7 @@ FILES, PARAMETERS, NAMES, OTHER = "<files>", "<parameters>", "<names>", "<other>
 #: Placeholders that stand for a file or a folder.
 _OF_FILES = ("FILE", "FOLDER", "DIR", "PREFIX", "SOURCE")
 #: Option -> words that its help lists, and that its parser does not restrict.
-_KNOWN = {"--device": DEVICES, "--network": NETWORKS}
+_KNOWN: Mapping[str, Iterable[str]] = {"--device": DEVICES, "--network": NETWORKS}
 
 
 class Option(Record):
