@@ -22,12 +22,15 @@ MEASURED: dict[tuple[str, str], dict[str, Any]] = {
     for row in read(file)["models"]
 }
 #: Planned / measured time where it is not within 8 %: kernels besides products and attention take longer than planned.
-FASTER = {("H200-141GB", "GPT-3 125M"): 0.86, ("H200-141GB", "Gemma 2 2B"): 0.85}
-#: Measured before compiled layers read the rotation's angles, and so without the plan's kernels.
-OUTDATED = {("H200-141GB", "Pythia 1.4B, compiled")}
+#: OLMoE was measured when sums of experts' rows were torch's index_add.
+FASTER = {
+    ("H200-141GB", "GPT-3 125M"): 0.86,
+    ("H200-141GB", "Gemma 2 2B"): 0.85,
+    ("H200-141GB", "OLMoE 1B-7B"): 0.70,
+}
 
 
-@pytest.fixture(params=sorted(MEASURED.keys() - OUTDATED), ids=" ".join)
+@pytest.fixture(params=sorted(MEASURED), ids=" ".join)
 def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, dict[str, Any]]:
     """The plan of a model, and what was measured."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
@@ -46,15 +49,15 @@ def test_the_time_of_a_step(pair: tuple[Plan, dict[str, Any]]) -> None:
 
 def test_memory(pair: tuple[Plan, dict[str, Any]]) -> None:
     plan, row = pair
-    # The plan does not count what compiled layers save: Llama's SwiGLU keeps less.
-    most = 1.15 if "compiled" in row["name"] else 1.01
-    assert 0.99 < plan.fullest.allocated / row["tensors"] < most
-    used = 0.14 if "compiled" in row["name"] else 0.07
+    # The plan does not know what compiled layers keep: Llama's SwiGLU less, Pythia's parallel residual more.
+    least, most = (0.94, 1.15) if "compiled" in row["name"] else (0.99, 1.01)
+    assert least < plan.fullest.allocated / row["tensors"] < most
+    used = 0.16 if "compiled" in row["name"] else 0.07
     # Context and buffers took up to 0.9 GiB more than planned.
     assert plan.fullest.peak == pytest.approx(row["used"], rel=used, abs=2**30)
 
 
-#: Without `check_gradients`, which these made necessary, and one whose process ended while torch compiled.
+#: Two in a process in which ZeRO-3 had trained, before `restore_linear`; one whose process ended while torch compiled.
 WRONG = {"compiled layers", "compiled layers, rotary, recomputed", "Gemma 2, compiled"}
 
 

@@ -81,6 +81,13 @@ def links_weights_in_declared_order() -> bool:
     return "lp_param_list=self.bit16_groups[i]" in inspect.getsource(DeepSpeedZeroOptimizer._link_all_hp_params)
 
 
+def zero3_replaces_linear_for_good() -> bool:
+    from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses as Init
+
+    values = re.findall(r"functional\.linear = (\S+)", inspect.getsource(Init))
+    return "zero3_linear_wrap" in values and not any("linear_bk" in value for value in values)
+
+
 def zero_builds_another_adagrad() -> bool:
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 

@@ -192,6 +192,13 @@ def monitor_loss(engine: interface.Engine, loss: float) -> None:
         engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])
 
 
+def restore_linear() -> None:
+    """Undo what an engine of ZeRO-3 has done to torch's `linear`; the next engine of ZeRO-3 does it again."""
+    from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses as Init
+
+    nn.functional.linear = getattr(Init, "linear_bk", nn.functional.linear)
+
+
 @cache
 def keep_adagrad() -> None:
     """Let ZeRO keep torch's Adagrad, with its parameter groups and learning rate schedule. Imports deepspeed."""
@@ -329,6 +336,14 @@ PATCHES = (
         "lies as if they did not: norms and states per weight are those of others, as are universal checkpoints.",
         canaries.links_weights_in_declared_order,
         link_reordered,
+    ),
+    Patch(
+        "zero3-keeps-linear",
+        "0.19",
+        "An engine of ZeRO-3 replaces torch's `linear` in the whole process, also for later engines of other stages. "
+        "Layers that torch compiles with the replacement had gradients of zero on a GPU (torch 2.11).",
+        canaries.zero3_replaces_linear_for_good,
+        restore_linear,
     ),
     Patch(
         "zero-replaces-adagrad",

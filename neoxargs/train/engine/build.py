@@ -61,6 +61,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     patches.use_collectives()
     patches.reduce_in_lists_on_cpu()
     patches.keep_adagrad()
+    patches.restore_linear()
     json = swap.with_own_folders(json)
     weights, shared = _parts(config, mesh)
     pipelined = config.parallel.pipe_parallel_size >= 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neoxargs.base.problems import Problems
 from neoxargs.train.engine.compiled import compile_layers
@@ -129,3 +129,20 @@ def refused_by_engines(trials: dict[str, Trial]) -> dict[str, list[str]]:
 def test_every_engine_refuses_to_begin() -> None:
     for found in run_ranks(refused_by_engines, 2, ENGINES, timeout=280):
         assert found == {name: ["compiled-gradients"] for name in ENGINES}
+
+
+def linear_after_zero3() -> bool:
+    """Return whether an engine without ZeRO, built after one of ZeRO-3, computes with torch's own `linear`."""
+    own = nn.functional.linear
+    setup.start("nccl", seed=1)
+    for trial, replaced in ((staged(3), True), (Trial({}), False)):
+        Training(trial)
+        assert (nn.functional.linear is not own) == replaced
+        mesh.destroy_groups()
+    return nn.functional.linear is own
+
+
+@pytest.mark.slow
+def test_layers_are_not_compiled_with_what_zero3_leaves_behind() -> None:
+    """On a GPU, layers that were compiled with ZeRO-3's `linear` had gradients of zero."""
+    assert run_ranks(linear_after_zero3, 1, timeout=280) == [True]

@@ -19,14 +19,7 @@ from neoxargs.facts.model import GATED, has_dense_network, layers_with_experts, 
 from neoxargs.train.model.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose
 from neoxargs.train.model.mlp import FeedForward, feed_forward_activation
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.ops.dispatch import (
-    Assignments,
-    assign,
-    capacity,
-    grouped_product,
-    part,
-    weighted_sums,
-)
+from neoxargs.train.ops.dispatch import Assignments, RowsOfTokens, assign, capacity, grouped_product, part
 from neoxargs.train.parallel.communicate import (
     copy_to_ranks,
     enter_region,
@@ -112,13 +105,14 @@ class Networks(nn.Module):
 
     def forward(self, tokens_TD: Tensor, assignments: Assignments) -> Tensor:
         """Return the weighted sums of the experts' outputs, (T, D)."""
-        rows_RD = tokens_TD.index_select(0, assignments.tokens)
+        rows = RowsOfTokens.of(assignments.tokens, len(tokens_TD))
+        rows_RD = rows.copies(tokens_TD)
         if self.axis.size == 1:
             y_RD = self._outputs(rows_RD, assignments.counts)
         else:
             exchange = Exchange(assignments.counts, self.axis)
             y_RD = exchange.back(self._outputs(exchange.there(rows_RD), exchange.counts))
-        return weighted_sums(y_RD, assignments, len(tokens_TD))
+        return rows.weighted_sums(y_RD, assignments.weights)
 
     def _outputs(self, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
         """Return the experts' outputs, (R, D), for rows that are sorted by expert."""

@@ -119,17 +119,25 @@ def test_the_grouped_product_is_one_product_per_expert(counts: list[int]) -> Non
     torch.autograd.gradcheck(lambda a, b: dispatch.grouped_product(a, b, torch.tensor(counts)), double)
 
 
-def test_sums_are_weighted() -> None:
+def test_rows_of_tokens() -> None:
+    """Tokens may have several rows or none; some ranks have no rows at all."""
     generator = torch.Generator().manual_seed(1)
-    outputs, weights = torch.randn(5, 3, generator=generator).double(), torch.rand(5, generator=generator).double()
-    tokens = torch.tensor([2, 0, 2, 1, 2])
+    for token in (torch.tensor([2, 0, 2, 1, 2]), torch.tensor([], dtype=torch.long)):
+        rows, count = dispatch.RowsOfTokens.of(token, 4), len(token)
+        x, outputs = (torch.randn(size, 3, generator=generator).double().requires_grad_() for size in (4, count))
+        weights = torch.rand(count, generator=generator).double().requires_grad_()
+        assert torch.equal(rows.copies(x), x[token])
+        expected = torch.zeros(4, 3).double().index_add(0, token, outputs * weights[:, None])
+        torch.testing.assert_close(rows.weighted_sums(outputs, weights), expected)
+        if count:
+            torch.autograd.gradcheck(rows.copies, (x,))
+            torch.autograd.gradcheck(rows.weighted_sums, (outputs, weights))
 
-    def sums(outputs: Tensor, weights: Tensor) -> Tensor:
-        return dispatch.weighted_sums(outputs, dispatch.Assignments(tokens, weights, torch.tensor([5])), 4)
 
-    expected = torch.zeros(4, 3).double().index_add(0, tokens, outputs * weights[:, None])
-    torch.testing.assert_close(sums(outputs, weights), expected)
-    torch.autograd.gradcheck(sums, (outputs.requires_grad_(), weights.requires_grad_()))
+def test_sums_of_16_bit_rows_are_rounded_once() -> None:
+    """Added one by one in bf16, 512 ones are 256."""
+    rows = dispatch.RowsOfTokens.of(torch.zeros(512, dtype=torch.long), 1)
+    assert rows.weighted_sums(torch.ones(512, 1, dtype=torch.bfloat16), torch.ones(512)) == 512
 
 
 def test_torch_has_the_kernel_that_gpus_use() -> None:
