@@ -16,6 +16,8 @@ from neoxargs.resolve.yaml.compose import lines_of
 
 UNUSED = "unused-suppression"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*deepy:\s*ignore(?P<file>-file)?\[(?P<ids>[^\]]*)\]")
+#: The same in any form.
+_MEANT = re.compile(r"(?:^|(?<=\s))#\s*deepy:\s*ignore(?P<file>-file)?(?:\[\s*\])?")
 
 #: A text in quotes, and a quote that begins one. An apostrophe within a word begins none.
 _QUOTED = re.compile(r"""(?:^|(?<=[\s\[{,:]))(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')""")
@@ -43,19 +45,22 @@ class Suppression(NamedTuple):
 
 def suppressions(texts: Iterable[Text]) -> Iterator[Suppression]:
     """Yield every id of every comment."""
+    for match, where in _comments(_COMMENT, texts):
+        ids = list(re.finditer(r"[^\s,][^,]*[^\s,]|[^\s,]", match["ids"]))
+        for each in ids:
+            start = match.start("ids") + each.start()
+            in_line = where._replace(column=start + 1, width=len(each[0]))
+            yield Suppression(each[0], where, in_line, match["file"] is not None, len(ids) == 1)
+
+
+def _comments(pattern: re.Pattern[str], texts: Iterable[Text]) -> Iterator[tuple[re.Match[str], Place]]:
     for name, text in texts:
         if "deepy:" not in text:
             continue
         for number, line in enumerate(lines_of(text), 1):
-            for match in _COMMENT.finditer(line):
-                if _is_quoted(line[: match.start()]):
-                    continue
-                where = Place(name, number, match.start() + 1, line, match.end() - match.start())
-                ids = list(re.finditer(r"[^\s,][^,]*[^\s,]|[^\s,]", match["ids"]))
-                for each in ids:
-                    start = match.start("ids") + each.start()
-                    in_line = where._replace(column=start + 1, width=len(each[0]))
-                    yield Suppression(each[0], where, in_line, match["file"] is not None, len(ids) == 1)
+            for match in pattern.finditer(line):
+                if not _is_quoted(line[: match.start()]):
+                    yield match, Place(name, number, match.start() + 1, line, match.end() - match.start())
 
 
 def _is_quoted(before: str) -> bool:
@@ -101,6 +106,21 @@ def used_nowhere(found: Sequence[Sequence[Problem]], files: Sequence[Collection[
         )
 
     return [[problem for problem in problems if not is_used(problem)] for problems in found]
+
+
+def without_id(problems: Sequence[Problem], texts: Iterable[Text]) -> Iterator[Problem]:
+    """Yield a warning for each comment without an id in brackets. problems: those of the run, of which one is meant."""
+    for match, where in _comments(_MEANT, texts):
+        named = _COMMENT.match(where.text, match.start())
+        if named and named["ids"].strip(" ,"):
+            continue
+        in_line = [each.id for each in problems if Suppression(each.id, where, where, False, True).covers(each)]
+        ids = [] if match["file"] else [*dict.fromkeys(in_line)]
+        written = f"# deepy: ignore{match['file'] or ''}[{', '.join(ids) or 'ID'}]"
+        hint = f"write `{written}`" if ids else f"write `{written}` with the id of a warning, or remove it"
+        edits = (Edit(where, "replace", written, safe=False),) if len(ids) == 1 else ()
+        what = "this comment suppresses nothing, because it names no id in brackets"
+        yield Problem(what, where, hint, severity="warning", id="suppression-without-id", edits=edits)
 
 
 def unknown(texts: Iterable[Text], known: Callable[[], Collection[str]]) -> Iterator[Problem]:

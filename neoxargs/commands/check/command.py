@@ -20,7 +20,7 @@ from neoxargs.checks.data.files import READ_AT_MOST, unread
 from neoxargs.checks.machine.packages import can_train_here
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.launch.stages import Incomplete, State, run_until
-from neoxargs.resolve.suppressions import not_suppressed, unknown, unused
+from neoxargs.resolve.suppressions import not_suppressed, unknown, unused, without_id
 from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
@@ -121,7 +121,7 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem], list
 
 def _not_suppressed(problems: Sequence[Problem], texts: Sequence[Text], request: Request) -> list[Problem]:
     kept = [each for each in not_suppressed(problems, texts) if not request.ignores(each)]
-    return [*kept, *unknown(texts, _known_ids)]
+    return [*kept, *unknown(texts, _known_ids), *without_id(problems, texts)]
 
 
 def _known_ids() -> Collection[str]:

@@ -25,7 +25,7 @@ from neoxargs.base.request import Request
 from neoxargs.base.write_files import changed_files, diff, write_all
 from neoxargs.commands.explain.catalogue import known_ids
 from neoxargs.resolve import draft
-from neoxargs.resolve.suppressions import not_suppressed, unknown, unused, used_nowhere
+from neoxargs.resolve.suppressions import not_suppressed, unknown, unused, used_nowhere, without_id
 from neoxargs.resolve.yaml.edit import NotEditable, corrected
 from neoxargs.resolve.yaml.read import File, readable_texts
 from neoxargs.runs.run_spec import complete_run
@@ -155,7 +155,7 @@ def _found(request: Request, files: Sequence[File]) -> Found:
         problems += unused(problems, files)
     except Problems as stop:
         problems = stop.problems
-    problems = [*problems, *unknown(files, known_ids)]
+    problems = [*problems, *unknown(files, known_ids), *without_id(problems, files)]
     kept = [each for each in not_suppressed(problems, files) if not request.ignores(each)]
     return Found(kept, drafted.problems, drafted.readable)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from neoxargs.base.problems import (
     Place,
     Problem,
     Problems,
+    did_you_mean,
     has_errors,
     in_order,
     listed,
@@ -89,11 +90,21 @@ def choose(words: Sequence[str], changed: bool) -> Chosen | None:
         table = read_table(name)
         is_about_all = not words or os.path.realpath(name if changed else os.curdir) in names
         runs = [run for run in table.runs if is_about_all or _has(run, names)]
+        missing = [os.path.relpath(name) for name in names if changed and not os.path.exists(name)]
+        if missing:
+            files = {file for run in table.runs for file in run.depends_on}
+            table = replace(table, problems=[*table.problems, *(_missing(each, files) for each in missing)])
     if inside and not runs and table.runs:
         what = f"deepy check: no run of {os.path.relpath(path)} has a file in {inside}"
         print(what, file=sys.stderr)
         return None
     return Chosen(folder, table, runs)
+
+
+def _missing(name: str, files: Iterable[str]) -> Problem:
+    removed = "leave out files that were removed, for example with `git diff --name-only --diff-filter=d`"
+    hint = did_you_mean(name, files) or removed
+    return Problem("there is no such file", Place(name, 0, 0), hint, id="file-missing")
 
 
 def _has(run: Run, names: Sequence[str]) -> bool:

@@ -151,12 +151,8 @@ class _Reader:
                 yield from ((*each, path) for each in ranges[1:])
 
     def _not_toml(self, reason: str) -> None:
-        at = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
-        lines = self.keys.lines()
-        line, column = (int(at[1]), int(at[2])) if at else (len(lines), len(lines[-1]) + 1)
-        what = f"this is not TOML: {reason[: at.start()] if at else reason}"
-        where = Place(self.keys.name, line, column, lines[min(line, len(lines)) - 1])
-        self.problem(what, where, id="runs-table-not-toml")
+        what, _, at = reason.partition(" (at ")
+        self.problem(f"this is not TOML: {what}", self.keys.mistake(what, at), id="runs-table-not-toml")
 
     # -- values ------------------------------------------------------------------------------------------------------
 

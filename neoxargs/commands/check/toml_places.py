@@ -12,6 +12,7 @@ PART = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[\w-]+)"
 _DOTTED = rf"{PART}(?:[ \t]*\.[ \t]*{PART})*"
 #: A line with the header of a table, or with a key and its value.
 _LINE = re.compile(rf"^[ \t]*(?:\[[ \t]*(?P<header>{_DOTTED})[ \t]*\]|(?P<key>{_DOTTED})[ \t]*=)", re.MULTILINE)
+_COMMENT = re.compile(r"(?:^|\s)#.*")
 
 Path = tuple[str, ...]
 
@@ -57,6 +58,21 @@ class Keys:
         found = re.compile(r"\s*([^\n#,}]*[^\s#,}])?").match(self.text, equals)
         return self.place(*found.span(1)) if found and found[1] else self.key(path)
 
+    def mistake(self, what: str, at: str) -> Place:
+        """Return the place of what tomllib cannot read. at: where it stopped, which can be lines below the mistake."""
+        lines = self.lines()
+        text, stopped = "\n".join(lines), re.match(r"line (\d+), column (\d+)", at)
+        if not stopped and (quote := _open_quote(what, text)):
+            start = text.rfind(quote)
+            line = text.count("\n", 0, start) + 1
+            return Place(self.name, line, start - text.rfind("\n", 0, start), lines[line - 1], len(quote))
+        line, column = (int(stopped[1]), int(stopped[2])) if stopped else (len(lines), len(lines[-1]) + 1)
+        if not stopped or (what in ("Unclosed array", "Invalid value") and _LINE.match(lines[line - 1])):
+            while line > 1 and not _COMMENT.sub("", lines[line - 1][: column - 1]).strip():
+                line -= 1
+                column = len(_COMMENT.sub("", lines[line - 1]).rstrip()) + 1
+        return Place(self.name, line, column, lines[line - 1])
+
     def place(self, start: int, end: int) -> Place:
         line = self.text.count("\n", 0, start)
         begin = self.text.rfind("\n", 0, start) + 1
@@ -64,3 +80,11 @@ class Keys:
 
     def lines(self) -> Sequence[str]:
         return self.text.replace("\r\n", "\n").split("\n")
+
+
+def _open_quote(what: str, text: str) -> str:
+    """Return the quotes of the last text if it was not closed before the end of the file, otherwise ""."""
+    if what == "Unterminated string":
+        return '"' * (3 if text.count('"""') % 2 else 1)
+    found = re.fullmatch('Expected "(\'+)"', what)
+    return found[1] if found else ""

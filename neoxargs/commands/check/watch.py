@@ -13,15 +13,21 @@ from neoxargs.base.problems import Problems, report
 INTERVAL = 0.3
 #: Erases a terminal and puts the cursor into its first line (ECMA-48).
 CLEAR = "\033[2J\033[H"
+#: Begins each report but the first where nothing is erased.
+LINE = "-" * 72
 
 
 def watch(check: Callable[[], object], files: Callable[[], Iterable[str]]) -> int:
     """Check whenever the state of a file has changed. files: returns their names, which may change as well."""
+    is_first = True
     try:
         while True:
             before = _state(files())  # before the check, so that what is saved meanwhile is seen
             if sys.stdout.isatty():
                 print(CLEAR, end="", flush=True)
+            elif not is_first:
+                print(f"\n{LINE}", flush=True)
+            is_first = False
             try:
                 check()
             except Problems as stop:

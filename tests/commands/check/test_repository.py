@@ -51,6 +51,7 @@ FILES = {
     "alone.yml": GOOD,
     "hosts": "a slots=4\nb slots=4\n",
     "deepy.toml": TABLE,
+    "README.md": "",
 }
 Written = Callable[..., None]
 
@@ -153,6 +154,14 @@ WRONG = {
     ],
     'hostfile = "host"\n[runs]\na = []': ["runs-table-file 1:13", "runs-table-value 3:5"],
     'gpus = 8\n[runs]\na = "alone.yml\n': ["runs-table-not-toml 3:15"],
+    'base = ["alone.yml"  # all\n\n# eight\ngpus = 8\n[runs]\n': ["runs-table-not-toml 1:20"],
+    'base = ["alone.yml",\ngpus = 8\n[runs]\n': ["runs-table-not-toml 1:21"],
+    'gpus = 8\n[runs]\na = [\n  "alone.yml"\n\n': ["runs-table-not-toml 4:14"],
+    "gpus = 8\n[runs]\na = 'alone.yml\n\nb = 1\n": ["runs-table-not-toml 3:5"],
+    'gpus = 8\n[runs]\na = """alone.yml\n\n': ["runs-table-not-toml 3:5"],
+    'gpus = 8\n[runs]\na = "alone.yml': ["runs-table-not-toml 3:5"],
+    "gpus =\n[runs]\n": ["runs-table-not-toml 1:7"],
+    "base = [\n  alone.yml,\n]\n": ["runs-table-not-toml 2:3"],
     'gpus = 8\n[runs\n': ["runs-table-not-toml 2:6"],
     'gpus = 8': ["runs-table-value 1:1"],
     'gpus = 8\nruns = 3': ["runs-table-value 2:8"],
@@ -208,6 +217,16 @@ def test_some_runs_are_chosen(
     assert code == 0 and sorted(found["runs"]) == sorted(runs)
     code, found = answer(capsys, *words, "deepy.toml") if "--changed" in words else (0, {"runs": range(12)})
     assert code == 0 and len(found["runs"]) == 12
+
+
+def test_a_changed_file_must_exist(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = answer(capsys, "--changed", "configs/smok.yml", "alone.yml", "gone.md")
+    assert (code, [*found["runs"]]) == (1, ["alone"])
+    assert told(found) == [("file-missing", f"{name}:0:0", []) for name in ("configs/smok.yml", "gone.md")]
+    assert main(["check", "--changed", "configs/smok.yml", "gone.md"]) == 1
+    pinned(capsys.readouterr().err)
+    os.chdir("configs")
+    assert told(answer(capsys, "--changed", "smok.yml")[1])[0][:2] == ("file-missing", "smok.yml:0:0")
 
 
 def test_warnings_fail_only_if_strict(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from tests.support.bad_inputs import GOOD
 from tests.support.snapshots import pinned
 
 INTERVAL, RATE, NO_DATA = "intervals-fall-into-the-run", "values-are-plausible", "no-training-data"
-UNUSED, UNKNOWN = "unused-suppression", "unknown-suppression"
+UNUSED, UNKNOWN, WITHOUT_ID = "unused-suppression", "unknown-suppression", "suppression-without-id"
 TEXT = GOOD + "log_interval: 5000\nlr: 5\n"
 
 
@@ -117,3 +117,22 @@ def test_an_id_that_no_problem_has_is_named(warnings, capsys: pytest.CaptureFixt
     assert Path("my.yml").read_text() == text.replace(near, INTERVAL)
     capsys.readouterr()
     assert UNKNOWN in warnings(text + "seed: red\n")  # also beside an error
+
+
+@pytest.mark.parametrize("comment", ["ignore", "ignore[]", f"ignore {INTERVAL}", f"ignore({INTERVAL})", "ignore [x]"])
+def test_a_comment_without_an_id_is_a_warning(warnings, comment: str) -> None:
+    text = commented(f" # deepy: {comment}")
+    assert warnings(text) == [INTERVAL, NO_DATA, WITHOUT_ID, RATE]
+    assert warnings(text + "seed: red\n") == [INTERVAL, NO_DATA, WITHOUT_ID, "type-mismatch", RATE]
+    assert WITHOUT_ID not in warnings(f'{TEXT}wandb_group: "a # deepy: {comment}"\n')
+
+
+def test_the_id_that_is_meant_is_named(warnings, capsys: pytest.CaptureFixture[str]) -> None:
+    text = commented(" # deepy: ignore, because") + "# deepy: ignore-file\nseed: 1 # deepy: ignore[ ]\n"
+    assert warnings(text).count(WITHOUT_ID) == 3
+    assert main(["check", "my.yml", "--gpus", "8"]) == 0
+    pinned(capsys.readouterr().err, f"[{WITHOUT_ID}]")
+    main(["check", "my.yml", "--gpus", "8", "--fix"])
+    assert Path("my.yml").read_text() == text
+    main(["check", "my.yml", "--gpus", "8", "--fix", "--unsafe-fixes"])
+    assert Path("my.yml").read_text() == text.replace("ignore,", f"ignore[{INTERVAL}],")

@@ -62,6 +62,12 @@ def test_a_change_is_seen_also_if_the_file_was_gone(watched) -> None:
     assert "error" not in said[0] and "weight_decy" not in said[3]
 
 
+def test_a_line_is_between_two_reports(watched) -> None:
+    Path("my.yml").write_text(GOOD)
+    first, second = watched(["my", "--gpus", "8"], [lambda: Path("my.yml").write_text(GOOD + "weight_decy: 0.1\n")])
+    assert watch.LINE not in first and second.startswith(f"\n{watch.LINE}\n")
+
+
 def test_a_second_file_and_a_table_are_watched(watched) -> None:
     Path("a.yml").write_text(GOOD)
     Path("b.yml").write_text("seed: 1\n")
@@ -93,7 +99,8 @@ def test_the_screen_is_cleared_only_in_a_terminal(watched, monkeypatch: pytest.M
     assert watch.CLEAR not in watched(["my.yml", "--gpus", "8"], [])[0]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert watched(["my.yml", "--gpus", "8"], [])[0].startswith(watch.CLEAR)
+    first, second = watched(["my.yml", "--gpus", "8"], [lambda: Path("my.yml").touch()])
+    assert first.startswith(watch.CLEAR) and second.startswith(watch.CLEAR) and watch.LINE not in second
 
 
 def test_ctrl_c_ends_it_with_0_and_no_traceback(tmp_path: Path) -> None:
