@@ -20,6 +20,7 @@ READERS = ("generate", "eval")
 PROGRAMS: dict[str, Program] = {"train.py": "train", "generate.py": "generate", "eval.py": "eval"}
 
 # Modules that are started with `python -m`. No import checker sees such a name, so all of them stand here.
+CLI = "neoxargs.cli"
 LOCAL_RANKS = "neoxargs.train.local_ranks"
 OVER_SSH = "neoxargs.launch.command.over_ssh"
 COMPILE_OP = "neoxargs.train.process.ops"

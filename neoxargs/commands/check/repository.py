@@ -92,8 +92,8 @@ def choose(words: Sequence[str], changed: bool) -> Chosen | None:
         runs = [run for run in table.runs if is_about_all or _has(run, names)]
         missing = [os.path.relpath(name) for name in names if changed and not os.path.exists(name)]
         if missing:
-            files = {file for run in table.runs for file in run.depends_on}
-            table = replace(table, problems=[*table.problems, *(_missing(each, files) for each in missing)])
+            known = {file for run in table.runs for file in run.depends_on}
+            table = replace(table, problems=[*table.problems, *(_missing(each, known) for each in missing)])
     if inside and not runs and table.runs:
         what = f"deepy check: no run of {os.path.relpath(path)} has a file in {inside}"
         print(what, file=sys.stderr)

@@ -21,6 +21,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, listed, sentence
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import OWN_TABLE, SHARED_TABLE
@@ -77,14 +78,17 @@ def find_table(folder: str) -> str | None:
 
 
 def _has_table(path: str) -> bool:
-    if not os.path.isfile(path):
-        return False
     try:
-        text = read_text(path).text
+        return os.path.isfile(path) and is_table(read_text(path))
     except Problems:  # other programs complain about it
         return False
-    if "deepy" not in text:
-        return False
+
+
+def is_table(file: Text) -> bool:
+    """Return whether a file has a table of runs, by its name or, of the other name, its text."""
+    name, text = os.path.basename(file.name), file.text
+    if name != SHARED_TABLE or "deepy" not in text:
+        return name == OWN_TABLE
     try:
         return "deepy" in tomllib.loads(text).get("tool", {})
     except tomllib.TOMLDecodeError:  # which read_table reports if the table of runs is in this file
@@ -93,11 +97,16 @@ def _has_table(path: str) -> bool:
 
 def read_table(name: str) -> Table:
     """Read a table in the working directory."""
-    prefix: Path = ("tool", "deepy") if name == SHARED_TABLE else ()
     try:
-        text = read_text(name).text
+        return table_of(read_text(name))
     except Problems as stop:
         return Table(name, (), stop.problems)
+
+
+def table_of(file: Text) -> Table:
+    """Return the table of a text. Its file is in the working directory."""
+    name, text = file
+    prefix: Path = ("tool", "deepy") if name == SHARED_TABLE else ()
     reader = _Reader(Keys(name, text), prefix)
     found = reader.parsed(text)
     runs = list(reader.runs(found)) if found is not None else []

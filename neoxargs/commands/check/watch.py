@@ -42,10 +42,11 @@ def watch(check: Callable[[], object], files: Callable[[], Iterable[str]]) -> in
 
 def _state(files: Iterable[str]) -> dict[str, object]:
     """Return what differs when a file was written, replaced or removed."""
-    return {name: _of_file(name) for name in files}
+    return {name: state_of(name) for name in files}
 
 
-def _of_file(name: str) -> object:
+def state_of(name: str) -> object:
+    """Return what differs when a file was written or replaced; None if there is none."""
     try:
         status = os.stat(name)
     except OSError:  # an editor may be replacing it

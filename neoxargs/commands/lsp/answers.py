@@ -1,26 +1,30 @@
-"""What the server answers, without its protocol: problems of texts, descriptions, completions."""
+"""What the server answers about a configuration, without its protocol."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Problem, Problems, sentence
+from neoxargs.base.problems import Edit, Place, Problem, Problems, sentence
 from neoxargs.base.request import Request
-from neoxargs.commands.check.fix import find_in
+from neoxargs.commands.check.fix import Find, Found, correct, find_in
 from neoxargs.commands.check.table import find_table, read_table
 from neoxargs.commands.explain.command import explain
 from neoxargs.commands.lsp.cursor import Cursor
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.registry.types import choices_of
+from neoxargs.resolve import Draft, draft
+from neoxargs.resolve.keys.corrections import current_names
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.edit import NotEditable, corrected
-from neoxargs.resolve.yaml.read import read_text
+from neoxargs.resolve.yaml.read import File, read_text
+from neoxargs.runs.run_spec import complete_run
 
 #: A key at the top level, in YAML or in JSON.
 _TOP_KEY = re.compile(r"^(?:\{?\s*\")?([A-Za-z_][\w.-]*)\"?\s*:", re.MULTILINE)
@@ -34,63 +38,176 @@ class Completion(NamedTuple):
     meaning: str
 
 
-def problems_of(text: Text, gpus: int | None) -> list[Problem]:
-    """Return the problems of a file as it is in the editor, in the runs that have it; no files that it names are read.
+class Run(NamedTuple):
+    """A run that has the file: one of the repository's table or, if none has it, the file alone.
 
-    None if it has no key of ours: an editor sends every YAML file. gpus: of a file that is in no run.
+    folder: that in which it is launched; "" if no table says so.
     """
-    keys = {normal(key) for key in _TOP_KEY.findall(text.text)}
-    if not any(REGISTRY.find(key) or key in REGISTRY.sections for key in keys):
-        return []
-    requests = runs_of(text.name, gpus)
-    given = [name for request in requests for name in request.files]
-    if len(requests) == 1:
-        given_texts = [Text(text.name, text.text) if _same(name, text.name) else read_text(name) for name in given]
-    else:
-        given_texts = [Text(next(name for name in given if _same(name, text.name)), text.text)]
-    found = [each for of_run in find_in(requests)(given_texts) for each in of_run.problems]
-    return list({(each.id, sentence(each), each.where): each for each in found if _is_of(each, text)}.values())
+
+    request: Request
+    name: str = ""
+    folder: str = ""
 
 
-def runs_of(file: str, gpus: int | None) -> list[Request]:
-    """Return the runs of the repository's table that have this file (docs/check.md); if none has, the file alone."""
+class Edited:
+    """A configuration as it is in the editor, and the runs that have it.
+
+    gpus: of a file in no run. read: returns the text of another file, saved or not; raises Problems.
+    """
+
+    def __init__(self, text: Text, gpus: int | None, read: Callable[[str], Text] = read_text) -> None:
+        self.runs = list(_runs_of(text.name, gpus))
+        names = (name for run in self.runs for name in run.request.files)
+        self.text = Text(next(name for name in names if _same(name, text.name)), text.text)
+        self.read = read
+
+    @cached_property
+    def is_ours(self) -> bool:
+        """Whether the file has a key of ours: an editor sends every YAML file."""
+        keys = {normal(key) for key in _TOP_KEY.findall(self.text.text)}
+        return any(REGISTRY.find(key) or key in REGISTRY.sections for key in keys)
+
+    # -- problems ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """The problems of this file in its runs, each once; no files that it names are read."""
+        if not self.is_ours:
+            return []
+        try:
+            found = [each for of_run in self.find([self.text]) for each in of_run.problems]
+        except Problems as stop:
+            return list(stop.problems)
+        ours = [each for each in found if each.where is None or each.where.file == self.text.name]
+        return list({(each.id, sentence(each), each.where): each for each in ours}.values())
+
+    def find(self, texts: Sequence[Text]) -> Sequence[Found]:
+        """Return what is found in each run if this file has another text."""
+        [own] = texts
+        names = dict.fromkeys(name for run in self.runs for name in run.request.files)
+        return self._find([own if name == own.name else self.read(name) for name in names])
+
+    @cached_property
+    def _find(self) -> Find:
+        return find_in([run.request for run in self.runs])
+
+    def correction(self, problem: Problem) -> str | None:
+        """Return the text after the correction of a problem; None if it has none in this file."""
+        if not problem.edits or not all(edit.where.file == self.text.name for edit in problem.edits):
+            return None
+        return self._with(problem.edits)
+
+    def _with(self, edits: Sequence[Edit]) -> str | None:
+        try:
+            return corrected(self.text, edits).text
+        except NotEditable:
+            return None
+
+    @cached_property
+    def is_fixable(self) -> bool:
+        """Whether a problem has a correction that can mean only one thing."""
+        return any(all(edit.safe for edit in each.edits) and self.correction(each) for each in self.problems)
+
+    @cached_property
+    def fixed(self) -> str:
+        """The text after all corrections that `deepy check --fix` makes in this file."""
+        return correct([self.text], self.find).after[0].text
+
+    # -- old names ---------------------------------------------------------------------------------------------------
+
+    def renamed(self, line: int) -> Iterator[tuple[str, str]]:
+        """Yield a title and the text with the current name of each key in a line, from 0; and one with those of all.
+
+        Only of those with which all values of the file stay the same, also those that follow from GPT-NeoX's date.
+        """
+        here = [edit for edit in self._old_names if edit.where.line == line + 1]
+        for edit in here:
+            if after := self._same_values([edit]):
+                yield f"rename {edit.where.text[edit.where.column - 1 :][: edit.where.width]} to {edit.text}", after
+        if here and len(self._old_names) > 1 and (after := self._same_values(self._old_names)):
+            yield f"rename all {len(self._old_names)} old keys of this file", after
+
+    @cached_property
+    def _old_names(self) -> list[Edit]:
+        return list(current_names(draft([File(*self.text)]).entries.spelled)) if self.is_ours else []
+
+    def _same_values(self, edits: Sequence[Edit]) -> str | None:
+        """Return the text after the edits if it has the same values; otherwise None."""
+        after = self._with(edits)
+        return after if after and _values(self.text.text) == _values(after) else None
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def declarations(self, cursor: Cursor) -> list[Place]:
+        """Return the place of the value that each run has for the key at a position: in this file or in another one.
+
+        Of a value that is derived, such as `auto`, the first that it is derived from; of an alias, its anchor.
+        """
+        found: dict[Place, None] = {}
+        for run in self.runs:
+            try:
+                texts = [self.text if name == self.text.name else self.read(name) for name in run.request.files]
+                drafted = draft([File(*text) for text in texts])
+                place = _declared(cursor.name, drafted, run.request.gpus)
+            except Problems:
+                continue
+            if place:
+                found[place] = None
+        return list(found)
+
+    def described(self, cursor: Cursor) -> str:
+        """Return what `deepy explain` says of a key, with its value in the saved files; "" where there is no key."""
+        if not cursor.key:
+            return ""
+        for request in (self.runs[0].request, Request(())):
+            try:
+                return explain(cursor.name, request)
+            except Problems:  # of the files, or of a name that is not known, which its diagnostic says
+                continue
+        return ""
+
+
+def _runs_of(file: str, gpus: int | None) -> Iterator[Run]:
     table = find_table(os.path.dirname(file))
-    folder, name = os.path.split(table) if table else ("", "")
+    runs = []
     if table:
+        folder, name = os.path.split(table)
         with chdir(folder):
             runs = [run for run in read_table(name).runs if any(_same(each, file) for each in run.files)]
-        if runs:
-            return [
-                Request([os.path.join(folder, each) for each in run.files], gpus=run.gpus, ignored=run.ignored)
-                for run in runs
-            ]
-    return [Request([file], gpus=gpus)]
+    for run in runs:
+        files = [os.path.join(folder, each) for each in run.files]
+        yield Run(Request(files, gpus=run.gpus, ignored=run.ignored), run.name, folder)
+    if not runs:
+        yield Run(Request([file], gpus=gpus))
 
 
 def _same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _is_of(problem: Problem, text: Text) -> bool:
-    """Whether a problem is of this file, or of no place: then it is shown at the beginning."""
-    return problem.where is None or _same(problem.where.file, text.name)
+def _values(text: str) -> object:
+    """Return what a text says, without its spelling, and the defaults of the date that its keys tell."""
+    drafted = draft([File("", text)])
+    values = {name: value.value for name, value in {**drafted.dialect.defaults(), **drafted.values}.items()}
+    return values, drafted.auto, len(drafted.problems)
 
 
-def described(cursor: Cursor, file: str, gpus: int | None) -> str:
-    """Return what `deepy explain` says of the key at a position, with its value in the saved files; "" if no key."""
-    if not cursor.key:
-        return ""
-    for request in (runs_of(file, gpus)[0], Request(())):
-        try:
-            return explain(cursor.name, request)
-        except Problems:  # of the files, or of a name that is not known, which its diagnostic says
-            continue
-    return ""
+def _declared(name: str, drafted: Draft, gpus: int | None) -> Place | None:
+    parameter = REGISTRY.find(name)
+    if parameter is None:
+        group = REGISTRY.sections.get(name)
+        return drafted.section_places.get(group.section if group else name)
+    if parameter.name not in drafted.values:
+        return complete_run(drafted, os.environ, gpus).config.place(parameter.name)
+    entry = drafted.entries.parameters[parameter.name]
+    value = entry.value.place
+    is_alias = value.line > 0 and value[:3] < entry.place[:3]
+    return value if is_alias else entry.place
 
 
 def completions(cursor: Cursor) -> list[Completion]:
     """Return the keys of the section at a position, or the values of its key."""
-    return list(_values(cursor.name) if cursor.in_value else _keys(cursor.section))
+    return list(_values_of(cursor.name) if cursor.in_value else _keys(cursor.section))
 
 
 def _keys(section: str) -> Iterator[Completion]:
@@ -103,22 +220,12 @@ def _keys(section: str) -> Iterator[Completion]:
             yield Completion(word, describe_type(parameter.type), parameter.description)
 
 
-def _values(name: str) -> Iterator[Completion]:
+def _values_of(name: str) -> Iterator[Completion]:
     parameter = REGISTRY.find(name)
     for value in choices_of(parameter.type) if parameter else ():
         default = " (default)" if parameter and parameter.default == value else ""
         word = str(value).lower() if isinstance(value, bool) else str(value)
         yield Completion(word, f"{name}{default}", parameter.description if parameter else "")
-
-
-def correction(text: Text, problem: Problem) -> str | None:
-    """Return the text after the correction of a problem; None if it has none in this file."""
-    if not problem.edits or not all(_same(edit.where.file, text.name) for edit in problem.edits):
-        return None
-    try:
-        return corrected(text, problem.edits).text
-    except NotEditable:
-        return None
 
 
 def other_places(problem: Problem) -> list[tuple[str, int, int]]:

@@ -7,7 +7,8 @@ of a single parameter of another section; and the value is valid there.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as AnyMapping
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, is_one_edit
@@ -48,6 +49,16 @@ def indented(section: str, entries: Sequence[Entry]) -> tuple[Edit, ...]:
         if not (begins_line and is_one_line and _fits(f"{section}.{normal(entry.key)}", entry.value)):
             return ()
     return tuple(Edit(entry.place._replace(column=1, width=0), "replace", "  ") for entry in entries)
+
+
+def current_names(spelled: AnyMapping[str, Place]) -> Iterator[Edit]:
+    """Yield the edit of each key that is written with an old name. spelled: dotted name -> its place."""
+    for name, place in spelled.items():
+        parameter = REGISTRY.find(name)
+        current = parameter.name if parameter else _current(name)
+        old, word = (each.rpartition(".")[2] for each in (name, current))
+        if word != old:
+            yield Edit(place, "replace", _spelled(word, place, current))
 
 
 def value_edits(entry: Entry, mismatch: Mismatch) -> tuple[Edit, ...]:
