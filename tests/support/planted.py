@@ -1,10 +1,9 @@
 # mypy: disable-error-code="assignment, attr-defined, method-assign"
-"""Runs trials with a fault planted in the trainer: `python -m tests.support.planted FILE N`, named by PLANTED."""
+"""Runs trials with a fault planted in the trainer: `python -m tests.support.planted PID`, named by PLANTED."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -170,4 +169,4 @@ if __name__ == "__main__":
         FAULTS[os.environ[VARIABLE]]()
 
     main.import_once = imported
-    exit_at_once(main.main(sys.argv[1], int(sys.argv[2])))
+    exit_at_once(main.main())

@@ -1,7 +1,8 @@
-"""Starts trials: one set of ranks runs all trials of a layout, one after the other."""
+"""Starts trials: one set of ranks runs all trials of a layout, one after the other; one process forks all sets."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -26,49 +27,77 @@ POLL = 0.1
 Observed = dict[str, Any]
 
 
-def run(trials: Sequence[Trial], ranks: int, file: Path, done: Callable[[str], None]) -> dict[str, Observed]:
-    """Run the trials on that many ranks of this machine; return name -> what it showed.
+class Program:
+    """A process that has imported what a rank needs, and forks the ranks of one file of trials after the other."""
 
-    file: where the trials are written; what they print and show stands beside it. done: told of each trial's end.
-    """
-    found: dict[str, Observed] = {}
-    rest, in_vain = list(trials), 0
-    while rest:
-        file.write_text("".join(trial.line() for trial in rest), encoding="utf-8")
-        shown = _until_failure(file, ranks, done)
-        found |= shown
-        in_vain = 0 if shown else in_vain + 1
-        rest = [trial for trial in rest if trial.name not in found]
-        # The first of them has ended the ranks; after several starts without a result, something ends all of them.
-        for trial in rest if in_vain == IN_VAIN else rest[:1]:
-            found[trial.name] = {"refused": [_last_error(file)]}
-            done(trial.name)
-        rest = [trial for trial in rest if trial.name not in found]
-    return found
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
 
+    def __enter__(self) -> Program:
+        return self
 
-def _until_failure(file: Path, ranks: int, done: Callable[[str], None]) -> dict[str, Observed]:
-    """Run trials until one ends the ranks, or all are done; return what they showed."""
-    results = file.with_name(f"{file.name}.observed")
-    results.unlink(missing_ok=True)
-    shown: dict[str, Observed] = {}
-    with open(file.with_name(f"{file.name}.log"), "wb") as log:
-        words = [sys.executable, "-m", TRIALS, str(file), str(ranks), str(os.getpid())]
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def run(self, trials: Sequence[Trial], ranks: int, file: Path, done: Callable[[str], None]) -> dict[str, Observed]:
+        """Run the trials on that many ranks of this machine; return name -> what it showed.
+
+        file: where the trials are written; what they print and show stands beside it. done: told of each trial's end.
+        """
+        found: dict[str, Observed] = {}
+        rest, in_vain = list(trials), 0
+        while rest:
+            file.write_text("".join(trial.line() for trial in rest), encoding="utf-8")
+            shown = self._until_failure(file, ranks, done)
+            found |= shown
+            in_vain = 0 if shown else in_vain + 1
+            rest = [trial for trial in rest if trial.name not in found]
+            # The first of them has ended the ranks; after several starts without a result, something ends all of them.
+            for trial in rest if in_vain == IN_VAIN else rest[:1]:
+                found[trial.name] = {"refused": [_last_error(file)]}
+                done(trial.name)
+            rest = [trial for trial in rest if trial.name not in found]
+        return found
+
+    def _until_failure(self, file: Path, ranks: int, done: Callable[[str], None]) -> dict[str, Observed]:
+        """Run trials until one ends the ranks, or all are done; return what they showed."""
+        results, end = file.with_name(f"{file.name}.observed"), file.with_name(f"{file.name}.ended")
+        for written in (results, end):
+            written.unlink(missing_ok=True)
+        shown: dict[str, Observed] = {}
+        process = self._ask(file, ranks)
         last = time.monotonic()
-        try:
-            ended = False
-            while not ended and time.monotonic() - last < PATIENCE:
-                ended = process.poll() is not None
-                for line in _complete_lines(results)[len(shown) :]:
-                    last, observed = time.monotonic(), json.loads(line)
-                    shown[observed["name"]] = observed
-                    done(observed["name"])
-                time.sleep(0 if ended else POLL)
-        finally:
-            kill_session(process.pid)
-            process.wait()
-    return shown
+        ended = False
+        while not ended and time.monotonic() - last < PATIENCE:
+            ended = end.exists() or process.poll() is not None
+            for line in _complete_lines(results)[len(shown) :]:
+                last, observed = time.monotonic(), json.loads(line)
+                shown[observed["name"]] = observed
+                done(observed["name"])
+            time.sleep(0 if ended else POLL)
+        if not end.exists():
+            self._end()
+        return shown
+
+    def _ask(self, file: Path, ranks: int) -> subprocess.Popen[str]:
+        """Name the trials to the process, which starts if there is none; return it."""
+        with open(file.with_name(f"{file.name}.log"), "wb") as log:
+            if self._process is None:
+                words = [sys.executable, "-m", TRIALS, str(os.getpid())]
+                self._process = subprocess.Popen(
+                    words, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, start_new_session=True
+                )
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen as for any other trial
+            print(json.dumps([str(file), ranks]), file=self._process.stdin, flush=True)
+        return self._process
+
+    def _end(self) -> None:
+        """End the process with all ranks, if there is one."""
+        if self._process:
+            kill_session(self._process.pid)
+            self._process.communicate()
+        self._process = None
 
 
 def _complete_lines(file: Path) -> list[str]:

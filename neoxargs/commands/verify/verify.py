@@ -60,12 +60,14 @@ class Report(Record):
 def verify(spec: RunSpec, folder: Path, progress: Progress) -> Report:
     """Run all trials of a configuration in a folder; raises Problems if the small run itself is refused."""
     assert spec.draft
-    return _Trials(spec, folder, progress).report()
+    with trials.Program() as program:
+        return _Trials(spec, folder, progress, program).report()
 
 
 class _Trials:
-    def __init__(self, spec: RunSpec, folder: Path, progress: Progress) -> None:
+    def __init__(self, spec: RunSpec, folder: Path, progress: Progress, program: trials.Program) -> None:
         assert spec.draft
+        self.program = program
         self.folder, self.progress = folder.absolute(), progress
         self.small = shrink(spec.config, spec.draft, self.folder / "data")
         self.base = self.small.config(self.folder / "base", {})
@@ -140,8 +142,8 @@ class _Trials:
 
     def _run(self, name: str, chosen: Iterable[Trial], ranks: int | None = None) -> None:
         file = self.folder / f"{name}.jsonl"
-        found = trials.run(list(chosen), ranks or self.small.ranks, file, lambda done: self.progress(done, self.total))
-        self.seen |= found
+        size = ranks or self.small.ranks
+        self.seen |= self.program.run(list(chosen), size, file, lambda done: self.progress(done, self.total))
 
     def _refused(self, *names: str) -> str:
         """Return why the first of these trials that did not run was refused; "" if all ran."""

@@ -1,9 +1,11 @@
-"""Program that runs trials one after the other on ranks of this machine: `python -m ...trials.main FILE N PID`.
+"""Program that runs trials on ranks of this machine: `python -m ...trials.main PID`.
 
-FILE has a trial per line (`Trial`); N is the number of ranks, which are forked from one process; PID is the parent,
-with which the program ends. What is observed is appended to FILE.observed, one line of JSON per trial. The program ends
-at the first trial that fails with something other than Problems, because ranks may then wait for each other; its caller
-starts the rest again.
+Each line of its standard input names a file, which has a trial per line (`Trial`), and a number of ranks. The ranks are
+forked from this process, which has imported all that they need, and run the trials of the file one after the other.
+What is observed is appended to FILE.observed, one line of JSON per trial. What the ranks print is in FILE.log, and an
+empty FILE.ended says that all have run. The program ends at the first trial that fails with something other than
+Problems, because ranks may then wait for each other; its caller starts the rest again. PID is the parent, with which it
+ends.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -28,15 +31,31 @@ from neoxargs.train.local_ranks import Ranks, import_once
 from neoxargs.train.process import mesh, setup
 
 
-def main(file: str, ranks: int) -> int:
-    """Run all trials of a file on that many ranks, and return the exit code."""
+def main() -> int:
+    """Run the trials of each file that standard input names, and return the exit code."""
     os.environ |= {
-        "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks),
-        "LOCAL_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port()),
+        "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
     }  # fmt: skip
-    with open(file, encoding="utf-8") as lines:
-        trials = list(map(Trial.of, lines))
-    import_once("train", parse_rank_arguments(trials[0].arguments).config)
+    is_first = True
+    for line in sys.stdin:
+        file, ranks = json.loads(line)
+        with open(f"{file}.log", "a") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        with open(file, encoding="utf-8") as lines:
+            trials = list(map(Trial.of, lines))
+        if is_first:
+            import_once("train", parse_rank_arguments(trials[0].arguments).config)
+        is_first = False
+        if code := _run_on(ranks, file, trials):
+            return code
+        Path(f"{file}.ended").touch()
+    return 0
+
+
+def _run_on(ranks: int, file: str, trials: Sequence[Trial]) -> int:
+    """Run the trials on that many ranks, and return the exit code of the first that failed, or 0."""
+    os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks), "MASTER_PORT": str(unused_port())}
     pids = set()
     for rank in range(ranks):
         if pid := os.fork():
@@ -80,4 +99,4 @@ def _run(file: str, trials: Sequence[Trial]) -> int:
 if __name__ == "__main__":
     signal_when_parent_ends(signal.SIGKILL)
     # The parent may have ended while this process imported modules.
-    exit_at_once(main(sys.argv[1], int(sys.argv[2])) if os.getppid() == int(sys.argv[3]) else 1)
+    exit_at_once(main() if os.getppid() == int(sys.argv[1]) else 1)
