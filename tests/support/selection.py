@@ -45,8 +45,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = set(items) - set(rest) if config.option.rest else set(rest)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    # Files with ranks take longest. If they came last, one of them would run alone at the end.
-    items.sort(key=lambda item: "/train/" not in item.nodeid)
+    # Files with ranks and those that start whole programs take longest: one of them would run alone at the end.
+    items.sort(key=lambda item: not ("/train/" in item.nodeid or item.nodeid.startswith("tests/test_")))
 
 
 def _fixtures(item: pytest.Function) -> set[str]:

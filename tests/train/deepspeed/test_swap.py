@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from neoxargs.hosts import compiled_ops
-from neoxargs.launch.start.compile_ops import compile_missing
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.process import mesh, setup
+from tests.support import swap_ops
 from tests.support.ranks import run_ranks
 from tests.support.trials import Training, Trial
 
-OPS = ["cpu_adam", "async_io"]
 #: Only pieces of a MiB are swapped; of two ranks, each has as much of this model's two larger matrices.
 WIDE = {"num_layers": 1, "hidden_size": 256, "intermediate_size": 2048}
 AIO = {"block_size": 2**19, "queue_depth": 4, "intra_op_parallelism": 2, "single_submit": True, "overlap_events": False}
@@ -64,9 +61,9 @@ def read(root: str, source: str, trial: Trial) -> list[float]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    for problem in compiled_ops.uncompilable(OPS, os.environ):
-        pytest.skip(f"{problem.what} ({problem.hint})")
-    compile_missing(OPS, os.environ, print)
+    if why := swap_ops.why_uncompilable():
+        pytest.skip(why)
+    swap_ops.compile_all()
     return str(tmp_path_factory.mktemp("drive"))
 
 
