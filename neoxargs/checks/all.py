@@ -63,7 +63,7 @@ from neoxargs.checks.machine.disk_space import (
 )
 from neoxargs.checks.machine.hardware import (
     backend_of_gpus,
-    fp16_beside_bf16,
+    fp16_on_this_machine,
     fp16_without_support,
     fp32_without_tf32,
     gds_without_gpus,
@@ -216,7 +216,7 @@ def _precision(spec: RunSpec) -> list[Problem]:
     config, resources = spec.config, spec.resources
     return config.found(
         lambda: fp16_without_support(config, resources),
-        lambda: fp16_beside_bf16(config, resources),
+        lambda: fp16_on_this_machine(config, resources),
         lambda: fp32_without_tf32(config, resources.device),
         lambda: backend_of_gpus(config, resources.device),
     )

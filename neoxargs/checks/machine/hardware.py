@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 from math import gcd
 from pathlib import Path
@@ -47,13 +47,16 @@ def fp16_without_support(config: Config, resources: Resources) -> Iterator[Probl
         yield Problem(what, place, hint, id="cpu-without-fp16", about=about)
 
 
-def fp16_beside_bf16(config: Config, resources: Resources) -> Iterator[Problem]:
-    """Warn of pretraining in fp16 on GPUs of this machine that compute as fast in bf16."""
-    continues = config.checkpoint.finetune or is_frozen(config)
-    if config.precision.precision != "fp16" or continues or resources.remote or resources.device != "cuda":
-        return
-    models = gpu_models()
+def fp16_on_this_machine(config: Config, resources: Resources) -> Iterator[Problem]:
+    """Warn of pretraining in fp16 on GPUs of this machine that have bf16."""
+    models = gpu_models() if resources.device == "cuda" and not resources.remote else ()
     if models and all(map(BF16.search, models)):
+        yield from fp16_beside_bf16(config, models)
+
+
+def fp16_beside_bf16(config: Config, models: Collection[str]) -> Iterator[Problem]:
+    """Warn of pretraining in fp16 on these models of GPUs, which compute as fast in bf16."""
+    if config.precision.precision == "fp16" and not config.checkpoint.finetune and not is_frozen(config):
         place = config.place("precision") or config.place("fp16.enabled")
         what = f"precision (fp16) on {listed(sorted(models), 'and')}: bf16 is as fast, and cannot overflow as fp16 does"
         hint, about = "set precision: bfloat16, unless the run continues one in fp16", ("precision",)

@@ -36,9 +36,13 @@ class Target:
     def warnings(self, config: Config) -> list[Problem]:
         """Return warnings about a configuration on this device."""
         if self.device.generation >= BF16_GENERATION:
-            from neoxargs.checks.machine.hardware import fp32_without_tf32
+            from neoxargs.checks.machine.hardware import fp16_beside_bf16, fp32_without_tf32
 
-            return list(fp32_without_tf32(config, self.device.kind))
+            slow = fp32_without_tf32(config, self.device.kind)
+            return [
+                *slow,
+                *(fp16_beside_bf16(config, [self.device.name]) if self.named and self.device.kind == "cuda" else []),
+            ]
         if config.precision.precision != "bfloat16":
             return []
         what = (

@@ -92,3 +92,9 @@ def test_the_rates_of_a_cpu_have_three_digits(capsys: pytest.CaptureFixture[str]
     print_plan(PlanOptions([str(QUICKSTART)], device="CPU"))
     output = " ".join(capsys.readouterr().out.split())
     assert "large matrix multiplications run at 0.07 TFLOP/s, attention at 0.0" in output
+
+
+@pytest.mark.parametrize(("device", "warns"), [("A100", True), ("RTX4090", True), ("V100-32GB", False), ("CPU", False)])
+def test_pretraining_in_fp16_on_a_named_device_with_bf16(device: str, warns: bool) -> None:
+    plan, *_ = plan_and_suggest(PlanOptions([str(QUICKSTART)], ["precision=fp16"], device=device))
+    assert ("fp16-beside-bf16" in [problem.id for problem in plan.warnings]) == warns
