@@ -15,7 +15,15 @@ from typing import NoReturn
 
 from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
-from neoxargs.base.options import add_files, add_fixes, add_formats, add_json, add_repository, add_versions
+from neoxargs.base.options import (
+    add_files,
+    add_fixes,
+    add_formats,
+    add_json,
+    add_other_versions,
+    add_repository,
+    add_versions,
+)
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
@@ -205,6 +213,7 @@ def check(words: list[str]) -> int:
     add_files(parser, "*")
     add_json(parser)
     add_versions(parser)
+    add_other_versions(parser)
     add_formats(parser)
     add_fixes(parser)
     add_repository(parser)

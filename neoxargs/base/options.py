@@ -52,6 +52,12 @@ def add_versions(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{package}", metavar="VERSION", type=version_number, help=text)
 
 
+def add_other_versions(parser: argparse.ArgumentParser) -> None:
+    for package, example in (("megatron", "0.16.0"), ("transformers", "4.57.6"), ("accelerate", "1.12.0")):
+        text = f"of a file of another program: the version of {package} that reads it, for example {example}"
+        parser.add_argument(f"--{package}", metavar="VERSION", type=version_number, help=text)
+
+
 def version_number(text: str) -> str:
     if not re.fullmatch(r"\d+(\.\d+)+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a version; write numbers with dots, such as 0.19.8")

@@ -17,7 +17,7 @@ RUN_TABLES = OWN_TABLE, SHARED_TABLE = ("deepy.toml", "pyproject.toml")
 #: The file in a run's folders that says who holds them, until the run ends; `processes/run_lock.py` writes it.
 HOLDER_FILE = "run.lock"
 #: Packages of which another version than the installed one can be assumed.
-ASSUMED = ("deepspeed", "torch")
+ASSUMED = ("deepspeed", "torch", "megatron", "transformers", "accelerate")
 LOCK_START = re.compile(r"(#.*\n)*format: \d+\nscript: ")
 
 
@@ -32,7 +32,7 @@ class Request(Record):
     gpus: int | None = None
     """Number of GPUs to assume (`--gpus`); None: those of this machine or of the hostfile."""
     assumed: Mapping[str, str] = {}
-    """Package -> the version to assume instead of the installed one (`--deepspeed`, `--torch`)."""
+    """Package -> the version to assume instead of the installed one (`--deepspeed`, `--torch`, `--accelerate` ...)."""
     as_json: bool = False
     """Print JSON (`--json`)."""
     script: str = ""

@@ -32,8 +32,19 @@ def declare(subject: str, *sections: str) -> None:
             setattr(sys.modules[subject], name, made)
 
 
-@cache
+def strict_keys() -> dict[str, list[str]]:
+    """Return the sections in which DeepSpeed refuses every other key than these; elsewhere it ignores them."""
+    keys: dict[str, list[str]] = _file()["strict"]
+    return keys
+
+
 def _sections() -> dict[str, Any]:
-    with open(os.path.join(os.path.dirname(__file__), "deepspeed_keys.json"), encoding="utf-8") as file:
-        sections: dict[str, Any] = json.load(file)["sections"]
+    sections: dict[str, Any] = _file()["sections"]
     return sections
+
+
+@cache
+def _file() -> dict[str, Any]:
+    with open(os.path.join(os.path.dirname(__file__), "deepspeed_keys.json"), encoding="utf-8") as file:
+        table: dict[str, Any] = json.load(file)
+    return table

@@ -6,7 +6,7 @@ Plain text that fits the terminal's width; a terminal gets the same text with co
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import listed
@@ -88,6 +88,11 @@ def brief_lines(spec: RunSpec) -> list[str]:
         "batch": description.batch_equation(config),
         "dialect": dialect(config),
     }
+    return labelled(lines)
+
+
+def labelled(lines: Mapping[str, str]) -> list[str]:
+    """Return the lines with their labels before them."""
     return [f"{label.ljust(LABEL)}{line}" for label, line in lines.items()]
 
 

@@ -64,7 +64,8 @@ def deepspeed_keys() -> str:
     """Return the declarations of DeepSpeed's keys. Raises ValueError if the overlay does not fit the facts."""
     overlay = yaml.safe_load((ROOT / "neoxargs/registry/deepspeed_keys.yml").read_text(encoding="utf-8"))
     overlay.pop("texts", None)
-    return as_text(f"deepspeed {deepspeed.__version__}", merged(deepspeed_spy.facts(), overlay))
+    strict = {section: sorted(deepspeed_spy.accepted(model)) for section, model in deepspeed_spy.MODELS.items()}
+    return as_text(f"deepspeed {deepspeed.__version__}", merged(deepspeed_spy.facts(), overlay), strict)
 
 
 def neox_history() -> str:
@@ -231,8 +232,8 @@ def _type(key: str, ours: dict[str, Any], fact: dict[str, Any]) -> str:
     return _inverted(ours, "types").get(key) or fact.get("type") or shown.get(type(default), "")
 
 
-def as_text(version: str, sections: dict[str, Any]) -> str:
-    """Return the data file: one line for each key."""
+def as_text(version: str, sections: dict[str, Any], strict: dict[str, list[str]]) -> str:
+    """Return the data file: one line for each key. strict: the keys of each section that refuses all others."""
 
     def line(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
@@ -244,7 +245,8 @@ def as_text(version: str, sections: dict[str, Any]) -> str:
         )
 
     texts = ",\n".join(f" {line(name)}: {block(section)}" for name, section in sections.items())
-    return f'{{"facts": {line(version)}, "sections": {{\n{texts}}}}}\n'
+    rows = ",\n".join(f" {line(name)}: {line(keys)}" for name, keys in strict.items())
+    return f'{{"facts": {line(version)}, "strict": {{\n{rows}}}, "sections": {{\n{texts}}}}}\n'
 
 
 def main() -> None:

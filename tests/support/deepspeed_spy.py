@@ -246,6 +246,11 @@ def _of_model(model: type[DeepSpeedConfigModel]) -> dict[str, Any]:
     return found
 
 
+def accepted(model: type[DeepSpeedConfigModel]) -> set[str]:
+    """Return the names of the keys of a section that refuses all others."""
+    return {name for field, row in model.model_fields.items() for name in (field, row.alias) if name}
+
+
 def _type_text(kind: Any) -> str:
     """Return a type as the registry spells it; empty if a YAML file cannot have its values."""
     origin, parts = get_origin(kind), get_args(kind)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import SET, Problem, Problems, has_errors, in_order, listed, report
@@ -25,6 +25,9 @@ from neoxargs.resolve.yaml.read import read_texts
 from neoxargs.runs import summary
 from neoxargs.runs.run_spec import RunSpec
 
+if TYPE_CHECKING:
+    from neoxargs.migrate.as_is.files import Checked
+
 #: Keys with errors that are named in a reason at most.
 MOST_KEYS = 6
 #: The script that configurations are checked for.
@@ -38,12 +41,13 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
     fixed: what `--fix` has corrected. output: a format of formats.py, in which only the problems are printed. strict:
     whether a warning makes the check fail as well.
     """
-    spec, problems, not_checked = find_and_suggest(request)
+    spec, problems, not_checked, other = find(request)
     failed = has_errors(problems) or (strict and bool(problems))
     if request.as_json:
-        answer = _to_json(spec, problems, not failed) | {"unchecked": not_checked}
-        answer |= {} if fixed is None else {"fixed": [problem.to_json() for problem in fixed]}
-        print(json.dumps(answer, indent=2))
+        table = _to_json(spec, problems, not failed) | {"unchecked": not_checked}
+        table |= {"read_as": _read_as(other)} if other else {}
+        table |= {} if fixed is None else {"fixed": [problem.to_json() for problem in fixed]}
+        print(json.dumps(table, indent=2))
         return int(failed)
     if output != "text":
         from neoxargs.commands.check.formats import FORMATS
@@ -51,8 +55,10 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
         print(FORMATS[output](in_order(problems), request.files), end="")
         return int(failed)
     report(problems)
-    if spec and not failed:
-        print("\n".join(["ok", *summary.brief_lines(spec)]))
+    if other or (spec and not failed):
+        about = summary.brief_lines(spec) if spec else []
+        about += summary.labelled({"read as": _read_as(other), **other.remarks}) if other else []
+        print("\n".join([*(["ok"] if not failed else [""] if problems else []), *about]))
     if not_checked:
         line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
         print(f"\n{line}" if failed else line)
@@ -69,28 +75,61 @@ def fixable(problems: Sequence[Problem]) -> str:
     return ", ".join(f"{count} problem{'s' * (count > 1)} ({how})" for how, count in counts.items() if count)
 
 
-def find_and_suggest(request: Request) -> tuple[RunSpec | None, list[Problem], list[str]]:
-    """Return what find_problems returns, with a suggestion for the file of another program."""
-    spec, problems, not_checked = find_problems(request)
-    if has_errors(problems) and all(problem.id != OF_ANOTHER_PROGRAM for problem in problems):
-        problems = [*problems, *_migrate_suggestion(request)]
-    return spec, problems, not_checked
+class Answer(NamedTuple):
+    """The resolved run (None if it cannot be resolved), all errors and warnings, and what is not checked."""
+
+    spec: RunSpec | None
+    problems: list[Problem]
+    unchecked: list[str]
+    other: Checked | None = None
+    """What is found in the only file, if another program reads it."""
 
 
-def _migrate_suggestion(request: Request) -> list[Problem]:
-    """Return a warning if the only file is one that `deepy migrate` converts, such as a DeepSpeed JSON."""
-    from neoxargs.migrate.sources import source_of  # imported late, to keep a check without errors fast
+def find(request: Request) -> Answer:
+    """Check the files as a configuration of ours or, if that fails, as the file of another program."""
+    found = Answer(*find_problems(request))
+    if not has_errors(found.problems):
+        return found
+    texts = _only_text(request)
+    if other := other_program(texts, request):
+        return Answer(None, _not_suppressed(other.problems, texts, request), [], other)
+    if all(problem.id != OF_ANOTHER_PROGRAM for problem in found.problems):
+        found.problems.extend(_migrate_suggestion(texts, request))
+    return found
 
-    if any(map(is_special, request.files)):  # a pipe, which can be read only once
+
+def other_program(texts: Sequence[Text], request: Request) -> Checked | None:
+    """Return what is wrong with the only file, if another program reads it."""
+    from neoxargs.migrate.as_is.files import checked  # imported late, to keep a check without errors fast
+
+    return checked(texts[0], request.assumed, request.gpus) if len(texts) == 1 and not request.overrides else None
+
+
+def _read_as(other: Checked) -> str:
+    """Return the kind of another program's file, and the version for which it is judged."""
+    program = other.program
+    how = "" if program.given else f", the newest that deepy knows (--{program.package} VERSION names another)"
+    return f"{other.called}, by {program}{how}"
+
+
+def _only_text(request: Request) -> list[Text]:
+    """Return the text of the only file; nothing if there are several, or if it can be read only once."""
+    if len(request.files) != 1 or any(map(is_special, request.files)):
         return []
     try:
-        text, *others = read_texts(request.files, request.directory)
+        return read_texts(request.files, request.directory)
     except Problems:
         return []
-    source = source_of(text)
-    if others or source.edits_in_place or not text.text.strip():
+
+
+def _migrate_suggestion(texts: Sequence[Text], request: Request) -> list[Problem]:
+    """Return a warning if the only file is one that `deepy migrate` converts."""
+    from neoxargs.migrate.sources import source_of
+
+    if not texts or not texts[0].text.strip() or (source := source_of(texts[0])).edits_in_place:
         return []
-    what, hint = f"{request.files[0]} looks like {source.describes}", f"run `deepy migrate {text.name}` to convert it"
+    what = f"{request.files[0]} looks like {source.describes}"
+    hint = f"run `deepy migrate {texts[0].name}` to convert it"
     return [Problem(what, hint=hint, severity="warning", id=OF_ANOTHER_PROGRAM)]
 
 

@@ -18,11 +18,12 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import SET, Place, Problem, Problems, printable, sentence
+from neoxargs.base.problems import SET, Place, Problem, Problems, has_errors, printable, sentence
 from neoxargs.base.record import Record
 from neoxargs.base.regular_files import is_special
 from neoxargs.base.request import Request
 from neoxargs.base.write_files import changed_files, diff, write_all
+from neoxargs.commands.check.command import other_program
 from neoxargs.commands.explain.catalogue import known_ids
 from neoxargs.resolve import draft
 from neoxargs.resolve.suppressions import not_suppressed, unknown, unused, used_nowhere, without_id
@@ -155,9 +156,12 @@ def _found(request: Request, files: Sequence[File]) -> Found:
         problems += unused(problems, files)
     except Problems as stop:
         problems = stop.problems
+    of_reading, readable = drafted.problems, drafted.readable
+    if has_errors(problems) and (other := other_program(files, request)):
+        problems, of_reading, readable = [*other.problems], [*other.problems], True
     problems = [*problems, *unknown(files, known_ids), *without_id(problems, files)]
     kept = [each for each in not_suppressed(problems, files) if not request.ignores(each)]
-    return Found(kept, drafted.problems, drafted.readable)
+    return Found(kept, of_reading, readable)
 
 
 def correct(texts: Sequence[Text], find: Find, unsafe: bool = False) -> Fixes:

@@ -136,7 +136,7 @@ class Found(Record):
 def find(chosen: Chosen, request: Request) -> list[Found]:
     """Check each run in the folder of the table."""
     with chdir(chosen.folder):
-        found = [Found(run, *command.find_and_suggest(_request(request, run))) for run in chosen.runs]
+        found = [Found(run, *command.find(_request(request, run))[:3]) for run in chosen.runs]
     others = [run for run in chosen.table.runs if run not in chosen.runs]
     files = [run.files for run in (*chosen.runs, *others)]
     kept = used_nowhere([*(each.problems for each in found), *([] for _ in others)], files)

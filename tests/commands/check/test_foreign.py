@@ -1,31 +1,46 @@
-"""`deepy check` of another program's file suggests `deepy migrate`."""
+"""`deepy check` of another program's file judges it for that program; other files still get a suggestion."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from neoxargs.base.request import Request
-from neoxargs.commands.check.command import run
+from neoxargs.cli import main
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "program"),
+    ("name", "text", "called"),
     [
-        ("my.sh", "GPUS=8\npython pretrain_gpt.py --num-layers 4\n", "a Megatron-LM script"),
         ("ds.json", '{"train_batch_size": 8, "bf16": {"enabled": true}}', "a DeepSpeed JSON"),
         ("my.json", '{"num_layers": 4, "train_batch_size": 8}', ""),
-        ("my.yml", "train_batch_size: 8\n", ""),
+        ("my.json", '{"train_batch_size": 8, "vocab-file": "a"}', ""),
+        ("my.yml", "train_batch_size: 8\nbf16: {enabled: true}\n", ""),
     ],
 )
-def test_migrate_is_suggested(
-    name: str, text: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+def test_only_files_of_other_programs_are_judged_as_such(
+    name: str, text: str, called: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path(name).write_text(text)
-    assert run(Request([name])) == 1
-    err = capsys.readouterr().err
-    hint = f"run `deepy migrate {name}` to convert it"
-    end = f"warning: {name} looks like {program} [file-of-another-program]\n  = {hint}\n"
-    assert err.endswith(end) if program else "migrate" not in err
+    assert main(["check", name, "--json"]) == (0 if called else 1)
+    assert json.loads(capsys.readouterr().out).get("read_as", "").startswith(called)
+
+
+def test_with_other_files_it_is_a_configuration_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ds.json").write_text('{"train_batch_size": 8, "bf16": {"enabled": true}}')
+    Path("my.yml").write_text("num_layers: 2\n")
+    assert main(["check", "ds.json", "my.yml", "--json"]) == 1
+    assert "read_as" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_misspelt_key_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("ds.json")
+    path.write_text('{\n  "train_batch_size": 8,\n  "optimzer": {"type": "Adam"}\n}\n')
+    assert main(["check", "ds.json", "--fix", "--strict"]) == 0
+    assert path.read_text() == '{\n  "train_batch_size": 8,\n  "optimizer": {"type": "Adam"}\n}\n'

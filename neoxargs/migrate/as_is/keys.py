@@ -1,0 +1,130 @@
+"""What is said of a key of another program's file, whichever program that is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Literal
+
+from neoxargs.base.problems import Edit, Place, Problem, close_matches, is_one_edit, listed
+from neoxargs.base.record import Record
+from neoxargs.registry.receivers import numbers
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
+
+#: What a program does with a key that it does not have.
+Fate = Literal["refuses", "ignores", "may refuse"]
+
+
+class Program(Record):
+    """The program that reads a file, in one version."""
+
+    name: str
+    package: str
+    """The name of its option, as in `--deepspeed VERSION`."""
+    versions: tuple[str, ...]
+    """The versions whose keys are known, oldest first."""
+    given: str = ""
+    """The version that the user names."""
+
+    @property
+    def version(self) -> str:
+        return self.given or self.versions[-1]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    def is_before(self, version: str) -> bool:
+        return numbers(self.version) < numbers(version)
+
+    @property
+    def for_versions(self) -> Literal["error", "warning"]:
+        """How severe it is if only other versions accept something: an error only if the user names the version."""
+        return "error" if self.given else "warning"
+
+
+def unknown_version(program: Program) -> Iterator[Problem]:
+    """Yield a warning for a version whose keys are not known."""
+    first, last = program.versions[0], program.versions[-1]
+    if not numbers(first) <= numbers(program.version) <= numbers(last):
+        nearest = first if program.is_before(first) else last
+        what = f"{program} is judged as if it were {nearest}: deepy knows the keys of {first} to {last}"
+        yield Problem(what, severity="warning", id="other-program-version")
+
+
+def unknown_key(
+    entry: Entry, program: Program, names: Collection[str], beside: Collection[str], fate: Fate, section: str = ""
+) -> Problem:
+    """Return the problem of a key that no known version has. names: the keys of its section. beside: those written."""
+    of = f"{program.name}'s {section}" if section else program.name
+    does = {
+        "refuses": f", and {program.name} refuses it",
+        "ignores": f", and {program.name} ignores it without a message",
+        "may refuse": "",
+    }[fate]
+    free = [name for name in names if name not in beside]
+    near = [name for name in free if is_one_edit(entry.key, name)] or _same_word(entry.key, free)
+    found = near if len(near) == 1 else close_matches(entry.key, free)
+    edits = (Edit(entry.place, "replace", _quoted(found[0], entry.place)),) if found == near and near else ()
+    hint = f"did you mean {listed(found)}?" if found else "remove it" if fate != "may refuse" else ""
+    severity: Literal["error", "warning"] = "error" if fate == "refuses" else "warning"
+    return Problem(
+        f"{entry.key} is not a key of {of}{does}", entry.place, hint, (), severity, id="other-program-key", edits=edits
+    )
+
+
+def _same_word(key: str, names: Iterable[str]) -> list[str]:
+    plain = key.lower().replace("-", "_")
+    return [name for name in names if name.lower() == plain]
+
+
+def _quoted(word: str, place: Place) -> str:
+    old = place.text[place.column - 1 :][: place.width]
+    quote = old[0] if old[:1] in ("'", '"') else ""
+    return f"{quote}{word}{quote}"
+
+
+def other_version(
+    name: str, place: Place, program: Program, since: str, until: str, instead: str = "", does: str = "does not have"
+) -> Iterator[Problem]:
+    """Yield the problem of a key that this version has no more or not yet.
+
+    since, until: the versions that introduced and removed it. does: what this version does with it.
+    """
+    if until and not program.is_before(until):
+        change = f"version {until} {f'renamed it to {instead}' if instead else 'removed it'}"
+        hint = f"write {instead}" if instead else f"remove it, or use {program.name} before {until}"
+        written = place.text[place.column - 1 :][: place.width].strip("'\"")
+        edits = (Edit(place, "replace", _quoted(instead, place)),) if instead and written == name else ()
+    elif since and program.is_before(since):
+        change, hint, edits = f"version {since} introduced it", f"remove it, or use {program.name} {since} or newer", ()
+    else:
+        return
+    what = f"{program} {does} {name}: {change}"
+    severity = "warning" if does == "ignores" else program.for_versions
+    yield Problem(what, place, hint, (), severity, id="other-program-key-version", edits=edits)
+
+
+def conflict(
+    what: str,
+    where: Place | None,
+    hint: str,
+    also: Iterable[Place] = (),
+    severity: Literal["error", "warning"] = "error",
+) -> Problem:
+    """Return the problem of values that contradict each other."""
+    return Problem(what, where, hint, tuple(also), severity, id="other-program-conflict")
+
+
+def entries(tree: Mapping, path: str = "") -> dict[str, Entry]:
+    """Return every entry with its dotted key, sections included; of a repeated key, the last."""
+    found: dict[str, Entry] = {}
+    for entry in tree.entries:
+        found[path + entry.key] = entry
+        if isinstance(entry.value, Mapping):
+            found |= entries(entry.value, f"{path}{entry.key}.")
+    return found
+
+
+def number(node: Node | None) -> int | float | None:
+    """Return the number of a value, if it is one."""
+    value = node.value if isinstance(node, Scalar) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
