@@ -130,7 +130,8 @@ def _duplicates(tree: Mapping, path: str = "") -> Iterator[Problem]:
     for entry in tree.entries:
         if entry.key in first:
             what = f"{path}{entry.key} is written twice, which DeepSpeed refuses"
-            yield Problem(what, entry.place, "remove one of the two", (first[entry.key].place,), id="key-duplicate")
+            also = (first[entry.key].place,)
+            yield Problem(what, entry.place, "remove one of the two", also, id="duplicate-key")
         first.setdefault(entry.key, entry)
         if isinstance(entry.value, Mapping):
             yield from _duplicates(entry.value, f"{path}{entry.key}.")

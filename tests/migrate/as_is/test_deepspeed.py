@@ -19,7 +19,8 @@ from tests.support.snapshots import pinned
 GOOD: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": 2,
-    "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "overlap_comm": True,
+                          "offload_optimizer": {"device": "cpu"}},
     "bf16": {"enabled": True},
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}},
