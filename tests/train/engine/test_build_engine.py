@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.problems import Problems, sentence
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
 from neoxargs.resolve import File, complete, draft
@@ -15,6 +16,7 @@ from tests.support import smallest
 from tests.support.deepspeed_version import has_key
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
+from tests.support.snapshots import pinned
 from tests.support.trials import allow_fp16
 
 #: What is asked of the engine.
@@ -135,3 +137,28 @@ def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> Non
     what += "sections replace Apex's mixed precision"
     assert (refusal.severity, refusal.what) == ("error", what)
     assert refusal.where and refusal.where.line == 8
+
+
+def sentences_of(thresholds: list[int]) -> list[str]:
+    """Build an engine of ZeRO-3 with each threshold; return what refuses it, or ""."""
+    from neoxargs.train.engine import build as engine
+
+    setup.start("gloo", seed=1)
+    found = []
+    for threshold in thresholds:
+        section = f"{{stage: 3, stage3_module_granularity_threshold: {threshold}}}"
+        config = resolved(f"zero_optimization: {section}")
+        try:
+            engine.build(config, deepspeed_json(config), VOCABULARY, mesh.build_mesh(config.parallel))
+            found.append("")
+        except Problems as stop:
+            found += map(sentence, stop.problems)
+        mesh.destroy_groups()
+    return found
+
+
+@pytest.mark.slow
+def test_a_model_that_would_be_fetched_as_one_module_is_refused() -> None:
+    [found] = run_ranks(sentences_of, 1, [0, 1, 10**9])
+    assert found[:2] == ["", ""]
+    pinned(found[2])
