@@ -1,5 +1,5 @@
 # mypy: disable-error-code="assignment, attr-defined, method-assign"
-"""Runs trials with a fault planted in the trainer: `python -m tests.support.planted PID`, named by PLANTED."""
+"""Runs trials with faults planted in the trainer: `python -m tests.support.planted PID`; PLANTED has their names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neoxargs.processes.exit_at_once import exit_at_once
 from neoxargs.train import local_ranks
 from neoxargs.train.trials import main
 
-#: The variable that names the fault.
+#: The variable that names the faults.
 VARIABLE = "PLANTED"
 
 
@@ -164,9 +164,10 @@ if __name__ == "__main__":
     once = local_ranks.import_once
 
     def imported(*arguments: Any) -> None:
-        """Plant the fault after everything is imported, before the ranks are forked."""
+        """Plant the faults after everything is imported, before the ranks are forked."""
         once(*arguments)
-        FAULTS[os.environ[VARIABLE]]()
+        for name in os.environ[VARIABLE].split():
+            FAULTS[name]()
 
     main.import_once = imported
     exit_at_once(main.main())

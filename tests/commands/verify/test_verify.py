@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +50,36 @@ def contradicted(report: dict[str, Any]) -> set[str]:
     return {row["name"] for row in report["run"] + report["keys"] if row["outcome"] == "contradicted"}
 
 
+#: Faults, none of which contradicts what another one of the same run does.
+PLANTED = [
+    ((planted.another_optimizer,), DENSE, (), {STEPS, "optimizer.params.betas"}),
+    (
+        (planted.no_clipping, planted.no_gradient_of_the_router_loss),
+        EXPERTS, (), {STEPS, "gradient_clipping", "moe_aux_loss_coeff"},
+    ),
+    ((planted.small_faults,), DRAWING, (), SMALL),
+    (
+        (planted.labels_are_the_tokens_themselves, planted.a_mask_that_leaks_one_token, planted.a_wrong_backward_pass),
+        DENSE, (),
+        {"a label is the next token", "no token sees a later one", "the gradient is the slope of the loss"},
+    ),
+    (
+        (planted.a_frozen_layer_moves, planted.a_leaking_mask),
+        ADAPTERS, (), {"what is trained moves, and nothing else", "no token sees a later one"},
+    ),
+    (
+        (planted.no_sum_over_replicas, planted.dropout_in_evaluation),
+        DENSE, ("--gpus", "2"),
+        {"ranks compute what one process does", REPLICAS, "an evaluation draws no random numbers"},
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("fault", "text", "words", "found"),
-    [
-        (planted.another_optimizer, DENSE, (), {STEPS, "optimizer.params.betas"}),
-        (planted.no_clipping, DENSE, (), {STEPS, "gradient_clipping"}),
-        (planted.no_gradient_of_the_router_loss, EXPERTS, (), {"moe_aux_loss_coeff"}),
-        (planted.dropout_in_evaluation, DENSE, (), {"an evaluation draws no random numbers"}),
-        (planted.a_frozen_layer_moves, ADAPTERS, (), {"what is trained moves, and nothing else"}),
-        (planted.no_sum_over_replicas, DENSE, ("--gpus", "2"), {"ranks compute what one process does", REPLICAS}),
-        (planted.small_faults, DRAWING, (), SMALL),
-        (planted.a_leaking_mask, DENSE, (), {"no token sees a later one"}),
-        (planted.a_mask_that_leaks_one_token, DENSE, (), {"no token sees a later one"}),
-        (planted.labels_are_the_tokens_themselves, DENSE, (), {"a label is the next token"}),
-        (planted.a_wrong_backward_pass, DENSE, (), {"the gradient is the slope of the loss"}),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ("faults", "text", "words", "found"), PLANTED, ids=[" ".join(each.__name__ for each in row[0]) for row in PLANTED]
 )
-def test_a_planted_fault_is_found(
-    fault: Any,
+def test_planted_faults_are_found(
+    faults: tuple[Callable[[], None], ...],
     text: str,
     words: tuple[str, ...],
     found: set[str],
@@ -76,7 +88,7 @@ def test_a_planted_fault_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trials, "TRIALS", planted.__name__)
-    monkeypatch.setenv(planted.VARIABLE, fault.__name__)
+    monkeypatch.setenv(planted.VARIABLE, " ".join(fault.__name__ for fault in faults))
     report = verified(tmp_path, capsys, text, *words)
     assert found <= contradicted(report), report
     assert not report["ok"]
