@@ -263,7 +263,8 @@ def compare_layouts(names: list[str], small: bool, end: float) -> list[dict[str,
 
     with ThreadPoolExecutor() as pool:
         expected = pool.submit(trained, names, reference, {"DS_ACCELERATOR": "cpu"})
-        shares = [names[first::PROCESSES] for first in range(PROCESSES)]
+        processes = 2 if small else PROCESSES
+        shares = [names[first::processes] for first in range(processes)]
         found: Rows = {}
         for rows in pool.map(lambda share: trained(share, layout, {}), shares):
             found |= rows
