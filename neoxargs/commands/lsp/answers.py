@@ -132,9 +132,20 @@ class Edited:
         return list(current_names(draft([File(*self.text)]).entries.spelled)) if self.is_ours else []
 
     def _same_values(self, edits: Sequence[Edit]) -> str | None:
-        """Return the text after the edits if it has the same values; otherwise None."""
+        """Return the text after the edits if each run then has the same values; otherwise None."""
         after = self._with(edits)
-        return after if after and _values(self.text.text) == _values(after) else None
+        if after is None:
+            return None
+        try:
+            same = all(_values(self._draft(run)) == _values(self._draft(run, after)) for run in self.runs)
+        except Problems:
+            return None
+        return after if same else None
+
+    def _draft(self, run: Run, text: str | None = None) -> Draft:
+        """Return what the files of a run say. text: of this file, instead of its own. Raises Problems."""
+        own = self.text if text is None else Text(self.text.name, text)
+        return draft([File(*(own if name == own.name else self.read(name))) for name in run.request.files])
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -146,9 +157,7 @@ class Edited:
         found: dict[Place, None] = {}
         for run in self.runs:
             try:
-                texts = [self.text if name == self.text.name else self.read(name) for name in run.request.files]
-                drafted = draft([File(*text) for text in texts])
-                place = _declared(cursor.name, drafted, run.request.gpus)
+                place = _declared(cursor.name, self._draft(run), run.request.gpus)
             except Problems:
                 continue
             if place:
@@ -185,9 +194,8 @@ def _same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _values(text: str) -> object:
-    """Return what a text says, without its spelling, and the defaults of the date that its keys tell."""
-    drafted = draft([File("", text)])
+def _values(drafted: Draft) -> object:
+    """Return what files say, without their spelling, and the defaults of the date that their keys tell."""
     values = {name: value.value for name, value in {**drafted.dialect.defaults(), **drafted.values}.items()}
     return values, drafted.auto, len(drafted.problems)
 

@@ -129,7 +129,9 @@ def _documents(server: Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def saved(params: lsp.DidSaveTextDocumentParams) -> None:
-        for uri in [*server.edited] if is_table(_text(server.document(params))) else [params.text_document.uri]:
+        for uri in dict.fromkeys(
+            [*server.edited, params.text_document.uri]
+        ):  # they may be of the same run, or its table
             server.check(server.workspace.get_text_document(uri))
         workspace = server.client_capabilities.workspace
         if workspace and workspace.code_lens and workspace.code_lens.refresh_support:

@@ -40,13 +40,14 @@ class Editor:
 
     def __init__(self, uri: str) -> None:
         self.uri, self.versions = uri, dict[str, int]()
-        self.refreshed = 0
+        self.refreshed, self.published = 0, dict[str, list[str]]()
         self.loop = asyncio.new_event_loop()
         self.client = LanguageClient("test", "1")
         self.shown: asyncio.Queue[list[lsp.Diagnostic]] = asyncio.Queue()
 
         @self.client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         def show(params: lsp.PublishDiagnosticsParams) -> None:
+            self.published[params.uri] = [str(each.code) for each in params.diagnostics]
             if params.uri == self.uri:
                 self.shown.put_nowait(list(params.diagnostics))
 
@@ -347,6 +348,25 @@ def test_an_old_key_is_renamed_where_its_value_stays_the_same(editor: Editor) ->
     for undated in (old.replace("dialect: neox-2026\n", "\n"), old.replace("save-", "checkpoint-factor: 5\nsave-")):
         editor.type(undated)
         assert editor.actions(rows[0], "refactor") == []
+
+
+def test_an_old_key_is_renamed_by_the_date_that_another_file_sets(editor: Editor, path: Path, run: Path) -> None:
+    text = path.read_text() + "save_interval: 5\n"
+    editor.type(text)
+    assert editor.actions(text.count("\n") - 1) == []
+    run.write_text(run.read_text() + "dialect: neox-2026\n")
+    [action] = editor.actions(text.count("\n") - 1)
+    assert editor.after(action) == text.replace("save_interval", "checkpoint_factor")
+
+
+def test_saving_a_file_checks_the_others_of_its_run(editor: Editor, path: Path, run: Path) -> None:
+    assert editor.type(path.read_text()) == []
+    uri, shape = editor.uri, run.read_text()
+    editor.front(run)
+    editor.save(shape + "seq_length: 64\n")
+    assert editor.published[uri] == ["duplicate-key"]
+    editor.save(shape)
+    assert "duplicate-key" not in editor.published[uri]
 
 
 def test_an_exchange_with_each_feature(editor: Editor, path: Path, run: Path) -> None:
