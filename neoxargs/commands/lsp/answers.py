@@ -52,11 +52,14 @@ class Run(NamedTuple):
 class Edited:
     """A configuration as it is in the editor, and the runs that have it.
 
-    gpus: of a file in no run. read: returns the text of another file, saved or not; raises Problems.
+    gpus: of a file in no run. read: returns the text of another file, saved or not; raises Problems. before: the runs
+    when it was last read, which are kept while the table is no TOML, because someone edits it.
     """
 
-    def __init__(self, text: Text, gpus: int | None, read: Callable[[str], Text] = read_text) -> None:
-        self.runs = list(_runs_of(text.name, gpus))
+    def __init__(
+        self, text: Text, gpus: int | None, read: Callable[[str], Text] = read_text, before: Sequence[Run] = ()
+    ) -> None:
+        self.runs = _runs_of(text.name, gpus, before)
         names = (name for run in self.runs for name in run.request.files)
         self.text = Text(next(name for name in names if _same(name, text.name)), text.text)
         self.read = read
@@ -176,18 +179,22 @@ class Edited:
         return ""
 
 
-def _runs_of(file: str, gpus: int | None) -> Iterator[Run]:
-    table = find_table(os.path.dirname(file))
-    runs = []
-    if table:
-        folder, name = os.path.split(table)
-        with chdir(folder):
-            runs = [run for run in read_table(name).runs if any(_same(each, file) for each in run.files)]
+def _runs_of(file: str, gpus: int | None, before: Sequence[Run]) -> Sequence[Run]:
+    alone = [Run(Request([file], gpus=gpus))]
+    path = find_table(os.path.dirname(file))
+    if path is None:
+        return alone
+    folder, name = os.path.split(path)
+    with chdir(folder):
+        table = read_table(name)
+        if any(problem.id == "runs-table-not-toml" for problem in table.problems):
+            return before or alone
+        runs = [run for run in table.runs if any(_same(each, file) for each in run.files)]
+    found = []
     for run in runs:
         files = [os.path.join(folder, each) for each in run.files]
-        yield Run(Request(files, gpus=run.gpus, ignored=run.ignored), run.name, folder)
-    if not runs:
-        yield Run(Request([file], gpus=gpus))
+        found.append(Run(Request(files, gpus=run.gpus, ignored=run.ignored), run.name, folder))
+    return found or alone
 
 
 def _same(one: str, other: str) -> bool:

@@ -58,7 +58,8 @@ class Server(LanguageServer):
         if is_table(text):
             problems = table.problems_of(text)
         else:
-            self.edited[document.uri] = answers.Edited(text, self.gpus, self.read)
+            before = self.edited[document.uri].runs if document.uri in self.edited else ()
+            self.edited[document.uri] = answers.Edited(text, self.gpus, self.read, before)
             problems = self.edited[document.uri].problems
         found = [self.diagnostic(each, document) for each in problems]
         self.text_document_publish_diagnostics(

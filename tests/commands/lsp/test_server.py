@@ -270,6 +270,15 @@ def test_the_files_of_a_table_and_its_mistakes(editor: Editor, path: Path, run: 
     assert editor.type("[tool.other]\nx = 1\n") == [] and editor.type("[project\n") == []
 
 
+def test_the_runs_are_kept_while_someone_edits_their_table(editor: Editor, path: Path, run: Path) -> None:
+    assert editor.type(path.read_text()) == []
+    table = path.parent / "deepy.toml"
+    table.write_text(TABLE + "two = {files = \n")
+    assert editor.type(path.read_text()) == []
+    table.write_text("gpus = 1\n[runs]\n")
+    assert {id for id, *_ in editor.type(path.read_text())} == {"required-parameter-missing"}
+
+
 def test_the_plan_of_the_saved_file(editor: Editor, path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is what `deepy plan` says, after saving, and not while someone types."""
     text = path.read_text()
