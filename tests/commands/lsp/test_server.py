@@ -43,13 +43,12 @@ class Editor:
         self.refreshed, self.published = 0, dict[str, list[str]]()
         self.loop = asyncio.new_event_loop()
         self.client = LanguageClient("test", "1")
-        self.shown: asyncio.Queue[list[lsp.Diagnostic]] = asyncio.Queue()
+        self.shown: asyncio.Queue[tuple[str, list[lsp.Diagnostic]]] = asyncio.Queue()
 
         @self.client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         def show(params: lsp.PublishDiagnosticsParams) -> None:
             self.published[params.uri] = [str(each.code) for each in params.diagnostics]
-            if params.uri == self.uri:
-                self.shown.put_nowait(list(params.diagnostics))
+            self.shown.put_nowait((params.uri, list(params.diagnostics)))
 
         @self.client.feature(lsp.WORKSPACE_CODE_LENS_REFRESH)
         def refresh(params: None) -> None:
@@ -81,7 +80,7 @@ class Editor:
             document = lsp.VersionedTextDocumentIdentifier(version, self.uri)
             change = lsp.TextDocumentContentChangeWholeDocument(text)
             self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(document, [change]))
-        found = self.wait(self.shown.get())
+        found = self.diagnostics()
         errors = [each for each in found if each.severity == lsp.DiagnosticSeverity.Error]
         return [(str(each.code), each.range.start.line, each.range.start.character) for each in errors]
 
@@ -93,7 +92,18 @@ class Editor:
         self.type(text)
         Path(self.uri.removeprefix("file://")).write_text(text)
         self.client.text_document_did_save(lsp.DidSaveTextDocumentParams(self.document))
-        self.wait(self.shown.get())
+        self.diagnostics()
+
+    def close(self) -> None:
+        """Close all documents."""
+        for uri in self.versions:
+            self.client.text_document_did_close(lsp.DidCloseTextDocumentParams(lsp.TextDocumentIdentifier(uri)))
+        self.versions.clear()
+
+    def diagnostics(self) -> list[lsp.Diagnostic]:
+        """Return those of the document in front that come next."""
+        uri, found = self.wait(self.shown.get())
+        return found if uri == self.uri else self.diagnostics()
 
     @property
     def document(self) -> lsp.TextDocumentIdentifier:
@@ -146,12 +156,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "my.yml"
 
 
-@pytest.fixture
-def editor(path: Path) -> Iterator[Editor]:
-    editor = Editor(path.as_uri())
+@pytest.fixture(scope="module")
+def started() -> Iterator[Editor]:
+    editor = Editor("")
     editor.start()
     yield editor
     editor.stop()
+
+
+@pytest.fixture
+def editor(started: Editor, path: Path) -> Iterator[Editor]:
+    started.front(path)
+    yield started
+    started.close()
 
 
 def test_problems_follow_the_text_and_a_quick_fix_corrects_one(editor: Editor) -> None:
