@@ -284,6 +284,7 @@ def test_the_files_of_a_table_and_its_mistakes(editor: Editor, path: Path, run: 
         assert at.pop(here + 2) == at.pop(here + 3) == [("my.yml", 0, 0, 1)]
         assert editor.declarations(here, 10) == [("base.yml", 0, 0, 1)]
         assert not any(at.values())
+        assert here == 0 or editor.declarations(1, 12) == []  # the file that another program's table names
     assert editor.type("[tool.other]\nx = 1\n") == [] and editor.type("[project\n") == []
 
 
