@@ -199,12 +199,10 @@ def _from_here(name: str, folder: str) -> str:
 
 
 def _with_runs(problem: Problem, names: Sequence[str], chosen: Chosen) -> Problem:
-    """Return a problem with the runs that have it in its hint."""
-    if not names or len(chosen.table.runs) == 1:
+    """Return a problem with the runs that have it in its hint, unless all have it."""
+    if not names or len(names) == len(chosen.runs):
         return problem
-    which = f"all {len(chosen.runs)} runs" if len(names) == len(chosen.runs) > 1 else ""
-    which = which or f"the run{'s' * (len(names) > 1)} {listed(names, 'and', most=MOST_RUNS)}"
-    return with_note(problem, f"in {which}")
+    return with_note(problem, f"in the run{'s' * (len(names) > 1)} {listed(names, 'and', most=MOST_RUNS)}")
 
 
 def run(chosen: Chosen, request: Request, output: str, fixed: Sequence[Problem] | None, strict: bool) -> int:

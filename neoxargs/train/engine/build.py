@@ -199,12 +199,10 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
             raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
     if z3_leaf_module(module):
-        name = "zero_optimization.stage3_module_granularity_threshold"
-        what = f"{name} ({config.get(name):,}) is not below the whole model's weights per module "
-        what += (
-            f"({module.ds_model_granularity:,}): DeepSpeed would fetch it as one module, and its backward pass fails"
-        )
-        hint = f"set a number below {module.ds_model_granularity:,}, or 0"
+        name, most = "zero_optimization.stage3_module_granularity_threshold", module.ds_model_granularity
+        what = f"{name} ({config.get(name):,}) is not below the whole model's weights per module ({most:,}): "
+        what += "DeepSpeed would fetch it as one module, and its backward pass fails"
+        hint = f"set a number below {most:,}, or 0"
         raise Problems(Problem(what, hint=hint, id="one-module-of-all-weights", about=(name,)))
     patches.sum_in_accumulation_type(engine.optimizer)
     patches.link_reordered(engine.optimizer)
