@@ -9,6 +9,8 @@ import pytest
 
 #: The marks of the tests that plain `pytest` leaves out.
 REST = ("slow", "cluster", "compiler")
+#: Where the files of tests are that take longest.
+LONG = ("tests/processes/", "tests/test_", "tests/train/")
 #: Fixtures that start a cluster's programs (tests/support/fixtures.py); tests that use one are marked `cluster`.
 CLUSTER = {"hosts", "machines", "node"}
 
@@ -45,8 +47,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = set(items) - set(rest) if config.option.rest else set(rest)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    # Files with ranks and those that start whole programs take longest: one of them would run alone at the end.
-    items.sort(key=lambda item: not ("/train/" in item.nodeid or item.nodeid.startswith("tests/test_")))
+    # One of them would run alone at the end.
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def _fixtures(item: pytest.Function) -> set[str]:
