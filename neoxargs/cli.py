@@ -34,6 +34,7 @@ USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]  train a model
 python deepy.py generate.py FILE ... [--prompt TEXT]                      sample from a checkpoint
 python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                  evaluate a checkpoint
+python deepy.py init [FILE]                                               write a configuration
 python deepy.py check FILE ...                                            report every problem
 python deepy.py check [DIR]                                               check a repository's runs
 python deepy.py plan FILE ...                                             estimate memory and speed
@@ -256,6 +257,15 @@ def verify(words: list[str]) -> int:
     return run(parse(parser, words))
 
 
+def init(words: list[str]) -> int:
+    """`deepy init [FILE]`: write a configuration from a few answers."""
+    from neoxargs.commands.init.command import DESCRIPTION, add_arguments, run
+
+    parser = make_parser("init", DESCRIPTION)
+    add_arguments(parser)
+    return run(parser, parse(parser, words))
+
+
 def lsp(words: list[str]) -> int:
     """`deepy lsp`: serve an editor with the Language Server Protocol over standard input and output."""
     parser = make_parser("lsp", "Serve an editor: problems as you type, corrections, descriptions and completions.")
@@ -379,6 +389,7 @@ def docs(words: list[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "init": init,
     "check": check,
     "plan": plan,
     "preview": preview,

@@ -63,20 +63,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     if search.fewest and not options.gpus:
         options = replace(options, gpus=MOST_GPUS)
     drafted = read_draft(options.files, options.directory, options.overrides)
-
-    def resolve(changes: Changes, gpus: int | None) -> RunSpec:
-        # the fewest GPUs are not those that the files count
-        counts = {name: gpus for name in GPU_COUNTS if search.fewest and gpus and name in drafted.values}
-        changed = drafted.with_values({**under_all_names(changes, drafted.values), **counts})
-        return on_hosts(complete_run(changed, os.environ, gpus), "cuda", options.per_host)
-
-    start = start_of(resolve, drafted, options.gpus, search.fewest)
-    target = _target(options, start.spec, search.name)
-    report(target.warnings(start.spec.config), end="\n\n")
-    with _progress() as tell:
-        result = _search(resolve, start, target, options, search.fewest, tell)
-    assumed = target.assumed.bytes_of("host_memory") * min(result.devices, options.per_host)
-    subject = Subject(start, target, options.files, target.host_memory or assumed)
+    result, subject = find_layouts(drafted, options, search.name, search.fewest)
     usage = _write(result, subject, search, drafted, options)
     if options.as_json:
         print(json.dumps(to_json(result, subject), indent=1))
@@ -85,6 +72,27 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
             print(fewest(result, subject), end="\n\n")
         print(to_text(result, subject, search.left_out, usage))
     return int(not result.fitting)
+
+
+def find_layouts(drafted: Draft, options: PlanOptions, asked_by: str, fewest: bool = False) -> tuple[Result, Subject]:
+    """Search the layouts of a draft, and report warnings about the device. Raises Problems.
+
+    asked_by: the option or command that asks, for problems. fewest: on the smallest number of devices that suffices.
+    """
+
+    def resolve(changes: Changes, gpus: int | None) -> RunSpec:
+        # the fewest GPUs are not those that the files count
+        counts = {name: gpus for name in GPU_COUNTS if fewest and gpus and name in drafted.values}
+        changed = drafted.with_values({**under_all_names(changes, drafted.values), **counts})
+        return on_hosts(complete_run(changed, os.environ, gpus), "cuda", options.per_host)
+
+    start = start_of(resolve, drafted, options.gpus, fewest)
+    target = _target(options, start.spec, asked_by)
+    report(target.warnings(start.spec.config), end="\n\n")
+    with _progress() as tell:
+        result = _search(resolve, start, target, options, fewest, tell)
+    assumed = target.assumed.bytes_of("host_memory") * min(result.devices, options.per_host)
+    return result, Subject(start, target, options.files, target.host_memory or assumed)
 
 
 def _search(resolve: Resolve, start: Start, target: Target, options: PlanOptions, fewest: bool, tell: Tell) -> Result:

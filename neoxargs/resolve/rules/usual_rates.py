@@ -41,6 +41,12 @@ def largest_usual(size: float) -> float:
     return PRETRAINING_FACTOR * (rates[-1] if rates else GPT_3[0][1])
 
 
+def middle_rate(kind: str) -> float:
+    """Return the geometric mean of the usual range of a kind of finetuning, rounded to one digit."""
+    least, most = map(float, FINETUNING[kind][2].split(" to "))
+    return float(f"{(least * most) ** 0.5:.0e}")
+
+
 @check
 def learning_rate_suits_the_size(  # noqa: PLR0913, PLR0917 - what decides the kind of training
     lr: float,

@@ -1,0 +1,157 @@
+"""The text of the file: the model's shipped configuration, and what the answers and the search of layouts add."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from neoxargs.base.shipped import CONFIGS
+from neoxargs.base.text import format_bytes, format_duration
+from neoxargs.commands.init.answers import BYTES, STDLIB, Answers, is_text
+from neoxargs.commands.init.goals import GOALS
+from neoxargs.plan.given.devices import find_device
+from neoxargs.plan.given.target import BF16_GENERATION
+from neoxargs.plan.search.search import Result
+from neoxargs.resolve.rules.usual_rates import FINETUNING, middle_rate
+from neoxargs.resolve.yaml.edit import yaml_value
+
+#: The sequences of a batch for everything but pretraining.
+FINETUNING_BATCH = 64
+
+
+def compose(answers: Answers) -> str:
+    """Return the file without its layout."""
+    goal, name = GOALS[answers.goal], f"runs/{answers.model}-{answers.goal}"
+    paragraphs = (CONFIGS / "models" / f"{answers.model}.yml").read_text(encoding="utf-8").split("\n\n")
+    head = paragraphs[0].partition("\n")[2]  # without the path of the schema, which is relative to that file
+    training = [part for part in paragraphs[1:] if re.search("^(optimizer|train_iters):", part, re.MULTILINE)]
+    model = [part for part in paragraphs[1:] if part not in training]
+    if goal.kind:
+        training = _finetuning(training, goal.kind)
+    keys = goal.keys.format(checkpoint=yaml_value(answers.checkpoint), save=name)
+    parts = [head, *model, *training, _machine(answers), *_data(answers), _run(name, answers), keys]
+    text = "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return re.sub(r"^train_batch_size: (\d+).*$", lambda old: _batch(old, answers.gpus), text, flags=re.MULTILINE)
+
+
+def _batch(line: re.Match[str], gpus: int) -> str:
+    """Return the line with a batch that this number of GPUs can share equally."""
+    size = int(line[1])
+    if size % gpus == 0 or gpus % size == 0:
+        return line[0]
+    return f"train_batch_size: {max(1, round(size / gpus)) * gpus}  # {size}, made a multiple of {gpus} GPUs"
+
+
+def _finetuning(training: Sequence[str], kind: str) -> list[str]:
+    """Return the optimizer and the length of a run that starts from trained weights."""
+    optimizer = next(line for part in training for line in part.splitlines() if line.startswith("optimizer:"))
+    rate = f"{middle_rate(kind):.1e}"
+    return [
+        f"# The optimizer. The rate is in the middle of the usual range for {kind}, {FINETUNING[kind][2]}; try others\n"
+        "# first if the loss falls slowly, or rises. It warms up over 3% of the steps, then falls to 0.\n"
+        + re.sub(r"lr: [^,}]+", f"lr: {rate}", optimizer)
+        + "\nweight_decay: 0.0\ngradient_clipping: 1.0\nlr_decay_style: cosine\nmin_lr: 0.0\nwarmup: 0.03",
+        "# The length. Instead of train_iters, train_epochs: 3 makes three passes over token files.\n"
+        f"train_batch_size: {FINETUNING_BATCH}\ntrain_iters: 1000",
+    ]
+
+
+def _machine(answers: Answers) -> str:
+    device = find_device(answers.device)
+    precision = "bfloat16" if device.generation >= BF16_GENERATION else "fp16"
+    why = "which needs no loss scale" if precision == "bfloat16" else "with a dynamic loss scale: it has no bf16"
+    lines = [
+        f"# The machine: {answers.gpus} x {device.name}. 16 bits, {why}; utilisation is a share of the peak rate.",
+        f"precision: {precision}",
+        f"peak_theoretical_tflops: {device.half / 1e12:g}",
+    ]
+    if answers.hostfile:
+        lines += [
+            f"hostfile: {yaml_value(answers.hostfile)}  # a line `name slots=N` for each machine",
+            "launcher: pdsh",
+        ]
+    elif answers.gpus > answers.per_host:
+        lines[1:1] = [
+            f"# That is more than one machine: list them in a file, with `name slots={answers.per_host}` for each,",
+            "# and add hostfile: FILE here. Under Slurm, also launcher: slurm.",
+        ]
+    return "\n".join(lines)
+
+
+def _data(answers: Answers) -> list[str]:
+    paths = answers.data or [STDLIB]
+    kind = "vocab_file" if answers.tokenizer.endswith((".json", ".model")) else ""
+    types = {".json": "HFTokenizer", "model": "SPMTokenizer"}
+    tokenizer = [f"tokenizer_type: {types[answers.tokenizer[-5:]] if kind else answers.tokenizer}"]
+    tokenizer += [f"vocab_file: {yaml_value(answers.tokenizer)}"] if kind else []
+    if files := GOALS[answers.goal].files:
+        names = {
+            "chosen": ["pos_train"],
+            "rejected": ["neg_train"],
+            "training": ["train"],
+            "validation": ["valid", "test"],
+        }
+        lines = ["# The data: token files, and the labels beside them, as deepy data --chat writes both."]
+        for file, path in zip(files, answers.data, strict=True):
+            for name in names[file]:
+                lines += [f"{name}_data_paths: [{yaml_value(path)}]"]
+                lines += [f"{name}_label_data_paths: [{yaml_value(f'{path}_label')}]"]
+        if "validation" not in files:
+            lines += [
+                "# To validate, name other pairs in the keys with valid in place of train, and set eval_iters: 10."
+            ]
+        evaluation = "do_test: false" if "validation" in files else "eval_iters: 0"
+        return ["\n".join([*lines, evaluation, *tokenizer])]
+    key = "text_path" if all(map(is_text, paths)) else "data_path"
+    if not answers.data:
+        lines = [
+            "# No data yet: the source code of Python's standard library stands in. Name a file, a folder or a pattern,",
+            "# or tokenise once with deepy data, and set data_path to the result in place of text_path.",
+        ]
+    elif key == "text_path":
+        lines = ["# The text is tokenised on first use. For more than a few GB, tokenise it once with deepy data."]
+    else:
+        lines = [
+            "# The token files, without .bin and .idx. A list of numbers and files in turn gives each file a weight."
+        ]
+    if answers.tokenizer == BYTES:
+        tokenizer[0] += "  # a token per byte; with HFTokenizer, name a tokenizer.json in vocab_file"
+    value = yaml_value(paths[0] if len(paths) == 1 else list(paths))
+    lines += [f"{key}: {value}", "split: 969, 30, 1  # shares for training, validation and test", *tokenizer]
+    return ["\n".join(lines)]
+
+
+def _run(name: str, answers: Answers) -> str:
+    evaluation = "" if GOALS[answers.goal].kind == "DPO" else "eval_interval: 500\neval_iters: 10\n"
+    return f"""\
+# Logs and checkpoints. More checkpoints lose less when a machine fails, and take more disk space.
+log_interval: 10
+{evaluation}save: {name}
+checkpoint_factor: 500
+keep_last_n_checkpoints: 3"""
+
+
+def layout(result: Result, command: str) -> str:
+    """Return the paragraph of the fastest layout. command: searches again."""
+    best, division = result.front[0], result.front[0].layout.division
+    usable = format_bytes(best.plan.usable or 0)
+    zero = f"{{stage: {division.zero}" + (", offload_optimizer: {device: cpu}" if division.offload else "") + "}"
+    recompute = best.layout.recompute
+    values = {
+        "model_parallel_size": (division.tensor, "GPUs that share each layer"),
+        "pipe_parallel_size": (division.pipe, "pipeline stages; 0: without the pipeline engine"),
+        "sequence_parallel": (yaml_value(division.sequence_parallel), "norms and dropout are shared as well"),
+        "zero_optimization": (zero, "what replicas share: 1 optimizer, 2 and gradients, 3 and weights"),
+        "train_micro_batch_size_per_gpu": (best.layout.micro, "more is faster, and takes more memory"),
+        "checkpoint_activations": (yaml_value(recompute), "true saves memory, and computes them a second time"),
+    }
+    if division.expert > 1:
+        values["moe_expert_parallel_size"] = (division.expert, "GPUs that share the experts of a layer")
+    width = max(len(f"{key}: {value}") for key, (value, _) in values.items())
+    lines = [f"{f'{key}: {value}'.ljust(width)}  # {why}" for key, (value, why) in values.items()]
+    return "\n".join([
+        f"# The layout: {best.layout.division}, the fastest of {result.planned:,} that were planned: about",
+        f"# {format_duration(best.seconds)} per step, and {format_bytes(best.memory)} of {usable} usable per GPU. "
+        "For other GPUs, search again:",
+        f"#   {command}", *lines,
+    ]) + "\n"  # fmt: skip

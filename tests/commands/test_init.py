@@ -1,0 +1,193 @@
+"""`deepy init`: what it writes checks, fits, and has a layout of the front; it overwrites and leaves behind nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import select
+import sys
+from pathlib import Path
+
+import pytest
+
+from neoxargs import cli
+from neoxargs.base.problems import Problems
+from neoxargs.base.request import Request
+from neoxargs.commands.check.command import find_problems
+from neoxargs.commands.command_line import make_parser, parse
+from neoxargs.commands.init.answers import Answers, models
+from neoxargs.commands.init.command import add_arguments, run
+from neoxargs.commands.init.compose import compose
+from neoxargs.commands.init.goals import GOALS
+from neoxargs.resolve import File, draft
+from neoxargs.resolve.rules.usual_rates import middle_rate
+from tests.support.finetuning import token_file
+from tests.support.paths import ROOT
+from tests.support.snapshots import pinned
+
+#: A combination, and what of its file is looked at.
+COMBINATIONS = {
+    "--model pythia-70m --gpus 1 --device A100-40GB": {"precision": "bfloat16", "train_batch_size": 1024},
+    "--model 160M --gpus 6 --device v100": {"precision": "fp16", "train_batch_size": 1026},
+    "--model 1.3B --gpus 8 --device h100": {"hidden_size": 2048, "text_path": "python-stdlib"},
+    "--model llama-2-70b --gpus 64 --device h100": {"num_layers": 80},
+    "--model mixtral-8x7b --gpus 16 --device B200 --data notes.txt": {"text_path": "notes.txt"},
+    "--model llama-3.2-1b --hostfile hosts --device A100-80GB --data tokens": {"hostfile": "hosts"},
+    "--model qwen3-0.6b --gpus 4 --device 4090 --data tokens more --goal continue --checkpoint old": {"load": "old"},
+    "--model gemma-2-2b --gpus 2 --device H200 --goal finetune --checkpoint old": {"finetune": True, "min_lr": 0.0},
+    "--model llama-2-7b --gpus 1 --device A100-40GB --goal lora --checkpoint old": {"base_checkpoint": "old"},
+    "--model qwen2-0.5b --gpus 8 --device h100 --goal chat --checkpoint old --data tokens more --tokenizer t.json": {
+        "train_label_data_paths": ["tokens_label"], "valid_data_paths": ["more"], "vocab_file": "t.json",
+    },
+    "--model phi-3-mini --gpus 8 --device h100 --goal dpo --checkpoint old --data tokens more": {
+        "train_impl": "dpo", "neg_train_data_paths": ["more"],
+    },
+}  # fmt: skip
+#: Warnings about the tests' own data: tiny, without checkpoints and tokenizers.
+NOT_IN_THE_TEST = {
+    "checkpoint-missing", "base-checkpoint-missing", "data-part-empty", "data-repeated", "data-mostly-padding",
+    "vocabulary-missing",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command runs: text, token files of bytes with labels, a hostfile."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("A text.\n" * 1000)
+    (tmp_path / "hosts").write_text("one slots=4\ntwo slots=4\n")
+    for name in ("tokens", "more"):
+        token_file(tmp_path / name, [[*range(100)]] * 200)
+        token_file(tmp_path / f"{name}_label", [[*range(100)]] * 200)
+        Path(f"{name}.json").write_text(json.dumps({"tokenizer_type": "ByteLevelTokenizer", "fingerprint": "x"}))
+    return tmp_path
+
+
+def deepy(*words: str) -> tuple[int, str]:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = cli.main(list(words))
+    return code, out.getvalue()
+
+
+def shown_by_the_commands(words: str) -> None:
+    """Write the file, and ask `check`, `plan` and `plan --search` about it."""
+    assert deepy("init", "my.yml", *words.split())[0] == 0
+    given = dict(zip(words.split()[::2], words.split()[1::2], strict=False))
+    gpus = given.get("--gpus", "8")
+    machine = ["--gpus", gpus, "--device", given["--device"], *(["--per-host", "4"] if "--hostfile" in given else [])]
+    spec, problems, _ = find_problems(Request(["my.yml"], gpus=int(gpus)))
+    assert {each.id for each in problems} <= NOT_IN_THE_TEST
+    assert spec
+    assert {name: spec.config.get(name) for name in COMBINATIONS[words]} == COMBINATIONS[words]
+    assert json.loads(deepy("plan", "my.yml", *machine, "--json")[1])["fits"]
+    found = json.loads(deepy("plan", "my.yml", *machine, "--search", "--json")[1])["layouts"]
+    fronts = [layout["set"] for layout in found if layout["front"]]
+    assert any(all(spec.config.get(name) == value for name, value in front.items()) for front in fronts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", list(COMBINATIONS)[1:])
+def test_what_is_written_checks_fits_and_is_on_the_front(words: str) -> None:
+    shown_by_the_commands(words)
+
+
+def test_one_combination_in_every_run_of_the_tests() -> None:
+    [words, *_] = COMBINATIONS
+    shown_by_the_commands(words)
+    text, _, layout = Path("my.yml").read_text().partition("\n\n# The layout")
+    pinned(text)
+    pinned("\n".join(line for line in layout.splitlines() if not line.startswith("#")))
+
+
+def test_every_goal_and_every_model_is_written_with_a_comment_for_what_it_adds() -> None:
+    for name, goal in GOALS.items():
+        for model in models():
+            answers = Answers(model, name, "A100-80GB", 8, data=("a", "b") if goal.files else (), checkpoint="old")
+            text = compose(answers)
+            assert all(part.lstrip().startswith("#") for part in text.split("\n\n")), (name, model)
+            values = draft([File("my.yml", text)], []).values
+            if goal.kind:
+                assert values["optimizer.params.lr"].value == middle_rate(goal.kind)
+
+
+def at_a_terminal(*lines: str) -> str:
+    """Answer the questions of `deepy init` at a terminal, and return what it printed."""
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, str(ROOT / "deepy.py"), "init", "my.yml"])
+    shown = b""
+    for line in lines:
+        while not shown.endswith(b": "):
+            shown += os.read(terminal, 1 << 16)
+        shown = shown[:-1]  # so that the next question is waited for
+        os.write(terminal, line.encode())
+    with contextlib.suppress(OSError):  # the end of the terminal
+        while True:
+            if not select.select([terminal], [], [], 2)[0]:
+                os.write(terminal, lines[-1].encode())  # Python misses a signal between the prompt and the reading
+            shown += os.read(terminal, 1 << 16)
+    os.waitpid(child, 0)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_at_a_terminal_it_asks_again_until_the_answer_is_one() -> None:
+    shown = at_a_terminal("pythia-71m\n", "70M\n", "\n", "Z100\n", "A100-40GB\n", "0\n", "1\n", "\n")
+    pinned(shown.partition("\x1b")[0])  # before the progress of the search
+    assert Path("my.yml").exists()
+
+
+def test_ctrl_c_and_the_end_of_the_input_leave_nothing(folder: Path) -> None:
+    before = sorted(folder.iterdir())
+    for key in ("\x03", "\x04"):
+        assert "interrupted" in at_a_terminal("pythia-70m\n", key)
+        assert sorted(folder.iterdir()) == before
+
+
+def test_without_a_terminal_nothing_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["init", "--model", "pythia-70m", "--gpus", "1"])
+    assert stop.value.code == 2
+    pinned(capsys.readouterr().err, containing="error")
+
+
+def test_a_file_is_overwritten_only_with_force(folder: Path) -> None:
+    (folder / "my.yml").write_text("mine")
+    words = ["init", "my.yml", "--model", "pythia-70m", "--gpus", "1", "--device", "A100-40GB"]
+    assert cli.main(words) == 1
+    assert (folder / "my.yml").read_text() == "mine"
+    assert deepy(*words, "--force")[0] == 0
+    assert (folder / "my.yml").read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--model 300B --gpus 8 --device h100",
+        "--model pythia-70 --gpus 8 --device h100",
+        "--model pythia-70m --gpus 8 --device h101",
+        "--model pythia-70m --hostfile missing --device h100",
+        "--model pythia-70m --gpus 8 --device h100 --tokenizer nothing",
+        "--model pythia-70m --gpus 8 --device h100 --data unknown",
+        "--model pythia-70m --gpus 8 --device h100 --goal chat --checkpoint old",
+        "--model pythia-70m --gpus 8 --device h100 --goal dpo --checkpoint old --data tokens",
+    ],
+)
+def test_an_answer_that_is_none_is_a_wrong_command_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["init", *words.split()])
+    assert stop.value.code == 2
+    pinned(capsys.readouterr().err, containing="error")
+
+
+@pytest.mark.parametrize("device", ["4090", "CPU"])
+def test_a_model_that_does_not_fit_and_a_machine_without_gpus(device: str, folder: Path) -> None:
+    words = ["init", "my.yml", "--model", "llama-2-70b", "--gpus", "1", "--device", device]
+    options = make_parser("init", "")
+    add_arguments(options)
+    with pytest.raises(Problems) as stop:
+        run(options, parse(options, words))
+    pinned(stop.value.problems)
+    assert not (folder / "my.yml").exists()
