@@ -389,8 +389,8 @@ def docs(words: list[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "init": init,
     "check": check,
+    "init": init,
     "plan": plan,
     "preview": preview,
     "verify": verify,

@@ -105,8 +105,8 @@ def _data(answers: Answers) -> list[str]:
     key = "text_path" if all(map(is_text, paths)) else "data_path"
     if not answers.data:
         lines = [
-            "# No data yet: the source code of Python's standard library stands in. Name a file, a folder or a pattern,",
-            "# or tokenise once with deepy data, and set data_path to the result in place of text_path.",
+            "# No data yet: the source code of Python's standard library stands in. Name a file, a folder or a pattern",
+            "# here, or tokenise once with deepy data, and set data_path to the result in place of text_path.",
         ]
     elif key == "text_path":
         lines = ["# The text is tokenised on first use. For more than a few GB, tokenise it once with deepy data."]
