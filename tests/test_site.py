@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from neoxargs.commands.explain.catalogue import catalogue
 from neoxargs.registry import REGISTRY
 from tests.support.browser import CHROMIUM, Page, browser
 from tests.support.legibility import low_contrasts
@@ -27,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(output)],
-        cwd=ROOT, capture_output=True, text=True, timeout=200,
+        cwd=ROOT, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return output
@@ -53,7 +54,9 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Links]:
-    return {page: Links(page) for page in sorted(site.glob("*.html"))}
+    problems = sorted(site.glob("problems/*.html"))[::60]  # made by one template
+    chosen = [*sorted(site.glob("*.html")), *problems, site / "problems" / "index.html"]
+    return {page: Links(page) for page in chosen}
 
 
 def test_pages_load_only_files_of_the_site(site: Path, pages: dict[Path, Links]) -> None:
@@ -61,7 +64,7 @@ def test_pages_load_only_files_of_the_site(site: Path, pages: dict[Path, Links])
         for address in page_links.loaded:
             parts = urlsplit(address)
             assert not parts.scheme and not parts.netloc, (page.name, address)
-            assert (site / parts.path).exists(), (page.name, address)
+            assert (page.parent / parts.path).exists(), (page.name, address)
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet
 
@@ -72,7 +75,7 @@ def test_every_link_has_a_target(site: Path, pages: dict[Path, Links]) -> None:
             parts = urlsplit(link)
             if parts.scheme or not link:
                 continue
-            target = site / unquote(parts.path) if parts.path else page
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             assert target.exists(), (page.name, link)
             if parts.fragment and "=" not in parts.fragment and target in pages:
                 assert unquote(parts.fragment) in pages[target].anchors, (page.name, link)
@@ -87,6 +90,21 @@ def test_every_parameter_has_exactly_one_anchor(site: Path, pages: dict[Path, Li
 def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Links]) -> None:
     listed = {urlsplit(link).path for link in pages[site / "index.html"].links}
     assert {path.stem for path in DOCS.glob("*.md")} - {"index"} <= {Path(path).stem for path in listed}
+
+
+def test_every_problem_has_a_page_with_its_example(site: Path, pages: dict[Path, Links]) -> None:
+    assert {path.stem for path in (site / "problems").glob("*.html")} == {*catalogue(), "index"}
+    listed = {urlsplit(link).path for link in pages[site / "problems" / "index.html"].links}
+    assert {f"{name}.html" for name in catalogue()} <= listed
+    text = (site / "problems" / "rotary-dims-even.html").read_text(encoding="utf-8")
+    assert "[rotary-dims-even]" in text and "../parameters.html#rotary_pct" in text
+
+
+def test_the_search_finds_the_page_of_a_problem(site: Path, window: Page) -> None:
+    window.open((site / "search.html").as_uri() + "?q=rotary-dims-even")
+    first = "document.querySelector('#search-results li a')"
+    window.until(f"{first} !== null")
+    assert window.value(f"{first}.getAttribute('href')").startswith("problems/rotary-dims-even.html")
 
 
 @pytest.fixture(scope="module")

@@ -26,11 +26,11 @@ def nearest_problem(word: str) -> str:
 def to_json(word: str) -> dict[str, Any]:
     """Return the answer for `--json`; `problem` is that of the example, as in `check --json`."""
     entry = catalogue()[_id(word)]
-    found = _problems_of(entry.example, _id(word))
+    found = problems_of(entry.example, _id(word))
     return {
         "name": _id(word),
         "protects from": entry.protects_from,
-        "about": list(_about(entry, found)),
+        "about": list(about_of(entry, found)),
         "example": entry.example.config if entry.example else None,
         "problem": found[0].to_json() if found else None,
     }
@@ -44,8 +44,8 @@ def to_text(word: str) -> str:
 def _lines(problem_id: str, entry: Entry) -> Iterator[str]:
     yield problem_id
     yield from (f"  {line}" for line in wrap(entry.protects_from, WIDTH - 2, indent=""))
-    found = _problems_of(entry.example, problem_id)
-    if about := ", ".join(_about(entry, found)):
+    found = problems_of(entry.example, problem_id)
+    if about := ", ".join(about_of(entry, found)):
         yield ""
         yield from wrap(f"  about: {about}", WIDTH, indent="         ")
     if entry.example:
@@ -57,12 +57,13 @@ def _lines(problem_id: str, entry: Entry) -> Iterator[str]:
         yield textwrap.indent(render(found), "    ")
 
 
-def _about(entry: Entry, found: Sequence[Problem]) -> tuple[str, ...]:
+def about_of(entry: Entry, found: Sequence[Problem]) -> tuple[str, ...]:
     """Return the parameters that a rule reads or, if no rule reports the problem, those of the example."""
     return entry.reads or (found[0].about if found else ())
 
 
-def _problems_of(example: Example | None, problem_id: str) -> list[Problem]:
+def problems_of(example: Example | None, problem_id: str) -> list[Problem]:
+    """Return the problems of this id that `deepy check` reports for an example."""
     return [problem for problem in check_example(example) if problem.id == problem_id] if example else []
 
 
