@@ -10,8 +10,8 @@ from typing import Any
 from neoxargs.base.options import add_files, add_json, add_versions
 from neoxargs.registry import REGISTRY
 
-#: GPT-NeoX's options, `--prompt` and `--restarts`; each is short for a `--set` of the parameter `key` (default: the
-#: same name). Those that only one shipped script reads are not in the help of the others.
+#: GPT-NeoX's options, `--prompt`, `--chat` and `--restarts`; each is short for a `--set` of the parameter `key`
+#: (default: the same name). Those that only one shipped script reads are not in the help of the others.
 NEOX_OPTIONS: dict[str, dict[str, Any]] = {
     "wandb_group": {"metavar": "NAME"},
     "wandb_run_name": {"metavar": "NAME"},
@@ -24,6 +24,8 @@ NEOX_OPTIONS: dict[str, dict[str, Any]] = {
     "sample_output_file": {"metavar": "FILE", "short": "-o", "read_by": "generate.py"},
     "autotuning": {"metavar": "tune|run", "key": "autotuning_run", "read_by": "train.py"},
     "prompt": {"metavar": "TEXT", "read_by": "generate.py"},
+    "chat": {"const": "chat", "key": "text_gen_type", "help": "talk to a chat model", "read_by": "generate.py"},
+    "chat_template": {"metavar": "TEMPLATE", "read_by": "generate.py"},
     "restarts": {"metavar": "N"},
 }
 
@@ -61,7 +63,8 @@ def add_neox_options(parser: argparse.ArgumentParser, script: str, with_help: bo
     group = parser.add_argument_group("GPT-NeoX options (each is short for a --set option)")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]
-        takes = {"metavar": settings["metavar"], "nargs": settings.get("nargs")}
+        takes = {key: settings[key] for key in ("metavar", "nargs", "const") if key in settings}
+        takes |= {"action": "store_const"} if "const" in settings else {}
         text = _neox_help(name, os.path.basename(script)) if with_help else ""
         group.add_argument(*names, dest=f"neox_{name}", help=text, **takes)
 
@@ -70,6 +73,8 @@ def _neox_help(name: str, script: str) -> str:
     settings, shipped = NEOX_OPTIONS[name], {each.get("read_by") for each in NEOX_OPTIONS.values()}
     if script in shipped and settings.get("read_by", script) != script:
         return argparse.SUPPRESS
+    if "help" in settings:
+        return str(settings["help"])
     parameter = REGISTRY.find(settings.get("key", name))
     return parameter.brief.replace("`", "").replace("%", "%%") if parameter else ""
 

@@ -11,10 +11,11 @@ from neoxargs.registry.types import Count, Fraction, Natural, NonNegative
 class Generation(Group, origin="NeoX", effect="generation"):
     """What `generate.py` and `eval.py` read and write, and what a training run evaluates with generated text."""
 
-    text_gen_type: Literal["unconditional", "input-file", "interactive", "precompute"] | None = param(None)
+    text_gen_type: Literal["unconditional", "input-file", "interactive", "chat", "precompute"] | None = param(None)
     """What generation starts from: nothing (`unconditional`), the lines of `sample_input_file` (`input-file`), or a
-    prompt typed in (`interactive`). `precompute` writes log-probabilities of the training data. Default: `input-file`
-    if `sample_input_file` is set, otherwise `unconditional`."""
+    prompt typed in (`interactive`). `chat` is a conversation: the model's chat template makes the prompt of the messages
+    that are typed in and of the answers so far; on the command line, `--chat`. `precompute` writes log-probabilities of
+    the training data. Default: `input-file` if `sample_input_file` is set, otherwise `unconditional`."""
 
     temperature: NonNegative = param(0.0)
     """Divides the logits before sampling: values below 1 sharpen the distribution, values above 1 flatten it. 0 always
@@ -37,6 +38,10 @@ class Generation(Group, origin="NeoX", effect="generation"):
     prompt: str | None = param(None, ours=True)
     """Prompt for the model to continue; on the command line, `--prompt "..."`. If it is not set, generation starts
     without a prompt."""
+
+    chat_template: str | None = param(None, ours=True)
+    """Template of `text_gen_type: chat`: a Jinja file, the name of a template in the tokenizer's folder, or one of
+    deepy's own, such as `chatml`. Default: that of the tokenizer's folder."""
 
     num_samples: Natural = param(1)
     """Number of samples to generate, each as a continuation of `prompt` if it is set."""

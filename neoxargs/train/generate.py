@@ -15,6 +15,7 @@ from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.prompts import read_prompts
 from neoxargs.registry.generation import Generation
 from neoxargs.targets.wire_format import RankArguments
+from neoxargs.train.generation.chat import Conversation, chat
 from neoxargs.train.generation.generator import Generator, Sample
 from neoxargs.train.generation.loading import ROWS, for_generation, load_model, make_generator, without_training
 from neoxargs.train.process import setup
@@ -31,6 +32,11 @@ def run(arguments: RankArguments) -> None:
     trainer, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
     generator = make_generator(trainer, config, tokenizer, mesh, process)
     options = config.generation
+    if options.text_gen_type == "chat":
+        chat(generator, Conversation(config.tokenizer, options.chat_template), process.main)
+        destroy_groups()
+        setup.stop()
+        return
     with ExitStack() as files:
         output = None
         if process.main and options.sample_output_file:
@@ -51,7 +57,7 @@ def prompts(options: Generation, main: bool) -> Iterator[str]:
         yield from [options.prompt or ""] * (options.num_samples or 1)
     else:
         what = f"text_gen_type ({options.text_gen_type}) is not supported by generate.py"
-        hint = "set text_gen_type to unconditional, input-file or interactive"
+        hint = "set text_gen_type to unconditional, input-file, interactive or chat"
         raise Problems(Problem(what, hint=hint, id="generation-type-unsupported", about=("text_gen_type",)))
 
 

@@ -80,14 +80,15 @@ def _templates(value: Any, file: Path) -> dict[str, TemplateSource]:
     }
 
 
-def choose(settings: ChatSettings, requested: str | None) -> dict[str, TemplateSource]:
+def choose(settings: ChatSettings, requested: str | None, option: str = "--chat-template") -> dict[str, TemplateSource]:
     """Return the template to use as `default`, and as `tool_use` another one for conversations with tools, if any.
 
     requested: a file, the name of a template in the tokenizer's folder, or a built-in name; None for the tokenizer's.
+    option: what sets it.
     Raises Problems if there is no such template.
     """
     if requested is None:
-        return _tokenizer_templates(settings)
+        return _tokenizer_templates(settings, option)
     if Path(requested).is_file():
         return {"default": TemplateSource(_text(Path(requested)), requested)}
     if requested in settings.templates:
@@ -95,20 +96,20 @@ def choose(settings: ChatSettings, requested: str | None) -> dict[str, TemplateS
     if requested in BUILT_IN:
         return {"default": TemplateSource(BUILT_IN[requested], requested)}
     known = [*settings.templates, *BUILT_IN]
-    what = f"--chat-template ({requested}) is neither a file nor the name of a template"
+    what = f"{option} ({requested}) is neither a file nor the name of a template"
     hint = did_you_mean(requested, known) or f"use a file, or one of {', '.join(known)}"
     raise Problems(Problem(what, hint=hint, id="chat-template-unknown"))
 
 
-def _tokenizer_templates(settings: ChatSettings) -> dict[str, TemplateSource]:
+def _tokenizer_templates(settings: ChatSettings, option: str) -> dict[str, TemplateSource]:
     if "default" in settings.templates:
         return {name: source for name, source in settings.templates.items() if name in ("default", "tool_use")}
     if settings.templates:
         what = (
             f"the tokenizer has the chat templates {listed(settings.templates, 'and')}, but none of them is the default"
         )
-        hint = f"choose one, for example: --chat-template {next(iter(settings.templates))}"
+        hint = f"choose one, for example: {option} {next(iter(settings.templates))}"
     else:
         what = "the tokenizer has no chat template"
-        hint = f"set --chat-template to a Jinja file, or to one of deepy's own templates: {', '.join(BUILT_IN)}"
+        hint = f"set {option} to a Jinja file, or to one of deepy's own templates: {', '.join(BUILT_IN)}"
     raise Problems(Problem(what, hint=hint, id="chat-template-missing"))

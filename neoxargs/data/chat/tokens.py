@@ -113,6 +113,11 @@ class ChatTokenizer:
     def is_one_token(self, text: str) -> bool:
         return len(self._locate([text])[0].ids) == 1
 
+    def ids(self, text: str) -> list[int]:
+        """Return the tokens of a text, in which special tokens are recognised and to which none is added."""
+        found: list[int] = self._locate([text])[0].ids.tolist()
+        return found
+
     def label(self, conversations: Sequence[Marked], append_end: bool) -> list[Labelled]:
         """Return the tokens of conversations, each with the end token if there is one and `append_end` is set."""
         located = self._locate([conversation.text for conversation in conversations])

@@ -155,12 +155,15 @@ class Generator:
         #: Whether to cache keys and values. Document masks need all tokens of a row in every pass.
         self.caches = not (options.recompute or model.documents)
 
-    def sample(self, context: str) -> Sample:
-        """Return a prompt for `finish` to continue, with a generator of its own, seeded by the number of the sample."""
+    def sample(self, context: str, prompt: list[int] | None = None) -> Sample:
+        """Return a prompt for `finish` to continue, with a generator of its own, seeded by the number of the sample.
+
+        prompt: the tokens, if they are not those of `context`.
+        """
         # A stride, so that sample 1 of one seed is not sample 0 of the next one.
         random = torch.Generator().manual_seed(self.seed + 1_000_003 * self.count)
         self.count += 1
-        return Sample(context, self.tokenizer.tokenize(context) or [self.tokenizer.start], random)
+        return Sample(context, prompt or self.tokenizer.tokenize(context) or [self.tokenizer.start], random)
 
     def overlong(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield a warning for each sample of which the model does not see all tokens at the end."""
@@ -176,12 +179,15 @@ class Generator:
                 )
 
     @torch.no_grad()
-    def finish(self, samples: Sequence[Sample]) -> None:
-        """Generate, in place, until every sample has ended its document or has `maximum_tokens` new tokens."""
+    def finish(self, samples: Sequence[Sample], added: Callable[[Sample], None] = lambda sample: None) -> None:
+        """Generate, in place, until every sample has ended its document or has `maximum_tokens` new tokens.
+
+        added: called after each token of a sample of this rank's replica.
+        """
         # In turn, so that each data parallel rank has as many as the others or one fewer.
         local = samples[self.data.rank :: self.data.size]
         with self._cache(local) as cache:
-            self._finish(local, cache)
+            self._finish(local, cache, added)
         if self.data.size > 1:
             by_rank: list[Any] = [None] * self.data.size
             dist.all_gather_object(by_rank, [(s.ids, s.logits, s.finished) for s in local], self.data.group)
@@ -204,7 +210,7 @@ class Generator:
         finally:
             attach(self.model.module, None)
 
-    def _finish(self, samples: Sequence[Sample], cache: Cache | None) -> None:
+    def _finish(self, samples: Sequence[Sample], cache: Cache | None, added: Callable[[Sample], None]) -> None:
         active, beyond = list(samples), False
         for _ in range(self.options.maximum_tokens):
             if not self._any_active(active):
@@ -229,6 +235,7 @@ class Generator:
                 if not sample.finished:
                     sample.ids.append(token)
                     sample.logits.append(logit)
+                    added(sample)
             unfinished = [row for row, sample in enumerate(active) if not sample.finished]
             if cache and len(unfinished) < len(active):
                 cache.keep_rows(unfinished)
