@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from neoxargs.data.encode import Recipe
 from neoxargs.train.generation.chat import Conversation, chat
 from neoxargs.train.generation.generator import Sample
 from tests.support.chat import write_folder
+from tests.support.paths import ROOT
 from tests.support.refused import refused
 from tests.support.sampling import Letters, one_process
 from tests.support.snapshots import pinned
@@ -99,3 +103,55 @@ def test_the_token_that_ends_a_turn_ends_the_answer(
         chat(generator, conversation, True)
         answers.append(conversation.messages[-1]["content"])
     assert answers[1] == answers[0][:1]
+
+
+#: What a model of 2 layers learns by heart.
+LEARNED = """\
+dialect: neox-2026
+num_layers: 2
+hidden_size: 64
+num_attention_heads: 4
+seq_length: 64
+max_position_embeddings: 64
+tokenizer_type: ByteLevelTokenizer
+train_data_paths: [tokens]
+train_label_data_paths: [tokens_label]
+valid_data_paths: [tokens]
+valid_label_data_paths: [tokens_label]
+test_data_paths: [tokens]
+test_label_data_paths: [tokens_label]
+pack_impl: unpacked
+train_micro_batch_size_per_gpu: 8
+train_iters: 100
+optimizer: {type: Adam, params: {lr: 3.0e-3}}
+lr_decay_style: constant
+eval_iters: 0
+num_workers: 0
+save: run
+checkpoint_factor: 100
+chat_template: headings
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_was_trained_on_conversations_answers_as_in_them(tmp_path: Path) -> None:
+    """The prompt has the form of the training data, and the end of the document ends the answer."""
+    answers = {"Colour?": "It is red.", "Number?": "Seven."}
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]})
+        for ask, answer in answers.items()
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(f"{line}\n" for line in lines * 50))
+    (tmp_path / "my.yml").write_text(LEARNED)
+    template = ["--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "headings"]
+
+    def deepy(*words: str, given: str = "") -> str:
+        command = [sys.executable, str(ROOT / "deepy.py"), *words]
+        done = subprocess.run(command, cwd=tmp_path, input=given, capture_output=True, text=True, timeout=250)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    deepy("data", "--chat", "chats.jsonl", "--output-prefix", "tokens", *template)
+    deepy("train.py", "my.yml")
+    said = deepy("generate.py", "my.yml", "--chat", given="Number?\n/reset\nColour?\n/reset\nNumber?\n")
+    assert [line for line in said.splitlines() if line] == ["Seven.", "It is red.", "Seven."]
