@@ -13,9 +13,10 @@ class Generation(Group, origin="NeoX", effect="generation"):
 
     text_gen_type: Literal["unconditional", "input-file", "interactive", "chat", "precompute"] | None = param(None)
     """What generation starts from: nothing (`unconditional`), the lines of `sample_input_file` (`input-file`), or a
-    prompt typed in (`interactive`). `chat` is a conversation: the model's chat template makes the prompt of the messages
-    that are typed in and of the answers so far; on the command line, `--chat`. `precompute` writes log-probabilities of
-    the training data. Default: `input-file` if `sample_input_file` is set, otherwise `unconditional`."""
+    prompt typed in (`interactive`). `chat` is a conversation: the model's chat template makes the prompt of the
+    messages that are typed in and of the answers so far; on the command line, `--chat`. `precompute` writes
+    log-probabilities of the training data. Default: `input-file` if `sample_input_file` is set, otherwise
+    `unconditional`."""
 
     temperature: NonNegative = param(0.0)
     """Divides the logits before sampling: values below 1 sharpen the distribution, values above 1 flatten it. 0 always
