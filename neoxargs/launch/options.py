@@ -63,7 +63,7 @@ def add_neox_options(parser: argparse.ArgumentParser, script: str, with_help: bo
     group = parser.add_argument_group("GPT-NeoX options (each is short for a --set option)")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]
-        takes = {key: settings[key] for key in ("metavar", "nargs", "const") if key in settings}
+        takes: dict[str, Any] = {key: settings[key] for key in ("metavar", "nargs", "const") if key in settings}
         takes |= {"action": "store_const"} if "const" in settings else {}
         text = _neox_help(name, os.path.basename(script)) if with_help else ""
         group.add_argument(*names, dest=f"neox_{name}", help=text, **takes)
