@@ -9,6 +9,7 @@ import os
 import pty
 import select
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
 from neoxargs.commands.check.command import find_problems
 from neoxargs.commands.command_line import make_parser, parse
-from neoxargs.commands.init.answers import Answers, models
+from neoxargs.commands.init.answers import Answers, model, models
 from neoxargs.commands.init.command import add_arguments, run
 from neoxargs.commands.init.compose import compose
 from neoxargs.commands.init.goals import GOALS
@@ -104,13 +105,20 @@ def test_one_combination_in_every_run_of_the_tests() -> None:
 
 def test_every_goal_and_every_model_is_written_with_a_comment_for_what_it_adds() -> None:
     for name, goal in GOALS.items():
-        for model in models():
-            answers = Answers(model, name, "A100-80GB", 8, data=("a", "b") if goal.files else (), checkpoint="old")
+        for shipped in models():
+            answers = Answers(shipped, name, "A100-80GB", 8, data=("a", "b") if goal.files else (), checkpoint="old")
             text = compose(answers)
-            assert all(part.lstrip().startswith("#") for part in text.split("\n\n")), (name, model)
+            assert all(part.lstrip().startswith("#") for part in text.split("\n\n")), (name, shipped)
             values = draft([File("my.yml", text)], []).values
             if goal.kind:
                 assert values["optimizer.params.lr"].value == middle_rate(goal.kind)
+
+
+def test_a_size_is_the_nearest_model_without_experts() -> None:
+    chosen = {size: model(size) for size in ("70m", "1.3B", "7B", "175B")}
+    assert chosen == {"70m": "pythia-70m", "1.3B": "gpt-3-1.3b", "7B": "pythia-6.9b", "175B": "gpt-3-175b"}
+    with pytest.raises(ArgumentTypeError):
+        model("46B")  # only Mixtral 8x7B has about as many
 
 
 def at_a_terminal(*lines: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -28,7 +27,7 @@ STDLIB = "python-stdlib"
 #: A tokenizer that needs no file.
 BYTES = "ByteLevelTokenizer"
 _UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
-#: Models whose size differs by this factor at most are named beside the nearest one.
+#: The nearest model differs from a size by this factor at most.
 ABOUT = 1.25
 
 
@@ -61,18 +60,13 @@ def models() -> list[str]:
 
 @cache
 def sizes() -> dict[str, int]:
-    """Return the number of parameters of each shipped model."""
+    """Return the number of parameters of each shipped model without experts, whose cost a size describes."""
     found = {}
     for name in models():
         config, _ = resolved(read_draft([CONFIGS / "models" / f"{name}.yml"]), 1)
-        found[name] = parameters(config, vocabulary_rows(config) or 0)
+        if config.moe.moe_num_experts <= 1:
+            found[name] = parameters(config, vocabulary_rows(config) or 0)
     return found
-
-
-def about_size(size: float) -> list[str]:
-    """Return the models of about a size, the nearest first."""
-    distance = {name: abs(math.log(count / size)) for name, count in sizes().items()}
-    return sorted((name for name in distance if distance[name] <= math.log(ABOUT)), key=distance.__getitem__)
 
 
 def model(text: str) -> str:
@@ -80,8 +74,10 @@ def model(text: str) -> str:
     if text in models():
         return text
     if size := re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.upper()):
-        if found := about_size(float(size[1]) * _UNITS[size[2]]):
-            return found[0]
+        wanted = float(size[1]) * _UNITS[size[2]] or 1.0
+        factor, nearest = min((max(count / wanted, wanted / count), name) for name, count in sizes().items())
+        if factor <= ABOUT:
+            return nearest
         raise argparse.ArgumentTypeError(f"no shipped model has about {text} parameters; {_known()}")
     raise argparse.ArgumentTypeError(f"there is no model {text!r}; {did_you_mean(text, models()) or _known()}")
 
