@@ -16,7 +16,17 @@ import tempfile
 from pathlib import Path
 
 #: The pages in docs/ whose commands all run on one machine without a GPU.
-PAGES = ("quickstart", "from-gpt-neox", "from-deepspeed", "from-megatron-lm", "extending", "check", "diff", "preview")
+PAGES = (
+    "quickstart",
+    "from-gpt-neox",
+    "from-deepspeed",
+    "from-megatron-lm",
+    "extending",
+    "check",
+    "other-programs",
+    "diff",
+    "preview",
+)
 BLOCK = re.compile(r"^```(\S+)(?: (\S+))?( =)?\n(.*?)^```$", flags=re.M | re.S)
 
 

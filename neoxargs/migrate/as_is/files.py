@@ -8,7 +8,7 @@ from typing import Any
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import Record
-from neoxargs.migrate.as_is import deepspeed
+from neoxargs.migrate.as_is import accelerate, deepspeed, megatron, trainer
 from neoxargs.migrate.as_is.keys import Program, unknown_version
 
 
@@ -29,7 +29,12 @@ class Kind(Record):
 
 
 #: The first kind that recognises a file judges it.
-KINDS = (Kind("a DeepSpeed JSON", "deepspeed", deepspeed.program, deepspeed.read, deepspeed.judge, deepspeed.remarks),)
+KINDS = (
+    Kind("an Accelerate YAML", "accelerate", accelerate.program, accelerate.read, accelerate.judge, accelerate.remarks),
+    Kind("TrainingArguments", "transformers", trainer.program, trainer.read, trainer.judge, trainer.remarks),
+    Kind("a DeepSpeed JSON", "deepspeed", deepspeed.program, deepspeed.read, deepspeed.judge, deepspeed.remarks),
+    Kind("a Megatron-LM script", "megatron", megatron.program, megatron.read, megatron.judge, megatron.remarks),
+)
 
 
 class Checked(Record):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
-from neoxargs.base.problems import Edit, Place, Problem, close_matches, is_one_edit, listed
-from neoxargs.base.record import Record
+from neoxargs.base.files import Text
+from neoxargs.base.problems import Edit, Place, Problem, Problems, close_matches, is_one_edit, listed
+from neoxargs.base.record import Record, replace
 from neoxargs.registry.receivers import numbers
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
+from neoxargs.resolve.yaml.read import File
 
 #: What a program does with a key that it does not have.
 Fate = Literal["refuses", "ignores", "may refuse"]
@@ -39,6 +41,24 @@ class Program(Record):
     def for_versions(self) -> Literal["error", "warning"]:
         """How severe it is if only other versions accept something: an error only if the user names the version."""
         return "error" if self.given else "warning"
+
+
+class Settings(Record):
+    """A YAML or JSON file as PyYAML reads it. twice: of keys that are written twice, of which the last counts."""
+
+    tree: Mapping
+    twice: Sequence[Problem]
+
+
+def settings(text: Text) -> Settings | None:
+    """Return the settings of a file; None if it is no mapping. Raises Problems if it has a syntax error."""
+    file = File(*text)
+    twice = [problem for problem in file.problems if problem.id == "duplicate-key"]
+    if len(twice) < len(file.problems):
+        raise Problems(file.problems)
+    hint = "remove one of the two; the last one counts"
+    warnings = [replace(problem, severity="warning", hint=hint, edits=()) for problem in twice]
+    return Settings(file.node, warnings) if isinstance(file.node, Mapping) else None
 
 
 def unknown_version(program: Program) -> Iterator[Problem]:
@@ -90,12 +110,12 @@ def other_version(
     since, until: the versions that introduced and removed it. does: what this version does with it.
     """
     if until and not program.is_before(until):
-        change = f"version {until} {f'renamed it to {instead}' if instead else 'removed it'}"
+        change = f"version {until} {f'has {instead} in its place' if instead else 'has it no more'}"
         hint = f"write {instead}" if instead else f"remove it, or use {program.name} before {until}"
         written = place.text[place.column - 1 :][: place.width].strip("'\"")
         edits = (Edit(place, "replace", _quoted(instead, place)),) if instead and written == name else ()
     elif since and program.is_before(since):
-        change, hint, edits = f"version {since} introduced it", f"remove it, or use {program.name} {since} or newer", ()
+        change, hint, edits = f"it came with version {since}", f"remove it, or use {program.name} {since} or newer", ()
     else:
         return
     what = f"{program} {does} {name}: {change}"

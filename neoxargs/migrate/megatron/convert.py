@@ -89,7 +89,7 @@ def convert_script(
         script = read_script(ran.commands, {**from_environ, **given})
     script.documents |= ran.documents
     notes = [*ran.problems]
-    command = _command(script)
+    command = command_of(script)
     if not _flag_count(command) and script.variable_flags:
         what = "no command in this file has Megatron-LM flags, so the flags are read from the file's shell variables"
         notes.append(Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables"))
@@ -122,7 +122,7 @@ def convert_script(
     return new_file(text_of_file, problems=problems, to_do=head[1:])
 
 
-def _command(script: Script) -> Sequence[Word]:
+def command_of(script: Script) -> Sequence[Word]:
     """Return the command that has the most flags, one that is only printed if no other has any."""
     command = max(script.commands, key=_flag_count, default=[])
     # Some scripts print the command that they submit elsewhere.

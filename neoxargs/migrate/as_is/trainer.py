@@ -1,0 +1,269 @@
+"""A file with Hugging Face's TrainingArguments, alone or beside settings that a script reads itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from neoxargs.base.files import Text
+from neoxargs.base.problems import Edit, Place, Problem, Problems, close_matches, is_one_edit, listed
+from neoxargs.base.record import replace
+from neoxargs.migrate.as_is import deepspeed
+from neoxargs.migrate.as_is.keys import (
+    Program,
+    Settings,
+    conflict,
+    entries,
+    number,
+    other_version,
+    settings,
+    unknown_key,
+)
+from neoxargs.registry import other_keys
+from neoxargs.registry.other_keys import Key
+from neoxargs.resolve.keys.other_programs import files
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null
+
+#: Retired name -> the current one.
+RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "push_to_hub_token": "hub_token",
+    "push_to_hub_model_id": "hub_model_id",
+    "warmup_ratio": "warmup_steps",
+    "include_tokens_per_second": "include_num_input_tokens_seen",
+}
+#: Of which the value means the same.
+SAME_VALUE = ("evaluation_strategy", "no_cuda", "per_gpu_train_batch_size", "per_gpu_eval_batch_size")
+#: Key -> the choices that transformers itself checks; of other keys with choices, it accepts any text.
+CHECKED = ("eval_strategy", "save_strategy", "logging_strategy", "hub_strategy", "lr_scheduler_type", "optim")
+#: Key of the DeepSpeed JSON -> the argument that must have the same value.
+SAME_IN_JSON = {
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "max_grad_norm",
+    "optimizer.params.lr": "learning_rate",
+    "optimizer.params.eps": "adam_epsilon",
+    "optimizer.params.weight_decay": "weight_decay",
+    "scheduler.params.warmup_max_lr": "learning_rate",
+    "fp16.enabled": "fp16",
+    "bf16.enabled": "bf16",
+}
+DEFAULTS: dict[str, Any] = {
+    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_grad_norm": 1.0, "learning_rate": 5e-5,
+    "adam_epsilon": 1e-8, "weight_decay": 0.0, "fp16": False, "bf16": False,
+}  # fmt: skip
+
+
+def program(given: str) -> Program:
+    """Return Transformers in a version."""
+    return Program("Transformers", "transformers", other_keys.versions("transformers"), given)
+
+
+def read(text: Text) -> Settings | None:
+    """Return the file; None if it is not of the Trainer. Raises Problems if it cannot be read."""
+    if not re.search(r"""(^|[{,])\s*["']?(per_device_\w+_batch_size|num_train_epochs)["']?\s*:""", text.text, re.M):
+        return None
+    try:
+        found = settings(text)
+    except Problems:
+        if text.name.endswith((".yml", ".yaml", ".json")):
+            raise
+        return None
+    names = {entry.key for entry in found.tree.entries} if found else set[str]()
+    [mark] = [each for each in files() if "TrainingArguments" in each.called]
+    return found if mark.has_written(names) and "base_model" not in names else None
+
+
+def judge(given: Settings, text: Text, program: Program, gpus: int | None) -> Iterator[Problem]:
+    """Yield what is wrong with the arguments."""
+    yield from given.twice
+    tree = given.tree
+    found = {entry.key: entry for entry in tree.entries}
+    for entry in tree.entries:
+        yield from _of_key(entry, program, found, is_yaml=not text.name.endswith(".json"))
+    yield from _together(found)
+    if "deepspeed" in found:
+        yield from _in_json(found, text, gpus)
+
+
+def remarks(given: Settings) -> dict[str, str]:
+    """Return lines about a file."""
+    others = [entry.key for entry in given.tree.entries if entry.key not in other_keys.keys("transformers")]
+    return {"others": f"{listed(others, 'and', most=6)}, which the script has to read"} if others else {}
+
+
+def _of_key(entry: Entry, program: Program, found: dict[str, Entry], is_yaml: bool) -> Iterator[Problem]:
+    keys = other_keys.keys("transformers")
+    known = keys.get(entry.key)
+    if known is None:
+        # Other keys are read by the script, by its own classes.
+        near = [name for name in keys if is_one_edit(entry.key, name) and name not in found]
+        if len(near) == 1 and len(entry.key) > 4:
+            yield unknown_key(entry, program, keys, found, "may refuse")
+        return
+    instead = RENAMED.get(entry.key, "")
+    for problem in other_version(entry.key, entry.place, program, known.since, known.until, instead, "refuses"):
+        yield problem if entry.key in SAME_VALUE else replace(problem, edits=())
+    if wrong := _of_value(entry, known, is_yaml):
+        yield wrong
+
+
+def loaded(node: Node, is_yaml: bool) -> Any:
+    """Return a value as PyYAML gives it to the program: `5e-5` is a text there."""
+    if not is_yaml or not isinstance(node, Scalar) or node.quoted:
+        return node.to_python()
+    try:
+        return yaml.safe_load(node.text)
+    except yaml.YAMLError:
+        return node.value
+
+
+#: Type -> what a value must be.
+WORDS = {
+    "bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text", "dict": "a section",
+    "list": "a list",
+}  # fmt: skip
+
+
+def fits(value: Any, known: Key) -> bool:
+    """Return whether a value has one of the types of a key; whole numbers are numbers."""
+    kinds = known.type.split("|")
+    if value is None or "any" in kinds:
+        return True
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (
+        ("bool" in kinds and isinstance(value, bool))
+        or (is_number and ("float" in kinds or ("int" in kinds and value == int(value))))
+        or any(
+            name in kinds and isinstance(value, kind) for name, kind in (("str", str), ("dict", dict), ("list", list))
+        )
+    )
+
+
+def _of_value(entry: Entry, known: Key, is_yaml: bool) -> Problem | None:
+    value, node = loaded(entry.value, is_yaml), entry.value
+    shown = f"{entry.key} ({format_node(node)})"
+    if entry.key in CHECKED and isinstance(value, str) and value not in known.choices:
+        found = close_matches(value, known.choices)
+        hint = f"did you mean {listed(found)}?" if found else ""
+        what = f"{shown} must be one of {listed(known.choices, most=60)}; Transformers refuses the file"
+        edits = (Edit(node.place, "replace", found[0]),) if len(found) == 1 and is_one_edit(value, found[0]) else ()
+        return Problem(what, node.place, hint, id="other-program-value", edits=edits if is_yaml else ())
+    if value is False and "no" in known.choices and isinstance(node, Scalar):
+        what = f"{shown} is false for the YAML reader, which Transformers refuses"
+        edits = (Edit(node.place, "replace", '"no"'),)
+        return Problem(what, node.place, 'write "no", in quotes', id="other-program-value", edits=edits)
+    if entry.key in CHECKED or fits(value, known):
+        return None
+    what, hint = f"{shown} must be {listed((WORDS[kind] for kind in known.type.split('|')), most=9)}", ""
+    edits = ()
+    if isinstance(value, str) and number(node) is not None and isinstance(node, Scalar) and not node.quoted:
+        written = re.sub(r"^([-+]?\d+)([eE])([-+]?)(\d)", lambda m: f"{m[1]}.0{m[2]}{m[3] or '+'}{m[4]}", node.text)
+        what = f"{shown} is a text for PyYAML, which needs a point and a sign in such a number"
+        hint, edits = f"write {written}, unless the script converts it", (Edit(node.place, "replace", written),)
+    return Problem(what, node.place, hint, severity="warning", id="other-program-value", edits=edits)
+
+
+# -- arguments that belong together -----------------------------------------------------------------------------------
+
+
+class _Values:
+    """The values of the arguments, and their places."""
+
+    def __init__(self, found: dict[str, Entry]) -> None:
+        self.found = found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        is_set = name in self.found and not is_null(self.found[name].value)
+        return self.found[name].value.to_python() if is_set else default
+
+    def places(self, *names: str) -> list[Place]:
+        return [self.found[name].place for name in names if name in self.found]
+
+
+def _together(found: dict[str, Entry]) -> Iterator[Problem]:
+    """Yield what TrainingArguments refuses, and what has no effect."""
+    values = _Values(found)
+    for one, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
+        if values.get(one) is True and values.get(other) is True:
+            what = f"{one} and {other} exclude each other; Transformers refuses them"
+            yield conflict(what, found[other].place, "set one of them to false", values.places(one))
+    yield from _evaluations(values)
+    if values.get("dataloader_prefetch_factor") is not None and values.get("dataloader_num_workers", 0) == 0:
+        what = "dataloader_prefetch_factor needs dataloader_num_workers above 0"
+        where, *also = values.places("dataloader_prefetch_factor", "dataloader_num_workers")
+        yield conflict(what, where, "remove it, or set dataloader_num_workers", also)
+    steps = values.get("max_steps", -1)
+    if isinstance(steps, int) and steps > 0 and "num_train_epochs" in found:
+        what = f"num_train_epochs has no effect, because max_steps ({steps}) is set"
+        where = found["num_train_epochs"].place
+        yield conflict(what, where, "remove one of the two", values.places("max_steps"), "warning")
+
+
+def _evaluations(values: _Values) -> Iterator[Problem]:
+    """Yield what does not fit when the model is evaluated and saved."""
+    name = "evaluation_strategy" if "evaluation_strategy" in values.found else "eval_strategy"
+    evaluates, saves = (
+        str(values.get(key, default)).lower() for key, default in ((name, "no"), ("save_strategy", "steps"))
+    )
+    evaluates, saves = ("no" if each == "false" else each for each in (evaluates, saves))
+    kind = str(values.get("lr_scheduler_type"))
+    if kind in ("reduce_lr_on_plateau", "greedy") and evaluates == "no":
+        what = f"lr_scheduler_type ({kind}) needs evaluations, but {name} is no"
+        yield conflict(
+            what, values.places("lr_scheduler_type")[0], f"set {name} to steps or epoch", values.places(name)
+        )
+    if values.get("load_best_model_at_end") is not True or saves == "best":
+        return
+    where, *also = values.places("load_best_model_at_end", name, "save_strategy")
+    if evaluates != saves:
+        what = f"load_best_model_at_end needs equal strategies, but {name} is {evaluates} and save_strategy {saves}"
+        yield conflict(what, where, f"set {name} and save_strategy to the same value", also)
+    every, after = values.get("eval_steps") or values.get("logging_steps", 500), values.get("save_steps", 500)
+    if evaluates == saves == "steps" and isinstance(every, int) and isinstance(after, int) and every and after % every:
+        what = f"with load_best_model_at_end, save_steps ({after}) must be a multiple of eval_steps ({every})"
+        hint, also = f"set save_steps to {(after // every + 1) * every}", values.places("save_steps", "eval_steps")
+        yield conflict(what, where, hint, also)
+
+
+def _in_json(found: dict[str, Entry], text: Text, gpus: int | None) -> Iterator[Problem]:
+    """Yield each value that differs between the arguments and the DeepSpeed JSON that they name."""
+    node = found["deepspeed"].value
+    if isinstance(node, Mapping):
+        theirs = entries(node)
+    else:
+        name = str(node.to_python())
+        path = next(
+            (path for path in (os.path.join(os.path.dirname(text.name), name), name) if os.path.isfile(path)), ""
+        )
+        try:
+            with open(path, encoding="utf-8") as file:
+                block = deepspeed.read(Text(path, file.read()))
+        except (OSError, ValueError, Problems):
+            return
+        theirs = entries(block.tree) if block else {}
+    for key, argument in SAME_IN_JSON.items():
+        entry, own = theirs.get(key), found.get(argument)
+        value = own.value.to_python() if own else DEFAULTS[argument]
+        if entry is None or isinstance(entry.value, Mapping) or entry.value.to_python() in ("auto", None):
+            continue
+        if entry.value.to_python() != _number(value):
+            mine = f"{argument} is {value}" if own else f"the default of {argument} is {value}"
+            theirs_is = f"{key} is {format_node(entry.value)} in the DeepSpeed JSON"
+            what = f"{theirs_is}, but {mine}; Transformers refuses different values"
+            where, also = (own.place, [entry.place]) if own else (entry.place, [found["deepspeed"].place])
+            yield conflict(what, where, f'write "auto" for {key}, or the same value', also)
+
+
+def _number(value: Any) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

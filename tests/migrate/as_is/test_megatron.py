@@ -1,0 +1,103 @@
+"""A Megatron-LM script: flags, values, and what validate_args refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.base.files import Text
+from neoxargs.base.problems import Problem, render
+from neoxargs.migrate.as_is.files import checked
+from neoxargs.registry.other_keys import keys
+from tests.support.reference import read
+from tests.support.snapshots import pinned
+
+GOOD = """\
+torchrun --nproc_per_node 8 pretrain_gpt.py \\
+  --tensor-model-parallel-size 2 \\
+  --num-layers 12 --hidden-size 768 --num-attention-heads 12 \\
+  --seq-length 1024 --max-position-embeddings 1024 \\
+  --micro-batch-size 4 --global-batch-size 64 \\
+  --lr 1.5e-4 --min-lr 1e-5 --train-iters 1000 --lr-decay-style cosine --lr-warmup-fraction 0.01 \\
+  --save out --save-interval 100 --bf16 --data-path a
+"""
+
+
+def check(text: str, gpus: int | None = None, **versions: str) -> list[Problem]:
+    found = checked(Text("run.sh", text), versions, gpus)
+    assert found and found.program.name == "Megatron-LM"
+    return [*found.problems]
+
+
+def test_a_good_script_has_no_problems() -> None:
+    assert check(GOOD) == check(GOOD, 16) == check(GOOD, megatron="0.12.0") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--num-layers 12", "--num_layers 12"),
+        ("--lr-warmup-fraction", "--lr-warmup-fracton"),
+        ("--lr-warmup-fraction 0.01", "--lr-warmup-fraction 0.01 --lr-warmup-iters 5"),
+        ("--bf16", "--bf16 true"),
+        ("--bf16", "--bf16 --fp16"),
+        ("--train-iters 1000", "--train-iters 1e3"),
+        ("--train-iters 1000", "--train-iters"),
+        ("--train-iters 1000", "--train-iters 1000 --train-samples 9"),
+        ("cosine", "cosin"),
+        ("--num-attention-heads 12", "--num-attention-heads 11"),
+        ("--hidden-size 768", "--hidden-size 760"),
+        ("--seq-length 1024", "--seq-length 2048"),
+        ("--min-lr 1e-5", "--min-lr 1e-3"),
+        ("--global-batch-size 64", "--global-batch-size 62"),
+        ("--global-batch-size 64", "--global-batch-size 24"),
+        ("model-parallel-size 2", "model-parallel-size 3"),
+        ("--save-interval 100", ""),
+        ("--hidden-size 768", ""),
+        ("--bf16", "--bf16 --recompute-granularity full"),
+        ("--bf16", "--bf16 --recompute-granularity selective --recompute-method block"),
+        ("--num-layers 12", "--num-layers 13 --pipeline-model-parallel-size 2"),
+    ],
+)  # fmt: skip
+def test_planted_mistakes_are_errors(old: str, new: str) -> None:
+    found = check(GOOD.replace(old, new, 1))
+    assert [problem.severity for problem in found][:1] == ["error"], render(found)
+    pinned(render(found))
+    # Another program can have other flags and rules.
+    assert all(each.severity == "warning" for each in check(GOOD.replace(old, new, 1).replace("pretrain_gpt", "train")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--num-layers 12", "--num-layers $LAYERS"),
+        ("--num-layers 12", "--num-layers 13 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 7"),
+        ("--hidden-size 768", "--hidden-size 760 --kv-channels 64"),
+        ("--save-interval 100", "$SAVE_ARGS"),
+        ("--bf16", "--bf16 --deepspeed --zero-stage 1 --no-pipeline-parallel"),
+        ("--train-iters 1000", "--train-samples 1000 --lr-decay-iters 0"),
+    ],
+)
+def test_what_cannot_be_known_or_is_allowed_is_no_error(old: str, new: str) -> None:
+    assert [each for each in check(GOOD.replace(old, new, 1)) if each.severity == "error"] == []
+
+
+def test_versions_and_repeated_flags() -> None:
+    text = GOOD.replace("--bf16", "--bf16 --use-mcore-models --encoder-tensor-model-parallel-size 1 --seed 1 --seed 2")
+    text = text.replace("--bf16", "--bf16 --my-own-flag 3 --sequence-parallel").replace(
+        "parallel-size 2", "parallel-size 1"
+    )
+    pinned(
+        render(
+            [*check(text), *check(text, megatron="0.19.0"), *check(GOOD + " --attention-backend x", megatron="0.6.0")]
+        )
+    )
+
+
+def test_the_flags_are_those_of_the_parser() -> None:
+    """What the syntax tree says of the newest version is what its parser says of itself, a few days later."""
+    newer = {name for name in read("megatron_lm_options.json") if name not in keys("megatron")}
+    assert len(newer) < 40, sorted(newer)
+    for name, row in read("megatron_lm_options.json").items():
+        kind = keys("megatron")[name].type if name in keys("megatron") else ""
+        if kind and "any" not in kind and row["action"] in ("_StoreTrueAction", "_StoreFalseAction", "_StoreAction"):
+            assert (kind == "switch") == (row["action"] != "_StoreAction"), name
