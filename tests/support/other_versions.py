@@ -189,8 +189,8 @@ def _argument(words: Mapping[str, ast.expr]) -> dict[str, Any]:
 def table(found: Mapping[str, tuple[str, dict[str, Rows]]]) -> dict[str, Any]:
     """Return the versions with their dates, and section -> key -> row. found: version -> date and rows, in order.
 
-    A row is that of the newest version that has the key, with the types and choices of all, and `since` and `until` if the first
-    or the last version lacks it.
+    A row is that of the newest version that has the key, with the types and choices of all, and `since` and `until` if
+    the first or the last version lacks it.
     """
     versions = list(found)
     sections: dict[str, Rows] = {}
