@@ -39,6 +39,7 @@ DECIDED_BY = {
     "pipe": "link: the share of the links' rate",
     "data": "overlap: the share of the computation that hides ZeRO's messages",
     "optimizer": "step_traffic: the memory traffic of the optimizer",
+    "lost": "losses: what several GPUs lose besides",
 }
 #: Step times closer than this are the same.
 SAME = 0.01

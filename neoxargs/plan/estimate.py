@@ -12,6 +12,7 @@ from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import padded_vocab_size
 from neoxargs.plan.given.assumptions import VOCABULARY
 from neoxargs.plan.given.devices import ASSUMED_DEVICE, DEVICES, unknown_device
+from neoxargs.plan.given.errors import UNNAMED, beyond, odds
 from neoxargs.plan.given.target import Target
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.breakdown import RankMemory, rank_memory
@@ -98,6 +99,38 @@ class Plan:
         """Whether there is a known memory size to compare the plan with."""
         on_host = self.target.device.kind == "cpu" and self.target.host_memory is not None
         return self.usable is not None or on_host
+
+    @cached_property
+    def beyond(self) -> list[str]:
+        """What of the run no published measurement covers."""
+        return beyond(self.config, self.target.device, self.ranks_per_host)
+
+    @property
+    def time_error(self) -> float:
+        """Factor of the 80 % interval of every time and rate."""
+        assumed = self.target.assumed
+        error = assumed.error_time if self.layout.ranks > 1 else assumed.error_time_one
+        return error * assumed.beyond_time if self.beyond else error
+
+    @property
+    def memory_error(self) -> float:
+        """Factor of the 80 % interval of device memory, and of host memory."""
+        assumed = self.target.assumed
+        is_beyond = any(reason != UNNAMED for reason in self.beyond)
+        return assumed.error_memory * assumed.beyond_memory if is_beyond else assumed.error_memory
+
+    @property
+    def odds(self) -> float | None:
+        """The probability that the run fits; None without a known memory size."""
+        device = None if self.usable is None else odds(self.fullest.peak, self.usable, self.memory_error)
+        if self.target.host_memory is None:
+            return device
+        return min(odds(self.host_peak, self.usable_host_memory, self.memory_error), 1.0 if device is None else device)
+
+    @property
+    def as_fast(self) -> float:
+        """The longest step time of a layout of the same model and devices that may in truth be as fast."""
+        return self.speed.step * self.target.assumed.error_layouts
 
     @property
     def fits(self) -> bool:

@@ -14,6 +14,7 @@ from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.plan.command import plan_of
 from neoxargs.plan.given import options as plan_options
+from neoxargs.plan.given.errors import Interval
 
 DESCRIPTION = (
     "Show what a run will do: its learning rate, the tokens and epochs of each source, evaluations, checkpoints and "
@@ -81,6 +82,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
             "training": forecast.seconds - forecast.evaluation_seconds,
             "evaluation": forecast.evaluation_seconds,
         },
+        "interval": {"seconds": Interval.of(forecast.seconds, forecast.plan.time_error)},
         "cost": forecast.cost,
         "continues": str(forecast.continues) if forecast.continues else None,
         "differences": {each.name: list(each.values) for each in forecast.differences},

@@ -13,7 +13,7 @@ from neoxargs.commands.preview import text
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts import timeline_page
 from neoxargs.facts.description import batch_equation
-from neoxargs.plan.output.wording import verdict
+from neoxargs.plan.output.wording import ranged, verdict
 
 
 def to_html(forecast: Forecast, files: Sequence[str]) -> str:
@@ -40,7 +40,7 @@ def _tiles(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "iterations", f"{timeline.left:,}"
     yield "tokens", format_count(timeline.left * timeline.tokens_per_iteration)
     devices = f"{forecast.plan.layout.ranks} x {forecast.plan.target.device.name}"
-    yield f"planned, on {devices}", format_duration(forecast.seconds)
+    yield f"planned, on {devices}", ranged(forecast.seconds, forecast.plan.time_error, format_duration)
     if forecast.cost is not None:
         yield "cost", format_number(forecast.cost)
     epochs = [each.epochs for each in timeline.drawn if each.epochs is not None]

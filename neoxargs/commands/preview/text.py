@@ -17,7 +17,7 @@ from neoxargs.base.text import (
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts.description import batch_equation, counted
 from neoxargs.facts.timeline_words import columns, evaluation, learning_rate, saves
-from neoxargs.plan.output.wording import verdict
+from neoxargs.plan.output.wording import ranged, verdict
 from neoxargs.runs.summary import LABEL, WIDTH
 
 #: Differences that are listed at most.
@@ -64,7 +64,8 @@ def run(forecast: Forecast) -> str:
 def time(forecast: Forecast) -> str:
     """Return the planned time and, with a price, its cost."""
     plan, seconds = forecast.plan, forecast.seconds
-    said = f"about {format_duration(seconds)} on {plan.layout.ranks} x {plan.target.device.name} as planned"
+    devices = f"{plan.layout.ranks} x {plan.target.device.name}"
+    said = f"about {ranged(seconds, plan.time_error, format_duration)} on {devices} as planned"
     if forecast.evaluation_seconds > 0.005 * seconds:
         said += f", evaluation {format_percent(forecast.evaluation_seconds, seconds)} of it"
     if forecast.cost is not None:

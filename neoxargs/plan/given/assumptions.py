@@ -29,6 +29,7 @@ NO_LIMIT = 1e18
 RANGES = {
     "fraction of memory": (0.01, 1), "fraction of peak rate": (0.001, 1), "fraction of bandwidth": (0.001, 1),
     "fraction of compute time": (0, 1), "ratio": (0, 100), "ratio to the mean": (1, 1000), "factor": (0.001, 1000),
+    "factor of at least 1": (1, 1000),
     "GB/s": (0.001, NO_LIMIT), "parameters/s": (1, NO_LIMIT), "GiB": (0, NO_LIMIT), "bytes": (0, NO_LIMIT),
     "elements": (1, NO_LIMIT), "tokens": (0, NO_LIMIT), "s": (0, 3600), "0 or 1": (0, 1), "0, 1 or 2": (0, 2),
 }  # fmt: skip

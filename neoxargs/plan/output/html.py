@@ -25,6 +25,7 @@ from neoxargs.plan.output.wording import (
     NOTHING_FITS,
     assumption_notes,
     describe_effect,
+    ranged,
     ranks_per_host,
     verdict,
 )
@@ -61,7 +62,7 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""
     legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group{labels}"
     yield _section("Ranks", legend, ranks_chart(plan))
-    yield _section("Step time", f"about {format_duration(plan.speed.step)}", step_chart(plan))
+    yield _section("Step time", f"about {ranged(plan.speed.step, plan.time_error, format_duration)}", step_chart(plan))
     yield _section("Batch", "", f'<p class="equation">{escape(batch_equation(plan.config))}</p>')
     yield _section("Whole run", "", timeline_page.section(timeline_of(plan.config)))
     notes = "".join(f"<li>{escape(note)}</li>" for note in assumption_notes(plan))
@@ -78,22 +79,22 @@ def _verdict_class(plan: Plan) -> str:
 
 
 def _verdict_word(plan: Plan) -> str:
-    return {"unknown": "no verdict", "fits": "fits", "overflow": "does not fit"}[_verdict_class(plan)]
+    return verdict(plan).partition(": ")[0]
 
 
 def _verdict_rest(plan: Plan) -> str:
-    return verdict(plan).removeprefix("fits: ").removeprefix("does not fit: ").removeprefix("no verdict: ")
+    return verdict(plan).partition(": ")[2]
 
 
 def _cards(plan: Plan) -> str:
-    speed, peak = plan.speed, plan.fullest.peak
+    speed, peak, error = plan.speed, plan.fullest.peak, plan.time_error
     share = f"{format_percent(peak, plan.usable)} of the usable memory" if plan.usable else "per rank"
     cards = [
-        ("peak memory", format_bytes(peak), share),
-        ("host memory", format_bytes(plan.host_peak), f"host with {ranks_per_host(plan)}"),
-        ("speed", f"{format_number(speed.tflops_per_device)} TFLOP/s",
-         f"per device; {speed.tokens_per_second:,.0f} tokens/s"),
-        ("training", format_duration(speed.total), f"{speed.train_iters:,} steps"),
+        ("peak memory", ranged(peak, plan.memory_error, format_bytes), share),
+        ("host memory", ranged(plan.host_peak, plan.memory_error, format_bytes), f"host with {ranks_per_host(plan)}"),
+        ("speed", f"{ranged(speed.tflops_per_device, error, format_number)} TFLOP/s",
+         f"per device; {ranged(speed.tokens_per_second, error, format_number)} tokens/s"),
+        ("training", ranged(speed.total, error, format_duration), f"{speed.train_iters:,} steps"),
     ]  # fmt: skip
     boxes = (f"<div><span>{label}</span><b>{value}</b><small>{note}</small></div>" for label, value, note in cards)
     return f'<div class="cards">{"".join(boxes)}</div>'

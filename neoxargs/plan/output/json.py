@@ -8,6 +8,7 @@ from typing import Any
 
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
+from neoxargs.plan.given.errors import Interval
 from neoxargs.plan.given.placement import rank_placements
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.breakdown import RankMemory
@@ -22,6 +23,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "ok": plan.fits,
         "problems": [problem.to_json() for problem in plan.warnings],
         "fits": plan.fits if plan.has_verdict else None,
+        "odds": plan.odds,
         "overflows_in": plan.overflows_in,
         "planned_for": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
         **summary.to_json(plan.spec),
@@ -29,26 +31,32 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "experts_on_rank": experts.held(plan.config) if experts.share(plan.config) else 0,
         "parameters": sum(plan.parts.values()),
         "vocabulary_rows": plan.vocab_rows,
-        "stages": [_stage(rank) for rank in plan.stage_memory],
-        "host": {"peak": plan.host_peak, "memory": plan.target.host_memory},
-        "speed": _speed(plan.speed) | {"bubble_share": bubble_share(plan.config)},
+        "stages": [_stage(rank, plan.memory_error) for rank in plan.stage_memory],
+        "host": {
+            "peak": plan.host_peak,
+            "memory": plan.target.host_memory,
+            "interval": {"peak": Interval.of(plan.host_peak, plan.memory_error)},
+        },
+        "speed": _speed(plan.speed, plan.time_error) | {"bubble_share": bubble_share(plan.config)},
         "suggestions": [
             {"set": dict(each.changes), "peak": each.plan.fullest.peak, "cost": each.cost} for each in suggestions
         ],
+        "beyond": plan.beyond,
         "assumptions": assumption_notes(plan),
         "assumed": vars(plan.target.assumed),
         "placements": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
     }
 
 
-def _stage(rank: RankMemory) -> dict[str, Any]:
+def _stage(rank: RankMemory, error: float) -> dict[str, Any]:
     stage = rank.stage
     held = {name: getattr(rank, name) for name in ("phases", "allocated", "reserved", "occupied", "host")}
     sizes = {"parameters": stage.parameters, "parts": stage.parts}
-    at_peak = {"peak": rank.peak, "peak_phase": rank.peak_phase}
+    at_peak = {"peak": rank.peak, "peak_phase": rank.peak_phase, "interval": {"peak": Interval.of(rank.peak, error)}}
     return {"stage": stage.index, "layers": list(stage.layers), **sizes, **at_peak, **held}
 
 
-def _speed(speed: Speed) -> dict[str, Any]:
+def _speed(speed: Speed, error: float) -> dict[str, Any]:
     derived = ("step", "total", "tokens_per_second", "tflops_per_device")
-    return asdict(speed) | {name: getattr(speed, name) for name in derived}
+    values = {name: getattr(speed, name) for name in derived}
+    return asdict(speed) | values | {"interval": {name: Interval.of(value, error) for name, value in values.items()}}

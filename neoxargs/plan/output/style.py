@@ -24,6 +24,7 @@ TIME = {
     "data communication": "#a77bd1",
     "expert communication": "#d1647b",
     "optimizer": "#5aa95a",
+    "other losses": "#9a9aa6",
 }
 
 

@@ -52,7 +52,16 @@ def _stage_caption(rank: RankMemory) -> str:
 def step_chart(plan: Plan) -> str:
     """One stacked bar of the components of the step time."""
     speed = plan.speed
-    seconds = (speed.compute, speed.bubble, speed.tensor, speed.pipe, speed.data, speed.experts, speed.optimizer)
+    seconds = (
+        speed.compute,
+        speed.bubble,
+        speed.tensor,
+        speed.pipe,
+        speed.data,
+        speed.experts,
+        speed.optimizer,
+        speed.lost,
+    )
     terms = dict(zip(style.TIME, seconds, strict=True))
     return stacked_bar(
         "", terms, style.TIME, speed.step, lambda time: f"{format_duration(time)}, {format_percent(time, speed.step)}"

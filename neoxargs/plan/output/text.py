@@ -28,6 +28,7 @@ from neoxargs.plan.output.wording import (
     NOTHING_FITS,
     assumption_notes,
     describe_effect,
+    ranged,
     ranks_per_host,
     verdict,
 )
@@ -145,28 +146,30 @@ def _bars(plan: Plan) -> Iterator[str]:
 
 
 def _host(plan: Plan) -> Iterator[str]:
+    host_memory = ranged(plan.host_peak, plan.memory_error, format_bytes)
     if plan.target.device.kind == "cpu":
-        yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}, including the ranks' memory"
+        yield f"{host_memory} on a host with {ranks_per_host(plan)}, including the ranks' memory"
         return
     parts = max(plan.stage_memory, key=lambda rank: rank.host_peak).host
     words = {"processes": "Python and torch", "saving": "copies for saving"}
     each = ", ".join(f"{words.get(part, part)} {format_bytes(number)}" for part, number in parts.items() if number)
-    yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}; per rank: {each}"
+    yield f"{host_memory} on a host with {ranks_per_host(plan)}; per rank: {each}"
 
 
 def _speed(plan: Plan) -> Iterator[str]:
-    estimate = plan.speed
+    estimate, error = plan.speed, plan.time_error
     device, training = plan.target.device, plan.config.training
     yield (
-        f"about {format_number(estimate.tflops_per_device)} TFLOP/s per {device.name}, "
-        f"{estimate.tokens_per_second:,.0f} tokens/s, {format_duration(estimate.step)} per step"
+        f"about {ranged(estimate.tflops_per_device, error, format_number)} TFLOP/s per {device.name}, "
+        f"{ranged(estimate.tokens_per_second, error, format_number)} tokens/s, "
+        f"{ranged(estimate.step, error, format_duration)} per step"
     )
-    yield f"{training.train_iters:,} steps in about {format_duration(estimate.total)}"
+    yield f"{training.train_iters:,} steps in about {ranged(estimate.total, error, format_duration)}"
     yield f"{format_number(estimate.flops_per_token)} floating-point operations per token, forward and backward"
     terms = {
         "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor communication": estimate.tensor,
         "pipeline communication": estimate.pipe, "data communication": estimate.data,
-        "expert communication": estimate.experts, "optimizer": estimate.optimizer,
+        "expert communication": estimate.experts, "optimizer": estimate.optimizer, "other losses": estimate.lost,
     }  # fmt: skip
     shares = (f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
     yield ", ".join(shares).replace(" %", f"{NO_BREAK_SPACE}%")

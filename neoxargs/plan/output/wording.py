@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from neoxargs.base.problems import listed
 from neoxargs.base.text import format_bytes, format_number
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.given.devices import ASSUMED_DEVICE, UNKNOWN_NAME, other_sizes
+from neoxargs.plan.given.errors import Interval
 from neoxargs.plan.given.placement import tensor_groups_cross_hosts
 from neoxargs.plan.time.roofline import Rates
 
@@ -27,19 +30,35 @@ DURING = {
 }
 
 
+def ranged(value: float, error: float, form: Callable[[float], str]) -> str:
+    """Return a value and its 80 % interval, such as `1.31 s (1.05 to 1.64)`."""
+    shown = [form(number) for number in (value, *Interval.of(value, error))]
+    units = {text.rpartition(" ")[2] for text in shown}
+    low, high = (text.rpartition(" ")[0] or text if len(units) == 1 else text for text in shown[1:])
+    return f"{shown[0]} ({low} to {high})"
+
+
+#: Below these odds that a run fits, it does not; a tenth, as the interval is of 80 %.
+LEAST_ODDS = 0.1
+
+
 def verdict(plan: Plan) -> str:
     """Whether the run fits, with its peak memory and the limit that it is compared with."""
+    word = "fits" if plan.fits else "does not fit"
+    if plan.odds is not None and LEAST_ODDS < plan.odds < 1 - LEAST_ODDS:
+        word = f"may not fit (the odds that it fits are {10 * plan.odds:.0f} in 10)"
     fullest, usable, device = plan.fullest, plan.usable, plan.target.device
     host_peak = format_bytes(plan.host_peak)
     host_limit = f"{format_bytes(plan.usable_host_memory)} of the host's {format_bytes(plan.host_memory)}"
     where = f"on stage {fullest.stage.index} " if len(plan.stage_memory) > 1 else ""
     if not plan.host_fits and plan.device_fits:
-        return f"does not fit: a host needs {host_peak} of memory, but the run can use only {host_limit}"
-    peak = f"peak memory is {format_bytes(fullest.peak)} per rank, {where}{DURING[fullest.peak_phase]}"
+        return f"{word}: a host needs {host_peak} of memory, but the run can use only {host_limit}"
+    peak_memory = ranged(fullest.peak, plan.memory_error, format_bytes)
+    peak = f"peak memory is {peak_memory} per rank, {where}{DURING[fullest.peak_phase]}"
     if usable is None:
         if plan.has_verdict:
             needed = f"a host with {ranks_per_host(plan)} needs at most {host_peak}"
-            return f"fits: {peak}; {needed}; the run can use {host_limit}"
+            return f"{word}: {peak}; {needed}; the run can use {host_limit}"
         return f"no verdict: {peak}{_unfit_for_assumed_device(plan)}; {_missing_memory(plan)}"
     limit = f"{format_bytes(usable)} of the device's {format_bytes(device.memory or 0)}"
     if not plan.device_fits:
@@ -47,8 +66,8 @@ def verdict(plan: Plan) -> str:
         first = fullest.total(overflow)
         later = f" and {format_bytes(fullest.peak)} {DURING[fullest.peak_phase]}" if fullest.peak > first else ""
         needed = f"{where}a rank needs {format_bytes(first)} {DURING[overflow]}{later}"
-        return f"does not fit: {needed}, more than the usable {limit}"
-    return f"fits: {peak}; the run can use {limit}"
+        return f"{word}: {needed}, more than the usable {limit}"
+    return f"{word}: {peak}; the run can use {limit}"
 
 
 def _unfit_for_assumed_device(plan: Plan) -> str:
@@ -93,6 +112,8 @@ def assumption_notes(plan: Plan) -> list[str]:
         f"at {format_number(rates.attention / 1e12)} TFLOP/s, other kernels at {rates.memory / 1e9:,.0f} GB/s; "
         "deepy plan --assumptions lists all assumptions",
     ]
+    wider = f"; they are wider here because of {listed(plan.beyond, 'and')}" if plan.beyond else ""
+    notes.append(f"80 % intervals in brackets are from the plan's errors on published runs{wider}")
     if plan.target.named and (others := other_sizes(plan.target.named)):
         notes.append(f"--device {plan.target.named} means {device.name}; there is also {listed(others, 'and')}")
     if plan.usable is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.base.text import format_bytes, format_duration, format_number, format_percent, wrap
+from neoxargs.plan.given.errors import Interval
 from neoxargs.plan.search.search import Found, LeftOut, Result
 from neoxargs.plan.search.subject import Subject
 from neoxargs.plan.time.speed import Speed
@@ -24,6 +25,7 @@ MEANWHILE = {
     "data": "reducing gradients or gathering weights",
     "experts": "exchanging tokens with the ranks of their experts",
     "optimizer": "updating weights",
+    "lost": "lost besides",
 }
 NOTICEABLE = 0.02
 
@@ -82,6 +84,15 @@ def _front(result: Result) -> Iterator[str]:
         )
     if len(front) > MOST_LISTED:
         yield f"... {len(front)} layouts in total, in order of step time; --json lists all"
+    yield from wrap(indistinct(result), WIDTH - LABEL)
+
+
+def indistinct(result: Result) -> str:
+    """Which layouts cannot be told apart from the fastest."""
+    alike = sum(map(result.as_fast, result.front[:MOST_LISTED]))
+    error = 100 * (result.front[0].plan.target.assumed.error_layouts - 1)
+    which = f"the first {alike} cannot be told apart by their step times" if alike > 1 else "the first is the fastest"
+    return f"{which}: the difference between two layouts has an error of about {error:.0f} %"
 
 
 def _explained(found: Found) -> Iterator[str]:
@@ -141,17 +152,25 @@ def to_json(result: Result, subject: Subject) -> dict[str, Any]:
         "samples": subject.start.samples,
         "host_memory": {"bytes": subject.host_memory, "assumed": bool(subject.assumed_host_memory)},
         "assumptions": subject.assumed,
-        "layouts": [_as_json(found, id(found) in front) for found in sorted(result.fitting, key=lambda f: f.seconds)],
+        "layouts": [
+            _as_json(found, id(found) in front, result.as_fast(found))
+            for found in sorted(result.fitting, key=lambda f: f.seconds)
+        ],
         "left_out": [{"layout": str(left.layout), "reason": left.reason} for left in result.left_out],
     }
 
 
-def _as_json(found: Found, on_front: bool) -> dict[str, Any]:
+def _as_json(found: Found, on_front: bool, as_fast: bool) -> dict[str, Any]:
     speed = found.plan.speed
     return {
         "set": dict(found.layout.changes()),
         "front": on_front,
         "step": found.seconds,
+        "as_fast": as_fast,
+        "interval": {
+            "step": Interval.of(found.seconds, found.plan.time_error),
+            "peak": Interval.of(found.memory, found.plan.memory_error),
+        },
         "peak": found.memory,
         "host_peak": found.plan.host_peak,
         "tokens_per_second": speed.tokens_per_second,

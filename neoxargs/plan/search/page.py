@@ -9,7 +9,7 @@ from neoxargs.base.charts.html_page import html_page
 from neoxargs.base.charts.points import Marker, Point, PointChart, style
 from neoxargs.base.text import format_bytes, format_duration, format_number
 from neoxargs.plan.output.style import STYLE
-from neoxargs.plan.search.output import counts
+from neoxargs.plan.search.output import counts, indistinct
 from neoxargs.plan.search.search import SLOWEST, Found, Result
 from neoxargs.plan.search.subject import Subject
 
@@ -31,14 +31,15 @@ def to_html(result: Result, subject: Subject) -> str:
     host = [subject.assumed_host_memory] if result.offloaded and subject.assumed_host_memory else []
     about = "; ".join([subject.batch, *subject.assumed, *host, counts(result)])
     chart = _chart(result) + _table(result.front) if result.fitting else "<p>No layout fits.</p>"
+    alike = escape(f"In the table, {indistinct(result)}.") if result.fitting else ""
     content = f"""
 <main>
 <header>
 <p class="files">{escape(", ".join(subject.files))}</p>
 <h1>{title}</h1>
 <p>{escape(about)}</p>
-<p>Step times are estimates with an error of about 25 %. The line connects the layouts for which no other layout is
-faster and also needs less memory. Layouts that save almost no memory, or take more than {SLOWEST} times as long as the
+<p>{alike} The line connects the layouts for which no other layout is faster and also needs less memory. Layouts
+that save almost no memory, or take more than {SLOWEST} times as long as the
 fastest layout, are not on the line.</p>
 </header>
 <section><h2>Step time and memory</h2>{chart}</section>

@@ -76,6 +76,10 @@ class Result:
         tried = [*(found.layout for found in self.fitting), *(left.layout for left in self.left_out)]
         return any((layout.division if isinstance(layout, Layout) else layout).offload for layout in tried)
 
+    def as_fast(self, found: Found) -> bool:
+        """Whether a layout may be as fast as the fastest: their times are too close to tell."""
+        return found.seconds <= min(each.plan.as_fast for each in self.fitting)
+
     @property
     def front(self) -> list[Found]:
         """Layouts for which no other is both faster and needs less memory, fastest first.

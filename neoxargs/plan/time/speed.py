@@ -8,7 +8,7 @@ Sources: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's op
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
@@ -61,6 +61,8 @@ class Speed:
     data: float
     experts: float
     optimizer: float
+    lost: float
+    """What runs on several devices lose besides: measured, not modelled."""
     volume: CommunicationVolume
     tokens: int
     """Tokens in one step, over all ranks."""
@@ -70,7 +72,7 @@ class Speed:
     @property
     def step(self) -> float:
         communication = self.tensor + self.pipe + self.data + self.experts
-        return self.compute + self.bubble + communication + self.optimizer
+        return self.compute + self.bubble + communication + self.optimizer + self.lost
 
     @property
     def tflops_per_device(self) -> float:
@@ -113,7 +115,7 @@ def estimate_speed(
     tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
     divided = config.parallel.moe_expert_parallel_size
     exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
-    return Speed(
+    speed = Speed(
         flops_per_token=flops_per_token(config, rows),
         compute=compute,
         bubble=fill + (tensor + exchanging) * (layout.pipe - 1) / batches,
@@ -122,11 +124,14 @@ def estimate_speed(
         data=_exposed(states, sent.data / links.data + _waits(states, batches, assumed), batches, compute),
         experts=exchanging,
         optimizer=_optimizer(states, device, sent, assumed),
+        lost=0.0,
         volume=sent,
         tokens=sequences_per_batch(config) * config.shape.seq_length,
         ranks=layout.ranks,
         train_iters=config.training.train_iters,
     )
+    share = assumed.losses - 1 if layout.ranks > 1 and device.kind == "cuda" else 0.0
+    return replace(speed, lost=share * speed.step)
 
 
 def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:

@@ -45,9 +45,16 @@ NEEDED = {
                        "zero_optimization.offload_optimizer.nvme_path=/disk"]),
     "expert_imbalance": ([], ["moe_num_experts=4", "moe_expert_interval=1"]),
     "matmul_single": ([], ["precision=fp32"]),
+    "error_time_one": ([], ["model_parallel_size=1", "pipe_parallel_size=0"]),
+    **dict.fromkeys(("beyond_time", "beyond_memory"), ([], ["moe_num_experts=4", "moe_expert_interval=1"])),
 }  # fmt: skip
 #: Assumption -> value that matters, where a third of the default does not.
-VALUES = {"partitioned": 0, "expert_imbalance": 2, "logits_at_once": 1e6}
+VALUES = {
+    **{name: 3 for name in NAMES if ROWS[name].unit == "factor of at least 1"},
+    "partitioned": 0,
+    "expert_imbalance": 2,
+    "logits_at_once": 1e6,
+}
 DEVICES = {"matmul_volta": "V100-32GB", "matmul_hopper": "H100", "attention_hopper": "H100"}
 
 
@@ -56,7 +63,8 @@ def plan_with(path: str, name: str, value: float | None) -> Plan:
     base = {each.partition("=")[0]: each for each in (*LAYOUT, *changes)}
     given = [*assume, *([f"{name}={value}"] if value is not None else [])]
     device = DEVICES.get(name, "A100")
-    return plan_and_suggest(PlanOptions([path], list(base.values()), gpus=16, device=device, assume=given))[0]
+    gpus = 1 if name == "error_time_one" else 16
+    return plan_and_suggest(PlanOptions([path], list(base.values()), gpus=gpus, device=device, assume=given))[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +77,9 @@ def test_each_assumption_changes_the_plan(name: str, middle: str) -> None:
 
 
 def figures(plan: Plan) -> tuple[object, ...]:
-    return [rank.phases for rank in plan.stage_memory], plan.speed, plan.usable, plan.host_peak, plan.usable_host_memory
+    memory = plan.usable, plan.host_peak, plan.usable_host_memory
+    intervals = plan.time_error, plan.memory_error, plan.as_fast
+    return [rank.phases for rank in plan.stage_memory], plan.speed, *memory, *intervals
 
 
 def test_the_list_names_value_unit_and_source_of_each() -> None:
