@@ -19,8 +19,7 @@ from neoxargs.plan.given.errors import odds
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.output.text import to_text
 from neoxargs.plan.output.wording import assumption_notes, ranged, verdict
-from tests.plan.test_published_figures import AFTERWARDS, FIGURES
-from tests.support.paths import DOCS, ROOT
+from tests.support.paths import AFTERWARDS, DOCS, FIGURES, ROOT
 from tests.support.snapshots import pinned
 
 

@@ -10,10 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.paths import CORPUS, DOCS, ROOT
+from tests.support.paths import AFTERWARDS, DOCS, FIGURES, ROOT
 from tests.support.snapshots import pinned
 
-FIGURES = CORPUS.parent / "reference" / "published_figures.tsv"
 ROW = {
     "source_repo": "bigscience-workshop/bigscience", "path": "train/chronicle.md:10", "model": "GPT 18B",
     "layers": "40", "hidden": "6144", "heads": "32", "kv_heads": "32", "ffn": "24576", "vocab": "50257", "seq": "1024",
@@ -85,7 +84,6 @@ def test_sources_are_whole_and_a_third_is_held_out(bench: ModuleType) -> None:
     assert 70 < held_out < 130
 
 
-AFTERWARDS = ROOT / "tests" / "reference" / "published_afterwards.tsv"
 SCORED = [
     pytest.param("score", FIGURES, marks=pytest.mark.skipif(not FIGURES.is_file(), reason=f"no figures in {FIGURES}")),
     ("afterwards", AFTERWARDS),

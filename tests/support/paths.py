@@ -22,3 +22,8 @@ needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"GPT-NeoX's confi
 def corpus_files() -> list[Path]:
     """Return GPT-NeoX's configurations of February 2021 and of today, YAML and JSON."""
     return sorted(path for path in CORPUS.rglob("*") if path.suffix in (".yml", ".yaml", ".json"))
+
+
+#: Tables of published figures of training runs: those that the plan's rates were chosen with, and later ones.
+FIGURES = CORPUS.parent / "reference" / "published_figures.tsv"
+AFTERWARDS = ROOT / "tests" / "reference" / "published_afterwards.tsv"
