@@ -56,9 +56,7 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
         return int(failed)
     report(problems)
     if other or (spec and not failed):
-        about = summary.brief_lines(spec) if spec else []
-        about += summary.labelled({"read as": _read_as(other), **other.remarks}) if other else []
-        print("\n".join([*(["ok"] if not failed else [""] if problems else []), *about]))
+        print("\n".join([*(["ok"] if not failed else [""] if problems else []), *described(spec, other)]))
     if not_checked:
         line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
         print(f"\n{line}" if failed else line)
@@ -85,9 +83,15 @@ class Answer(NamedTuple):
     """What is found in the only file, if another program reads it."""
 
 
-def find(request: Request) -> Answer:
-    """Check the files as a configuration of ours or, if that fails, as the file of another program."""
-    found = Answer(*find_problems(request))
+def described(spec: RunSpec | None, other: Checked | None) -> list[str]:
+    """Return the summary of a run, or of the file of another program."""
+    lines = summary.brief_lines(spec) if spec else []
+    return lines + (summary.labelled({"read as": _read_as(other), **other.remarks}) if other else [])
+
+
+def find(request: Request, of: Collection[Subject] = HERE) -> Answer:
+    """Check the files as a configuration of ours or, if that fails, as the file of another program. of: what to check."""
+    found = Answer(*find_problems(request, of))
     if not has_errors(found.problems):
         return found
     texts = _only_text(request)
@@ -133,12 +137,12 @@ def _migrate_suggestion(texts: Sequence[Text], request: Request) -> list[Problem
     return [Problem(what, hint=hint, severity="warning", id=OF_ANOTHER_PROGRAM)]
 
 
-def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem], list[str]]:
+def find_problems(request: Request, of: Collection[Subject] = HERE) -> tuple[RunSpec | None, list[Problem], list[str]]:
     """Return the resolved run (None if it cannot be resolved), all errors and warnings, and what is not checked.
 
-    With `--gpus`, the run is for another machine, so missing files and programs are only warnings.
+    With `--gpus`, the run is for another machine, so missing files and programs are only warnings. of: what is checked.
     """
-    subjects: set[Subject] = {*HERE}
+    subjects: set[Subject] = {*of}
     lenient: set[Subject] = {"program"}  # the script may become one that a plugin's values are for
     if request.gpus is not None:
         subjects -= {"trainer", "folders"}
