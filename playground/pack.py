@@ -12,11 +12,11 @@ from glob import glob
 from importlib import _bootstrap_external
 from importlib.util import MAGIC_NUMBER, cache_from_source
 
-#: Not needed before a run starts: what needs torch, and the parts of the standard library for debugging and networks.
+#: What the page does not run: what needs torch or numpy, and the parts of the library for debugging and networks.
 LEFT_OUT = (
-    "neoxargs.train", "neoxargs.convert", "bdb", "cmd", "code", "concurrent.futures.process", "doctest", "ftplib",
-    "http", "multiprocessing", "pdb", "plistlib", "pydoc", "_pyrepl", "socketserver", "tarfile", "unittest",
-    "urllib.request", "xml", "xmlrpc",
+    "neoxargs.train", "neoxargs.convert", "neoxargs.data", "neoxargs.commands.verify", "bdb", "cmd", "code",
+    "concurrent.futures.process", "doctest", "ftplib", "http", "multiprocessing", "pdb", "plistlib", "pydoc", "_pyrepl",
+    "socketserver", "tarfile", "unittest", "urllib.request", "xml", "xmlrpc",
 )  # fmt: skip
 #: What pyodide itself imports.
 PYODIDE = ("_pyodide", "pyodide", "encodings", "_sysconfigdata__emscripten_wasm32-emscripten", "site", "zipimport")
@@ -70,11 +70,12 @@ def imports(source: bytes, file: str) -> Iterator[str]:
 
 
 def write(path: str, files: Mapping[str, bytes], needed: set[str], optimize: int) -> None:
-    """Write an archive with the compiled modules and all files that are no modules."""
+    """Write an archive with the compiled modules, and all files of packages that are no modules."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, data in files.items():
             if not name.endswith(".py"):
-                archive.writestr(name, data)
+                if ".dist-info/" not in name:
+                    archive.writestr(name, data)
             elif name in needed:
                 code = compile(data, name, "exec", dont_inherit=True, optimize=optimize)
                 if name.startswith(REGISTRY):
