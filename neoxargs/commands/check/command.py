@@ -90,7 +90,10 @@ def described(spec: RunSpec | None, other: Checked | None) -> list[str]:
 
 
 def find(request: Request, of: Collection[Subject] = HERE) -> Answer:
-    """Check the files as a configuration of ours or, if that fails, as the file of another program. of: what to check."""
+    """Check the files as a configuration of ours or, if that fails, as the file of another program.
+
+    of: what is checked of a configuration.
+    """
     found = Answer(*find_problems(request, of))
     if not has_errors(found.problems):
         return found
