@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import isfinite
 from typing import Literal
 
 from neoxargs.base.files import Text
@@ -145,6 +146,10 @@ def entries(tree: Mapping, path: str = "") -> dict[str, Entry]:
 
 
 def number(node: Node | None) -> int | float | None:
-    """Return the number of a value, if it is one."""
-    value = node.value if isinstance(node, Scalar) else None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Return the number of a value, if it is a finite one."""
+    return finite(node.value) if isinstance(node, Scalar) else None
+
+
+def finite(value: object) -> int | float | None:
+    is_number = isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+    return value if is_number and isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, close_matches, is_one_edit, listed
 from neoxargs.base.record import Record
-from neoxargs.migrate.as_is.keys import Program, conflict, other_version
+from neoxargs.migrate.as_is.keys import Program, conflict, finite, other_version
 from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.megatron.convert import command_of
 from neoxargs.migrate.megatron.flags import is_read
@@ -38,8 +38,8 @@ class Flag(NamedTuple):
 
     @property
     def number(self) -> int | float | None:
-        value = read_plain(self.values[0].text) if len(self.values) == 1 and self.values[0].is_known else None
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        is_known = len(self.values) == 1 and self.values[0].is_known
+        return finite(read_plain(self.values[0].text)) if is_known else None
 
 
 class Command(Record):

@@ -140,7 +140,7 @@ def fits(value: Any, known: Key) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return (
         ("bool" in kinds and isinstance(value, bool))
-        or (is_number and ("float" in kinds or ("int" in kinds and value == int(value))))
+        or (is_number and ("float" in kinds or ("int" in kinds and (isinstance(value, int) or value.is_integer()))))
         or any(
             name in kinds and isinstance(value, kind) for name, kind in (("str", str), ("dict", dict), ("list", list))
         )

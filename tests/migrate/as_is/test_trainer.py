@@ -118,3 +118,8 @@ def test_against_the_deepspeed_json(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [line.split("=")[0] for line in theirs.mismatches] == [
         "- ds train_micro_batch_size_per_gpu", "- ds gradient_clipping",
     ]  # fmt: skip
+
+
+def test_numbers_that_are_not_finite() -> None:
+    text = "output_dir: o\nper_device_train_batch_size: .inf\nnum_train_epochs: .nan\nseed: -.inf\n"
+    assert {problem.id for problem in check(text)} == {"other-program-value"}
