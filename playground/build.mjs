@@ -9,6 +9,8 @@ import { loadPyodide } from "pyodide";
 const [made, site] = process.argv.slice(2);
 const output = `${site}/playground`;
 const pyodide = "node_modules/pyodide";
+// Bytes, compressed, that a visitor's first visit may load.
+const LIMIT = 8e6;
 rmSync(output, { recursive: true, force: true });
 mkdirSync(output);
 
@@ -54,6 +56,7 @@ for (const name of files) {
   print(name, sizes);
 }
 print("total", total);
+if (total.gzip > LIMIT) throw new Error(`the playground is larger than ${LIMIT / 1e6} MB`);
 
 function print(name, sizes) {
   const columns = Object.entries(sizes).map(([kind, bytes]) => `${(bytes / 1e6).toFixed(2).padStart(7)} MB ${kind}`);

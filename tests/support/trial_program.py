@@ -16,7 +16,7 @@ if __name__ == "__main__":
             os.dup2(log.fileno(), 2)
         for trial in map(Trial.of, Path(file).read_text(encoding="utf-8").splitlines()):
             if trial.name == "fails":
-                sys.exit("ValueError: it fails")
+                sys.exit("[rank1]: ValueError: it fails")
             with open(f"{file}.observed", "a") as shown:
                 shown.write(json.dumps({"name": trial.name, "process": os.getpid(), "ranks": ranks}) + "\n")
         Path(f"{file}.ended").touch()

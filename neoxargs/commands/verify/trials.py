@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -109,5 +110,6 @@ def _complete_lines(file: Path) -> list[str]:
 def _last_error(file: Path) -> str:
     """Return the last line that is an exception's."""
     log = file.with_name(f"{file.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in log if line[:1].isalpha() and "Error" in line.partition(":")[0]]
+    lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in log]  # as torch marks the lines of a traceback
+    errors = [line for line in lines if line[:1].isalpha() and "Error" in line.partition(":")[0]]
     return errors[-1] if errors else f"no result within {PATIENCE:.0f} s"
