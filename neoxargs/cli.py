@@ -234,7 +234,12 @@ def plan(words: list[str]) -> int:
     add_files(parser)
     add_json(parser)
     add_arguments(parser)
-    return run(parse(parser, words))
+    arguments = parse(parser, words)
+    if len(arguments.files) != 1 or not arguments.files[0].endswith(".sh"):
+        return run(arguments)
+    from neoxargs.migrate.sources import run_of_script
+
+    return run(arguments, [run_of_script(arguments.files[0])])
 
 
 def preview(words: list[str]) -> int:

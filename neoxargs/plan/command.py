@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 
 from neoxargs.base.charts.html_page import BEGINNING
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, report
+from neoxargs.base.record import replace
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.plan.advice.faster import suggest_faster
 from neoxargs.plan.advice.smaller import Suggestion, suggest_changes
@@ -16,19 +18,20 @@ from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.options import PlanOptions, options_of
 from neoxargs.plan.given.placement import on_hosts
 from neoxargs.plan.given.target import choose_device, choose_target
-from neoxargs.resolve import Draft, read_draft
+from neoxargs.resolve import Draft
 from neoxargs.runs.run_spec import RunSpec, complete_run
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run `deepy plan` with its parsed command line and return the exit code."""
+def run(arguments: argparse.Namespace, texts: Sequence[Text] = ()) -> int:
+    """Run `deepy plan` with its parsed command line and return the exit code. texts: in place of its files."""
+    options = replace(options_of(arguments), texts=texts)
     if arguments.search or arguments.fewest:
         from neoxargs.plan.search.command import SearchOptions, run_search
 
         search = SearchOptions(arguments.fewest, arguments.left_out, arguments.write, arguments.html)
-        return run_search(options_of(arguments), search)
+        return run_search(options, search)
     _refuse_search_options(arguments)
-    return print_plan(options_of(arguments), arguments.html)
+    return print_plan(options, arguments.html)
 
 
 def _refuse_search_options(arguments: argparse.Namespace) -> None:
@@ -67,7 +70,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
 def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
     """Return the plan, and changes with which the run would fit or, if it fits, would be faster. Raises Problems."""
-    drafted = read_draft(options.files, options.directory, options.overrides)
+    drafted = options.draft()
     plan = _plan(drafted, options)
     suggest = suggest_faster if plan.fits else suggest_changes
     if plan.fits and not plan.has_verdict:
@@ -77,7 +80,7 @@ def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
 
 def plan_of(options: PlanOptions) -> Plan:
     """Return the plan alone. Raises Problems."""
-    return _plan(read_draft(options.files, options.directory, options.overrides), options)
+    return _plan(options.draft(), options)
 
 
 def _plan(drafted: Draft, options: PlanOptions) -> Plan:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
+from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
 from neoxargs.base.request import Request
 from neoxargs.plan.given.assumptions import list_assumptions
 from neoxargs.plan.given.devices import DEVICES, NETWORKS
 from neoxargs.plan.given.placement import GPUS_PER_HOST
+from neoxargs.resolve import Draft, File, draft, read_draft
 
 DESCRIPTION = (
     "Show where each rank runs, how much memory it needs in each phase, and the estimated speed. Starts nothing."
@@ -32,6 +34,14 @@ class PlanOptions(Request):
     """Bytes per second to other hosts, per GPU."""
     assume: Sequence[str] = ()
     """`KEY=VALUE` strings that replace assumptions."""
+    texts: Sequence[Text] = ()
+    """What to plan in place of the files, if another program's script was converted."""
+
+    def draft(self) -> Draft:
+        """Return the configuration. Raises Problems."""
+        if self.texts:
+            return draft([File(*text) for text in self.texts], self.overrides)
+        return read_draft(self.files, self.directory, self.overrides)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ from neoxargs.plan.search.subject import (
     start_of,
     under_all_names,
 )
-from neoxargs.resolve import Draft, read_draft
+from neoxargs.resolve import Draft
 from neoxargs.runs.run_spec import RunSpec, complete_run
 
 #: The most GPUs that --fewest tries without --gpus.
@@ -62,7 +62,7 @@ def run_search(options: PlanOptions, search: SearchOptions) -> int:
     require_replaceable(search.write)
     if search.fewest and not options.gpus:
         options = replace(options, gpus=MOST_GPUS)
-    drafted = read_draft(options.files, options.directory, options.overrides)
+    drafted = options.draft()
     result, subject = find_layouts(drafted, options, search.name, search.fewest)
     usage = _write(result, subject, search, drafted, options)
     if options.as_json:

@@ -501,3 +501,22 @@ def test_slurm_options_without_a_parameter_are_listed() -> None:
     assert problem.where and problem.where.line == 2
     # srun needs no address, so it is not asked for.
     assert "migrate-variable-unset" not in {problem.id for problem in result.problems}
+
+
+def test_a_script_is_planned_as_the_run_that_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} --bf16 --data-path $DATA\n")
+    assert main(["migrate", "run.sh", "-o", "run.yml"]) == 1  # the path of the data is left open
+    capsys.readouterr()
+    planned = []
+    for file in ("run.sh", "run.yml"):
+        assert main(["plan", file, "--device", "H100", "--json"]) == 0
+        planned.append(capsys.readouterr())
+    script, converted = (json.loads(each.out) for each in planned)
+    assert script["stages"] == converted["stages"] and script["speed"] == converted["speed"]
+    pinned([line for line in planned[0].err.splitlines() if "warning" in line])
+    Path("other.sh").write_text("echo hi\n")
+    assert main(["plan", "other.sh", "--search"]) == 1
+    assert "migrate-no-command" in capsys.readouterr().err
